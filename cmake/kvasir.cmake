@@ -1,0 +1,62 @@
+# Build rules shared by all folders: flags, kvasir_library(), its tests.
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(kvasir_flags INTERFACE)
+target_include_directories(kvasir_flags INTERFACE
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+# Numerics portable-1 depends on these two: no contraction, no fast-math (docs/numerics.md).
+target_compile_options(kvasir_flags INTERFACE
+  -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror=return-type -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  target_compile_options(kvasir_flags INTERFACE -Wthread-safety)
+endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # The lowest CPU we support: AVX2, FMA, F16C. AVX-512 code sits in files of its own.
+  target_compile_options(kvasir_flags INTERFACE -march=x86-64-v3)
+endif()
+if(KVASIR_SANITIZE)
+  target_compile_options(kvasir_flags INTERFACE
+    -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE})
+endif()
+
+if(KVASIR_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+
+# kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow|stress): one gtest binary, each test in ctest.
+function(kvasir_test name)
+  cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
+  if(NOT T_LABEL)
+    set(T_LABEL fast)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE ${T_LIBS} kvasir_flags GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    KVASIR_SOURCE_DIR="${PROJECT_SOURCE_DIR}" KVASIR_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
+endfunction()
+
+# kvasir_library(NAME DEPS...): static library kvasir_NAME from all *.cc of the folder, and the test
+# binary NAME_test from its *_test.cc when tests are on.
+function(kvasir_library name)
+  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
+  list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE})
+  if(sources)
+    add_library(kvasir_${name} STATIC ${sources})
+    target_link_libraries(kvasir_${name} PUBLIC kvasir_flags ${L_DEPS})
+  else()
+    add_library(kvasir_${name} INTERFACE)
+    target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})
+  endif()
+  if(KVASIR_TESTS AND tests)
+    kvasir_test(${name}_test SOURCES ${tests} LIBS kvasir_${name})
+  endif()
+endfunction()

@@ -1,0 +1,176 @@
+// Engine: model + KvCache + scheduler + threads. What servers and commands are made of.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvasir/plan.h"
+#include "kvasir/receipt.h"
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+class Tokenizer;
+class ChatTemplate;
+
+enum class CacheMode { kPrefix, kSequence, kNone };
+
+struct EngineOptions {
+  std::string model;          // Hugging Face folder or GGUF file; "": the bundled model
+  std::string shape;          // instead of model: random weights (bench)
+  std::string weights;        // "": as stored (or "f32", "f16", "bf16" for a shape); else refused
+  std::string kv_format = "f16";
+  CacheMode cache_mode = CacheMode::kPrefix;
+  uint64_t kv_memory_bytes = uint64_t{2} << 30;
+  uint32_t ctx_size = 0;      // 0: what the model was trained for
+  uint32_t parallel = 8;      // sequences that run at once
+  uint32_t max_queued = 256;  // more are refused: kExhausted
+  uint32_t threads = 0;       // 0: all CPUs this process may use
+  uint32_t block_tokens = 16;
+  uint32_t step_tokens = 512;  // rows of one step
+  std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU
+  std::string cache_dir;       // "": XDG_CACHE_HOME/kvasir
+  std::string state_dir;       // "": XDG_STATE_HOME/kvasir
+  // Called while loading, from Load's thread: a phase and its share done.
+  std::function<void(const char* phase, double share)> progress;
+};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  uint32_t top_k = 0;        // 0: all
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  // over prompt and answer (CTRL, Keskar et al., 2019)
+  float presence_penalty = 0.0f;    // over the answer (OpenAI)
+  float frequency_penalty = 0.0f;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<uint64_t> seed;  // absent: drawn; the receipt does not tell it
+};
+
+struct TokenLogprob {
+  TokenId id;
+  float logprob;  // natural log, of the model's distribution before sampling parameters
+};
+
+struct GeneratedToken {
+  TokenId id;
+  std::string text;  // what this token made certain of the text; may be empty
+  float logprob = 0;                // only if logprobs were asked for
+  std::vector<TokenLogprob> top;    // best first
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+const char* ToString(FinishReason reason);  // "stop", "length", ...
+
+// News of a request. Exactly one last event per request has `last` set; each choice has one event
+// with a finish_reason, before or with it.
+struct Event {
+  uint32_t choice = 0;
+  std::vector<GeneratedToken> tokens;
+  // Text to append. Stop strings never appear in it: text that may begin one waits.
+  std::string text;
+  FinishReason finish_reason = FinishReason::kNone;
+  std::optional<std::string> stop_match;  // the stop string that ended it
+  std::optional<Error> error;             // with kError
+  bool last = false;
+  Receipt receipt;             // whole only when last
+  uint32_t completion_tokens = 0;  // of all choices, when last
+};
+
+struct GenerateRequest {
+  std::string tenant = "default";
+  std::vector<TokenId> prompt;
+  // prompt index where message i ends, ascending: for Miss::message_index.
+  std::vector<uint32_t> message_ends;
+  SamplingParams sampling;
+  uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the room left; may be 0
+  uint32_t n = 1;                // choices: forks that share the prompt's blocks
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_ids;
+  bool ignore_eos = false;
+  bool echo_special = false;  // special tokens show in text
+  std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
+  bool cache_prompt = true;   // false: computes everything, shares nothing
+  bool use_cursor = true;     // false: the last prompt token is computed even if all is cached
+  uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
+  // Raw logits [vocab] of each computed row at a position >= logits_from, before sampling. Called
+  // on the engine's thread; a row that came from the cache has none. Position p: after token p.
+  std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
+  uint32_t logits_from = 0;
+  std::vector<std::string> ignored;  // copied into the receipt
+};
+
+using EventSink = std::function<void(const Event&)>;  // on the engine's thread; must not block
+enum class RequestId : uint64_t {};
+
+// A snapshot of counters and gauges; each name's unit is in its comment.
+struct EngineStats {
+  uint64_t prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;  // tokens
+  uint64_t reused_pool = 0, reused_partial = 0;                           // tokens
+  uint64_t cursor_hits = 0;                                               // prompts
+  uint64_t misses[5] = {};                                                // prompts by MissReason
+  uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
+  uint64_t running = 0, queued = 0;                                       // sequences, requests
+  uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
+  uint64_t step_ns = 0, cache_ns = 0;  // in steps; inside Match, Extend and Commit
+  uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
+  uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
+  uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
+  uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
+  double waste = 0;        // (bytes of non-free blocks - bytes of live or cached tokens) / the former
+  double worst_waste = 0;  // largest at any step whose pool was at least 90% full
+};
+
+struct ModelCard {
+  std::string id, architecture, path, dtype;
+  uint64_t parameters = 0;
+  uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0;
+  std::vector<TokenId> bos, eos;
+};
+
+// Thread-safe. One engine thread runs all steps; callers only queue and read snapshots.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
+  // The same arithmetic as Load, nothing allocated.
+  static Result<MemoryPlan> PlanMemory(const EngineOptions& options);
+  virtual ~Engine() = default;  // cancels what runs, joins
+
+  // Queues a request (FIFO). kInvalidArgument when it can never fit (the message has the numbers),
+  // kExhausted when the queue is full, kUnavailable while draining. After a success `sink` gets
+  // events until one is last.
+  virtual Result<RequestId> Submit(GenerateRequest request, EventSink sink) = 0;
+  virtual void Cancel(RequestId id) = 0;  // gives all blocks back; the sink still gets its last event
+  // Refuses new requests and waits for the running ones; a second call cancels them.
+  virtual void Drain() = 0;
+  // Forgets everything of a tenant; returns when done.
+  virtual void Erase(std::string_view tenant) = 0;
+  virtual EngineStats Stats() const = 0;
+  virtual const MemoryPlan& plan() const = 0;
+  virtual const ModelCard& card() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  virtual const Tokenizer* tokenizer() const = 0;         // nullptr: ids only
+  virtual const ChatTemplate* chat_template() const = 0;  // nullptr: none
+  virtual const char* target() const = 0;
+  // Aborts on a broken invariant of the cache; O(everything). Tests and selftest.
+  virtual void CheckInvariants() = 0;
+};
+
+// Runs one request to its end; joins text and tokens. Convenience over Submit.
+struct Generation {
+  std::vector<TokenId> tokens;
+  std::string text;
+  FinishReason finish_reason = FinishReason::kNone;
+  Receipt receipt;
+};
+Result<Generation> Generate(Engine& engine, GenerateRequest request);
+
+}  // namespace kvasir

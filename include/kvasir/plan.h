@@ -1,0 +1,34 @@
+// Plan: the memory of an engine, from the exact config, before anything is allocated. The allocator
+// uses the same arithmetic: planned bytes == allocated bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvasir {
+
+struct MemoryPlan {
+  uint64_t weights_bytes = 0;  // packed weights, norms, biases: anonymous memory
+  uint64_t mapped_bytes = 0;   // weight files used in place (embedding)
+  uint64_t kv_bytes = 0;       // block pool
+  uint64_t index_bytes = 0;    // prefix index and policy
+  uint64_t cursor_bytes = 0;
+  uint64_t scratch_bytes = 0;  // activations, logits, attention partials of one step
+  uint64_t total_bytes = 0;    // all of the above but mapped_bytes
+  uint64_t kv_memory_bytes = 0;  // the cap: kv + index + cursors stay within it
+  uint64_t block_bytes = 0;
+  uint32_t block_tokens = 0;
+  uint64_t num_blocks = 0;
+  uint64_t kv_bytes_per_token = 0;
+  uint64_t max_tokens = 0;  // that the pool holds
+  uint32_t ctx_size = 0;
+  uint32_t parallel = 0;
+  std::string kv_format;
+};
+
+// Every figure with its key, in the order of the struct: `plan --json` and `GET /v1/cache` print it.
+// (Implemented where JSON is at hand: plan/plan_json.h.)
+
+}  // namespace kvasir

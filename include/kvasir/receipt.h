@@ -1,0 +1,42 @@
+// Receipt: what the cache did for one request, and why.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvasir {
+
+enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled };
+
+// "cold", "diverged", "evicted", "identity_changed", "disabled".
+const char* ToString(MissReason reason);
+
+struct Miss {
+  MissReason reason;
+  uint32_t at_token = 0;  // index of the first token that was not reused
+  std::optional<uint32_t> message_index;
+};
+
+// Tokens of the prompt by source. computed + the reused ones == prompt_tokens.
+struct Receipt {
+  uint32_t prompt_tokens = 0;
+  uint32_t computed = 0;
+  uint32_t reused_pool = 0;     // whole blocks, and a tail shared as it stood
+  uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
+  uint32_t reused_disk = 0;
+  uint32_t reused_remote = 0;
+  std::optional<Miss> miss;  // absent when all that can be reused was
+  std::vector<std::string> ignored;  // request fields that nothing here reads
+  double saved_ms = 0;  // reused tokens at this engine's measured prefill speed
+  double queue_ms = 0;
+  double ttft_ms = 0;  // from submission to the first token
+  double tpot_ms = 0;  // mean time per later token
+
+  uint32_t cached_tokens() const {
+    return reused_pool + reused_partial + reused_disk + reused_remote;
+  }
+};
+
+}  // namespace kvasir

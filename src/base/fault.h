@@ -1,0 +1,25 @@
+// Faults that `kvasir selftest --inject` switches on to show that its checks can fail. Off unless
+// selftest or a test sets one; each site is a cold path (once a block, a chunk or a batch).
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string_view>
+
+namespace kvasir {
+
+enum class Fault {
+  kNone,
+  kStaleBlock,        // a block is published with another block's bytes
+  kWrongPosition,     // tokens after a hit are computed one position off
+  kSkippedCompare,    // the index trusts any child instead of comparing tokens
+  kChunkEdge,         // the first token of a later chunk does not see the token before it
+  kForeignNamespace,  // all namespaces share one root
+  kLaneOrder,         // reductions of single-row batches add lanes in another order
+};
+
+std::optional<Fault> ParseFault(std::string_view name);
+void InjectFault(Fault fault);
+bool FaultActive(Fault fault);
+
+}  // namespace kvasir
