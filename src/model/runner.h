@@ -1,0 +1,75 @@
+// Runner: one model on one Backend. Computes steps: rows of several sequences at once, reading and
+// writing KV in paged blocks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "block/block_layout.h"
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+#include "model/importer.h"
+#include "simd/target.h"
+
+namespace kvasir {
+
+struct RunnerOptions {
+  uint32_t threads = 1;
+  uint32_t max_rows = 512;       // of a step
+  uint32_t max_logit_rows = 64;  // of a call to Logits
+  uint32_t max_positions = 0;    // longest sequence
+  uint32_t block_tokens = 16;
+  KvFormat kv_format = KvFormat::kF16;
+  Target target = BestTarget();
+};
+
+// Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...
+// of one sequence. `blocks` are the bases of its blocks (BlockTable::bases()), which must have room
+// for position + num_rows tokens; tokens before `position` are there already. The blocks that the
+// new rows fall into are written (packed K and V), all others only read.
+struct StepSequence {
+  std::span<std::byte* const> blocks;
+  uint32_t position;
+  uint32_t first_row;
+  uint32_t num_rows;
+};
+
+// The bits of every result depend on weights, tokens and numerics version alone (docs/numerics.md).
+// One thread at a time (it owns its workers; the calling thread computes too and must have called
+// EnterComputeThread()). After Create, Step and Logits allocate nothing.
+class Runner {
+ public:
+  // Bytes that Create will allocate, by the same arithmetic: exact.
+  struct Plan {
+    uint64_t weights_bytes;
+    uint64_t mapped_bytes;
+    uint64_t scratch_bytes;
+  };
+  static Plan PlanFor(const ImportedModel& model, const RunnerOptions& options);
+  static BlockShape ShapeFor(const ModelConfig& config, const RunnerOptions& options);
+
+  // Packs the weights. kCorruption names a tensor with a non-finite weight.
+  static Result<std::unique_ptr<Runner>> Create(ImportedModel model, const RunnerOptions& options,
+                                                const std::function<void(double share)>& progress);
+  virtual ~Runner() = default;
+
+  // Computes all rows; tokens [num rows]. KV of the new rows is in the blocks afterwards and
+  // hidden(row) is valid until the next Step. kInvalidArgument for a token outside the vocabulary.
+  // KvCorrupt rows: a row whose activations became non-finite has finite(row) == false.
+  virtual Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) = 0;
+  // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor keeps.
+  virtual std::span<const float> hidden(uint32_t row) const = 0;
+  virtual bool finite(uint32_t row) const = 0;
+  // The output head: logits[i] = head x hidden[i], f32 [vocab_size] each. hidden.size() <= max_logit_rows.
+  virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const ImportedModel& source() const = 0;
+  virtual uint64_t weights_bytes() const = 0;  // allocated: equals the plan's
+  virtual uint64_t scratch_bytes() const = 0;
+};
+
+}  // namespace kvasir
