@@ -1,0 +1,15 @@
+// A Receipt as users see it: `kvasir` in a server's answers, `receipt` in `kvasir run --json`.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "kvasir/receipt.h"
+
+namespace kvasir {
+
+// {"prompt_tokens", "computed", "reused": {"pool", "partial", "disk", "remote"},
+//  "miss": {"reason", "at_token", "message_index"}, "ignored", "saved_ms", "queue_ms", "ttft_ms",
+//  "tpot_ms"}. Every key is always there; `miss` and `message_index` are null where absent.
+nlohmann::json ReceiptJson(const Receipt& receipt);
+
+}  // namespace kvasir
