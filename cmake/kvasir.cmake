@@ -22,6 +22,8 @@ if(KVASIR_SANITIZE)
   target_compile_options(kvasir_flags INTERFACE
     -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE})
+  # Long random tests do fewer rounds there: these builds look for other bugs.
+  target_compile_definitions(kvasir_flags INTERFACE KVASIR_SANITIZED)
 endif()
 
 if(KVASIR_TESTS)
@@ -58,5 +60,18 @@ function(kvasir_library name)
   endif()
   if(KVASIR_TESTS AND tests)
     kvasir_test(${name}_test SOURCES ${tests} LIBS kvasir_${name})
+  endif()
+endfunction()
+
+# kvasir_target_sources(PREFIX): PREFIX_avx512.cc is compiled for AVX-512; off x86 only the scalar
+# form of the kernels is built. Sets OUT to what kvasir_library must leave out.
+function(kvasir_target_sources out prefix)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_avx512.cc PROPERTIES
+      COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
+    set(${out} "" PARENT_SCOPE)
+  else()
+    set(${out} ${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_avx2.cc
+      ${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_avx512.cc PARENT_SCOPE)
   endif()
 endfunction()

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The checks of `dev check`: all of them, or those named (format tidy layers headers sizes).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Sources that differ from origin/main; where nothing does (CI), those of the last commit.
+changed_sources() {
+  local base
+  base=$(git merge-base origin/main HEAD 2>/dev/null || git rev-parse HEAD)
+  if git diff --quiet "$base" -- && git rev-parse -q --verify HEAD~1 >/dev/null; then base=HEAD~1; fi
+  git diff --name-only --diff-filter=d "$base" -- 'src/*.cc' 'tests/*.cc'
+}
+
+check_format() {
+  git ls-files -z '*.h' '*.cc' | xargs -0r clang-format-16 --dry-run --Werror
+  echo "format: $(git ls-files '*.h' '*.cc' | wc -l) files are formatted"
+}
+
+check_tidy() {
+  local files
+  # Only what the build knows: a file of a part that is switched off has no command.
+  files=$(changed_sources | while read -r file; do
+    grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
+  done || true)
+  if [ -n "$files" ]; then
+    xargs -n1 -P"$(nproc)" clang-tidy-16 -p build/release --quiet <<<"$files" 2>/dev/null
+  fi
+  echo "tidy: $(grep -c . <<<"$files" || true) changed files are clean"
+}
+
+check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py; }
+check_headers() { python3 tools/headers.py; }
+check_sizes() { python3 tools/sizes.py; }
+
+[ $# -gt 0 ] || set -- format layers headers sizes tidy
+failed=()
+for name in "$@"; do "check_$name" || failed+=("$name"); done
+[ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Checks that a folder of src/ includes only folders that tools/layers.txt lets it see.
+
+    tools/layers.py              checks the tree
+    tools/layers.py --self-test  checks that the check fails where it must
+"""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def read_rules(path):
+    rules = {}
+    for line in path.read_text().splitlines():
+        line = line.split("#")[0].strip()
+        if line:
+            folder, _, seen = line.partition(":")
+            rules[folder.strip()] = set(seen.split())
+    return rules
+
+
+def violations(src, rules):
+    """Yields "file:line: message" for each include that the rules forbid, and each unruled folder."""
+    for folder in sorted(p for p in src.iterdir() if p.is_dir()):
+        files = sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc"))
+        if files and folder.name not in rules:
+            yield f"src/{folder.name}: no line in tools/layers.txt"
+            continue
+        allowed = rules.get(folder.name, set()) | {folder.name, "kvasir"}
+        for file in files:
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                found = INCLUDE.match(line)
+                if found and found[1].split("/")[0] not in allowed:
+                    yield (f"src/{file.relative_to(src)}:{number}: {folder.name} may not include "
+                           f"\"{found[1]}\" (tools/layers.txt: {' '.join(sorted(allowed))})")
+
+
+def check():
+    rules = read_rules(ROOT / "tools/layers.txt")
+    found = list(violations(ROOT / "src", rules))
+    for line in found:
+        print(line)
+    print(f"layers: {len(rules)} folders, {len(found)} violations")
+    return 1 if found else 0
+
+
+def self_test():
+    """A tree with one good and four bad files: exactly the bad ones are named."""
+    rules = {"base": set(), "cache": {"base"}, "engine": {"base", "cache"}}
+    files = {
+        "engine/good.cc": '#include "base/a.h"\n#include "kvasir/types.h"\n#include <vector>\n',
+        "engine/good_test.cc": '#include "cache/b.h"\n#include "engine/good.h"\n',
+        "cache/upward.h": '#pragma once\n#include "engine/good.h"\n',
+        "base/deep/nested.cc": '  #  include "cache/b.h"\n',
+        "base/bare.h": '#include "other.h"\n',
+        "rogue/new.cc": "int x;\n",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        src = Path(folder)
+        for name, text in files.items():
+            (src / name).parent.mkdir(parents=True, exist_ok=True)
+            (src / name).write_text(text)
+        found = list(violations(src, rules))
+    want = ["src/base/bare.h:1: ", "src/base/deep/nested.cc:1: ", "src/cache/upward.h:2: ", "src/rogue: "]
+    ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(sorted(found), want))
+    ok = ok and '"engine/good.h"' in "".join(found) and '"cache/b.h"' in "".join(found)
+    print("layers self-test:", "passed" if ok else f"FAILED, found {found}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(self_test() if sys.argv[1:] == ["--self-test"] else check())
