@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "block/block_layout.h"
@@ -41,16 +42,17 @@ class BlockRef {
 
 // States of a block: free -> pinned (Allocate) -> free, or -> idle when its owner retained it
 // (SetRetained) -> pinned again (Pin) or free (Reclaim). All moves are O(1) and allocate nothing.
-// One thread at a time.
+// Under AddressSanitizer free blocks are poisoned. One thread at a time.
 class BlockPool {
  public:
-  // Told when the last pin of a retained block goes (OnIdle) and when an idle block is pinned again
-  // (OnPinned). Must outlive the pool. Called with the pool in a consistent state.
+  // Told of moves between states. Must outlive the pool's use. Called with the pool in a consistent
+  // state.
   class Observer {
    public:
     virtual ~Observer() = default;
-    virtual void OnIdle(BlockId id) = 0;
-    virtual void OnPinned(BlockId id) = 0;
+    virtual void OnIdle(BlockId id) = 0;    // the last pin of a retained block went
+    virtual void OnPinned(BlockId id) = 0;  // an idle block was pinned again
+    virtual void OnFreed(BlockId id) = 0;   // the last pin of a block that nobody retained went
   };
 
   // Maps num_blocks * layout.block_bytes() bytes, 64-byte aligned, hugepage-advised, untouched.
@@ -58,34 +60,77 @@ class BlockPool {
   static Result<std::unique_ptr<BlockPool>> Create(BlockLayout layout, uint32_t num_blocks);
   ~BlockPool();  // KV_CHECKs that no pin is left
 
+  // Bytes of bookkeeping beside the arena, allocated at Create.
+  static uint64_t MetadataBytes(uint32_t num_blocks);
+
   void set_observer(Observer* observer) { observer_ = observer; }
   // A pinned block with undefined contents (never read by anyone before it is written), or an empty
   // ref when none is free.
   BlockRef Allocate();
-  BlockRef Pin(BlockId id);                    // REQUIRES: pinned or idle
-  void SetRetained(BlockId id, bool retained);  // retained: idle instead of free at the last release
-  void Reclaim(BlockId id);                    // idle -> free. REQUIRES: idle
+  BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
+  // retained: idle instead of free at the last release. REQUIRES: pinned.
+  void SetRetained(BlockId id, bool retained);
+  void Reclaim(BlockId id);  // idle -> free. REQUIRES: idle
+  // Zeroes the block's bytes: now if nobody pins it, else when its last pin goes. O(block_bytes).
+  // REQUIRES: not idle.
+  void Scrub(BlockId id);
 
   const BlockLayout& layout() const { return layout_; }
   uint32_t num_blocks() const { return num_blocks_; }
-  uint32_t num_free() const;
-  uint32_t num_idle() const;
-  uint32_t num_pinned() const;
-  uint32_t pin_count(BlockId id) const;
-  uint64_t arena_bytes() const;  // what was mapped: equals the plan's figure
-  const std::byte* data(BlockId id) const;
-  std::byte* mutable_data(BlockId id);
-  void CheckInvariants() const;
+  uint32_t num_free() const { return num_free_; }
+  uint32_t num_idle() const { return num_idle_; }
+  uint32_t num_pinned() const { return num_blocks_ - num_free_ - num_idle_; }
+  uint32_t pin_count(BlockId id) const { return states_[Index(id)].pins; }
+  bool retained(BlockId id) const { return states_[Index(id)].retained; }
+  bool is_free(BlockId id) const {
+    const State& state = states_[Index(id)];
+    return state.pins == 0 && !state.retained;
+  }
+  uint64_t arena_bytes() const { return uint64_t{num_blocks_} * layout_.block_bytes(); }
+  const std::byte* data(BlockId id) const { return arena_ + Index(id) * layout_.block_bytes(); }
+  std::byte* mutable_data(BlockId id) { return arena_ + Index(id) * layout_.block_bytes(); }
+  void CheckInvariants() const;  // O(blocks)
 
  private:
   friend class BlockRef;
-  BlockPool(BlockLayout layout, uint32_t num_blocks);
+  struct State {
+    uint32_t pins : 30 = 0;
+    uint32_t retained : 1 = 0;
+    uint32_t scrub : 1 = 0;  // zero the bytes when the last pin goes
+  };
+
+  BlockPool(BlockLayout layout, uint32_t num_blocks, std::byte* arena);
+  static size_t Index(BlockId id) { return static_cast<size_t>(id); }
   void Release(BlockId id);
+  void PushFree(BlockId id);
+  void Zero(BlockId id);
 
   BlockLayout layout_;
   uint32_t num_blocks_;
+  std::byte* arena_;  // [num_blocks][block_bytes]
+  uint32_t num_free_ = 0;
+  uint32_t num_idle_ = 0;
+  std::vector<State> states_;  // [num_blocks]
+  std::vector<uint32_t>
+      free_stack_;  // [num_blocks], the first num_free_ are free, last in first out
   Observer* observer_ = nullptr;
-  // The owner of block/ fills in the rest.
 };
+
+inline BlockRef::BlockRef(BlockRef&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+inline BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    pool_ = std::exchange(other.pool_, nullptr);
+    id_ = other.id_;
+  }
+  return *this;
+}
+inline const std::byte* BlockRef::data() const { return pool_->data(id_); }
+inline std::byte* BlockRef::mutable_data() { return pool_->mutable_data(id_); }
+inline BlockRef BlockRef::Share() const { return pool_->Pin(id_); }
+inline void BlockRef::Reset() {
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Release(id_);
+}
 
 }  // namespace kvasir

@@ -16,6 +16,11 @@ namespace kvasir {
 // One thread at a time; readers may share it while nobody writes.
 class BlockTable {
  public:
+  BlockTable() = default;
+  BlockTable(BlockTable&&) noexcept = default;
+  BlockTable& operator=(BlockTable&& other) noexcept;
+  ~BlockTable() { Clear(); }
+
   void Reserve(size_t num_blocks);  // later Append calls up to this size allocate nothing
   void Append(BlockRef ref);
   BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin

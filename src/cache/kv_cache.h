@@ -1,40 +1,54 @@
 // KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "block/block_pool.h"
 #include "block/block_table.h"
 #include "cache/identity.h"
+#include "index/prefix_index.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
 
+class CursorStore;
+class EvictionPolicy;
 class KvCache;
 enum class NamespaceId : uint32_t {};
 
-// What one cache holds, in bytes and tokens; a snapshot.
+// What one cache holds, in bytes and tokens; a snapshot, O(1).
 struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
   uint64_t block_bytes;
-  uint64_t cached_tokens;   // tokens reachable through the index (a shared token counts once)
-  uint64_t live_tokens;     // tokens of running sequences that no index node holds
+  uint64_t token_bytes;    // of one token in a block, alignment not counted
+  uint64_t cached_tokens;  // tokens reachable through the index (a shared token counts once)
+  uint64_t live_tokens;    // tokens of running sequences that no index node holds
   uint64_t num_cursors;
   uint64_t nodes;
+
+  // Share of the bytes of non-free blocks that hold no live or cached token; 0 when all are free.
+  double waste() const {
+    const double used = static_cast<double>(num_blocks - free_blocks) * block_bytes;
+    return used == 0 ? 0
+                     : 1 - static_cast<double>((cached_tokens + live_tokens) * token_bytes) / used;
+  }
 };
 
-// Monotonic counters, in tokens unless named otherwise.
+// Monotonic counters, in tokens unless named otherwise. A prompt counts when its match is fetched:
+// one that waits for admission and is matched again counts once.
 struct CacheCounters {
   uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial;
-  uint64_t cursor_hits;      // prompts
+  uint64_t cursor_hits;  // prompts
   uint64_t committed_blocks, evicted_blocks, copied_blocks /* copy on write */, deduplicated_blocks;
-  uint64_t misses[5];        // prompts, by MissReason
+  uint64_t misses[5];  // prompts, by MissReason
 };
 
 // The arithmetic that plan and the allocator share.
@@ -50,40 +64,96 @@ struct CachePlan {
 struct KvCacheOptions {
   BlockLayout layout;  // of the one LayerGroup `full`
   uint64_t budget_bytes;
-  uint32_t hidden_size;   // numbers of a Cursor's hidden state, f32
+  uint32_t hidden_size;  // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;
   std::array<uint8_t, 32> secret;  // server secret: root of all salts and keys
-  bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
+  bool reuse = true;               // false: nothing outlives its sequence (--cache sequence, none)
 };
 
-// The KV of one sequence: its tokens and BlockTable. States: tokens [0, num_committed) are computed,
-// accepted and published where they fill blocks; [num_committed, num_tokens) were given room by
-// Extend and are being computed. Move-only; releases its blocks, tail first. Must not outlive its
-// cache. A sequence created with share = false publishes nothing.
-class KvSequence;   // owner of cache/ defines it here; the accessors below are the contract:
-//   uint32_t num_tokens() const;      // with room, computed or not
-//   uint32_t num_committed() const;
-//   std::span<const TokenId> tokens() const;
-//   const BlockTable& table() const;  // what attention reads
-//   BlockTable& table();
-//   bool shares() const;
+// The KV of one sequence: its tokens and BlockTable. States: tokens [0, num_committed) are
+// computed, accepted and published where they fill blocks; [num_committed, num_tokens) were given
+// room by Extend and are being computed. Move-only; releases its blocks, tail first. Must not
+// outlive its cache. A sequence fetched with reuse off publishes nothing; nor does one whose
+// namespace was erased since. One thread at a time.
+class KvSequence {
+ public:
+  KvSequence() = default;  // empty; only good for being assigned to
+  KvSequence(KvSequence&&) noexcept = default;
+  KvSequence& operator=(KvSequence&&) noexcept = default;
 
-// An answer of Match: pins on what the pool holds. Holding it keeps those blocks.
-class MatchResult;
-//   uint32_t num_reused() const;          // pool + partial
-//   uint32_t num_pool() const, num_partial() const;
-//   std::optional<Miss> miss;             // message_index is left empty
-//   bool has_cursor() const;              // then num_reused() == prompt size
-//   uint32_t newly_pinned() const;        // blocks that were idle before this match (admission)
+  uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
+  uint32_t num_committed() const { return num_committed_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
+  const BlockTable& table() const { return table_; }  // what attention reads
+  BlockTable& table() { return table_; }
+  bool shares() const { return shares_; }
+
+ private:
+  friend class KvCache;
+  NamespaceId namespace_{};
+  uint32_t epoch_ = 0;  // of the namespace when the sequence was fetched: Erase moves it on
+  bool shares_ = false;
+  NodeId node_{};  // of the last committed full block, or the root; meaningful while publishing
+  uint32_t num_committed_ = 0;
+  std::vector<TokenId> tokens_;
+  BlockTable table_;
+};
+
+// An answer of Match: pins on what the pool holds, and a copy of the Cursor. Holding it keeps those
+// blocks. Move-only. Must not outlive its cache.
+class MatchResult {
+ public:
+  // Why not more was reused. Absent when all that can be reused was: only the last token is left to
+  // compute (or nothing, with a Cursor), or the prompt simply goes on after the end of what was
+  // cached. Otherwise, at_token being the first token that was not found:
+  //   disabled          reuse is off, for the cache or for this prompt
+  //   evicted           the next block or tail was here and had to go
+  //   identity_changed  no whole block is here, but the same tenant has this prompt's beginning
+  //                     under another Identity
+  //   diverged          what is cached goes on with another token than this prompt's
+  //   cold              nothing is known of this prompt
+  // Looks at nothing but the namespaces of the prompt's own tenant. message_index is left empty.
+  std::optional<Miss> miss;
+
+  uint32_t num_reused() const { return num_pool_ + num_partial_; }
+  uint32_t num_pool() const { return num_pool_; }        // of blocks used whole
+  uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
+  bool has_cursor() const { return has_cursor_; }        // then num_reused() == prompt size
+  uint32_t newly_pinned() const {
+    return newly_pinned_;
+  }  // blocks that were idle before (admission)
+
+ private:
+  friend class KvCache;
+  NamespaceId namespace_{};
+  uint32_t epoch_ = 0;
+  bool shares_ = false;
+  bool has_cursor_ = false;
+  NodeId node_{};  // of the last block used whole and full, or the root
+  uint32_t prompt_tokens_ = 0;
+  uint32_t num_pool_ = 0;
+  uint32_t num_partial_ = 0;
+  uint32_t newly_pinned_ = 0;
+  std::vector<TokenId> tokens_;  // the reused ones
+  std::vector<float> hidden_;    // of the Cursor: it may be evicted before the match is used
+  BlockTable table_;
+};
 
 struct MatchOptions {
   bool reuse = true;       // false: match nothing, publish nothing (cache_prompt: false)
   bool use_cursor = true;  // false: the last prompt token is always computed
 };
 
-// One thread at a time. Nothing here waits.
-class KvCache {
+// One thread at a time. Nothing here waits. Extend, Commit and Truncate allocate no memory while a
+// sequence stays within its reserve_tokens.
+//
+// Invariants: a block is retained in the pool exactly while a node of the index holds it; whoever
+// pins a block pins all blocks before it, so that every idle block can be evicted, leaves first; a
+// block that the index holds, or that two sequences share, is never written.
+class KvCache final : private BlockPool::Observer {
  public:
+  ~KvCache() override;
+
   static CachePlan Plan(const KvCacheOptions& options);
   // kInvalidArgument when the budget does not hold two blocks.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
@@ -96,22 +166,27 @@ class KvCache {
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
   // Turns a match into a sequence that holds its tokens (all committed). What lower tiers offer is
   // loaded here; the pool's part is shared as it stands, the partial block copied when extended.
-  // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without allocating.
+  // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
+  // allocating.
   KvSequence Fetch(MatchResult match, uint32_t reserve_tokens);
   // The Cursor's hidden state (f32, [hidden_size], after the final norm) of a match that has one;
-  // valid until the next call on the cache.
+  // lives as long as the match.
   std::span<const float> CursorHidden(const MatchResult& match) const;
 
-  // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a shared
-  // tail before it is written. kExhausted, with the sequence unchanged, when the pool is full of
-  // pinned blocks.
+  // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
+  // shared tail before it is written. When there is no block for that copy and the index alone
+  // shares the tail, the index gives it up: a sequence never needs more than its own blocks.
+  // kExhausted, with the sequence unchanged, when the pool is full of pinned blocks.
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
-  // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and enter
-  // the index; a block that somebody else published meanwhile is swapped for theirs (equal bits) and
-  // freed. Also publishes the partial tail when `end` (prompt's end, sequence's end) is set.
+  // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
+  // enter the index; a block that somebody else published meanwhile is swapped for theirs (equal
+  // bits) and freed. kEnd (prompt's end, sequence's end) also publishes the partial tail, if
+  // nothing after it is being computed. REQUIRES: num_committed + num_tokens <= the sequence's
+  // num_tokens.
   enum class CommitKind { kRunning, kEnd };
   void Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind);
-  // Keeps a Cursor at the sequence's committed end. Evicts the oldest Cursor when full.
+  // Keeps a Cursor at the sequence's committed end. Evicts the oldest Cursor when full. Does
+  // nothing for a sequence that publishes nothing.
   void KeepCursor(const KvSequence& sequence, std::span<const float> hidden);
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
   // (published blocks stay in the index).
@@ -124,12 +199,57 @@ class KvCache {
   void Erase(NamespaceId ns);
 
   // Blocks that could be had now: free + idle.
-  uint32_t available_blocks() const;
+  uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   CacheUsage usage() const;
-  const CacheCounters& counters() const;
-  const CachePlan& plan() const;
-  const BlockLayout& layout() const;
+  const CacheCounters& counters() const { return counters_; }
+  const CachePlan& plan() const { return plan_; }
+  const BlockLayout& layout() const { return pool_->layout(); }
   void CheckInvariants() const;  // O(everything); tests
+
+ private:
+  struct Namespace {
+    std::string tenant;
+    Identity identity;
+    NodeId root;
+    uint32_t epoch = 0;  // times erased
+  };
+
+  KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
+  void OnIdle(BlockId id) override;
+  void OnPinned(BlockId id) override;
+  void OnFreed(BlockId id) override;
+
+  bool Publishes(const KvSequence& sequence) const;
+  void WalkBlocks(std::span<const TokenId> prompt, MatchResult& match);
+  void FinishMatch(std::span<const TokenId> prompt, const MatchOptions& options,
+                   MatchResult& match);
+  std::optional<Miss> Explain(const MatchResult& match, std::span<const TokenId> prompt,
+                              uint32_t num_covered) const;
+  bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
+                        uint32_t num_covered) const;
+  void PinInto(NodeId node, MatchResult& match);
+  BlockRef Take(NamespaceId ns);
+  void EvictOne();
+  void Unlink(NodeId node);
+  void Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
+  void PublishFull(KvSequence& sequence, uint32_t block_index);
+  void PublishTail(KvSequence& sequence);
+  void UnshareTail(KvSequence& sequence, bool copy);
+  void SetFill(BlockId id, uint32_t num_tokens);
+
+  KvCacheOptions options_;
+  CachePlan plan_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::unique_ptr<PrefixIndex> index_;
+  std::unique_ptr<CursorStore> cursors_;
+  // Per block: tokens of sequences in a block that no node holds, and the namespace it was last
+  // written for, plus one (0: never written).
+  std::vector<uint32_t> fill_;
+  std::vector<uint32_t> owner_;
+  uint64_t live_tokens_ = 0;           // sum of fill_
+  std::vector<Namespace> namespaces_;  // as many as the operator has tenants and identities
+  CacheCounters counters_{};
 };
 
 }  // namespace kvasir

@@ -1,0 +1,21 @@
+#include "kvasir/receipt.h"
+
+namespace kvasir {
+
+const char* ToString(MissReason reason) {
+  switch (reason) {
+    case MissReason::kCold:
+      return "cold";
+    case MissReason::kDiverged:
+      return "diverged";
+    case MissReason::kEvicted:
+      return "evicted";
+    case MissReason::kIdentityChanged:
+      return "identity_changed";
+    case MissReason::kDisabled:
+      return "disabled";
+  }
+  return "unknown";
+}
+
+}  // namespace kvasir

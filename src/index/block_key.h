@@ -1,0 +1,24 @@
+// BlockKey: 32 bytes that name a block by its Namespace and all tokens up to its end.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/digest.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+using BlockKey = Digest;
+
+// HMAC-SHA-256(secret, le64(tenant.size()) || tenant || identity). Without the secret nobody can
+// tell which prompts a key stands for.
+BlockKey NamespaceRoot(std::span<const uint8_t> secret, std::string_view tenant,
+                       const Digest& identity);
+
+// HMAC-SHA-256(namespace_key, parent || tokens as le32). `parent` of a first block is the root.
+BlockKey ChildKey(const HmacKey& namespace_key, const BlockKey& parent,
+                  std::span<const TokenId> tokens);
+
+}  // namespace kvasir

@@ -1,0 +1,141 @@
+// PrefixIndex: trie of blocks by their tokens; finds the longest resident prefix.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "block/block_pool.h"
+#include "index/block_key.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+// LayerGroups of a node (DESIGN section 4): one optional block each. Only `full` exists so far.
+inline constexpr uint32_t kMaxLayerGroups = 1;
+
+// A node, or the root of a namespace (top bit set).
+enum class NodeId : uint32_t {};
+
+// A node is a full block (block_tokens tokens; may have children) or a tail (fewer; a leaf) below
+// its parent. Invariants: no child's tokens are a prefix of another child's of the same parent;
+// every node holds a block, no block has two nodes.
+//
+// Children are found in two ways, both of which compare tokens: an open-addressing table by a
+// seeded 64-bit hash of all tokens from the root on (full blocks), and a treap per parent in
+// lexicographic order, where the longest common prefix with any child lies on the search path. So
+// neither a million prompts nor a hundred thousand siblings are ever scanned.
+//
+// All memory is allocated at construction (roots apart: one per namespace). One thread at a time.
+class PrefixIndex {
+ public:
+  struct Options {
+    uint32_t num_blocks;
+    uint32_t block_tokens;
+    uint64_t seed;  // secret: hashes and treap shapes cannot be steered by who writes prompts
+    uint64_t hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
+  };
+  struct Partial {
+    NodeId node;
+    uint32_t num_equal;  // tokens in common, may be 0
+  };
+
+  static uint64_t BytesFor(uint32_t num_blocks, uint32_t block_tokens);
+  explicit PrefixIndex(const Options& options);
+
+  NodeId AddRoot(const BlockKey& root_key);
+
+  // The child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
+  std::optional<NodeId> FindChild(NodeId parent, std::span<const TokenId> tokens) const;
+  // The child with the most leading tokens in common with `tokens`; absent when there is no child.
+  // O(log children). REQUIRES: 0 < tokens.size() <= block_tokens.
+  std::optional<Partial> BestPartial(NodeId parent, std::span<const TokenId> tokens) const;
+  // Whether a child whose tokens are a prefix of `tokens`, longer than num_tokens, was evicted
+  // lately.
+  bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
+
+  // REQUIRES: no child is a prefix of `tokens` or the reverse; `block` is in no node.
+  NodeId Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
+  enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
+  void Remove(NodeId node, RemoveKind kind);       // REQUIRES: a node without children
+  // Removes all nodes under a root and what is remembered of them; calls `removed` for each block.
+  // O(num_blocks).
+  void Clear(NodeId root, const std::function<void(BlockId)>& removed);
+
+  bool is_root(NodeId node) const { return (Raw(node) & kRootBit) != 0; }
+  NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }
+  BlockId block(NodeId node) const { return BlockId{At(node).block[0]}; }
+  std::span<const TokenId> tokens(NodeId node) const {
+    return {TokensOf(Raw(node)), At(node).num_tokens};
+  }
+  uint32_t depth(NodeId node) const { return is_root(node) ? 0 : At(node).depth; }  // blocks
+  bool has_children(NodeId node) const;
+  const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
+  // Hash of all tokens from the root to `tokens` below `parent`, for tables of others.
+  uint64_t HashOf(NodeId parent, std::span<const TokenId> tokens) const;
+  std::optional<NodeId> node_of(BlockId block) const {
+    const uint32_t node = node_of_block_[static_cast<size_t>(block)];
+    return node == kNone ? std::nullopt : std::optional(NodeId{node});
+  }
+  uint32_t num_nodes() const { return num_nodes_; }
+  uint64_t num_tokens() const { return num_tokens_; }  // of all nodes
+  uint64_t allocated_bytes() const;                    // equals BytesFor
+  void CheckInvariants() const;                        // O(everything)
+
+ private:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  static constexpr uint32_t kRootBit = uint32_t{1} << 31;
+
+  struct Node {
+    uint64_t hash;  // of all tokens from the root on
+    uint32_t parent;
+    uint32_t root;
+    std::array<uint32_t, kMaxLayerGroups> block;
+    uint32_t children;  // treap of the children
+    uint32_t left;      // in the parent's treap
+    uint32_t right;
+    uint32_t depth;
+    uint32_t num_tokens;  // 0: the node is free
+  };
+  struct Root {
+    BlockKey key;
+    HmacKey hmac;
+    uint64_t hash;
+    uint32_t children = kNone;
+  };
+
+  static uint32_t Raw(NodeId node) { return static_cast<uint32_t>(node); }
+  const Node& At(NodeId node) const { return nodes_[Raw(node)]; }
+  const TokenId* TokensOf(uint32_t node) const { return &tokens_[size_t{node} * block_tokens_]; }
+  uint32_t children(NodeId parent) const;
+  uint32_t* mutable_children(uint32_t parent);
+  uint64_t ParentHash(NodeId parent) const;
+  uint64_t Priority(uint32_t node) const;
+  bool TokensEqual(uint32_t node, std::span<const TokenId> tokens) const;
+  bool Less(std::span<const TokenId> tokens, uint32_t node) const;
+  uint32_t Merge(uint32_t left, uint32_t right);
+  void Split(uint32_t tree, std::span<const TokenId> tokens, uint32_t* left, uint32_t* right);
+  void TableInsert(uint32_t node);
+  void TableRemove(uint32_t node);
+  void FreeNode(uint32_t node);
+  uint32_t CheckTreap(uint32_t parent, uint32_t tree) const;
+
+  uint32_t block_tokens_;
+  uint64_t seed_;
+  uint64_t hash_mask_;
+  uint32_t num_nodes_ = 0;
+  uint64_t num_tokens_ = 0;
+  std::vector<Node> nodes_;              // [num_blocks]
+  std::vector<TokenId> tokens_;          // [num_blocks][block_tokens]
+  std::vector<BlockKey> keys_;           // [num_blocks]
+  std::vector<uint32_t> free_stack_;     // [num_blocks], the first num_blocks - num_nodes are free
+  std::vector<uint32_t> node_of_block_;  // [num_blocks]
+  std::vector<uint32_t> table_;          // [power of two]: nodes, linear probing
+  std::vector<uint64_t> ghosts_;  // [power of two]: hashes of what was evicted, direct-mapped
+  std::vector<Root> roots_;
+};
+
+}  // namespace kvasir
