@@ -1,0 +1,39 @@
+// Server: an Engine behind HTTP. What `kvasir serve` runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/engine.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;               // 0: the system chooses one
+  std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
+  std::vector<std::string> api_keys;  // none: no credential is asked for
+  std::string chat_template;          // source text, instead of the model's own; "": the model's
+  std::vector<std::string>
+      cors_origins;  // "*" or origins that browsers may call from; none: no CORS
+  uint64_t max_body_bytes = uint64_t{32} << 20;  // more: 413
+  uint32_t max_connections = 1024;               // more wait in the listen queue
+  uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
+  uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
+  std::string version = "0.1.0";     // told by /props and the Server header
+  // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
+  // `listening on http://HOST:PORT` to stderr.
+  std::function<void(std::string_view url)> on_listening;
+};
+
+// Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
+// then it returns a success. A second one cancels what runs and returns kCancelled (exit 130).
+// kInvalidArgument: host, port or chat template cannot be used; kIoError: the address is taken.
+// One call at a time in a process (it owns the two signals while it runs).
+Status RunServer(const ServerOptions& options, Engine& engine);
+
+}  // namespace kvasir
