@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# tools/fresh_machine.sh: shows what a newcomer waits for. Makes a bare Debian 12 root (debootstrap),
+# clones HEAD into it, runs `./dev serve` there, asks one question over HTTP, and prints seconds by
+# phase. Needs root, debootstrap, git, curl and a Debian mirror. Exit 1: over the limit, or no answer.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly limit_s=${LIMIT_S:-300}
+readonly question='{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}'
+readonly work=$(mktemp -d /var/tmp/kvasir-fresh.XXXXXX)
+readonly machine=$work/root log=$work/log
+server_pid=
+
+die() { printf 'fresh_machine: %s\n' "$*" >&2; exit 1; }
+now() { date +%s.%N; }
+seconds() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
+
+clean_up() {
+  if [ -n "$server_pid" ] && kill -0 "$server_pid" 2>/dev/null; then
+    kill -INT "$server_pid" 2>/dev/null || true
+    wait "$server_pid" 2>/dev/null || true
+  fi
+  local mount
+  for mount in dev proc; do
+    if mountpoint -q "$machine/$mount"; then umount "$machine/$mount"; fi
+  done
+  if mountpoint -q "$machine/proc" || mountpoint -q "$machine/dev"; then
+    die "cannot unmount $machine: left as it is"
+  fi
+  rm -rf --one-file-system "$work"
+}
+
+# The first http(s) mirror that this machine's apt uses for Debian.
+mirror() {
+  local found
+  found=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
+    sed -nE 's,^(deb .*|URIs: *)(https?://[^ ]+/debian)/?( .*)?$,\2,p' || true)
+  [ -n "$found" ] || found=http://deb.debian.org/debian
+  printf '%s\n' "${found%%$'\n'*}"
+}
+
+make_root() {
+  debootstrap --variant=minbase --include=ca-certificates bookworm "$machine" "$(mirror)" \
+    >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
+  # The way to the packages is this machine's: sources, settings, keys, names.
+  rm -f "$machine/etc/apt/sources.list"
+  local item
+  for item in sources.list sources.list.d apt.conf.d trusted.gpg trusted.gpg.d keyrings preferences.d; do
+    [ ! -e "/etc/apt/$item" ] || cp -a "/etc/apt/$item" "$machine/etc/apt/"
+  done
+  cp -aL /usr/share/keyrings/. "$machine/usr/share/keyrings/" 2>/dev/null || true
+  cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
+  mkdir -p "$machine/etc/ssl/certs"
+  cp -L /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/"
+  mount -t proc proc "$machine/proc" && mount --bind /dev "$machine/dev" || die "cannot mount /proc and /dev"
+  git clone -q --depth 1 "file://$PWD" "$machine/root/kvasir"
+}
+
+free_port() {
+  local port
+  for port in $(shuf -i 20000-40000 -n 20); do
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
+  done
+  die "no free port"
+}
+
+# Each line of `dev serve` with the time at which it came.
+start_server() {
+  local proxies
+  proxies=$(env | grep -iE '^(https?|no)_proxy=' || true)
+  # exec all the way: this pid becomes `kvasir serve`.
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 $proxies \
+    chroot "$machine" /root/kvasir/dev serve --port "$port" \
+    > >(while IFS= read -r line; do printf '%s %s\n' "$(now)" "$line"; done >"$log") 2>&1 &
+  server_pid=$!
+}
+
+first_answer() {
+  local out
+  until out=$(curl -fsS -m 60 -H 'Content-Type: application/json' -d "$question" \
+    "http://127.0.0.1:$port/v1/chat/completions" 2>/dev/null); do
+    kill -0 "$server_pid" 2>/dev/null || { tail -n 30 "$log" | cut -d' ' -f2- >&2; die "dev serve ended"; }
+    [ "$(date +%s)" -lt $((${began%.*} + 2 * limit_s)) ] || die "no answer after $((2 * limit_s)) s"
+    sleep 0.1
+  done
+  answer=$out
+}
+
+# When the first line that matches came; the time before it where none did.
+time_of() { awk -v pattern="$1" -v otherwise="$2" '$0 ~ pattern { print $1; found = 1; exit }
+  END { if (!found) print otherwise }' "$log"; }
+
+[ "$(id -u)" = 0 ] || die "needs root: debootstrap and chroot"
+command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
+trap clean_up EXIT
+
+began=$(now)
+make_root
+rooted=$(now)
+port=$(free_port)
+start_server
+first_answer
+answered=$(now)
+packaged=$(time_of 'dev: packages installed' "$rooted")
+configured=$(time_of 'dev: building kvasir' "$packaged")
+built=$(time_of 'dev: built' "$configured")
+printf '%-28s %s\n' \
+  "debootstrap and clone" "$(seconds "$began" "$rooted")" \
+  "packages" "$(seconds "$rooted" "$packaged")" \
+  "configure" "$(seconds "$packaged" "$configured")" \
+  "compile" "$(seconds "$configured" "$built")" \
+  "start and first answer" "$(seconds "$built" "$answered")" \
+  "total (limit $limit_s)" "$(seconds "$began" "$answered")"
+printf 'answer: %s\n' "$answer"
+awk -v a="$began" -v b="$answered" -v limit="$limit_s" 'BEGIN { exit !(b - a <= limit) }' ||
+  die "over the limit of $limit_s s"
