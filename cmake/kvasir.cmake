@@ -68,7 +68,7 @@ endfunction()
 function(kvasir_target_sources out prefix)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_avx512.cc PROPERTIES
-      COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
+      COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512;-Wno-uninitialized;-Wno-maybe-uninitialized")  # GCC bug 105593
     set(${out} "" PARENT_SCOPE)
   else()
     set(${out} ${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_avx2.cc

@@ -13,7 +13,7 @@ enum class Fault {
   kStaleBlock,        // a block is published with another block's bytes
   kWrongPosition,     // tokens after a hit are computed one position off
   kSkippedCompare,    // the index trusts any child instead of comparing tokens
-  kChunkEdge,         // the first token of a later chunk does not see the token before it
+  kChunkEdge,         // the first token of a later chunk does not see itself
   kForeignNamespace,  // all namespaces share one root
   kLaneOrder,         // reductions of single-row batches add lanes in another order
 };

@@ -1,0 +1,50 @@
+#include "base/arena.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/result.h"
+
+namespace kvasir {
+
+Result<Arena> Arena::Create(uint64_t size) {
+  Arena arena;
+  if (size == 0) return arena;
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return Fail(Code::kExhausted, "memory: {} bytes refused: {}", size, std::strerror(errno));
+  }
+  madvise(base, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages only reads slower
+  arena.base_ = static_cast<std::byte*>(base);
+  arena.size_ = size;
+  return arena;
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      used_(std::exchange(other.used_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(size_, other.size_);
+  std::swap(used_, other.used_);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (base_ != nullptr) munmap(base_, size_);
+}
+
+std::byte* Arena::Take(uint64_t bytes) {
+  const uint64_t offset = used_;
+  used_ += RoundUp(bytes, 64);
+  if (base_ == nullptr) return nullptr;
+  KV_CHECK(used_ <= size_);
+  return base_ + offset;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,58 @@
+// ThreadPool: workers that claim numbered items by an atomic counter.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace kvasir {
+
+// Run() splits a phase into items; whichever thread is free takes the next one, so a busy neighbour
+// costs its share and no more. Items must be independent: who computes one must not matter.
+// One caller at a time; the caller computes too. Between phases workers spin for a few microseconds
+// (phases of one step follow each other closely), then sleep.
+class ThreadPool {
+ public:
+  // num_threads >= 1, the caller included. on_start runs once in each worker.
+  ThreadPool(uint32_t num_threads, void (*on_start)());
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  uint32_t num_threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
+
+  // fn(item, thread) for each item in [0, num_items); thread in [0, num_threads()). Allocates
+  // nothing. Returns when all are done, their writes visible to the caller.
+  template <typename Fn>
+  void Run(uint32_t num_items, Fn&& fn) {
+    if (num_items <= 1 || workers_.empty()) {
+      for (uint32_t i = 0; i < num_items; ++i) fn(i, 0);
+      return;
+    }
+    RunErased(num_items, [](void* f, uint32_t item, uint32_t thread) {
+      (*static_cast<std::remove_reference_t<Fn>*>(f))(item, thread);
+    }, const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+ private:
+  using Erased = void (*)(void* fn, uint32_t item, uint32_t thread);
+  void RunErased(uint32_t num_items, Erased call, void* fn);
+  void Work(uint32_t thread, void (*on_start)());
+  // Claims and runs items of the phase at hand until none is left.
+  void Claim(uint32_t thread);
+
+  std::vector<std::thread> workers_;
+  // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
+  // compare-and-swap of all three, so a worker that the kernel runs late can never claim an item of
+  // a phase that has ended, and nobody waits for a worker that holds no item.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::atomic<Erased> call_{nullptr};  // relaxed: published by ticket_
+  std::atomic<void*> fn_{nullptr};
+  alignas(64) std::atomic<uint32_t> done_{0};   // items finished of this phase
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // what sleeping workers wait on
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace kvasir

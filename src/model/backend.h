@@ -1,0 +1,61 @@
+// Backend: where tensors live and kernels run. Model code reaches kernels and pool memory only
+// through it; the CPU is the one there is.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "block/block_layout.h"
+#include "model/packed_weights.h"
+#include "model/runner.h"
+
+namespace kvasir {
+
+struct BackendOptions {
+  uint32_t threads;
+  uint32_t max_rows;
+  uint32_t max_positions;
+  uint32_t heads, kv_heads, head_dim;
+  std::vector<double> rope_frequencies;  // [head_dim / 2]
+  Target target;
+};
+
+// All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
+// thread at a time; nothing allocates after construction.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // The sequences of the step that the calls below belong to: prepares rotations and work items.
+  // finite(row) is true until something of the row is found that is not.
+  virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
+
+  virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
+                     size_t stride) = 0;
+  // y[row] = RMSNorm(x[row]) * w, rows of n.
+  virtual void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps,
+                    uint32_t rows, float* y) = 0;
+  // y[row] = w x[row] + bias; with `accumulate`, y[row] += that.
+  virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
+                      float* y, size_t y_stride, bool accumulate) = 0;
+  // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
+  // `layer`, and multiplies q by 1/sqrt(head_dim).
+  virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
+                             size_t stride) = 0;
+  // out[row] = causal attention of the row's q over its sequence's blocks: [heads * head_dim].
+  virtual void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv,
+                      size_t qkv_stride, float* out, size_t out_stride) = 0;
+  // y[row][i] = silu(x[row][i]) * x[row][n + i].
+  virtual void GateUp(const float* x, size_t x_stride, uint32_t n, uint32_t rows, float* y,
+                      size_t y_stride) = 0;
+  virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
+  virtual bool finite(uint32_t row) const = 0;
+};
+
+// Scratch memory comes from `arena`, which may be one that only counts.
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options, Arena& arena);
+uint64_t CpuBackendScratchBytes(const BackendOptions& options);
+
+}  // namespace kvasir

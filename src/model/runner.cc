@@ -1,0 +1,175 @@
+#include "model/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "model/backend.h"
+#include "model/packed_weights.h"
+#include "model/rope_table.h"
+
+namespace kvasir {
+namespace {
+
+BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o) {
+  return {o.threads,    o.max_rows, o.max_positions,                    c.num_heads, c.num_kv_heads,
+          c.head_dim, RopeFrequencies(c.rope, c.head_dim), o.target};
+}
+
+// Activations of one step, by the same sums whether the arena counts or allocates.
+struct Activations {
+  Activations(const ModelConfig& c, uint32_t rows, Arena& arena) {
+    hidden_stride = RoundUp(c.hidden_size, 16);
+    qkv_stride = RoundUp(uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim, 16);
+    attention_stride = RoundUp(uint64_t{c.num_heads} * c.head_dim, 16);
+    gate_up_stride = RoundUp(uint64_t{c.ffn_size} * 2, 16);
+    ffn_stride = RoundUp(c.ffn_size, 16);
+    x = arena.TakeArray<float>(rows * hidden_stride);
+    normed = arena.TakeArray<float>(rows * hidden_stride);
+    qkv = arena.TakeArray<float>(rows * qkv_stride);
+    attention = arena.TakeArray<float>(rows * attention_stride);
+    gate_up = arena.TakeArray<float>(rows * gate_up_stride);
+    ffn = arena.TakeArray<float>(rows * ffn_stride);
+  }
+
+  size_t hidden_stride, qkv_stride, attention_stride, gate_up_stride, ffn_stride;
+  float *x, *normed, *qkv, *attention, *gate_up, *ffn;
+};
+
+// Rows of the output head, gathered: [max_logit_rows][hidden], and their logits before they are
+// handed out.
+struct HeadRows {
+  HeadRows(const ModelConfig& c, uint32_t rows, Arena& arena) {
+    hidden = arena.TakeArray<float>(rows * RoundUp(c.hidden_size, 16));
+    logits = arena.TakeArray<float>(rows * RoundUp(c.vocab_size, 16));
+  }
+  float *hidden, *logits;
+};
+
+class LlamaRunner final : public Runner {
+ public:
+  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena,
+              const RunnerOptions& options)
+      : model_(std::move(model)),
+        weights_(std::move(weights)),
+        options_(options),
+        layout_(ShapeFor(model_.config, options)),
+        arena_(std::move(arena)),
+        a_(model_.config, options.max_rows, arena_),
+        head_(model_.config, options.max_logit_rows, arena_),
+        backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options), arena_)) {}
+
+  Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
+    const ModelConfig& c = model_.config;
+    const uint32_t rows = static_cast<uint32_t>(tokens.size());
+    KV_CHECK(rows > 0 && rows <= options_.max_rows);
+    for (TokenId token : tokens) {
+      if (token < 0 || static_cast<uint32_t>(token) >= c.vocab_size) {
+        return Fail(Code::kInvalidArgument, "token {} is outside the model's vocabulary of {}",
+                    token, c.vocab_size);
+      }
+    }
+    for (const StepSequence& s : sequences) {
+      KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
+      KV_CHECK(s.position + s.num_rows <= s.blocks.size() * layout_.block_tokens());
+      KV_CHECK(s.position + s.num_rows <= options_.max_positions);
+    }
+    backend_->Begin(sequences, rows);
+    backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
+    for (uint32_t layer = 0; layer < c.num_layers; ++layer) Layer(layer, rows);
+    const float eps = static_cast<float>(c.rms_norm_eps);
+    backend_->Norm(a_.x, a_.hidden_stride, weights_.final_norm, c.hidden_size, eps, rows,
+                   a_.normed);
+    backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
+    return {};
+  }
+
+  std::span<const float> hidden(uint32_t row) const override {
+    return {a_.normed + row * a_.hidden_stride, model_.config.hidden_size};
+  }
+  bool finite(uint32_t row) const override { return backend_->finite(row); }
+
+  void Logits(std::span<const float* const> hidden, std::span<float* const> logits) override {
+    KV_CHECK(hidden.size() <= options_.max_logit_rows && hidden.size() == logits.size());
+    const ModelConfig& c = model_.config;
+    const size_t vocab_stride = RoundUp(c.vocab_size, 16);
+    for (size_t i = 0; i < hidden.size(); ++i) {
+      std::copy_n(hidden[i], c.hidden_size, head_.hidden + i * a_.hidden_stride);
+    }
+    backend_->MatMul(weights_.head, head_.hidden, a_.hidden_stride,
+                     static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride, false);
+    for (size_t i = 0; i < hidden.size(); ++i) {
+      std::copy_n(head_.logits + i * vocab_stride, c.vocab_size, logits[i]);
+    }
+  }
+
+  const ModelConfig& config() const override { return model_.config; }
+  const ImportedModel& source() const override { return model_; }
+  uint64_t weights_bytes() const override { return weights_.arena.used(); }
+  uint64_t scratch_bytes() const override { return arena_.used(); }
+
+ private:
+  void Layer(uint32_t layer, uint32_t rows) {
+    const ModelConfig& c = model_.config;
+    const PackedLayer& w = weights_.layers[layer];
+    const float eps = static_cast<float>(c.rms_norm_eps);
+    Backend& b = *backend_;
+    b.Norm(a_.x, a_.hidden_stride, w.attention_norm, c.hidden_size, eps, rows, a_.normed);
+    b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride, false);
+    b.RotateAndPack(layout_, layer, a_.qkv, a_.qkv_stride);
+    b.Attend(layout_, layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
+    b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride, true);
+    b.Norm(a_.x, a_.hidden_stride, w.ffn_norm, c.hidden_size, eps, rows, a_.normed);
+    b.MatMul(w.gate_up, a_.normed, a_.hidden_stride, rows, a_.gate_up, a_.gate_up_stride, false);
+    b.GateUp(a_.gate_up, a_.gate_up_stride, c.ffn_size, rows, a_.ffn, a_.ffn_stride);
+    b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, true);
+  }
+
+  ImportedModel model_;
+  PackedWeights weights_;
+  RunnerOptions options_;
+  BlockLayout layout_;
+  Arena arena_;
+  Activations a_;
+  HeadRows head_;
+  std::unique_ptr<Backend> backend_;
+};
+
+uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options) {
+  Arena counter;
+  Activations activations(config, options.max_rows, counter);
+  HeadRows head(config, options.max_logit_rows, counter);
+  return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options));
+}
+
+}  // namespace
+
+Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& options) {
+  return {PackedBytes(model), model.embedding.num_bytes(), ScratchBytes(model.config, options)};
+}
+
+BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& options) {
+  BlockShape shape;
+  shape.block_tokens = options.block_tokens;
+  shape.num_layers = config.num_layers;
+  shape.kv_heads = config.num_kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.k_format.assign(config.num_layers, options.kv_format);
+  shape.v_format.assign(config.num_layers, options.kv_format);
+  return shape;
+}
+
+Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const RunnerOptions& options,
+                                               const std::function<void(double)>& progress) {
+  if (model.config.head_dim > 512 || model.config.head_dim % 2 != 0) {
+    return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to 512 are supported",
+                model.name, model.config.head_dim);
+  }
+  KV_ASSIGN(PackedWeights weights, Pack(model, progress));
+  KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options)));
+  return std::make_unique<LlamaRunner>(std::move(model), std::move(weights), std::move(arena),
+                                       options);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,199 @@
+// The lanes of tensor/kernels.h, compiled once per target. Each output is one lane's sum in a fixed
+// order, so the shape of a batch and the width of a register never show in a result.
+#pragma once
+
+#include "simd/vec16-inl.h"
+#include "tensor/kernels.h"
+
+namespace kvasir::KVASIR_TARGET_NS {
+namespace {
+
+// Sixteen stored numbers as f32, each conversion exact.
+struct F32Load {
+  static constexpr uint32_t kBytes = 4;
+  static KV_INLINE V16 At(const std::byte* p) { return Load(reinterpret_cast<const float*>(p)); }
+};
+struct F16Load {
+  static constexpr uint32_t kBytes = 2;
+  static KV_INLINE V16 At(const std::byte* p) {
+    return LoadF16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
+struct Bf16Load {
+  static constexpr uint32_t kBytes = 2;
+  static KV_INLINE V16 At(const std::byte* p) {
+    return LoadBf16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
+
+#if KVASIR_TARGET_ID == 2
+constexpr int kMaxRows = 12;
+constexpr int PanelsFor(int rows) { return rows >= 9 ? 2 : rows >= 5 ? 3 : rows >= 3 ? 6 : 8; }
+#elif KVASIR_TARGET_ID == 1
+constexpr int kMaxRows = 6;
+constexpr int PanelsFor(int rows) { return rows >= 3 ? 1 : rows == 2 ? 2 : 4; }
+#else
+constexpr int kMaxRows = 2;
+constexpr int PanelsFor(int) { return 1; }
+#endif
+
+using MatMulArgs = TensorKernels::MatMulArgs;
+
+// kRows x kPanels sums in registers; every one of them runs over k in order.
+template <class Weight, int kRows, int kPanels>
+KV_INLINE void Block(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+  const size_t panel_bytes = size_t{a.k} * kPanelOutputs * Weight::kBytes;
+  const float* x = a.x + row * a.x_stride;
+  const std::byte* w = a.w + panel * panel_bytes;
+  V16 sum[kRows][kPanels];
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
+  }
+  for (uint32_t k = 0; k < a.k; ++k) {
+    V16 weight[kPanels];
+    for (int p = 0; p < kPanels; ++p) {
+      weight[p] = Weight::At(w + p * panel_bytes + size_t{k} * kPanelOutputs * Weight::kBytes);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const V16 xk = Set(x[r * a.x_stride + k]);
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = Fma(xk, weight[p], sum[r][p]);
+    }
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    const uint32_t output = (panel + p) * kPanelOutputs;
+    const uint32_t n = a.outputs - output < kPanelOutputs ? a.outputs - output : kPanelOutputs;
+    for (int r = 0; r < kRows; ++r) {
+      float* y = a.y + (row + r) * a.y_stride + output;
+      V16 s = sum[r][p];
+      if (a.bias != nullptr) s = Add(s, LoadFirst(n, a.bias + output));
+      if (a.accumulate) s = Add(LoadFirst(n, y), s);
+      StoreFirst(n, y, s);
+    }
+  }
+}
+
+template <class Weight, int kRows>
+void RowBlock(const MatMulArgs& a, uint32_t row) {
+  constexpr int kPanels = PanelsFor(kRows);
+  uint32_t panel = a.panel_begin;
+  for (; panel + kPanels <= a.panel_end; panel += kPanels) Block<Weight, kRows, kPanels>(a, row, panel);
+  for (; panel < a.panel_end; ++panel) Block<Weight, kRows, 1>(a, row, panel);
+}
+
+// Rows [row, row + rows) with rows <= kRows: the largest block first.
+template <class Weight, int kRows>
+void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
+  if (rows == kRows) return RowBlock<Weight, kRows>(a, row);
+  if constexpr (kRows > 1) Rows<Weight, kRows - 1>(a, row, rows);
+}
+
+template <class Weight>
+void MatMulOf(const MatMulArgs& a) {
+  for (uint32_t row = 0; row < a.rows; row += kMaxRows) {
+    const uint32_t rows = a.rows - row < kMaxRows ? a.rows - row : kMaxRows;
+    Rows<Weight, kMaxRows>(a, row, rows);
+  }
+}
+
+void MatMul(const MatMulArgs& a) {
+  switch (a.format) {
+    case WeightFormat::kF32: return MatMulOf<F32Load>(a);
+    case WeightFormat::kF16: return MatMulOf<F16Load>(a);
+    case WeightFormat::kBf16: return MatMulOf<Bf16Load>(a);
+  }
+}
+
+void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bool other_order) {
+  V16 lanes = Zero();
+  uint32_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V16 v = Load(x + i);
+    lanes = Fma(v, v, lanes);
+  }
+  if (i < n) {
+    const V16 v = LoadFirst(n - i, x + i);
+    lanes = SelectFirst(n - i, Fma(v, v, lanes), lanes);
+  }
+  float sum = SumTree(lanes);
+  if (other_order) {
+    sum = 0;
+    for (uint32_t j = 0; j < n; ++j) sum = __builtin_fmaf(x[j], x[j], sum);
+  }
+  const float mean = sum / static_cast<float>(n);
+  const V16 scale = Set(1.0f / __builtin_sqrtf(mean + eps));
+  for (i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    StoreFirst(m, y + i, Mul(Mul(LoadFirst(m, x + i), scale), LoadFirst(m, w + i)));
+  }
+}
+
+void Rope(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const float* sin) {
+  const uint32_t half = head_dim / 2;
+  for (uint32_t h = 0; h < heads; ++h, x += head_dim) {
+    for (uint32_t i = 0; i < half; i += 16) {
+      const uint32_t n = half - i < 16 ? half - i : 16;
+      const V16 c = LoadFirst(n, cos + i), s = LoadFirst(n, sin + i);
+      const V16 a = LoadFirst(n, x + i), b = LoadFirst(n, x + half + i);
+      StoreFirst(n, x + i, Fma(a, c, Mul(Sub(Zero(), b), s)));
+      StoreFirst(n, x + half + i, Fma(b, c, Mul(a, s)));
+    }
+  }
+}
+
+void SwiGlu(const float* gate, const float* up, uint32_t n, float* y) {
+  for (uint32_t i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    const V16 g = LoadFirst(m, gate + i);
+    const V16 silu = Div(g, Add(Set(1.0f), Exp(Sub(Zero(), g))));
+    StoreFirst(m, y + i, Mul(silu, LoadFirst(m, up + i)));
+  }
+}
+
+void Widen(const std::byte* src, WeightFormat format, uint32_t n, float* dst) {
+  for (uint32_t i = 0; i < n; ++i) {  // a file's bytes may be unaligned
+    if (format == WeightFormat::kF32) {
+      __builtin_memcpy(dst + i, src + size_t{i} * 4, 4);
+    } else {
+      uint16_t h;
+      __builtin_memcpy(&h, src + size_t{i} * 2, 2);
+      dst[i] = format == WeightFormat::kF16 ? FromF16(h) : FromBf16(h);
+    }
+  }
+}
+
+void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* tile) {
+  if (format == KvFormat::kF32) {
+    float* column = reinterpret_cast<float*>(tile) + lane;
+    for (uint32_t i = 0; i < head_dim; ++i) column[size_t{i} * 16] = k[i];
+    return;
+  }
+  uint16_t* column = reinterpret_cast<uint16_t*>(tile) + lane;
+  for (uint32_t i = 0; i < head_dim; ++i) {
+    column[size_t{i} * 16] = format == KvFormat::kF16 ? ToF16(k[i]) : ToBf16(k[i]);
+  }
+}
+
+void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
+               std::byte* row) {
+  for (uint32_t i = 0; i < value_stride; ++i) {
+    const float x = i < head_dim ? v[i] : 0.0f;
+    if (format == KvFormat::kF32) {
+      reinterpret_cast<float*>(row)[i] = x;
+    } else {
+      reinterpret_cast<uint16_t*>(row)[i] = format == KvFormat::kF16 ? ToF16(x) : ToBf16(x);
+    }
+  }
+}
+
+bool AllFinite(const float* x, uint32_t n) {
+  uint32_t bad = 0;
+  for (uint32_t i = 0; i < n; ++i) bad |= (BitsOf(x[i]) & 0x7f800000u) == 0x7f800000u;
+  return bad == 0;
+}
+
+}  // namespace
+
+const TensorKernels kTensorKernels = {MatMul,  RmsNorm, Rope,      SwiGlu,
+                                      Widen,   PackKey, PackValue, AllFinite};
+
+}  // namespace kvasir::KVASIR_TARGET_NS

@@ -1,0 +1,14 @@
+#include "tensor/kernels.h"
+
+namespace kvasir {
+
+const TensorKernels& TensorKernelsFor(Target target) {
+#if defined(__x86_64__)
+  if (target == Target::kAvx512) return avx512::kTensorKernels;
+  if (target == Target::kAvx2) return avx2::kTensorKernels;
+#endif
+  (void)target;
+  return scalar::kTensorKernels;
+}
+
+}  // namespace kvasir

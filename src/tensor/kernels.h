@@ -1,0 +1,75 @@
+// Tensor kernels of one target: matrix products, norms, rotary embedding, activations, packing of
+// KV. All targets compute the same bits (docs/numerics.md); none of them allocates or locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "format/kv_format.h"
+#include "simd/target.h"
+
+namespace kvasir {
+
+// How packed weights are stored. Same numbers as DType of the files.
+enum class WeightFormat : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+
+inline constexpr uint32_t kPanelOutputs = 16;
+
+struct TensorKernels {
+  // y[m][n] = bias[n] + sum over k, in order, of x[m][k] * w[n][k] by FMA from 0 (bias last, may be
+  // nullptr), for output panels [panel_begin, panel_end) of 16. With `accumulate`, that sum is added
+  // to y. w: panels [n / 16][k][16]; x rows x_stride floats apart, y rows y_stride. Outputs at or
+  // beyond `outputs` are not written.
+  struct MatMulArgs {
+    const float* x;
+    size_t x_stride;
+    const std::byte* w;
+    WeightFormat format;
+    const float* bias;
+    float* y;
+    size_t y_stride;
+    uint32_t rows, k, outputs;
+    uint32_t panel_begin, panel_end;
+    bool accumulate;
+  };
+  void (*mat_mul)(const MatMulArgs& args);
+
+  // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i] (RMSNorm, Zhang and Sennrich, 2019); the squares
+  // reduce over 16 lanes and one tree. `other_order` is the fault lane-order: a serial sum.
+  void (*rms_norm)(const float* x, const float* w, float eps, uint32_t n, float* y,
+                   bool other_order);
+
+  // Rotates [heads][head_dim] in place, pairing i with i + head_dim/2: cos, sin [head_dim/2].
+  void (*rope)(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const float* sin);
+
+  // y[i] = silu(gate[i]) * up[i].
+  void (*swiglu)(const float* gate, const float* up, uint32_t n, float* y);
+
+  // dst[i] = the number stored at src[i]: a row of the embedding.
+  void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);
+
+  // Packs one head of one token. Keys go to a tile column: tile[i * 16 + lane], i < head_dim; values
+  // to a row, zero up to value_stride.
+  void (*pack_key)(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane,
+                   std::byte* tile);
+  void (*pack_value)(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
+                     std::byte* row);
+
+  // Whether all of x[0, n) are finite.
+  bool (*all_finite)(const float* x, uint32_t n);
+};
+
+// REQUIRES: the CPU has the target.
+const TensorKernels& TensorKernelsFor(Target target);
+
+namespace scalar {
+extern const TensorKernels kTensorKernels;
+}
+namespace avx2 {
+extern const TensorKernels kTensorKernels;
+}
+namespace avx512 {
+extern const TensorKernels kTensorKernels;
+}
+
+}  // namespace kvasir
