@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""golden_test.py NAME: what `kvasir` computes for a golden model, against float64.
+
+Logits of last, all and probe positions within 5e-4, K and V within 2e-4 (KV stored as f32), greedy ids
+equal. Models of tests/data and models/ are always there; those of ../shared are skipped without it.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(os.environ["KVASIR_ROOT"])
+SHARED = Path(os.environ["KVASIR_SHARED"])
+TOOLS = Path(os.environ["KVASIR_TOOLS"])
+LOGITS_TOLERANCE, KV_TOLERANCE = 5e-4, 2e-4
+
+DATA, GOLDENS, REAL = ROOT / "tests/data", SHARED / "goldens", SHARED / "data"
+# Name: golden folder, models within it ("": the folder itself).
+MODELS = {
+    "tiny-gqa": (DATA / "tiny-gqa", [""]),
+    "tiny-mqa": (DATA / "tiny-mqa", ["", "model-f16.gguf"]),
+    "tiny-bias": (DATA / "tiny-bias", [""]),
+    "kvasir-demo": (ROOT / "models/kvasir-demo", [""]),
+    "llama-gqa": (GOLDENS / "llama-gqa", [""]),
+    "llama-gqa-gguf": (GOLDENS / "llama-gqa", ["model-bf16.gguf"]),
+    "llama-mha": (GOLDENS / "llama-mha", [""]),
+    "llama-mha-gguf": (GOLDENS / "llama-mha", ["model-f32.gguf"]),
+    "llama-quant": (GOLDENS / "llama-quant", [""]),
+    "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
+    "story656k": (REAL / "story656k", [""]),
+}
+
+
+class Engine:
+    """Runs the commands of one model, with folders of its own."""
+
+    def __init__(self, model, scratch):
+        self.model, self.scratch = model, Path(scratch)
+        self.env = os.environ | {"XDG_CACHE_HOME": scratch, "XDG_STATE_HOME": scratch}
+        self.worst = {"logits": 0.0, "kv": 0.0}
+
+    def call(self, command, ids, *flags):
+        words = [os.environ["KVASIR_BINARY"], command, "--model", str(self.model), "--kv-format", "f32",
+                 "--ids", ",".join(map(str, ids)), *flags]
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def logits(self, ids, *flags):
+        out = self.scratch / "logits.npy"
+        self.call("logits", ids, "--out", str(out), *flags)
+        logits = np.load(out)
+        assert logits.dtype == np.float32, logits.dtype
+        return logits
+
+    def greedy(self, ids, count):
+        flags = ["--max-tokens", str(count), "--temperature", "0", "--ignore-eos", "--json"]
+        return json.loads(self.call("run", ids, *flags))["tokens"]
+
+    def close(self, what, got, want, tolerance):
+        assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
+        difference = float(abs(got - want).max())
+        kind = "kv" if what.startswith("kv.") else "logits"
+        self.worst[kind] = max(self.worst[kind], difference)
+        assert difference <= tolerance, f"{what}: off by {difference:.2e}, tolerance {tolerance:.0e}"
+
+
+def check_kv(engine, golden, arrays):
+    """K (after RoPE) and V as they lie in the blocks."""
+    ids = golden["prompts"][int(golden["kv"]["prompt"][1:])]["ids"]
+    done = subprocess.run([TOOLS / "kv_tool", engine.model, ",".join(map(str, ids))], env=engine.env,
+                          capture_output=True, check=True, timeout=300)
+    shape = np.frombuffer(done.stdout[:16], "<u4")  # layers, kv_heads, tokens, head_dim
+    kv = np.frombuffer(done.stdout[16:], "<f4").reshape(shape[0], 2, *shape[1:])
+    for layer in golden["kv"]["layers"]:
+        for i, part in enumerate("kv"):
+            name = f"kv.layer{layer}.{part}"
+            engine.close(name, kv[layer, i], arrays[name], KV_TOLERANCE)
+
+
+def check_arrays(engine, folder):
+    """golden.json with prompts of ids, golden.npz with arrays by name."""
+    golden = json.loads((folder / "golden.json").read_text())
+    arrays = np.load(folder / "golden.npz")
+    for i, prompt in enumerate(golden["prompts"]):
+        ids = prompt["ids"]
+        logits = engine.logits(ids, "--positions", "all")
+        last = engine.logits(ids, "--positions", "last", "--chunk", "5")
+        assert last.tobytes() == logits[-1:].tobytes(), f"p{i}: chunked prefill gives other bits"
+        engine.close(f"p{i}.last", logits[-1], arrays[f"p{i}.last"], LOGITS_TOLERANCE)
+        if f"p{i}.all" in arrays:
+            engine.close(f"p{i}.all", logits, arrays[f"p{i}.all"], LOGITS_TOLERANCE)
+        if f"p{i}.probe" in arrays:
+            probes = logits[prompt["probe_positions"]]
+            engine.close(f"p{i}.probe", probes, arrays[f"p{i}.probe"], LOGITS_TOLERANCE)
+        want = prompt["greedy"]["ids"]
+        got = engine.greedy(ids, len(want))
+        assert got == want, f"p{i}: greedy {got}, expected {want}"
+    check_kv(engine, golden, arrays)
+    return len(golden["prompts"])
+
+
+def check_stories(engine, folder):
+    """Logits of every position of prompt and greedy answer; ids include the prompt."""
+    golden = json.loads((folder / "golden.json").read_text())
+    arrays = np.load(folder / "golden_logits_f64.npz")
+    for i, prompt in enumerate(golden["prompts"]):
+        ids, start = prompt["greedy_ids"], len(prompt["prompt_ids"])
+        engine.close(f"p{i}", engine.logits(ids, "--positions", "all"), arrays[f"p{i}"], LOGITS_TOLERANCE)
+        got = engine.greedy(ids[:start], len(ids) - start)
+        assert got == ids[start:], f"p{i}: greedy {got}, expected {ids[start:]}"
+    return len(golden["prompts"])
+
+
+def check_demo(engine, folder):
+    golden = json.loads((folder / "golden.json").read_text())
+    for prompt in golden["prompts"]:
+        ids, values = np.array(prompt["top8"]).T
+        logits = engine.logits(prompt["ids"], "--positions", "last")[0]
+        engine.close(prompt["name"], logits[ids.astype(int)], values, LOGITS_TOLERANCE)
+        got = engine.greedy(prompt["ids"], len(prompt["greedy"]))
+        assert got == prompt["greedy"], f"{prompt['name']}: greedy {got}, expected {prompt['greedy']}"
+    return len(golden["prompts"])
+
+
+def main(name):
+    folder, models = MODELS[name]
+    if not folder.is_dir():
+        print(f"skipped: needs {folder}")
+        return 77
+    check = {"kvasir-demo": check_demo, "stories260K": check_stories, "story656k": check_stories}
+    for model in models:
+        with tempfile.TemporaryDirectory() as scratch:
+            engine = Engine(folder / model if model else folder, scratch)
+            prompts = check.get(name, check_arrays)(engine, folder)
+            print(f"{name} {model}: {prompts} prompts, logits off by {engine.worst['logits']:.1e}, "
+                  f"K and V by {engine.worst['kv']:.1e}, greedy ids equal")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,115 @@
+// kv_tool MODEL ID,ID,...: K (after RoPE) and V of a prompt as they lie in f32 blocks, for the
+// golden tests. To stdout: u32 layers, kv_heads, tokens, head_dim, then f32
+// [layer][k|v][kv_head][token][head_dim].
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "block/block_layout.h"
+#include "model/importer.h"
+#include "model/runner.h"
+
+namespace kvasir {
+namespace {
+
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "kv_tool: %s\n", message.c_str());
+  std::exit(1);
+}
+
+std::vector<TokenId> ParseIds(const char* text) {
+  std::vector<TokenId> ids;
+  for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
+    ids.push_back(static_cast<TokenId>(std::strtol(text, &end, 10)));
+    if (end == text) Die("ids: numbers with commas between");
+  }
+  return ids;
+}
+
+// 64-byte aligned blocks, zeroed, enough for `tokens`.
+class Blocks {
+ public:
+  Blocks(const BlockLayout& layout, size_t tokens) {
+    const size_t count = (tokens + layout.block_tokens() - 1) / layout.block_tokens();
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, count * layout.block_bytes())));
+    if (memory_ == nullptr) Die("out of memory");
+    std::memset(memory_.get(), 0, count * layout.block_bytes());
+    for (size_t i = 0; i < count; ++i) bases_.push_back(memory_.get() + i * layout.block_bytes());
+  }
+  std::span<std::byte* const> bases() const { return bases_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::vector<std::byte*> bases_;
+};
+
+// Element (head, token, dim) of a layer's K or V: the layout that block_layout.h describes.
+float At(const BlockLayout& layout, const Blocks& blocks, uint32_t layer, bool is_key,
+         uint32_t head, uint32_t token, uint32_t dim) {
+  const uint32_t n = layout.block_tokens();
+  const uint32_t d = layout.shape().head_dim;
+  const uint32_t t = token % n;
+  const uint64_t index =
+      is_key ? ((uint64_t{head} * (n / kTileTokens) + t / kTileTokens) * d + dim) * kTileTokens +
+                   t % kTileTokens
+             : (uint64_t{head} * n + t) * layout.value_stride() + dim;
+  const uint64_t part = is_key ? layout.key_offset(layer) : layout.value_offset(layer);
+  float value;
+  std::memcpy(&value, blocks.bases()[token / n] + part + index * sizeof(float), sizeof(float));
+  return value;
+}
+
+void Print(const BlockLayout& layout, const Blocks& blocks, uint32_t tokens) {
+  const BlockShape& shape = layout.shape();
+  const uint32_t header[] = {shape.num_layers, shape.kv_heads, tokens, shape.head_dim};
+  std::fwrite(header, sizeof(uint32_t), 4, stdout);
+  for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (bool is_key : {true, false}) {
+      for (uint32_t head = 0; head < shape.kv_heads; ++head) {
+        for (uint32_t token = 0; token < tokens; ++token) {
+          for (uint32_t dim = 0; dim < shape.head_dim; ++dim) {
+            const float value = At(layout, blocks, layer, is_key, head, token, dim);
+            std::fwrite(&value, sizeof value, 1, stdout);
+          }
+        }
+      }
+    }
+  }
+}
+
+void Run(const char* path, const std::vector<TokenId>& ids) {
+  auto model = ImportModel(path);
+  if (!model) Die(model.error().message);
+  const uint32_t tokens = static_cast<uint32_t>(ids.size());
+  RunnerOptions options;
+  options.kv_format = KvFormat::kF32;
+  options.max_rows = tokens;
+  options.max_positions = tokens;
+  auto runner = Runner::Create(std::move(*model), options, {});
+  if (!runner) Die(runner.error().message);
+  const BlockLayout layout(Runner::ShapeFor((*runner)->config(), options));
+  const Blocks blocks(layout, tokens);
+  EnterComputeThread();
+  const StepSequence sequence{blocks.bases(), 0, 0, tokens};
+  if (auto status = (*runner)->Step({&sequence, 1}, ids); !status) Die(status.error().message);
+  Print(layout, blocks, tokens);
+}
+
+}  // namespace
+}  // namespace kvasir
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: kv_tool MODEL ID,ID,...\n");
+    return 2;
+  }
+  kvasir::Run(argv[1], kvasir::ParseIds(argv[2]));
+  return 0;
+}
