@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/mapped_file.h"
 #include "kvasir/status.h"
 #include "model/model_config.h"
 #include "model/tensor_view.h"
@@ -19,13 +20,14 @@ namespace kvasir {
 struct MatrixSource {
   TensorView view;
   // GGUF's `llama` stores rows of Wq, Wk so that RoPE pairs neighbours (2i, 2i+1) within a head:
-  // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for biases.)
+  // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for
+  // biases.)
   bool interleaved_rope_rows = false;
 };
 
 struct LayerSource {
-  TensorView attention_norm, ffn_norm;                    // [hidden]
-  MatrixSource q, k, v, o;                                // [heads * head_dim, hidden] ...
+  TensorView attention_norm, ffn_norm;  // [hidden]
+  MatrixSource q, k, v, o;              // [heads * head_dim, hidden] ...
   std::optional<MatrixSource> q_bias, k_bias, v_bias, o_bias;
   MatrixSource gate, up, down;
   std::optional<MatrixSource> gate_bias, up_bias, down_bias;
@@ -34,16 +36,17 @@ struct LayerSource {
 // Views stay valid while the ImportedModel lives (it owns the mappings).
 struct ImportedModel {
   ModelConfig config;
-  TensorView embedding;                  // [vocab, hidden]
-  TensorView final_norm;                 // [hidden]
-  std::optional<MatrixSource> lm_head;   // absent: tied to embedding
+  TensorView embedding;                 // [vocab, hidden]
+  TensorView final_norm;                // [hidden]
+  std::optional<MatrixSource> lm_head;  // absent: tied to embedding
   std::vector<LayerSource> layers;
-  std::filesystem::path path;            // as given, made absolute
-  std::string name;                      // of the folder or file, without extension
+  std::filesystem::path path;  // as given, made absolute
+  std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
   std::string tokenizer_json, tokenizer_config_json, chat_template;
   std::vector<std::filesystem::path> weight_files;
-  std::vector<std::shared_ptr<const void>> mappings;
+  std::vector<std::shared_ptr<const MappedFile>> mapped_files;  // [weight_files]
+  std::vector<std::shared_ptr<const void>> mappings;            // of what is in no file
 };
 
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
@@ -54,12 +57,13 @@ Result<ImportedModel> ImportModel(const std::filesystem::path& path);
 Result<ModelConfig> ReadModelConfig(const std::filesystem::path& path);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
-// qwen2-0.5b, llama-100m. dtype: how weights are stored.
+// qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how
+// weights are stored. Costs a few MiB whatever the shape: tensors are windows onto one tile.
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
-// SHA-256 over the content of all weight files. Remembered in `cache_dir` by path, size, mtime (ns)
-// and inode, so that a later start reads no weights; an unusable cache_dir only costs time.
-// progress(done_bytes, total_bytes) may be empty.
+// SHA-256 over the content of all weight files. Remembered in `cache_dir` by path, device, inode,
+// size, mtime and ctime (ns), so that a later start reads no weights; an unusable cache_dir only
+// costs time. progress(done_bytes, total_bytes) may be empty.
 Result<Digest> WeightsDigest(const ImportedModel& model, const std::filesystem::path& cache_dir,
                              const std::function<void(uint64_t, uint64_t)>& progress);
 

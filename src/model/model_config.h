@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/status.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -15,9 +16,19 @@ enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;  // linear, llama3
+  double factor = 1.0;                                   // linear, llama3
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double original_max_positions = 8192;                  // llama3
+  // Not empty: [head_dim/2], each frequency is divided by its factor, beside `type`. GGUF files say
+  // llama3 (and others) this way.
+  std::vector<float> freq_factors;
+};
+
+// The largest figures that are believed; beyond them a file is wrong, not large.
+struct ConfigLimits {
+  static constexpr uint32_t kVocabSize = 1u << 24, kHiddenSize = 1u << 20, kLayers = 1u << 14;
+  static constexpr uint32_t kHeads = 1u << 14, kHeadDim = 512, kFfnSize = 1u << 22;
+  static constexpr uint32_t kPositions = 1u << 30;
 };
 
 struct ModelConfig {
@@ -37,7 +48,11 @@ struct ModelConfig {
   std::vector<TokenId> bos, eos;  // what the model's files say (generation_config included)
 };
 
-// Canonical text of everything here that decides KV: goes into Identity.
+// What the figures must be to each other, beyond their own limits: kInvalidArgument, naming `file`.
+Status ValidateConfig(const ModelConfig& config, const std::string& file);
+
+// Canonical text of everything here that decides KV: goes into Identity. (Not the context's length
+// nor special ids: they decide what is asked, not what is computed.)
 std::string CanonicalText(const ModelConfig& config);
 
 }  // namespace kvasir

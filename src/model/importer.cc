@@ -1,0 +1,47 @@
+#include "model/importer.h"
+
+#include "base/result.h"
+#include "model/gguf_importer.h"
+#include "model/hf_importer.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Source {
+  fs::path path;  // absolute, without a trailing slash
+  bool is_folder;
+};
+
+Result<Source> Locate(const fs::path& given) {
+  std::error_code error;
+  fs::path path = fs::absolute(given, error).lexically_normal();
+  if (given.empty() || error) return Fail(Code::kInvalidArgument, "the model's path is empty");
+  if (!path.has_filename()) path = path.parent_path();
+  if (fs::is_directory(path, error)) return Source{std::move(path), true};
+  if (!fs::exists(path, error)) {
+    return Fail(Code::kNotFound,
+                "{}: no such file or folder; --model takes a Hugging Face folder or a GGUF file",
+                path.string());
+  }
+  const std::string extension = path.extension().string();
+  if (extension == ".safetensors" || extension == ".json") {
+    return Fail(Code::kInvalidArgument, "{}: give the folder that it is in", path.string());
+  }
+  return Source{std::move(path), false};
+}
+
+}  // namespace
+
+Result<ImportedModel> ImportModel(const fs::path& path) {
+  KV_ASSIGN(const Source source, Locate(path));
+  return source.is_folder ? ImportHfFolder(source.path) : ImportGgufFile(source.path);
+}
+
+Result<ModelConfig> ReadModelConfig(const fs::path& path) {
+  KV_ASSIGN(const Source source, Locate(path));
+  return source.is_folder ? ReadHfFolderConfig(source.path) : ReadGgufFileConfig(source.path);
+}
+
+}  // namespace kvasir
