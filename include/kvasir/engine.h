@@ -55,6 +55,11 @@ struct SamplingParams {
   std::optional<uint64_t> seed;  // absent: drawn; the receipt does not tell it
 };
 
+// kInvalidArgument naming the field: finite, temperature [0, 100], top_p and min_p [0, 1],
+// repetition_penalty [0.01, 100], presence and frequency [-2, 2], logit_bias [-100, 100] of tokens
+// in the vocabulary. (The order and the formulas are in engine/sampler.h.)
+Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
+
 struct TokenLogprob {
   TokenId id;
   float logprob;  // natural log, of the model's distribution before sampling parameters
@@ -62,7 +67,10 @@ struct TokenLogprob {
 
 struct GeneratedToken {
   TokenId id;
-  std::string text;  // what this token made certain of the text; may be empty
+  // What this token made certain of the text; may be empty. The pieces joined are the decoded
+  // answer whole: Event.text joined is the same, but ends before a stop string. The text of a
+  // token that ended the answer (end of sequence, stop_ids) is empty.
+  std::string text;
   float logprob = 0;                // only if logprobs were asked for
   std::vector<TokenLogprob> top;    // best first
 };
@@ -102,7 +110,9 @@ struct GenerateRequest {
   bool use_cursor = true;     // false: the last prompt token is computed even if all is cached
   uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
   // Raw logits [vocab] of each computed row at a position >= logits_from, before sampling. Called
-  // on the engine's thread; a row that came from the cache has none. Position p: after token p.
+  // on the engine's thread; a row that came from the cache has none, but for the last one of a
+  // prompt that a Cursor answers. Position p: after token p. No position is told twice to a choice;
+  // the prompt's rows are told to choice 0.
   std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt

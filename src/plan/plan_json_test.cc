@@ -1,0 +1,36 @@
+#include "plan/plan_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvasir {
+namespace {
+
+TEST(PlanJson, HoldsEveryFigureInOrder) {
+  MemoryPlan plan;
+  plan.weights_bytes = 1;
+  plan.mapped_bytes = 2;
+  plan.kv_bytes = 3;
+  plan.index_bytes = 4;
+  plan.cursor_bytes = 5;
+  plan.scratch_bytes = 6;
+  plan.total_bytes = 7;
+  plan.kv_memory_bytes = 8;
+  plan.block_bytes = 9;
+  plan.block_tokens = 10;
+  plan.num_blocks = 11;
+  plan.kv_bytes_per_token = 12;
+  plan.max_tokens = 13;
+  plan.ctx_size = 14;
+  plan.parallel = 15;
+  plan.kv_format = "bf16";
+  EXPECT_EQ(PlanJson(plan).dump(),
+            R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
+            R"("scratch_bytes":6,"total_bytes":7,"kv_memory_bytes":8,"block_bytes":9,)"
+            R"("block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,"max_tokens":13,)"
+            R"("ctx_size":14,"parallel":15,"kv_format":"bf16"})");
+}
+
+}  // namespace
+}  // namespace kvasir
