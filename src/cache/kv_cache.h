@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "block/block_pool.h"
@@ -219,22 +220,24 @@ class KvCache final : private BlockPool::Observer {
   void OnPinned(BlockId id) override;
   void OnFreed(BlockId id) override;
 
+  Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
+  const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   bool Publishes(const KvSequence& sequence) const;
-  void WalkBlocks(std::span<const TokenId> prompt, MatchResult& match);
-  void FinishMatch(std::span<const TokenId> prompt, const MatchOptions& options,
-                   MatchResult& match);
+  void PinInto(NodeId node, MatchResult& match);
+  uint32_t PinPrefix(std::span<const TokenId> prompt, MatchResult& match);
+  bool UseCursor(std::span<const TokenId> prompt, MatchResult& match);
+  void Settle(std::span<const TokenId> prompt, uint32_t num_covered, MatchResult& match);
   std::optional<Miss> Explain(const MatchResult& match, std::span<const TokenId> prompt,
                               uint32_t num_covered) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
                         uint32_t num_covered) const;
-  void PinInto(NodeId node, MatchResult& match);
-  BlockRef Take(NamespaceId ns);
+
+  BlockRef Take(const KvSequence& sequence);
   void EvictOne();
-  void Unlink(NodeId node);
-  void Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
+  void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
+  void Link(NodeId parent, std::span<const TokenId> tokens, const BlockRef& block);
   void PublishFull(KvSequence& sequence, uint32_t block_index);
   void PublishTail(KvSequence& sequence);
-  void UnshareTail(KvSequence& sequence, bool copy);
   void SetFill(BlockId id, uint32_t num_tokens);
 
   KvCacheOptions options_;
@@ -247,8 +250,10 @@ class KvCache final : private BlockPool::Observer {
   // written for, plus one (0: never written).
   std::vector<uint32_t> fill_;
   std::vector<uint32_t> owner_;
-  uint64_t live_tokens_ = 0;           // sum of fill_
-  std::vector<Namespace> namespaces_;  // as many as the operator has tenants and identities
+  uint64_t live_tokens_ = 0;  // sum of fill_
+  // As many as the operator has tenants and identities: the one thing here that is not planned.
+  std::vector<Namespace> namespaces_;
+  std::unordered_map<std::string, std::vector<NamespaceId>> tenants_;
   CacheCounters counters_{};
 };
 

@@ -61,9 +61,9 @@ class PrefixIndex {
   NodeId Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
   void Remove(NodeId node, RemoveKind kind);       // REQUIRES: a node without children
-  // Removes all nodes under a root and what is remembered of them; calls `removed` for each block.
+  // Removes all nodes under a root and what is remembered of them; calls `removed` for each node.
   // O(num_blocks).
-  void Clear(NodeId root, const std::function<void(BlockId)>& removed);
+  void Clear(NodeId root, const std::function<void(NodeId, BlockId)>& removed);
 
   bool is_root(NodeId node) const { return (Raw(node) & kRootBit) != 0; }
   NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }
@@ -110,9 +110,8 @@ class PrefixIndex {
   static uint32_t Raw(NodeId node) { return static_cast<uint32_t>(node); }
   const Node& At(NodeId node) const { return nodes_[Raw(node)]; }
   const TokenId* TokensOf(uint32_t node) const { return &tokens_[size_t{node} * block_tokens_]; }
-  uint32_t children(NodeId parent) const;
-  uint32_t* mutable_children(uint32_t parent);
-  uint64_t ParentHash(NodeId parent) const;
+  uint32_t* ChildrenOf(uint32_t parent);
+  uint32_t ChildrenOf(uint32_t parent) const;
   uint64_t Priority(uint32_t node) const;
   bool TokensEqual(uint32_t node, std::span<const TokenId> tokens) const;
   bool Less(std::span<const TokenId> tokens, uint32_t node) const;
@@ -121,7 +120,7 @@ class PrefixIndex {
   void TableInsert(uint32_t node);
   void TableRemove(uint32_t node);
   void FreeNode(uint32_t node);
-  uint32_t CheckTreap(uint32_t parent, uint32_t tree) const;
+  void CheckChildren(uint32_t parent, std::vector<bool>& seen) const;
 
   uint32_t block_tokens_;
   uint64_t seed_;

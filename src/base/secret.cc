@@ -1,0 +1,117 @@
+#include "base/secret.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "base/check.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+tl::unexpected<Error> IoFailure(const char* what, const std::string& path) {
+  return Fail(Code::kIoError, "secret: cannot {} {}: {}", what, path, std::strerror(errno));
+}
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// Absent: there is no such file.
+Result<std::optional<Secret>> Read(const std::string& path) {
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file) {
+    if (errno == ENOENT) return std::optional<Secret>();
+    if (errno == ELOOP) return Fail(Code::kCorruption, "secret: {} is a symbolic link", path);
+    return IoFailure("open", path);
+  }
+  struct stat about;
+  if (fstat(file.fd(), &about) != 0) return IoFailure("inspect", path);
+  if ((about.st_mode & 077) != 0) {
+    return Fail(Code::kPermissionDenied,
+                "secret: {} has mode {:04o}, others may read it; if nobody has, chmod 600 it, else "
+                "delete it",
+                path, about.st_mode & 07777);
+  }
+  Secret secret;
+  if (!S_ISREG(about.st_mode) || about.st_size != static_cast<off_t>(secret.size())) {
+    return Fail(Code::kCorruption,
+                "secret: {} has {} bytes, not {}; restore it, or delete it to make a new one", path,
+                about.st_size, secret.size());
+  }
+  if (read(file.fd(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
+    return IoFailure("read", path);
+  }
+  return std::optional(secret);
+}
+
+Status WriteAll(const std::string& path, const Secret& secret) {
+  const File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return IoFailure("create", path);
+  if (write(file.fd(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size()) ||
+      fsync(file.fd()) != 0) {
+    return IoFailure("write", path);
+  }
+  return {};
+}
+
+}  // namespace
+
+Secret EphemeralSecret() {
+  Secret secret;
+  // Up to 256 bytes are never cut short once the system's generator is seeded (getrandom(2)).
+  KV_CHECK(getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size()));
+  return secret;
+}
+
+Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
+  const std::string path = state_dir + "/secret";
+  KV_ASSIGN(const std::optional<Secret> present, Read(path));
+  if (present) return *present;
+
+  std::error_code error;
+  const bool is_new = !std::filesystem::exists(state_dir, error);
+  std::filesystem::create_directories(state_dir, error);
+  if (is_new) chmod(state_dir.c_str(), 0700);  // the file itself is 0600 in any case
+
+  const Secret suffix = EphemeralSecret();
+  uint64_t unique;
+  std::memcpy(&unique, suffix.data(), sizeof(unique));
+  const std::string draft = fmt::format("{}/.secret.{:016x}", state_dir, unique);
+  const Status written = WriteAll(draft, EphemeralSecret());
+  // link, unlike rename, fails if another process was first: then theirs is the secret.
+  const bool linked = written && link(draft.c_str(), path.c_str()) == 0;
+  const int link_error = errno;
+  unlink(draft.c_str());
+  if (!written) return tl::unexpected(written.error());
+  if (!linked && link_error != EEXIST) {
+    errno = link_error;
+    return IoFailure("create", path);
+  }
+  if (const File folder(open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder) {
+    fsync(folder.fd());  // the name survives a power loss, where the file system can promise it
+  }
+  KV_ASSIGN(const std::optional<Secret> created, Read(path));
+  if (!created) return Fail(Code::kIoError, "secret: {} vanished while it was made", path);
+  return *created;
+}
+
+}  // namespace kvasir

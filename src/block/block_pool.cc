@@ -1,0 +1,143 @@
+#include "block/block_pool.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/result.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
+namespace kvasir {
+
+Result<std::unique_ptr<BlockPool>> BlockPool::Create(BlockLayout layout, uint32_t num_blocks) {
+  const auto bytes = CheckedMul(layout.block_bytes(), num_blocks);
+  if (!bytes || *bytes == 0) {
+    return Fail(Code::kInvalidArgument, "block pool: {} blocks of {} bytes", num_blocks,
+                layout.block_bytes());
+  }
+  void* arena = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (arena == MAP_FAILED) {
+    return Fail(Code::kExhausted, "block pool: the system refuses {} bytes: {}; lower --kv-memory",
+                *bytes, std::strerror(errno));
+  }
+  madvise(arena, *bytes, MADV_HUGEPAGE);  // advice: small pages work as well
+  ASAN_POISON_MEMORY_REGION(arena, *bytes);
+  return std::unique_ptr<BlockPool>(
+      new BlockPool(std::move(layout), num_blocks, static_cast<std::byte*>(arena)));
+}
+
+BlockPool::BlockPool(BlockLayout layout, uint32_t num_blocks, std::byte* arena)
+    : layout_(std::move(layout)),
+      num_blocks_(num_blocks),
+      arena_(arena),
+      num_free_(num_blocks),
+      states_(num_blocks),
+      free_stack_(num_blocks) {
+  // The lowest addresses are handed out first, in order.
+  for (uint32_t i = 0; i < num_blocks; ++i) free_stack_[i] = num_blocks - 1 - i;
+}
+
+BlockPool::~BlockPool() {
+  KV_CHECK(num_pinned() == 0);
+  ASAN_UNPOISON_MEMORY_REGION(arena_, arena_bytes());
+  munmap(arena_, arena_bytes());
+}
+
+uint64_t BlockPool::MetadataBytes(uint32_t num_blocks) {
+  return uint64_t{num_blocks} * (sizeof(State) + sizeof(uint32_t));
+}
+
+BlockRef BlockPool::Allocate() {
+  if (num_free_ == 0) return {};
+  const uint32_t index = free_stack_[--num_free_];
+  states_[index] = {.pins = 1};
+  ASAN_UNPOISON_MEMORY_REGION(arena_ + index * layout_.block_bytes(), layout_.block_bytes());
+  return BlockRef(this, BlockId{index});
+}
+
+BlockRef BlockPool::Pin(BlockId id) {
+  State& state = states_[Index(id)];
+  KV_CHECK(state.pins > 0 || state.retained);
+  if (state.pins++ == 0) {
+    --num_idle_;
+    if (observer_ != nullptr) observer_->OnPinned(id);
+  }
+  return BlockRef(this, id);
+}
+
+void BlockPool::SetRetained(BlockId id, bool retained) {
+  State& state = states_[Index(id)];
+  KV_CHECK(state.pins > 0);
+  state.retained = retained;
+}
+
+void BlockPool::Reclaim(BlockId id) {
+  State& state = states_[Index(id)];
+  KV_CHECK(state.pins == 0 && state.retained);
+  --num_idle_;
+  state = {};
+  PushFree(id);
+}
+
+void BlockPool::Scrub(BlockId id) {
+  State& state = states_[Index(id)];
+  if (state.pins > 0) {
+    state.scrub = 1;
+    return;
+  }
+  KV_CHECK(!state.retained);
+  Zero(id);
+}
+
+void BlockPool::Zero(BlockId id) {
+  std::byte* bytes = mutable_data(id);
+  ASAN_UNPOISON_MEMORY_REGION(bytes, layout_.block_bytes());
+  std::memset(bytes, 0, layout_.block_bytes());
+  ASAN_POISON_MEMORY_REGION(bytes, layout_.block_bytes());
+}
+
+void BlockPool::Release(BlockId id) {
+  State& state = states_[Index(id)];
+  KV_CHECK(state.pins > 0);
+  if (--state.pins > 0) return;
+  if (state.retained) {
+    ++num_idle_;
+    if (observer_ != nullptr) observer_->OnIdle(id);
+    return;
+  }
+  if (state.scrub) Zero(id);
+  state = {};
+  PushFree(id);
+  if (observer_ != nullptr) observer_->OnFreed(id);
+}
+
+void BlockPool::PushFree(BlockId id) {
+  ASAN_POISON_MEMORY_REGION(mutable_data(id), layout_.block_bytes());
+  free_stack_[num_free_++] = static_cast<uint32_t>(id);
+}
+
+void BlockPool::CheckInvariants() const {
+  std::vector<bool> is_on_stack(num_blocks_);
+  for (uint32_t i = 0; i < num_free_; ++i) {
+    KV_CHECK(free_stack_[i] < num_blocks_ && !is_on_stack[free_stack_[i]]);
+    is_on_stack[free_stack_[i]] = true;
+  }
+  uint32_t idle = 0;
+  for (uint32_t i = 0; i < num_blocks_; ++i) {
+    KV_CHECK(is_on_stack[i] == is_free(BlockId{i}));
+    KV_CHECK(!is_on_stack[i] || !states_[i].scrub);
+    idle += states_[i].pins == 0 && states_[i].retained;
+  }
+  KV_CHECK(idle == num_idle_);
+}
+
+}  // namespace kvasir

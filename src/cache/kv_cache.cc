@@ -1,0 +1,282 @@
+#include "cache/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/result.h"
+#include "cache/cursor_store.h"
+#include "index/prefix_index.h"
+#include "policy/lru.h"
+
+namespace kvasir {
+namespace {
+
+CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
+  const uint32_t block_tokens = options.layout.block_tokens();
+  return {.num_blocks = num_blocks,
+          .block_bytes = options.layout.block_bytes(),
+          .pool_bytes = num_blocks * options.layout.block_bytes(),
+          .index_bytes = PrefixIndex::BytesFor(num_blocks, block_tokens) +
+                         Lru::BytesFor(num_blocks) + BlockPool::MetadataBytes(num_blocks) +
+                         uint64_t{num_blocks} * 2 * sizeof(uint32_t) /* fill_, owner_ */,
+          .cursor_bytes =
+              CursorStore::BytesFor(options.num_cursors, block_tokens, options.hidden_size)};
+}
+
+uint64_t IndexSeed(std::span<const uint8_t> secret) {
+  const Digest digest = HmacKey(secret).Of(std::as_bytes(std::span("kvasir prefix index")));
+  uint64_t seed;
+  std::memcpy(&seed, digest.data(), sizeof(seed));
+  return seed;
+}
+
+}  // namespace
+
+CachePlan KvCache::Plan(const KvCacheOptions& options) {
+  // The largest number of blocks that fits: the bytes grow with it, in steps where tables double.
+  uint64_t low = 0;
+  uint64_t high = std::min<uint64_t>(options.budget_bytes / options.layout.block_bytes(),
+                                     (uint32_t{1} << 30) - 1);
+  while (low < high) {
+    const uint64_t middle = low + (high - low + 1) / 2;
+    if (PlanFor(options, static_cast<uint32_t>(middle)).total_bytes() <= options.budget_bytes) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return PlanFor(options, static_cast<uint32_t>(low));
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {
+  const CachePlan plan = Plan(options);
+  if (plan.num_blocks < 2) {
+    return Fail(Code::kInvalidArgument,
+                "KV memory of {} bytes holds {} blocks of {} bytes beside {} bytes of cursors and "
+                "index; two are the least: raise --kv-memory",
+                options.budget_bytes, plan.num_blocks, plan.block_bytes,
+                plan.cursor_bytes + plan.index_bytes);
+  }
+  KV_ASSIGN(auto pool, BlockPool::Create(options.layout, plan.num_blocks));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(options), plan, std::move(pool)));
+}
+
+KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool)
+    : options_(std::move(options)),
+      plan_(plan),
+      pool_(std::move(pool)),
+      policy_(std::make_unique<Lru>(plan.num_blocks)),
+      index_(std::make_unique<PrefixIndex>(
+          PrefixIndex::Options{.num_blocks = plan.num_blocks,
+                               .block_tokens = options_.layout.block_tokens(),
+                               .seed = IndexSeed(options_.secret)})),
+      cursors_(std::make_unique<CursorStore>(options_.num_cursors, options_.layout.block_tokens(),
+                                             options_.hidden_size)),
+      fill_(plan.num_blocks),
+      owner_(plan.num_blocks) {
+  pool_->set_observer(this);
+}
+
+KvCache::~KvCache() = default;
+
+NamespaceId KvCache::OpenNamespace(std::string_view tenant, const Identity& identity) {
+  static constexpr Identity kNoIdentity{};
+  const bool shared = FaultActive(Fault::kForeignNamespace);
+  const std::string name(shared ? std::string_view() : tenant);
+  const Identity& kind = shared ? kNoIdentity : identity;
+  std::vector<NamespaceId>& theirs = tenants_[name];
+  for (NamespaceId ns : theirs) {
+    if (Of(ns).identity == kind) return ns;
+  }
+  const NodeId root = index_->AddRoot(NamespaceRoot(options_.secret, name, kind));
+  namespaces_.push_back({.tenant = name, .identity = kind, .root = root});
+  theirs.push_back(NamespaceId{static_cast<uint32_t>(namespaces_.size() - 1)});
+  return theirs.back();
+}
+
+Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
+  if (tokens.empty()) return {};
+  const uint64_t block_tokens = layout().block_tokens();
+  const uint64_t old_tokens = sequence.num_tokens();
+  const uint64_t new_tokens = old_tokens + tokens.size();
+  BlockTable& table = sequence.table_;
+  const size_t tail = old_tokens / block_tokens;  // first block that is written
+  bool copy = false;
+  if (tail < table.size()) {
+    const BlockId id = table.ref(tail).id();
+    copy = pool_->retained(id) || pool_->pin_count(id) > 1;
+  }
+  const uint64_t added = CeilDiv(new_tokens, block_tokens) - table.size();
+  const uint32_t available = available_blocks();
+  if (added + copy > available) {
+    if (!copy || added > available || pool_->pin_count(table.ref(tail).id()) > 1) {
+      return Fail(Code::kExhausted, "KV pool: {} blocks needed, {} of {} free or idle",
+                  added + copy, available, plan_.num_blocks);
+    }
+    copy = false;
+  }
+  for (uint64_t i = 0; i < added; ++i) table.Append(Take(sequence));
+  if (copy) {
+    BlockRef block = Take(sequence);
+    std::memcpy(block.mutable_data(), table.ref(tail).data(), layout().block_bytes());
+    table.Replace(tail, std::move(block));
+    ++counters_.copied_blocks;
+  } else if (const auto node = index_->node_of(table.ref(tail).id())) {
+    // No block was left for a copy. All idle ones were evicted just now, so that it is a leaf.
+    Unlink(*node, PrefixIndex::RemoveKind::kEvicted);
+  }
+  sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
+  for (size_t b = tail; b < table.size(); ++b) {
+    SetFill(table.ref(b).id(),
+            static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
+  }
+  return {};
+}
+
+void KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
+  KV_CHECK(num_tokens <= sequence.num_tokens());
+  const uint32_t block_tokens = layout().block_tokens();
+  while (sequence.table_.size() > CeilDiv(num_tokens, block_tokens)) sequence.table_.PopBack();
+  sequence.tokens_.resize(num_tokens);
+  sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
+  if (Publishes(sequence)) {
+    while (index_->depth(sequence.node_) > sequence.num_committed_ / block_tokens) {
+      sequence.node_ = index_->parent(sequence.node_);
+    }
+  }
+  if (num_tokens % block_tokens == 0) return;
+  const BlockId tail = sequence.table_.ref(num_tokens / block_tokens).id();
+  if (!pool_->retained(tail) && pool_->pin_count(tail) == 1) {
+    SetFill(tail, num_tokens % block_tokens);
+  }
+}
+
+KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
+  KvSequence fork;
+  const uint32_t block_tokens = layout().block_tokens();
+  fork.namespace_ = sequence.namespace_;
+  fork.epoch_ = sequence.epoch_;
+  fork.shares_ = sequence.shares_;
+  fork.node_ = sequence.node_;
+  fork.num_committed_ = sequence.num_committed_;
+  fork.tokens_.reserve(std::max(reserve_tokens, fork.num_committed_));
+  fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.begin() + fork.num_committed_);
+  const size_t blocks = CeilDiv(fork.num_committed_, block_tokens);
+  fork.table_.Reserve(CeilDiv(std::max(reserve_tokens, fork.num_committed_), block_tokens));
+  for (size_t b = 0; b < blocks; ++b) fork.table_.Append(sequence.table_.ref(b).Share());
+  return fork;
+}
+
+BlockRef KvCache::Take(const KvSequence& sequence) {
+  if (pool_->num_free() == 0) EvictOne();
+  BlockRef block = pool_->Allocate();
+  owner_[static_cast<size_t>(block.id())] = static_cast<uint32_t>(sequence.namespace_) + 1;
+  // What it goes on from was erased.
+  if (sequence.epoch_ != Of(sequence.namespace_).epoch) pool_->Scrub(block.id());
+  return block;
+}
+
+void KvCache::EvictOne() {
+  const auto victim =
+      policy_->Victim([this](BlockId id) { return !index_->has_children(*index_->node_of(id)); });
+  // Whoever pins a block pins all before it: below an idle block all are idle, and one is a leaf.
+  KV_CHECK(victim.has_value());
+  Unlink(*index_->node_of(*victim), PrefixIndex::RemoveKind::kEvicted);
+  ++counters_.evicted_blocks;
+}
+
+// A leaf leaves the index. Its block turns free, or belongs to those alone who pin it.
+void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
+  const BlockId block = index_->block(node);
+  const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
+  cursors_->Drop(node);
+  index_->Remove(node, kind);
+  if (pool_->pin_count(block) > 0) {
+    pool_->SetRetained(block, false);
+    SetFill(block, num_tokens);
+  } else {
+    policy_->OnBusy(block);
+    pool_->Reclaim(block);
+  }
+}
+
+void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
+  uint32_t& fill = fill_[static_cast<size_t>(id)];
+  live_tokens_ += num_tokens;
+  live_tokens_ -= fill;
+  fill = num_tokens;
+}
+
+void KvCache::OnIdle(BlockId id) { policy_->OnIdle(id); }
+void KvCache::OnPinned(BlockId id) { policy_->OnBusy(id); }
+void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
+
+void KvCache::Erase(NamespaceId ns) {
+  Namespace& space = Of(ns);
+  ++space.epoch;
+  cursors_->Drop(space.root);
+  index_->Clear(space.root, [this](NodeId node, BlockId block) {
+    cursors_->Drop(node);
+    if (pool_->pin_count(block) > 0) {
+      pool_->SetRetained(block, false);
+      SetFill(block, layout().block_tokens());
+    } else {
+      policy_->OnBusy(block);
+      pool_->Reclaim(block);
+    }
+  });
+  // Also what a running sequence has not published yet, and what earlier sequences left in blocks
+  // that are free by now.
+  for (uint32_t b = 0; b < owner_.size(); ++b) {
+    if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
+    pool_->Scrub(BlockId{b});
+    if (pool_->is_free(BlockId{b})) owner_[b] = 0;
+  }
+}
+
+CacheUsage KvCache::usage() const {
+  return {.num_blocks = plan_.num_blocks,
+          .free_blocks = pool_->num_free(),
+          .idle_blocks = pool_->num_idle(),
+          .pinned_blocks = pool_->num_pinned(),
+          .block_bytes = layout().block_bytes(),
+          .token_bytes = layout().token_bytes(),
+          .cached_tokens = index_->num_tokens(),
+          .live_tokens = live_tokens_,
+          .num_cursors = cursors_->num_cursors(),
+          .nodes = index_->num_nodes()};
+}
+
+void KvCache::CheckInvariants() const {
+  pool_->CheckInvariants();
+  policy_->CheckInvariants();
+  index_->CheckInvariants();
+  KV_CHECK(policy_->num_idle() == pool_->num_idle());
+  KV_CHECK(plan_.total_bytes() <= options_.budget_bytes);
+  KV_CHECK(plan_.pool_bytes == pool_->arena_bytes());
+  KV_CHECK(plan_.cursor_bytes == cursors_->allocated_bytes());
+  KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
+                                    BlockPool::MetadataBytes(plan_.num_blocks) +
+                                    (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t));
+  uint64_t live_tokens = 0;
+  for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
+    const BlockId id{b};
+    const auto node = index_->node_of(id);
+    KV_CHECK(pool_->retained(id) == node.has_value());
+    // Pinned and in no node: somebody's tokens; else none are counted.
+    KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
+    KV_CHECK(pool_->is_free(id) || owner_[b] != 0);
+    live_tokens += fill_[b];
+    if (!node || pool_->pin_count(id) == 0 || index_->is_root(index_->parent(*node))) continue;
+    KV_CHECK(pool_->pin_count(index_->block(index_->parent(*node))) > 0);
+  }
+  KV_CHECK(live_tokens == live_tokens_);
+  for (NodeId parent : cursors_->Parents()) {
+    KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,330 @@
+#include "index/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/random.h"
+
+namespace kvasir {
+namespace {
+
+// At most half full, so that a probe touches one cache line as a rule.
+uint64_t TableSize(uint32_t num_blocks) { return std::bit_ceil(uint64_t{num_blocks} * 2); }
+uint64_t GhostSize(uint32_t num_blocks) { return std::bit_ceil(uint64_t{num_blocks}); }
+
+// Folded 128-bit product (as in wyhash).
+uint64_t Fold(uint64_t a, uint64_t b) {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint32_t CommonPrefix(std::span<const TokenId> a, std::span<const TokenId> b) {
+  const size_t n = std::min(a.size(), b.size());
+  size_t i = 0;
+  while (i < n && a[i] == b[i]) ++i;
+  return static_cast<uint32_t>(i);
+}
+
+}  // namespace
+
+uint64_t PrefixIndex::BytesFor(uint32_t num_blocks, uint32_t block_tokens) {
+  return uint64_t{num_blocks} * (sizeof(Node) + block_tokens * sizeof(TokenId) + sizeof(BlockKey) +
+                                 2 * sizeof(uint32_t)) +
+         TableSize(num_blocks) * sizeof(uint32_t) + GhostSize(num_blocks) * sizeof(uint64_t);
+}
+
+uint64_t PrefixIndex::allocated_bytes() const {
+  return nodes_.capacity() * sizeof(Node) + tokens_.capacity() * sizeof(TokenId) +
+         keys_.capacity() * sizeof(BlockKey) +
+         (free_stack_.capacity() + node_of_block_.capacity() + table_.capacity()) *
+             sizeof(uint32_t) +
+         ghosts_.capacity() * sizeof(uint64_t);
+}
+
+PrefixIndex::PrefixIndex(const Options& options)
+    : block_tokens_(options.block_tokens),
+      seed_(options.seed),
+      hash_mask_(options.hash_mask),
+      nodes_(options.num_blocks),
+      tokens_(size_t{options.num_blocks} * options.block_tokens),
+      keys_(options.num_blocks),
+      free_stack_(options.num_blocks),
+      node_of_block_(options.num_blocks, kNone),
+      table_(TableSize(options.num_blocks), kNone),
+      ghosts_(GhostSize(options.num_blocks)) {
+  KV_CHECK(options.num_blocks > 0 && options.num_blocks < kRootBit && block_tokens_ > 0);
+  for (uint32_t i = 0; i < options.num_blocks; ++i) free_stack_[i] = options.num_blocks - 1 - i;
+}
+
+NodeId PrefixIndex::AddRoot(const BlockKey& root_key) {
+  uint64_t hash;
+  std::memcpy(&hash, root_key.data(), sizeof(hash));
+  roots_.push_back(Root{root_key, HmacKey(root_key), Mix64(hash ^ seed_)});
+  return NodeId{kRootBit | static_cast<uint32_t>(roots_.size() - 1)};
+}
+
+uint32_t PrefixIndex::ChildrenOf(uint32_t parent) const {
+  return (parent & kRootBit) != 0 ? roots_[parent & ~kRootBit].children : nodes_[parent].children;
+}
+uint32_t* PrefixIndex::ChildrenOf(uint32_t parent) {
+  return (parent & kRootBit) != 0 ? &roots_[parent & ~kRootBit].children : &nodes_[parent].children;
+}
+bool PrefixIndex::has_children(NodeId node) const { return ChildrenOf(Raw(node)) != kNone; }
+
+const BlockKey& PrefixIndex::key(NodeId node) const {
+  if (is_root(node)) return roots_[Raw(node) & ~kRootBit].key;
+  KV_DCHECK(At(node).num_tokens == block_tokens_);
+  return keys_[Raw(node)];
+}
+
+uint64_t PrefixIndex::HashOf(NodeId parent, std::span<const TokenId> tokens) const {
+  uint64_t hash = is_root(parent) ? roots_[Raw(parent) & ~kRootBit].hash : At(parent).hash;
+  size_t i = 0;
+  for (; i + 2 <= tokens.size(); i += 2) {
+    uint64_t pair;
+    std::memcpy(&pair, &tokens[i], sizeof(pair));
+    hash = Fold(hash ^ pair, seed_ | 1) + pair;
+  }
+  if (i < tokens.size()) hash = Fold(hash ^ static_cast<uint32_t>(tokens[i]), seed_ | 1);
+  return Mix64(hash ^ tokens.size()) & hash_mask_;
+}
+
+uint64_t PrefixIndex::Priority(uint32_t node) const { return Mix64(seed_ ^ node); }
+
+bool PrefixIndex::TokensEqual(uint32_t node, std::span<const TokenId> tokens) const {
+  return nodes_[node].num_tokens == tokens.size() &&
+         std::memcmp(TokensOf(node), tokens.data(), tokens.size_bytes()) == 0;
+}
+
+bool PrefixIndex::Less(std::span<const TokenId> tokens, uint32_t node) const {
+  return std::ranges::lexicographical_compare(tokens, this->tokens(NodeId{node}));
+}
+
+std::optional<NodeId> PrefixIndex::FindChild(NodeId parent, std::span<const TokenId> tokens) const {
+  KV_DCHECK(tokens.size() == block_tokens_);
+  const uint32_t first = ChildrenOf(Raw(parent));
+  if (first == kNone) return std::nullopt;
+  // Most nodes have one child: found without the table, in memory that was written in order.
+  if (TokensEqual(first, tokens)) return NodeId{first};
+  if (FaultActive(Fault::kSkippedCompare) && nodes_[first].num_tokens == block_tokens_) {
+    return NodeId{first};
+  }
+  if (nodes_[first].left == kNone && nodes_[first].right == kNone) return std::nullopt;
+  const uint64_t hash = HashOf(parent, tokens);
+  const uint64_t mask = table_.size() - 1;
+  for (uint64_t slot = hash & mask; table_[slot] != kNone; slot = (slot + 1) & mask) {
+    const Node& node = nodes_[table_[slot]];
+    if (node.hash == hash && node.parent == Raw(parent) && TokensEqual(table_[slot], tokens)) {
+      return NodeId{table_[slot]};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<PrefixIndex::Partial> PrefixIndex::BestPartial(
+    NodeId parent, std::span<const TokenId> tokens) const {
+  KV_DCHECK(!tokens.empty() && tokens.size() <= block_tokens_);
+  std::optional<Partial> best;
+  uint32_t node = ChildrenOf(Raw(parent));
+  while (node != kNone) {
+    const auto theirs = this->tokens(NodeId{node});
+    const uint32_t common = CommonPrefix(tokens, theirs);
+    if (!best || common > best->num_equal) best = Partial{NodeId{node}, common};
+    if (common == tokens.size() || common == theirs.size()) break;  // no child can have more
+    node = tokens[common] < theirs[common] ? nodes_[node].left : nodes_[node].right;
+  }
+  return best;
+}
+
+bool PrefixIndex::WasEvicted(NodeId parent, std::span<const TokenId> tokens,
+                             uint32_t num_tokens) const {
+  for (size_t n = num_tokens + 1; n <= tokens.size(); ++n) {
+    const uint64_t hash = HashOf(parent, tokens.first(n));
+    if (hash != 0 && ghosts_[hash & (ghosts_.size() - 1)] == hash) return true;
+  }
+  return false;
+}
+
+NodeId PrefixIndex::Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block) {
+  KV_CHECK(!tokens.empty() && tokens.size() <= block_tokens_);
+  KV_CHECK(num_nodes_ < nodes_.size() && !node_of(block));
+  KV_CHECK(is_root(parent) || At(parent).num_tokens == block_tokens_);
+  const uint32_t id = free_stack_[nodes_.size() - 1 - num_nodes_++];
+  const uint32_t root = is_root(parent) ? Raw(parent) : At(parent).root;
+  nodes_[id] = Node{.hash = HashOf(parent, tokens),
+                    .parent = Raw(parent),
+                    .root = root,
+                    .block = {static_cast<uint32_t>(block)},
+                    .children = kNone,
+                    .left = kNone,
+                    .right = kNone,
+                    .depth = depth(parent) + 1,
+                    .num_tokens = static_cast<uint32_t>(tokens.size())};
+  std::ranges::copy(tokens, &tokens_[size_t{id} * block_tokens_]);
+  node_of_block_[static_cast<size_t>(block)] = id;
+  num_tokens_ += tokens.size();
+  if (tokens.size() == block_tokens_) {
+    keys_[id] = ChildKey(roots_[root & ~kRootBit].hmac, key(parent), tokens);
+    TableInsert(id);
+  }
+  uint64_t& ghost = ghosts_[nodes_[id].hash & (ghosts_.size() - 1)];
+  if (ghost == nodes_[id].hash) ghost = 0;
+
+  uint32_t* link = ChildrenOf(Raw(parent));
+  while (*link != kNone && Priority(*link) > Priority(id)) {
+    link = Less(tokens, *link) ? &nodes_[*link].left : &nodes_[*link].right;
+  }
+  Split(*link, tokens, &nodes_[id].left, &nodes_[id].right);
+  *link = id;
+  return NodeId{id};
+}
+
+void PrefixIndex::Remove(NodeId node, RemoveKind kind) {
+  const uint32_t id = Raw(node);
+  KV_CHECK(!is_root(node) && nodes_[id].num_tokens > 0 && nodes_[id].children == kNone);
+  uint32_t* link = ChildrenOf(nodes_[id].parent);
+  while (*link != id) {
+    link = Less(tokens(node), *link) ? &nodes_[*link].left : &nodes_[*link].right;
+  }
+  *link = Merge(nodes_[id].left, nodes_[id].right);
+  if (kind == RemoveKind::kEvicted) {
+    ghosts_[nodes_[id].hash & (ghosts_.size() - 1)] = nodes_[id].hash;
+  }
+  FreeNode(id);
+}
+
+void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId, BlockId)>& removed) {
+  for (uint32_t id = 0; id < nodes_.size(); ++id) {
+    if (nodes_[id].num_tokens == 0 || nodes_[id].root != Raw(root)) continue;
+    const BlockId block{nodes_[id].block[0]};
+    FreeNode(id);
+    removed(NodeId{id}, block);
+  }
+  Root& entry = roots_[Raw(root) & ~kRootBit];
+  entry.children = kNone;
+  entry.hash = Mix64(entry.hash);  // what was remembered as evicted is never recognised again
+}
+
+void PrefixIndex::FreeNode(uint32_t node) {
+  if (nodes_[node].num_tokens == block_tokens_) TableRemove(node);
+  node_of_block_[nodes_[node].block[0]] = kNone;
+  num_tokens_ -= nodes_[node].num_tokens;
+  nodes_[node].num_tokens = 0;
+  // An erased prompt leaves nothing behind.
+  std::fill_n(&tokens_[size_t{node} * block_tokens_], block_tokens_, 0);
+  keys_[node] = {};
+  free_stack_[nodes_.size() - num_nodes_--] = node;
+}
+
+// Treap ("randomized search tree", Seidel and Aragon, 1996): ordered by tokens, heap by Priority.
+uint32_t PrefixIndex::Merge(uint32_t left, uint32_t right) {
+  if (left == kNone) return right;
+  if (right == kNone) return left;
+  if (Priority(left) > Priority(right)) {
+    nodes_[left].right = Merge(nodes_[left].right, right);
+    return left;
+  }
+  nodes_[right].left = Merge(left, nodes_[right].left);
+  return right;
+}
+
+void PrefixIndex::Split(uint32_t tree, std::span<const TokenId> tokens, uint32_t* left,
+                        uint32_t* right) {
+  while (tree != kNone) {
+    if (Less(tokens, tree)) {
+      *right = tree;
+      right = &nodes_[tree].left;
+      tree = *right;
+    } else {
+      *left = tree;
+      left = &nodes_[tree].right;
+      tree = *left;
+    }
+  }
+  *left = *right = kNone;
+}
+
+void PrefixIndex::TableInsert(uint32_t node) {
+  const uint64_t mask = table_.size() - 1;
+  uint64_t slot = nodes_[node].hash & mask;
+  while (table_[slot] != kNone) slot = (slot + 1) & mask;
+  table_[slot] = node;
+}
+
+// Linear probing without tombstones: entries after the gap move up unless that would put them
+// before their home (Knuth, vol. 3, 6.4, algorithm R).
+void PrefixIndex::TableRemove(uint32_t node) {
+  const uint64_t mask = table_.size() - 1;
+  uint64_t gap = nodes_[node].hash & mask;
+  while (table_[gap] != node) gap = (gap + 1) & mask;
+  for (uint64_t slot = (gap + 1) & mask; table_[slot] != kNone; slot = (slot + 1) & mask) {
+    const uint64_t home = nodes_[table_[slot]].hash & mask;
+    if (((slot - home) & mask) >= ((slot - gap) & mask)) {
+      table_[gap] = table_[slot];
+      gap = slot;
+    }
+  }
+  table_[gap] = kNone;
+}
+
+void PrefixIndex::CheckChildren(uint32_t parent, std::vector<bool>& seen) const {
+  std::vector<uint32_t> in_order, path;
+  for (uint32_t node = ChildrenOf(parent); node != kNone || !path.empty();) {
+    for (; node != kNone; node = nodes_[node].left) {
+      KV_CHECK(node < nodes_.size() && !seen[node] && path.size() <= num_nodes_);
+      for (uint32_t below : {nodes_[node].left, nodes_[node].right}) {
+        KV_CHECK(below == kNone || Priority(below) <= Priority(node));
+      }
+      path.push_back(node);
+    }
+    node = path.back();
+    path.pop_back();
+    seen[node] = true;
+    in_order.push_back(node);
+    node = nodes_[node].right;
+  }
+  for (size_t i = 0; i < in_order.size(); ++i) {
+    const Node& node = nodes_[in_order[i]];
+    const auto mine = tokens(NodeId{in_order[i]});
+    KV_CHECK(node.parent == parent && node.num_tokens > 0 && node.num_tokens <= block_tokens_);
+    KV_CHECK(node.root == ((parent & kRootBit) != 0 ? parent : nodes_[parent].root));
+    KV_CHECK(node.depth == depth(NodeId{parent}) + 1);
+    KV_CHECK(node_of_block_[node.block[0]] == in_order[i]);
+    KV_CHECK(node.hash == HashOf(NodeId{parent}, mine));
+    KV_CHECK(node.children == kNone || node.num_tokens == block_tokens_);
+    if (node.num_tokens == block_tokens_) {
+      KV_CHECK(FindChild(NodeId{parent}, mine) == NodeId{in_order[i]});
+    }
+    if (i == 0) continue;
+    // Neighbours in order that are no prefixes of each other: no two children are.
+    const auto before = tokens(NodeId{in_order[i - 1]});
+    const uint32_t common = CommonPrefix(before, mine);
+    KV_CHECK(common < before.size() && common < mine.size() && before[common] < mine[common]);
+  }
+}
+
+void PrefixIndex::CheckInvariants() const {
+  KV_CHECK(allocated_bytes() == BytesFor(static_cast<uint32_t>(nodes_.size()), block_tokens_));
+  std::vector<bool> seen(nodes_.size());
+  for (uint32_t r = 0; r < roots_.size(); ++r) CheckChildren(kRootBit | r, seen);
+  for (uint32_t id = 0; id < nodes_.size(); ++id) {
+    if (nodes_[id].num_tokens > 0) CheckChildren(id, seen);
+  }
+  uint32_t used = 0, full = 0;
+  uint64_t total = 0;
+  for (uint32_t id = 0; id < nodes_.size(); ++id) {
+    KV_CHECK(seen[id] == (nodes_[id].num_tokens > 0));
+    used += seen[id];
+    full += nodes_[id].num_tokens == block_tokens_;
+    total += nodes_[id].num_tokens;
+  }
+  KV_CHECK(used == num_nodes_ && total == num_tokens_);
+  KV_CHECK(full == table_.size() - std::ranges::count(table_, kNone));
+  KV_CHECK(used == node_of_block_.size() - std::ranges::count(node_of_block_, kNone));
+  for (uint32_t i = 0; i < nodes_.size() - num_nodes_; ++i) KV_CHECK(!seen[free_stack_[i]]);
+}
+
+}  // namespace kvasir
