@@ -1,0 +1,21 @@
+// The readable form of the tensor kernels: plain loops in the order that portable-1 prescribes.
+// Tests hold every target to these bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvasir::reference {
+
+// x [rows][k], w [outputs][k], bias [outputs] or empty -> [rows][outputs].
+std::vector<float> MatMul(std::span<const float> x, std::span<const float> w,
+                          std::span<const float> bias, uint32_t rows, uint32_t k,
+                          uint32_t outputs);
+// Sixteen running sums, then halves added to halves.
+float SumOfSquares(std::span<const float> x);
+std::vector<float> RmsNorm(std::span<const float> x, std::span<const float> w, float eps);
+// One head, in place; cos, sin [head_dim / 2].
+void Rope(std::span<float> x, std::span<const float> cos, std::span<const float> sin);
+
+}  // namespace kvasir::reference
