@@ -1,0 +1,212 @@
+#include "model/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/fault.h"
+#include "base/random.h"
+
+namespace kvasir {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+// Blocks of one sequence, filled with NaN so that a read of what nobody wrote shows.
+struct Blocks {
+  Blocks(const BlockLayout& layout, uint32_t tokens) {
+    for (uint32_t t = 0; t < tokens; t += layout.block_tokens()) {
+      memory.push_back(std::make_unique<std::byte[]>(layout.block_bytes() + 64));
+      std::memset(memory.back().get(), 0xff, layout.block_bytes() + 64);
+      const auto address = reinterpret_cast<uintptr_t>(memory.back().get());
+      bases.push_back(memory.back().get() + (64 - address % 64));
+    }
+  }
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  std::vector<std::byte*> bases;
+};
+
+ImportedModel Import(const std::string& path) {
+  auto model = ImportModel(path);
+  EXPECT_TRUE(model) << (model ? "" : model.error().message);
+  return std::move(*model);
+}
+
+const std::string kDemo = std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo";
+
+std::unique_ptr<Runner> MakeRunner(ImportedModel model, RunnerOptions options) {
+  options.max_positions = model.config.max_positions;
+  const auto plan = Runner::PlanFor(model, options);
+  auto runner = Runner::Create(std::move(model), options, nullptr);
+  EXPECT_TRUE(runner) << (runner ? "" : runner.error().message);
+  EXPECT_EQ((*runner)->weights_bytes(), plan.weights_bytes);
+  EXPECT_EQ((*runner)->scratch_bytes(), plan.scratch_bytes);
+  return std::move(*runner);
+}
+
+std::vector<float> LogitsOf(Runner& runner, uint32_t row) {
+  std::vector<float> logits(runner.config().vocab_size);
+  const float* hidden[] = {runner.hidden(row).data()};
+  float* out[] = {logits.data()};
+  runner.Logits(hidden, out);
+  return logits;
+}
+
+// Logits after every token, the prompt given in chunks of the given sizes (the last one repeats).
+Rows Prefill(Runner& runner, const BlockLayout& layout, const std::vector<TokenId>& tokens,
+             std::vector<uint32_t> chunks) {
+  Blocks blocks(layout, static_cast<uint32_t>(tokens.size()));
+  Rows rows;
+  for (uint32_t at = 0, i = 0; at < tokens.size(); ++i) {
+    const uint32_t n = std::min<uint32_t>(chunks[std::min<size_t>(i, chunks.size() - 1)],
+                                          static_cast<uint32_t>(tokens.size()) - at);
+    const StepSequence sequence{blocks.bases, at, 0, n};
+    EXPECT_TRUE(runner.Step({&sequence, 1}, {tokens.data() + at, n}));
+    for (uint32_t r = 0; r < n; ++r) {
+      EXPECT_TRUE(runner.finite(r));
+      rows.push_back(LogitsOf(runner, r));
+    }
+    at += n;
+  }
+  return rows;
+}
+
+uint64_t Differences(const Rows& a, const Rows& b) {
+  EXPECT_EQ(a.size(), b.size());
+  uint64_t differ = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    differ += std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0;
+  }
+  return differ;
+}
+
+std::vector<TokenId> RandomTokens(Random& random, uint32_t count, uint32_t vocab) {
+  std::vector<TokenId> tokens(count);
+  for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(vocab));
+  return tokens;
+}
+
+TEST(Runner, ReproducesTheBundledModelsGoldenAnswers) {
+  const auto golden = nlohmann::json::parse(std::ifstream(kDemo + "/golden.json"));
+  RunnerOptions options;
+  options.kv_format = KvFormat::kF32;
+  auto runner = MakeRunner(Import(kDemo), options);
+  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  for (const auto& prompt : golden["prompts"]) {
+    auto ids = prompt["ids"].get<std::vector<TokenId>>();
+    const size_t prompt_size = ids.size();
+    const auto greedy = prompt["greedy"].get<std::vector<TokenId>>();
+    ids.insert(ids.end(), greedy.begin(), greedy.end() - 1);
+    const Rows rows = Prefill(*runner, layout, ids, {512});
+    for (const auto& [id, logit] : prompt["top8"].get<std::vector<std::pair<int, double>>>()) {
+      EXPECT_NEAR(rows[prompt_size - 1][id], logit, 5e-4);
+    }
+    for (size_t i = 0; i < greedy.size(); ++i) {
+      const auto& row = rows[prompt_size - 1 + i];
+      EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), greedy[i]);
+    }
+  }
+}
+
+class RunnerTargets : public testing::TestWithParam<Target> {};
+
+TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
+  Random random(5);
+  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+    RunnerOptions options;
+    options.kv_format = format;
+    auto plain = MakeRunner(Import(kDemo), options);
+    options.target = GetParam();
+    options.threads = 2;
+    options.block_tokens = 32;
+    auto other = MakeRunner(Import(kDemo), options);
+    const BlockLayout wide(Runner::ShapeFor(other->config(), options));
+    options.block_tokens = 16;
+    const BlockLayout narrow(Runner::ShapeFor(plain->config(), options));
+    const auto tokens = RandomTokens(random, 300, plain->config().vocab_size);
+    const Rows expected = Prefill(*plain, narrow, tokens, {512});
+    EXPECT_EQ(Differences(expected, Prefill(*other, wide, tokens, {512})), 0u);
+    EXPECT_EQ(Differences(expected, Prefill(*other, wide, tokens, {1})), 0u);
+    EXPECT_EQ(Differences(expected, Prefill(*other, wide, tokens, {13, 1, 2, 64, 5})), 0u);
+  }
+}
+
+TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
+  Random random(6);
+  RunnerOptions options;
+  options.target = GetParam();
+  options.threads = 2;
+  auto runner = MakeRunner(Import(kDemo), options);
+  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const auto tokens = RandomTokens(random, 280, runner->config().vocab_size);
+  const Rows expected = Prefill(*runner, layout, tokens, {512});
+  // Three copies at different points of the same text, advanced together by odd amounts.
+  struct Copy {
+    Blocks blocks;
+    uint32_t done;
+  };
+  std::vector<Copy> copies;
+  for (int i = 0; i < 3; ++i) copies.push_back({Blocks(layout, 280), 0});
+  uint64_t rows_seen = 0;
+  while (std::any_of(copies.begin(), copies.end(), [](auto& c) { return c.done < 280; })) {
+    std::vector<StepSequence> sequences;
+    std::vector<TokenId> batch;
+    std::vector<Copy*> which;
+    for (Copy& copy : copies) {
+      if (copy.done == 280) continue;
+      const uint32_t n =
+          std::min<uint32_t>(280 - copy.done, random.Below(2) == 0 ? 1 : 1 + uint32_t(random.Below(40)));
+      sequences.push_back({copy.blocks.bases, copy.done, static_cast<uint32_t>(batch.size()), n});
+      batch.insert(batch.end(), tokens.begin() + copy.done, tokens.begin() + copy.done + n);
+      which.push_back(&copy);
+    }
+    ASSERT_TRUE(runner->Step(sequences, batch));
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      for (uint32_t r = 0; r < sequences[s].num_rows; ++r, ++rows_seen) {
+        const auto row = LogitsOf(*runner, sequences[s].first_row + r);
+        ASSERT_EQ(std::memcmp(row.data(), expected[which[s]->done + r].data(), row.size() * 4), 0);
+      }
+      which[s]->done += sequences[s].num_rows;
+    }
+  }
+  EXPECT_EQ(rows_seen, 3u * 280);
+}
+
+TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {
+  Random random(7);
+  RunnerOptions options;
+  auto runner = MakeRunner(Import(kDemo), options);
+  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const auto tokens = RandomTokens(random, 40, runner->config().vocab_size);
+  const Rows expected = Prefill(*runner, layout, tokens, {512});
+  InjectFault(Fault::kLaneOrder);
+  EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {1})), 0u);
+  InjectFault(Fault::kChunkEdge);
+  EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
+  InjectFault(Fault::kNone);
+  EXPECT_EQ(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
+}
+
+TEST(Runner, RefusesTokensOutsideTheVocabulary) {
+  RunnerOptions options;
+  auto runner = MakeRunner(Import(kDemo), options);
+  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  Blocks blocks(layout, 16);
+  for (TokenId bad : {-1, 1024, 1 << 30}) {
+    const StepSequence sequence{blocks.bases, 0, 0, 1};
+    const auto status = runner->Step({&sequence, 1}, {&bad, 1});
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::kInvalidArgument);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RunnerTargets, testing::ValuesIn(SupportedTargets()),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+}  // namespace
+}  // namespace kvasir
