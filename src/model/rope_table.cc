@@ -25,6 +25,8 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, uint32_t head_dim) {
     double f = Exp(-2.0 * i / head_dim * log_theta);
     if (rope.type == RopeType::kLinear) f /= rope.factor;
     if (rope.type == RopeType::kLlama3) f = Llama3Scaled(rope, f);
+    if (!rope.freq_factors.empty()) f /= rope.freq_factors[i];
+    if (!rope.freq_factors.empty()) f /= rope.freq_factors[i];
     frequencies[i] = f;
   }
   return frequencies;
