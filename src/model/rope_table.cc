@@ -26,7 +26,6 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, uint32_t head_dim) {
     if (rope.type == RopeType::kLinear) f /= rope.factor;
     if (rope.type == RopeType::kLlama3) f = Llama3Scaled(rope, f);
     if (!rope.freq_factors.empty()) f /= rope.freq_factors[i];
-    if (!rope.freq_factors.empty()) f /= rope.freq_factors[i];
     frequencies[i] = f;
   }
   return frequencies;
