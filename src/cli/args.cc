@@ -1,0 +1,247 @@
+#include "cli/args.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/bytes.h"
+#include "base/result.h"
+
+namespace kvasir::cli {
+namespace {
+
+tl::unexpected<Error> Wrong(const std::string& name, std::string_view value,
+                            std::string_view takes) {
+  return Fail(Code::kInvalidArgument, "{}: '{}' is wrong; it takes {}", Dashed(name), value, takes);
+}
+
+std::string Numbers(uint64_t min, uint64_t max) {
+  return fmt::format("a whole number from {} to {}", min, max);
+}
+
+// The texts of one JSON value of a config file; nullopt: a type that no flag takes.
+std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, FlagKind kind) {
+  if (kind == FlagKind::kSwitch) {
+    if (!value.is_boolean()) return std::nullopt;
+    return std::vector<std::string>(value.get<bool>() ? 1 : 0, "true");
+  }
+  if (value.is_string()) return std::vector{value.get<std::string>()};
+  if (value.is_number()) return std::vector{value.dump()};
+  if (kind != FlagKind::kList || !value.is_array()) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const nlohmann::json& item : value) {
+    if (!item.is_string()) return std::nullopt;
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+Status RefuseAbsent(const Flag& flag) {
+  if (flag.absent_part.empty()) return {};
+  return Fail(Code::kUnsupported, "{}: {} is not in this version; leave the flag out",
+              Dashed(flag.name), flag.absent_part);
+}
+
+}  // namespace
+
+std::string Dashed(std::string_view name) {
+  return (name.size() == 1 ? "-" : "--") + std::string(name);
+}
+
+std::optional<uint64_t> ParseUint(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<uint64_t> ParseBytes(std::string_view text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view unit = text.substr(digits);
+  const std::string number(text.substr(0, digits));
+  static constexpr std::pair<std::string_view, uint64_t> kUnits[] = {{"", 1},
+                                                                     {"B", 1},
+                                                                     {"K", 1u << 10},
+                                                                     {"KiB", 1u << 10},
+                                                                     {"M", 1u << 20},
+                                                                     {"MiB", 1u << 20},
+                                                                     {"G", 1u << 30},
+                                                                     {"GiB", 1u << 30},
+                                                                     {"T", 1ull << 40},
+                                                                     {"TiB", 1ull << 40},
+                                                                     {"KB", 1000},
+                                                                     {"MB", 1000000},
+                                                                     {"GB", 1000000000},
+                                                                     {"TB", 1000000000000}};
+  const auto* found = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                   [&](const auto& entry) { return entry.first == unit; });
+  if (found == std::end(kUnits)) return std::nullopt;
+  constexpr uint64_t kMax = uint64_t{1} << 63;
+  if (const std::optional<uint64_t> whole = ParseUint(number)) {
+    const std::optional<uint64_t> bytes = CheckedMul(*whole, found->second);
+    return bytes && *bytes <= kMax ? bytes : std::nullopt;
+  }
+  double value = 0;  // "1.5GiB"
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value,
+                                            std::chars_format::fixed);
+  if (number.empty() || error != std::errc() || end != number.data() + number.size() ||
+      found->second == 1) {
+    return std::nullopt;
+  }
+  const double bytes = value * static_cast<double>(found->second);
+  if (!(bytes <= static_cast<double>(kMax))) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) value /= 1024, ++unit;
+  return fmt::format("{:.2f} {}", value, units[unit]);
+}
+
+void Args::Set(const std::string& name, std::vector<std::string> values) {
+  values_[name] = std::move(values);
+}
+
+std::optional<std::string> Args::Text(const std::string& name) const {
+  const auto it = values_.find(name);
+  if (it == values_.end() || it->second.empty()) return std::nullopt;
+  return it->second.back();
+}
+
+std::vector<std::string> Args::List(const std::string& name) const {
+  const auto it = values_.find(name);
+  return it == values_.end() ? std::vector<std::string>{} : it->second;
+}
+
+Result<uint64_t> Args::Uint(const std::string& name, uint64_t min, uint64_t max,
+                            uint64_t otherwise) const {
+  const std::optional<std::string> text = Text(name);
+  if (!text) return otherwise;
+  const std::optional<uint64_t> value = ParseUint(*text);
+  if (!value || *value < min || *value > max) return Wrong(name, *text, Numbers(min, max));
+  return *value;
+}
+
+Result<uint64_t> Args::Bytes(const std::string& name, uint64_t otherwise) const {
+  const std::optional<std::string> text = Text(name);
+  if (!text) return otherwise;
+  const std::optional<uint64_t> value = ParseBytes(*text);
+  if (!value || *value == 0) return Wrong(name, *text, "a size such as 2GiB, 512MiB, 1G or 65536");
+  return *value;
+}
+
+Result<float> Args::Float(const std::string& name, FloatRange range, float otherwise) const {
+  const std::optional<std::string> text = Text(name);
+  if (!text) return otherwise;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  // The comparison is false for NaN.
+  if (error != std::errc() || end != text->data() + text->size() ||
+      !(value >= range.min && value <= range.max)) {
+    return Wrong(name, *text, fmt::format("a number from {} to {}", range.min, range.max));
+  }
+  return static_cast<float>(value);
+}
+
+Result<std::string> Args::OneOf(const std::string& name, std::span<const std::string_view> choices,
+                                std::string_view otherwise) const {
+  const std::string text = Text(name).value_or(std::string(otherwise));
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return text;
+  return Wrong(name, text, fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
+}
+
+Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t min, uint64_t max,
+                                             std::vector<uint64_t> otherwise) const {
+  const std::optional<std::string> text = Text(name);
+  if (!text) return otherwise;
+  std::vector<uint64_t> values;
+  std::istringstream parts(*text + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    part.erase(std::remove(part.begin(), part.end(), ' '), part.end());
+    const std::optional<uint64_t> value = ParseUint(part);
+    if (!value || *value < min || *value > max) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: item {} is '{}'; it takes numbers from {} to {} with commas between them",
+                  Dashed(name), values.size(), part, min, max);
+    }
+    values.push_back(*value);
+  }
+  return values;
+}
+
+Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return Fail(Code::kNotFound, "--config: cannot read '{}'; give a JSON file", path);
+  }
+  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, false);
+  if (!json.is_object()) {
+    return Fail(Code::kInvalidArgument,
+                "--config: {} is not a JSON object; write {{\"port\": 8080, ...}}", path);
+  }
+  for (const auto& [key, value] : json.items()) {
+    const auto flag = std::find_if(flags.begin(), flags.end(),
+                                   [&key = key](const Flag& f) { return f.name == key; });
+    if (flag == flags.end() || key == "config" || key == "help") {
+      return Fail(Code::kInvalidArgument,
+                  "--config: {} has the unknown key '{}'; keys are flag names without dashes", path,
+                  key);
+    }
+    KV_TRY(RefuseAbsent(*flag));
+    std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
+    if (!texts) {
+      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' cannot be {}; see {}", path, key,
+                  value.type_name(), Dashed(key));
+    }
+    if (!Has(key) && !texts->empty()) Set(key, std::move(*texts));
+  }
+  return {};
+}
+
+Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
+                       std::span<char* const> arguments) {
+  try {
+    CLI::App app;
+    app.set_help_flag();
+    app.allow_extras();
+    app.add_flag("-h,--help");
+    std::map<std::string, CLI::Option*> options = {{"help", app.get_option("--help")}};
+    for (const Flag& flag : flags) {
+      CLI::Option* option = flag.kind == FlagKind::kSwitch ? app.add_flag(Dashed(flag.name))
+                                                           : app.add_option(Dashed(flag.name));
+      if (flag.kind != FlagKind::kSwitch) option->expected(1)->type_size(1);
+      if (flag.kind == FlagKind::kList) {
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
+      }
+      options[flag.name] = option;
+    }
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+    Args args;
+    for (const auto& [name, option] : options) {
+      if (option->count() > 0) args.Set(name, option->results());
+    }
+    if (args.Has("help")) return args;
+    for (const Flag& flag : flags) {
+      if (args.Has(flag.name)) KV_TRY(RefuseAbsent(flag));
+    }
+    if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
+      return Fail(Code::kInvalidArgument, "unknown argument '{}'; 'kvasir {} --help' lists them",
+                  extras.front(), command);
+    }
+    return args;
+  } catch (const CLI::Error& error) {
+    return Fail(Code::kInvalidArgument, "{}; see 'kvasir {} --help'", error.what(), command);
+  }
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,74 @@
+// Args: the command line as flags with text values, and the checks that turn text into numbers.
+// Only args.cc knows the parser library; commands say what they take in a table.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+
+namespace kvasir::cli {
+
+enum class FlagKind { kValue, kSwitch, kList };  // kList: may be given several times
+
+// One flag of a command. `name` has no dashes; one letter makes it `-p`.
+struct Flag {
+  std::string name;
+  std::string value;  // what stands for the value in help: "N"; "" for a switch
+  std::string help;
+  FlagKind kind = FlagKind::kValue;
+  std::string absent_part = {};  // not "": refused, since this part is not there yet
+};
+
+struct FloatRange {
+  double min, max;
+};
+
+// The flags that were given, by name. Errors are kInvalidArgument and name the flag, its value and
+// what it takes. Immutable but for MergeConfig.
+class Args {
+ public:
+  void Set(const std::string& name, std::vector<std::string> values);
+  // Adds what the JSON object in file `path` says for flags that were not given. Keys are the names
+  // of `flags`.
+  Status MergeConfig(const std::string& path, std::span<const Flag> flags);
+
+  bool Has(const std::string& name) const { return values_.contains(name); }
+  std::optional<std::string> Text(const std::string& name) const;  // the last one given
+  std::vector<std::string> List(const std::string& name) const;    // all of them
+  Result<uint64_t> Uint(const std::string& name, uint64_t min, uint64_t max,
+                        uint64_t otherwise) const;
+  Result<uint64_t> Bytes(const std::string& name, uint64_t otherwise) const;
+  Result<float> Float(const std::string& name, FloatRange range, float otherwise) const;
+  Result<std::string> OneOf(const std::string& name, std::span<const std::string_view> choices,
+                            std::string_view otherwise) const;
+  // "512,4096"; every number in [min, max].
+  Result<std::vector<uint64_t>> UintList(const std::string& name, uint64_t min, uint64_t max,
+                                         std::vector<uint64_t> otherwise) const;
+
+ private:
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+// "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: no size, or over 2^63.
+std::optional<uint64_t> ParseBytes(std::string_view text);
+std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
+// Digits only, no sign; nullopt on overflow.
+std::optional<uint64_t> ParseUint(std::string_view text);
+
+// "--threads" for "threads", "-p" for "p".
+std::string Dashed(std::string_view name);
+
+// Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a value that is
+// missing or too many, a flag of a part that is not there. Sets "help" for -h and --help.
+Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
+                       std::span<char* const> arguments);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,159 @@
+// kvasir chat: a conversation in the terminal.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/generation.h"
+#include "cli/interrupt.h"
+
+namespace kvasir::cli {
+namespace {
+
+// Lines of stdin by read(), which Ctrl-C ends (getline would take that for the end of input).
+class LineReader {
+ public:
+  enum class End { kLine, kInput, kInterrupted };
+  End Read(std::string& line) {
+    const InterruptScope interrupt;
+    for (;;) {
+      if (const size_t newline = buffer_.find('\n'); newline != std::string::npos) {
+        line = buffer_.substr(0, newline);
+        buffer_.erase(0, newline + 1);
+        if (!line.empty() && line.back() == '\r') line.pop_back();
+        return End::kLine;
+      }
+      char bytes[4096];
+      const ssize_t size = read(STDIN_FILENO, bytes, sizeof bytes);
+      if (size > 0) {
+        buffer_.append(bytes, static_cast<size_t>(size));
+      } else if (size < 0 && errno == EINTR) {
+        if (interrupt.interrupted()) return End::kInterrupted;
+      } else if (!buffer_.empty()) {
+        buffer_ += '\n';  // a last line without its end
+      } else {
+        return End::kInput;
+      }
+    }
+  }
+
+ private:
+  std::string buffer_;
+};
+
+std::string ReceiptLine(const Receipt& receipt) {
+  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token]",
+                     receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed,
+                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0);
+}
+
+// A conversation: system message, turns so far. One thread.
+class Conversation {
+ public:
+  Conversation(Engine& engine, GenerateRequest request, std::optional<std::string> system)
+      : engine_(engine), request_(std::move(request)), system_(std::move(system)) {
+    Reset();
+  }
+
+  void Reset() {
+    messages_.clear();
+    if (system_) messages_.push_back({"system", *system_});
+  }
+
+  // Prints the answer to `text` and keeps both; a turn that failed is not kept.
+  Status Turn(const std::string& text) {
+    messages_.push_back({"user", text});
+    GenerateRequest request = request_;
+    Result<Outcome> outcome = tl::unexpected(Error{});
+    if (const Status encoded = EncodeChat(engine_, messages_, request); !encoded) {
+      outcome = tl::unexpected(encoded.error());
+    } else {
+      outcome = RunRequest(engine_, std::move(request), [](std::string_view piece) {
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
+        std::fflush(stdout);
+      });
+    }
+    if (!outcome) {
+      messages_.pop_back();
+      return tl::unexpected(outcome.error());
+    }
+    messages_.push_back({"assistant", outcome->text});
+    if (outcome->finish_reason == FinishReason::kCancelled) fmt::print(" [stopped]");
+    fmt::print("\n{}\n", ReceiptLine(outcome->receipt));
+    return {};
+  }
+
+ private:
+  Engine& engine_;
+  const GenerateRequest request_;
+  const std::optional<std::string> system_;
+  std::vector<ChatMessage> messages_;
+};
+
+// Reads and answers until the input ends. A failed turn is reported and, from a script, the status.
+Result<int> Talk(Conversation& conversation) {
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  LineReader reader;
+  int status = kExitDone;
+  for (bool warned = false;;) {
+    fmt::print("> ");
+    std::fflush(stdout);
+    std::string line;
+    const LineReader::End end = reader.Read(line);
+    if (end == LineReader::End::kInterrupted) {
+      fmt::print("\n");
+      if (warned) return kExitInterrupted;
+      warned = true;
+      fmt::print("(/exit or Ctrl-D leaves)\n");
+      continue;
+    }
+    warned = false;
+    if (end == LineReader::End::kInput || line == "/exit") break;
+    if (!terminal) fmt::print("{}\n", line);  // so that a transcript shows both sides
+    if (line.empty()) continue;
+    if (line == "/reset") {
+      conversation.Reset();
+      fmt::print("(the conversation starts anew; what the cache holds stays)\n");
+    } else if (line.front() == '/') {
+      fmt::print("(commands: /exit, /reset)\n");
+    } else if (const Status answered = conversation.Turn(line); !answered) {
+      std::fflush(stdout);
+      fmt::print(stderr, "kvasir chat: {}\n", answered.error().message);
+      status = terminal ? kExitDone : ExitStatus(answered.error().code);
+    }
+  }
+  fmt::print("\n");
+  return status;
+}
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
+  GenerateRequest request;
+  KV_TRY(ReadSampling(args, request));
+  ExitOnInterrupt();
+  KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
+  GenerateRequest
+      probe;  // a model without a tokenizer or template is refused before the first line
+  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, probe));
+  Conversation conversation(*engine, std::move(request), args.Text("system"));
+  return Talk(conversation);
+}
+
+}  // namespace
+
+Command ChatCommand() {
+  return {"chat", "a chat in the terminal; after each turn one line says what came from the cache",
+          "chat --system \"You are Kvasir, a small assistant that remembers.\"",
+          Join({{{"system", "TEXT", "the system message"}},
+                SamplingFlags(),
+                CommonFlags(),
+                CacheFlags()}),
+          Run};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,85 @@
+#include "cli/command.h"
+
+#include <fmt/format.h>
+
+namespace kvasir::cli {
+namespace {
+
+constexpr size_t kWidth = 100;
+constexpr size_t kColumn = 26;
+
+// `text` broken at spaces, each line but the first indented by `indent`.
+std::string Wrap(std::string_view text, size_t indent) {
+  std::string out;
+  size_t column = indent;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    if (column > indent && column + 1 + space > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(0, space);
+    column += space;
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return out;
+}
+
+std::string FlagLine(const Flag& flag) {
+  std::string left = "  " + Dashed(flag.name) + (flag.value.empty() ? "" : " " + flag.value);
+  left += left.size() + 2 > kColumn ? "\n" + std::string(kColumn, ' ')
+                                    : std::string(kColumn - left.size(), ' ');
+  return left + Wrap(flag.help, kColumn) + "\n";
+}
+
+}  // namespace
+
+int ExitStatus(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument:
+    case Code::kNotFound:
+    case Code::kCorruption:  // of a file that the user named: a cache fault never gets here
+    case Code::kUnsupported:
+      return kExitWrongInput;
+    case Code::kCancelled:
+      return kExitInterrupted;
+    case Code::kExhausted:
+    case Code::kIoError:
+    case Code::kDeadlineExceeded:
+    case Code::kUnavailable:
+    case Code::kPermissionDenied:
+      return kExitFailed;
+  }
+  return kExitFailed;
+}
+
+std::string HelpOf(const Command& command) {
+  std::string help = fmt::format("kvasir {}: {}\n\nExample:\n  kvasir {}\n\nFlags:\n", command.name,
+                                 Wrap(command.purpose, 0), command.example);
+  for (const Flag& flag : command.flags) {
+    if (flag.absent_part.empty()) help += FlagLine(flag);
+  }
+  return help + FlagLine({"help", "", "this text", FlagKind::kSwitch});
+}
+
+std::string HelpOf(const std::vector<Command>& commands) {
+  std::string help =
+      "kvasir: runs language models over a KV cache that never reads a prompt twice\n\n"
+      "Usage: kvasir COMMAND [FLAGS]\n\nCommands:\n";
+  for (const Command& command : commands) {
+    help += fmt::format("  {:<10}{}\n", command.name, Wrap(command.purpose, 12));
+    help += fmt::format("            kvasir {}\n", command.example);
+  }
+  help +=
+      "\nEvery command takes --model (a Hugging Face folder or a GGUF file; default: the bundled\n"
+      "model), --kv-format, --weights, --threads and --cache-dir; 'kvasir COMMAND --help' lists "
+      "its\n"
+      "flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir info' lists them).\n"
+      "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
+  return help;
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,152 @@
+#include "cli/engine_flags.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/result.h"
+#include "cli/progress.h"
+#include "kvasir/machine.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
+constexpr uint64_t kMaxId = std::numeric_limits<TokenId>::max();
+
+Result<uint32_t> U32(const Args& args, const std::string& name, uint64_t min, uint64_t max,
+                     uint32_t otherwise) {
+  KV_ASSIGN(const uint64_t value, args.Uint(name, min, max, otherwise));
+  return static_cast<uint32_t>(value);
+}
+
+Status CheckTarget() {
+  const char* target = std::getenv("KVASIR_TARGET");
+  if (target == nullptr || *target == '\0') return {};
+  const std::vector<std::string> targets = SupportedTargetNames();
+  if (std::find(targets.begin(), targets.end(), target) != targets.end()) return {};
+  return Fail(Code::kInvalidArgument,
+              "KVASIR_TARGET: '{}' is no target of this CPU; it accepts {} (see 'kvasir info')",
+              target, fmt::join(targets, ", "));
+}
+
+Result<CacheMode> CacheModeOf(const Args& args) {
+  static constexpr std::string_view kModes[] = {"prefix", "sequence", "none"};
+  KV_ASSIGN(const std::string mode, args.OneOf("cache", kModes, "prefix"));
+  if (mode == "sequence") return CacheMode::kSequence;
+  return mode == "none" ? CacheMode::kNone : CacheMode::kPrefix;
+}
+
+}  // namespace
+
+std::vector<Flag> CommonFlags() {
+  return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
+          {"kv-format", "F", "how KV is stored: f32, f16 (default), bf16"},
+          {"weights", "W", "how weights are stored (default: as in the files)"},
+          {"threads", "N", "threads that compute (default: every CPU this process may use)"},
+          {"cache-dir", "DIR", "for digests of weights (default: XDG_CACHE_HOME/kvasir)"}};
+}
+
+std::vector<Flag> CacheFlags() {
+  return {
+      {"kv-memory", "SIZE", "the most the KV cache may take: 2GiB (default), 512MiB, 1G"},
+      {"ctx-size", "N", "longest sequence in tokens (default: what the model was trained for)"},
+      {"parallel", "N", "sequences that run at once (default 8)"},
+      {"cache", "MODE",
+       "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
+       "(no KV: each step computes everything)"},
+      {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}};
+}
+
+std::vector<Flag> SamplingFlags() {
+  return {{"max-tokens", "N", "at most N tokens of answer (default: the room that is left)"},
+          {"temperature", "T", "0 (default): always the likeliest token, so runs repeat"},
+          {"seed", "S", "the same seed gives the same text"},
+          {"top-k", "N", "only the N likeliest tokens (default 0: all)"},
+          {"top-p", "P", "only the likeliest tokens that make up P (default 1)"},
+          {"min-p", "P", "only tokens at least P times as likely as the likeliest (default 0)"},
+          {"repetition-penalty", "X", "over prompt and answer (default 1: none)"},
+          {"presence-penalty", "X", "over the answer (default 0)"},
+          {"frequency-penalty", "X", "over the answer (default 0)"},
+          {"stop", "TEXT", "end before TEXT; may be given several times", FlagKind::kList}};
+}
+
+std::vector<Flag> AbsentFlags() {
+  return {{"disk", "DIR", "", FlagKind::kValue, "the disk tier"},
+          {"disk-cap", "SIZE", "", FlagKind::kValue, "the disk tier"},
+          {"seal", "aes|none", "", FlagKind::kValue, "the disk tier"}};
+}
+
+std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
+  std::vector<Flag> all;
+  for (const std::vector<Flag>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+Result<EngineOptions> EngineOptionsOf(const Args& args) {
+  KV_TRY(CheckTarget());
+  EngineOptions options;
+  if (const auto model = args.Text("model")) {
+    if (model->empty()) {
+      return Fail(Code::kInvalidArgument,
+                  "--model: '' names no model; give a folder or a GGUF file, or leave it out");
+    }
+    options.model = *model;
+  }
+  static constexpr std::string_view kFormats[] = {"f32", "f16", "bf16"};
+  KV_ASSIGN(options.kv_format, args.OneOf("kv-format", kFormats, options.kv_format));
+  options.weights = args.Text("weights").value_or("");
+  options.cache_dir = args.Text("cache-dir").value_or("");
+  KV_ASSIGN(options.threads, U32(args, "threads", 1, 4096, 0));
+  KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
+  KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 0));
+  KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
+  KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 65536, options.block_tokens));
+  if (options.block_tokens % 16 != 0) {
+    return Fail(Code::kInvalidArgument,
+                "--block-tokens: {} is no multiple of 16; the nearest is {}", options.block_tokens,
+                options.block_tokens / 16 * 16);
+  }
+  KV_ASSIGN(options.cache_mode, CacheModeOf(args));
+  return options;
+}
+
+Status ReadSampling(const Args& args, GenerateRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  KV_ASSIGN(sampling.temperature, args.Float("temperature", {0, 100}, 0));
+  KV_ASSIGN(sampling.top_k, U32(args, "top-k", 0, kMaxU32, 0));
+  KV_ASSIGN(sampling.top_p, args.Float("top-p", {0, 1}, 1));
+  KV_ASSIGN(sampling.min_p, args.Float("min-p", {0, 1}, 0));
+  KV_ASSIGN(sampling.repetition_penalty, args.Float("repetition-penalty", {0.01, 100}, 1));
+  KV_ASSIGN(sampling.presence_penalty, args.Float("presence-penalty", {-2, 2}, 0));
+  KV_ASSIGN(sampling.frequency_penalty, args.Float("frequency-penalty", {-2, 2}, 0));
+  if (args.Has("seed")) {
+    KV_ASSIGN(sampling.seed, args.Uint("seed", 0, std::numeric_limits<uint64_t>::max(), 0));
+  }
+  request.stop = args.List("stop");
+  for (const std::string& stop : request.stop) {
+    if (stop.empty()) {
+      return Fail(Code::kInvalidArgument, "--stop: '' would stop at once; leave it out");
+    }
+  }
+  KV_ASSIGN(request.max_tokens, U32(args, "max-tokens", 0, kMaxU32, request.max_tokens));
+  return {};
+}
+
+Result<std::vector<TokenId>> ParseIds(const std::string& text) {
+  Args args;
+  args.Set("ids", {text});
+  KV_ASSIGN(const std::vector<uint64_t> values, args.UintList("ids", 0, kMaxId, {}));
+  return std::vector<TokenId>(values.begin(), values.end());
+}
+
+Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
+  Progress progress;
+  options.progress = [&progress](const char* phase, double share) {
+    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+  };
+  return Engine::Load(options);
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,34 @@
+// Flags that more than one command takes, and the EngineOptions they make.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cli/args.h"
+#include "kvasir/engine.h"
+
+namespace kvasir::cli {
+
+// --model, --kv-format, --weights, --threads, --cache-dir: of every command.
+std::vector<Flag> CommonFlags();
+// --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
+std::vector<Flag> CacheFlags();
+// --temperature, --top-k, ..., --stop: of commands that generate.
+std::vector<Flag> SamplingFlags();
+// Flags of parts that are not there yet; each is refused with the part's name.
+std::vector<Flag> AbsentFlags();
+
+std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
+
+// Reads the flags above as far as they were given; KVASIR_TARGET is checked here too.
+Result<EngineOptions> EngineOptionsOf(const Args& args);
+// The sampling of a request, its stop strings and max_tokens. Temperature 0 unless given: a command
+// line that is run again says the same again.
+Status ReadSampling(const Args& args, GenerateRequest& request);
+// Comma-separated ids, in order, as given.
+Result<std::vector<TokenId>> ParseIds(const std::string& text);
+
+// Engine::Load with progress on a terminal, after more than a second.
+Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,127 @@
+#include "cli/generation.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir::cli {
+namespace {
+
+// Events from the engine's thread to this one. Thread-safe.
+class EventQueue {
+ public:
+  void Push(const Event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    changed_.notify_one();
+  }
+  // Waits a little for events: a signal handler cannot notify, so the caller polls.
+  std::deque<Event> Take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !events_.empty(); });
+    return std::exchange(events_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+};
+
+Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
+  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
+  return Fail(Code::kUnsupported,
+              "{} has no tokenizer.json, so text cannot be read; put one beside it or give --ids",
+              engine.card().path);
+}
+
+// How many tokens the first `end` bytes of a rendered chat have.
+Result<uint32_t> TokensBefore(const Tokenizer& tokenizer, const RenderedChat& chat, size_t end) {
+  EncodeOptions options{.add_special = false};
+  for (const auto& [begin, literal_end] : chat.literal) {
+    if (begin < end) options.literal.emplace_back(begin, std::min(literal_end, end));
+  }
+  KV_ASSIGN(const auto ids, tokenizer.Encode(std::string_view(chat.text).substr(0, end), options));
+  return static_cast<uint32_t>(ids.size());
+}
+
+}  // namespace
+
+Result<Outcome> RunRequest(Engine& engine, GenerateRequest request,
+                           const std::function<void(std::string_view)>& on_text) {
+  const size_t prompt_tokens = request.prompt.size();
+  const uint64_t start_ns = MonotonicNs();
+  const uint64_t rows_before = engine.Stats().prefill_rows;
+  const InterruptScope interrupt;
+  Progress progress;
+  EventQueue events;
+  KV_ASSIGN(const RequestId id,
+            engine.Submit(std::move(request), [&](const Event& event) { events.Push(event); }));
+  Outcome outcome;
+  bool cancelled = false;
+  for (bool last = false; !last;) {
+    if (interrupt.interrupted() && !cancelled) {
+      cancelled = true;
+      engine.Cancel(id);
+    }
+    if (outcome.tokens.empty()) {
+      progress.Show(fmt::format("reading the prompt: {} of {} tokens",
+                                engine.Stats().prefill_rows - rows_before, prompt_tokens));
+    }
+    std::optional<Error> error;
+    for (const Event& event : events.Take()) {
+      for (const GeneratedToken& token : event.tokens) outcome.tokens.push_back(token.id);
+      if (!outcome.tokens.empty()) progress.Clear();
+      outcome.text += event.text;
+      if (!event.text.empty()) on_text(event.text);
+      if (event.finish_reason != FinishReason::kNone) outcome.finish_reason = event.finish_reason;
+      if (event.error) error = event.error;
+      if (event.last) outcome.receipt = event.receipt;
+      last |= event.last;
+    }
+    if (last && error) return tl::unexpected(std::move(*error));
+  }
+  outcome.total_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
+  return outcome;
+}
+
+Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text) {
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  return tokenizer->Encode(text);
+}
+
+Status EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
+                  GenerateRequest& request) {
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  if (engine.chat_template() == nullptr) {
+    return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
+                engine.card().path);
+  }
+  nlohmann::json json = nlohmann::json::array();
+  for (const ChatMessage& message : messages) {
+    json.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
+                                  .eos_token = tokenizer->eos_text()};
+  KV_ASSIGN(const RenderedChat chat,
+            engine.chat_template()->Render(json, nullptr, nullptr, options));
+  // The template writes BOS itself.
+  KV_ASSIGN(request.prompt,
+            tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal}));
+  for (const size_t end : chat.message_end) {
+    KV_ASSIGN(const uint32_t tokens, TokensBefore(*tokenizer, chat, end));
+    request.message_ends.push_back(tokens);
+  }
+  return {};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,61 @@
+// kvasir info: what this binary and this machine are.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "cli/build_info.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "kvasir/machine.h"
+#include "plan/plan_json.h"
+
+namespace kvasir::cli {
+namespace {
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
+  const char* forced = std::getenv("KVASIR_TARGET");
+  const bool is_forced = forced != nullptr && *forced != '\0';
+  const std::string target = is_forced ? forced : BestTargetName();
+  const std::vector<std::string> targets = SupportedTargetNames();
+  const uint32_t threads = options.threads != 0 ? options.threads : UsableCpus();
+  if (args.Has("json")) {
+    const nlohmann::json json = {
+        {"version", kVersion},
+        {"build", {{"commit", kCommit}, {"compiler", kCompiler}, {"type", kBuildType}}},
+        {"numerics", "portable-1"},
+        {"target", target},
+        {"targets", targets},
+        {"threads", threads},
+        {"model", options.model.empty() ? "bundled" : options.model},
+        {"ctx_size", plan.ctx_size},
+        {"kv_format", plan.kv_format},
+        {"weights_bytes", plan.weights_bytes}};
+    fmt::print("{}\n", json.dump(2));
+    return kExitDone;
+  }
+  fmt::print("kvasir    {} (commit {}, {}, {})\n", kVersion, kCommit, kCompiler, kBuildType);
+  fmt::print("numerics  portable-1\n");
+  fmt::print("target    {}{}\n", target, is_forced ? " (KVASIR_TARGET)" : "");
+  fmt::print("targets   {} (values of KVASIR_TARGET on this CPU; all compute the same bits)\n",
+             fmt::join(targets, " "));
+  fmt::print("threads   {}\n", threads);
+  fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n",
+             options.model.empty() ? "bundled" : options.model, plan.ctx_size,
+             FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token), plan.kv_format);
+  return kExitDone;
+}
+
+}  // namespace
+
+Command InfoCommand() {
+  return {"info", "version, build, numerics, and the instruction sets that this CPU offers",
+          "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, CommonFlags()}),
+          Run};
+}
+
+}  // namespace kvasir::cli

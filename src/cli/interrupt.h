@@ -1,0 +1,21 @@
+// Ctrl-C: ends the process with status 130, or, inside an InterruptScope, asks the work to stop.
+#pragma once
+
+namespace kvasir::cli {
+
+// Outside of scopes Ctrl-C exits at once, whatever runs (a model that loads, say). Not for `serve`,
+// whose server owns the signal.
+void ExitOnInterrupt();
+
+// While it lives the first Ctrl-C only sets a flag and ends a read() that waits (EINTR); the second
+// exits. One at a time.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+  bool interrupted() const;
+};
+
+}  // namespace kvasir::cli

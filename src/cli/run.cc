@@ -1,0 +1,126 @@
+// kvasir run: one generation.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/generation.h"
+#include "cli/interrupt.h"
+#include "observe/receipt_json.h"
+
+namespace kvasir::cli {
+namespace {
+
+// Where the prompt comes from: exactly one of --prompt and --ids.
+Status CheckSource(const Args& args) {
+  if (args.Has("prompt") == args.Has("ids")) {
+    return Fail(Code::kInvalidArgument, "give {} --prompt TEXT {} --ids 1,2,3",
+                args.Has("prompt") ? "only one of" : "either", args.Has("prompt") ? "and" : "or");
+  }
+  if (args.Has("chat") && args.Has("ids")) {
+    return Fail(Code::kInvalidArgument,
+                "--chat: a chat template takes text, not --ids; give --prompt TEXT");
+  }
+  return {};
+}
+
+Status ReadPrompt(const Args& args, const Engine& engine, GenerateRequest& request) {
+  if (args.Has("ids")) {
+    KV_ASSIGN(request.prompt, ParseIds(*args.Text("ids")));
+    return {};
+  }
+  const std::string text = *args.Text("prompt");
+  if (args.Has("chat")) return EncodeChat(engine, {{"user", text}}, request);
+  KV_ASSIGN(request.prompt, EncodePrompt(engine, text));
+  if (request.prompt.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--prompt: '{}' has no tokens and this model has no BOS; give some text", text);
+  }
+  return {};
+}
+
+// --ignore-eos promises exactly N ids, so N must fit.
+Status CheckRoom(const Args& args, const Engine& engine, const GenerateRequest& request) {
+  if (!args.Has("ignore-eos") || !args.Has("max-tokens")) return {};
+  const uint64_t wanted = request.prompt.size() + uint64_t{request.max_tokens};
+  const uint32_t ctx_size = engine.card().ctx_size;
+  if (wanted <= ctx_size) return {};
+  return Fail(Code::kInvalidArgument,
+              "--max-tokens: a prompt of {} tokens and {} more with --ignore-eos are {}, and the "
+              "context is {}; ask for at most {} or raise --ctx-size",
+              request.prompt.size(), request.max_tokens, wanted, ctx_size,
+              ctx_size - std::min<uint64_t>(ctx_size, request.prompt.size()));
+}
+
+double PerSecond(double count, double ms) { return ms > 0 ? count * 1000 / ms : 0; }
+
+nlohmann::json TimingsJson(const Outcome& outcome, double load_ms) {
+  const Receipt& receipt = outcome.receipt;
+  const double prefill_ms = std::max(0.0, receipt.ttft_ms - receipt.queue_ms);
+  return {{"load_ms", load_ms},
+          {"queue_ms", receipt.queue_ms},
+          {"prefill_ms", prefill_ms},
+          {"decode_ms", std::max(0.0, outcome.total_ms - receipt.ttft_ms)},
+          {"total_ms", outcome.total_ms},
+          {"prefill_tok_s", PerSecond(receipt.computed, prefill_ms)},
+          {"decode_tok_s", PerSecond(1, receipt.tpot_ms)}};
+}
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
+  GenerateRequest request;
+  KV_TRY(CheckSource(args));
+  KV_TRY(ReadSampling(args, request));
+  request.ignore_eos = args.Has("ignore-eos");
+  if (args.Has("ids")) KV_TRY(ParseIds(*args.Text("ids")));  // before the model loads
+
+  ExitOnInterrupt();
+  const uint64_t start_ns = MonotonicNs();
+  KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
+  const double load_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
+  KV_TRY(ReadPrompt(args, *engine, request));
+  KV_TRY(CheckRoom(args, *engine, request));
+
+  const bool json = args.Has("json");
+  KV_ASSIGN(const Outcome outcome, RunRequest(*engine, request, [json](std::string_view piece) {
+              if (json) return;
+              std::fwrite(piece.data(), 1, piece.size(), stdout);
+              std::fflush(stdout);
+            }));
+  if (json) {
+    const nlohmann::json object = {{"text", outcome.text},
+                                   {"tokens", outcome.tokens},
+                                   {"finish_reason", ToString(outcome.finish_reason)},
+                                   {"receipt", ReceiptJson(outcome.receipt)},
+                                   {"timings", TimingsJson(outcome, load_ms)}};
+    fmt::print("{}\n", object.dump());
+  } else {
+    fmt::print("\n");
+  }
+  return outcome.finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
+}
+
+}  // namespace
+
+Command RunCommand() {
+  return {"run", "one generation, printed as it comes",
+          "run --chat --prompt \"My name is Mira. What is my name?\"",
+          Join({{{"prompt", "TEXT", "raw text; special tokens in it are parsed"},
+                 {"ids", "1,2,3", "token ids, as given: no BOS is added"},
+                 {"chat", "", "TEXT is a user's message: the chat template is applied",
+                  FlagKind::kSwitch},
+                 {"ignore-eos", "", "go on after the end token: exactly --max-tokens ids",
+                  FlagKind::kSwitch},
+                 {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
+                  FlagKind::kSwitch}},
+                SamplingFlags(),
+                CommonFlags(),
+                CacheFlags()}),
+          Run};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,79 @@
+// kvasir serve: the server.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/result.h"
+#include "cli/build_info.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/interrupt.h"
+#include "server/server.h"
+
+namespace kvasir::cli {
+namespace {
+
+std::vector<Flag> ServeFlags() {
+  return Join(
+      {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
+        {"port", "N", "default 8080; 0: the system chooses one"},
+        {"alias", "NAME", "another name of the model; may be given several times", FlagKind::kList},
+        {"api-key", "KEY",
+         "asks for this credential; may be given several times. Keys share no cache",
+         FlagKind::kList},
+        {"chat-template-file", "F", "a Jinja template instead of the model's own"},
+        {"cors-origin", "ORIGIN",
+         "a page that browsers may call from, or *; may be given several times", FlagKind::kList},
+        {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
+       CommonFlags(),
+       CacheFlags(),
+       AbsentFlags()});
+}
+
+Result<std::string> ReadTemplate(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return Fail(Code::kNotFound, "--chat-template-file: cannot read '{}'; give a Jinja file", path);
+  }
+  return text.str();
+}
+
+Result<ServerOptions> ServerOptionsOf(const Args& args) {
+  ServerOptions options;
+  options.host = args.Text("host").value_or(options.host);
+  KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
+  options.port = static_cast<uint16_t>(port);
+  options.aliases = args.List("alias");
+  options.api_keys = args.List("api-key");
+  for (const std::string& key : options.api_keys) {
+    if (key.empty()) return Fail(Code::kInvalidArgument, "--api-key: '' is no key; leave it out");
+  }
+  options.cors_origins = args.List("cors-origin");
+  if (const auto path = args.Text("chat-template-file")) {
+    KV_ASSIGN(options.chat_template, ReadTemplate(*path));
+  }
+  options.version = kVersion;
+  return options;
+}
+
+Result<int> Run(const Args& given) {
+  Args args = given;
+  if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
+  KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
+  KV_ASSIGN(const ServerOptions options, ServerOptionsOf(args));
+  ExitOnInterrupt();  // while the model loads; then the server owns the signal
+  KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
+  KV_TRY(RunServer(options, *engine));
+  return kExitDone;
+}
+
+}  // namespace
+
+Command ServeCommand() {
+  return {"serve", "an OpenAI-compatible server on http://127.0.0.1:8080",
+          "serve --model ./my-model --kv-memory 4GiB", ServeFlags(), Run};
+}
+
+}  // namespace kvasir::cli
