@@ -68,16 +68,7 @@ class Conversation {
   // Prints the answer to `text` and keeps both; a turn that failed is not kept.
   Status Turn(const std::string& text) {
     messages_.push_back({"user", text});
-    GenerateRequest request = request_;
-    Result<Outcome> outcome = tl::unexpected(Error{});
-    if (const Status encoded = EncodeChat(engine_, messages_, request); !encoded) {
-      outcome = tl::unexpected(encoded.error());
-    } else {
-      outcome = RunRequest(engine_, std::move(request), [](std::string_view piece) {
-        std::fwrite(piece.data(), 1, piece.size(), stdout);
-        std::fflush(stdout);
-      });
-    }
+    const Result<Outcome> outcome = Answer();
     if (!outcome) {
       messages_.pop_back();
       return tl::unexpected(outcome.error());
@@ -89,6 +80,15 @@ class Conversation {
   }
 
  private:
+  Result<Outcome> Answer() {
+    GenerateRequest request = request_;
+    KV_ASSIGN(request.prompt, EncodeChat(engine_, messages_));
+    return RunRequest(engine_, std::move(request), [](std::string_view piece) {
+      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      std::fflush(stdout);
+    });
+  }
+
   Engine& engine_;
   const GenerateRequest request_;
   const std::optional<std::string> system_;

@@ -44,16 +44,6 @@ Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
               engine.card().path);
 }
 
-// How many tokens the first `end` bytes of a rendered chat have.
-Result<uint32_t> TokensBefore(const Tokenizer& tokenizer, const RenderedChat& chat, size_t end) {
-  EncodeOptions options{.add_special = false};
-  for (const auto& [begin, literal_end] : chat.literal) {
-    if (begin < end) options.literal.emplace_back(begin, std::min(literal_end, end));
-  }
-  KV_ASSIGN(const auto ids, tokenizer.Encode(std::string_view(chat.text).substr(0, end), options));
-  return static_cast<uint32_t>(ids.size());
-}
-
 }  // namespace
 
 Result<Outcome> RunRequest(Engine& engine, GenerateRequest request,
@@ -99,8 +89,8 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
   return tokenizer->Encode(text);
 }
 
-Status EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
-                  GenerateRequest& request) {
+Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
+                                        const std::vector<ChatMessage>& messages) {
   KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
   if (engine.chat_template() == nullptr) {
     return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
@@ -115,13 +105,7 @@ Status EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages
   KV_ASSIGN(const RenderedChat chat,
             engine.chat_template()->Render(json, nullptr, nullptr, options));
   // The template writes BOS itself.
-  KV_ASSIGN(request.prompt,
-            tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal}));
-  for (const size_t end : chat.message_end) {
-    KV_ASSIGN(const uint32_t tokens, TokensBefore(*tokenizer, chat, end));
-    request.message_ends.push_back(tokens);
-  }
-  return {};
+  return tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal});
 }
 
 }  // namespace kvasir::cli

@@ -30,9 +30,9 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
 struct ChatMessage {
   std::string role, content;
 };
-// The prompt of a conversation by the model's chat template: ids, and where each message ends. The
-// text of a message never becomes a special token.
-Status EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
-                  GenerateRequest& request);
+// The prompt of a conversation by the model's chat template. The text of a message never becomes a
+// special token.
+Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
+                                        const std::vector<ChatMessage>& messages);
 
 }  // namespace kvasir::cli

@@ -31,7 +31,7 @@ Result<int> Run(const Args& args) {
         {"target", target},
         {"targets", targets},
         {"threads", threads},
-        {"model", options.model.empty() ? "bundled" : options.model},
+        {"model", options.model.empty() ? "default" : options.model},
         {"ctx_size", plan.ctx_size},
         {"kv_format", plan.kv_format},
         {"weights_bytes", plan.weights_bytes}};
@@ -45,7 +45,7 @@ Result<int> Run(const Args& args) {
              fmt::join(targets, " "));
   fmt::print("threads   {}\n", threads);
   fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n",
-             options.model.empty() ? "bundled" : options.model, plan.ctx_size,
+             options.model.empty() ? "default" : options.model, plan.ctx_size,
              FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token), plan.kv_format);
   return kExitDone;
 }

@@ -34,8 +34,8 @@ Status ReadPrompt(const Args& args, const Engine& engine, GenerateRequest& reque
     return {};
   }
   const std::string text = *args.Text("prompt");
-  if (args.Has("chat")) return EncodeChat(engine, {{"user", text}}, request);
-  KV_ASSIGN(request.prompt, EncodePrompt(engine, text));
+  KV_ASSIGN(request.prompt,
+            args.Has("chat") ? EncodeChat(engine, {{"user", text}}) : EncodePrompt(engine, text));
   if (request.prompt.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--prompt: '{}' has no tokens and this model has no BOS; give some text", text);

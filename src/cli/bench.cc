@@ -1,0 +1,152 @@
+// kvasir bench: prefill and decode speed at a depth, and their share of this machine's limits.
+#include "kvasir/bench.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "cli/build_info.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr uint32_t kSharePromptTokens = 1024;
+constexpr uint64_t kMaxTokens = uint64_t{1} << 24;
+
+const char* NameOf(BenchTest test) { return test == BenchTest::kPrefill ? "prefill" : "decode"; }
+
+Result<std::vector<uint32_t>> Counts(const Args& args, const std::string& name,
+                                     std::vector<uint64_t> otherwise) {
+  KV_ASSIGN(const auto values, args.UintList(name, 0, kMaxTokens, std::move(otherwise)));
+  return std::vector<uint32_t>(values.begin(), values.end());
+}
+
+Result<BenchOptions> ReadOptions(const Args& args) {
+  BenchOptions options;
+  KV_ASSIGN(options.engine, EngineOptionsOf(args));
+  if (args.Has("shape") && args.Has("model")) {
+    return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
+  }
+  options.engine.shape = args.Text("shape").value_or("");
+  KV_ASSIGN(options.prefill_tokens, Counts(args, "p", {512}));
+  if (options.prefill_tokens == std::vector<uint32_t>{0}) options.prefill_tokens.clear();
+  for (const uint32_t tokens : options.prefill_tokens) {
+    if (tokens == 0) {
+      return Fail(Code::kInvalidArgument, "-p: 0 skips prefill and stands alone: -p 0");
+    }
+  }
+  KV_ASSIGN(const uint64_t decode, args.Uint("n", 0, kMaxTokens, 64));
+  options.decode_tokens = static_cast<uint32_t>(decode);
+  KV_ASSIGN(options.depths, Counts(args, "d", {0}));
+  KV_ASSIGN(const uint64_t repeats, args.Uint("repeats", 1, 1000, options.repeats));
+  options.repeats = static_cast<uint32_t>(repeats);
+  return options;
+}
+
+void PrintJson(const BenchReport& report, const std::optional<CacheShare>& cache) {
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const BenchResult& result : report.results) {
+    results.push_back({{"test", NameOf(result.test)},
+                       {"tokens", result.tokens},
+                       {"depth", result.depth},
+                       {"weights", report.weights},
+                       {"kv_format", report.kv_format},
+                       {"tok_s", result.tok_s},
+                       {"tok_s_min", result.tok_s_min},
+                       {"tok_s_max", result.tok_s_max},
+                       {"bytes_per_token", result.bytes_per_token}});
+  }
+  nlohmann::ordered_json json = {{"results", results},
+                                 {"limits",
+                                  {{"read_bandwidth_gb_s", report.limits.read_bytes_per_s / 1e9},
+                                   {"f32_gflops", report.limits.f32_flops_per_s / 1e9},
+                                   {"threads", report.limits.threads}}},
+                                 {"model", report.model},
+                                 {"parameters", report.parameters},
+                                 {"target", report.target},
+                                 {"commit", kCommit}};
+  if (cache) {
+    json["cache"] = {{"prompt_tokens", cache->prompt_tokens},
+                     {"step_ms", cache->step_ms},
+                     {"cache_us", cache->cache_us},
+                     {"share", cache->share()}};
+  }
+  fmt::print("{}\n", json.dump(2));
+}
+
+void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cache) {
+  const MachineLimits& limits = report.limits;
+  fmt::print("{}: {:.1f} million parameters, weights {}, KV {}, target {}, {} threads\n",
+             report.model, static_cast<double>(report.parameters) / 1e6, report.weights,
+             report.kv_format, report.target, limits.threads);
+  fmt::print("limits of this machine: {:.1f} GB/s read, {:.0f} GFLOP/s in f32\n\n",
+             limits.read_bytes_per_s / 1e9, limits.f32_flops_per_s / 1e9);
+  fmt::print("{:<8} {:>7} {:>8} {:>12} {:>23}   {}\n", "test", "tokens", "depth", "tok/s",
+             "min .. max", "of the limit");
+  for (const BenchResult& result : report.results) {
+    // Decode reads the weights for each token; prefill reads them once for many and computes.
+    const double read = result.tok_s * static_cast<double>(result.bytes_per_token);
+    const double compute = result.tok_s * result.flops_per_token;
+    const std::string share =
+        result.test == BenchTest::kDecode
+            ? fmt::format("{:.0f}% of read bandwidth", 100 * read / limits.read_bytes_per_s)
+            : fmt::format("{:.0f}% of f32 compute", 100 * compute / limits.f32_flops_per_s);
+    fmt::print("{:<8} {:>7} {:>8} {:>12.1f} {:>10.1f} .. {:>8.1f}   {}\n", NameOf(result.test),
+               result.tokens, result.depth, result.tok_s, result.tok_s_min, result.tok_s_max,
+               share);
+  }
+  if (!cache) return;
+  fmt::print(
+      "\ncache    {} tokens, nothing to reuse: {:.1f} us of {:.1f} ms inside Match, Extend, "
+      "Commit: {:.3f}% (target < 0.5%)\n",
+      cache->prompt_tokens, cache->cache_us, cache->step_ms, 100 * cache->share());
+}
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(BenchOptions options, ReadOptions(args));
+  ExitOnInterrupt();
+  Progress progress;
+  options.progress = [&](const std::string& what) { progress.Show(what); };
+  options.engine.progress = [&](const char* phase, double share) {
+    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+  };
+  KV_ASSIGN(const BenchReport report, RunBench(options));
+  std::optional<CacheShare> cache;
+  if (!options.prefill_tokens.empty()) {
+    KV_ASSIGN(cache, MeasureCacheShare(options, kSharePromptTokens));
+  }
+  progress.Clear();
+  if (args.Has("json")) {
+    PrintJson(report, cache);
+  } else {
+    PrintTable(report, cache);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+Command BenchCommand() {
+  return {
+      "bench", "prefill and decode speed at a depth, and their share of this machine's limits",
+      "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
+      Join({{{"shape", "S",
+              "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m (with "
+              "--weights f32, f16 or bf16, the default)"},
+             {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
+             {"n", "N", "decode N tokens (default 64; 0 skips decode)"},
+             {"d", "N,...",
+              "after this many tokens, whose KV is generated, not computed (default 0)"},
+             {"repeats", "N", "at least N times each; the median counts (default 5)"},
+             {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
+             {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
+            CommonFlags()}),
+      Run};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,141 @@
+#include "kvasir/machine.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "simd/target.h"
+
+namespace kvasir {
+namespace {
+
+// More than the last-level cache of today's machines, and a piece of it for one claim.
+constexpr uint64_t kReadBytes = uint64_t{512} << 20;
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint32_t kFlopItems = 16;  // per thread
+constexpr uint32_t kFlopRounds = 50'000;
+constexpr uint32_t kPasses = 5;  // the best counts: neighbours only ever slow one down
+// Sums in flight: two units for fused multiply-adds with four cycles of latency are full with
+// eight.
+constexpr uint32_t kChains = 10;
+
+// An item of work for the floating-point units: how many operations it is, and the code.
+struct FlopKernel {
+  uint32_t lanes;
+  float (*run)(float seed);
+  double flops() const { return 2.0 * kFlopRounds * kChains * lanes; }
+};
+
+#if defined(__x86_64__)
+float Fma256(float seed) {
+  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
+  __m256 sums[kChains];
+  for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm256_set1_ps(seed * static_cast<float>(k));
+  for (uint32_t i = 0; i < kFlopRounds; ++i) {
+    for (__m256& sum : sums) sum = _mm256_fmadd_ps(sum, factor, term);
+  }
+  for (uint32_t k = 1; k < kChains; ++k) sums[0] = _mm256_add_ps(sums[0], sums[k]);
+  return _mm256_cvtss_f32(sums[0]);
+}
+
+__attribute__((target("avx512f"))) float Fma512(float seed) {
+  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);
+  __m512 sums[kChains];
+  for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm512_set1_ps(seed * static_cast<float>(k));
+  for (uint32_t i = 0; i < kFlopRounds; ++i) {
+    for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, factor, term);
+  }
+  for (uint32_t k = 1; k < kChains; ++k) sums[0] = _mm512_add_ps(sums[0], sums[k]);
+  return _mm512_cvtss_f32(sums[0]);
+}
+
+FlopKernel BestFlopKernel() {
+  if (BestTarget() == Target::kAvx512) return {16, Fma512};
+  return {8, Fma256};
+}
+#else
+float FmaScalar(float seed) {
+  float sums[kChains];
+  for (uint32_t k = 0; k < kChains; ++k) sums[k] = seed * static_cast<float>(k);
+  for (uint32_t i = 0; i < kFlopRounds; ++i) {
+    for (float& sum : sums) sum = std::fma(sum, 0.999f, 0.001f);
+  }
+  for (uint32_t k = 1; k < kChains; ++k) sums[0] += sums[k];
+  return sums[0];
+}
+
+FlopKernel BestFlopKernel() { return {1, FmaScalar}; }
+#endif
+
+uint64_t SumOf(const uint64_t* words, uint64_t count) {
+  uint64_t sums[16] = {};
+  for (uint64_t i = 0; i < count; i += 16) {
+    for (uint64_t k = 0; k < 16; ++k) sums[k] += words[i + k];
+  }
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total += sum;
+  return total;
+}
+
+// Runs fn(item, thread) for all items kPasses times; the shortest pass, in seconds.
+template <typename Fn>
+double BestSeconds(ThreadPool& pool, uint32_t items, Fn fn) {
+  double best_s = 1e9;
+  for (uint32_t pass = 0; pass < kPasses; ++pass) {
+    const uint64_t start_ns = MonotonicNs();
+    pool.Run(items, fn);
+    best_s = std::min(best_s, static_cast<double>(MonotonicNs() - start_ns) / 1e9);
+  }
+  return best_s;
+}
+
+}  // namespace
+
+std::vector<std::string> SupportedTargetNames() {
+  std::vector<std::string> names;
+  for (const Target target : SupportedTargets()) names.emplace_back(NameOf(target));
+  return names;
+}
+
+std::string BestTargetName() { return std::string(NameOf(BestTarget())); }
+
+uint32_t UsableCpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cpus)));
+}
+
+MachineLimits MeasureLimits(uint32_t threads) {
+  MachineLimits limits;
+  limits.threads = threads == 0 ? UsableCpus() : threads;
+  ThreadPool pool(limits.threads, EnterComputeThread);
+  // Results go where the compiler cannot drop the work that made them; a line for each thread.
+  std::vector<uint64_t> sink(limits.threads * 8);
+
+  const FlopKernel kernel = BestFlopKernel();
+  const uint32_t flop_items = kFlopItems * limits.threads;
+  const double flop_s = BestSeconds(pool, flop_items, [&](uint32_t item, uint32_t thread) {
+    sink[thread * 8] += static_cast<uint64_t>(kernel.run(static_cast<float>(item)));
+  });
+  limits.f32_flops_per_s = kernel.flops() * flop_items / flop_s;
+
+  const std::vector<uint64_t> words(kReadBytes / 8, 1);
+  const uint32_t pieces = kReadBytes / kPieceBytes;
+  const double read_s = BestSeconds(pool, pieces, [&](uint32_t item, uint32_t thread) {
+    sink[thread * 8] += SumOf(words.data() + item * (kPieceBytes / 8), kPieceBytes / 8);
+  });
+  limits.read_bytes_per_s = static_cast<double>(kReadBytes) / read_s;
+  volatile uint64_t result = 0;
+  for (const uint64_t value : sink) result = result + value;
+  return limits;
+}
+
+}  // namespace kvasir

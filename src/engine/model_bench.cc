@@ -1,0 +1,265 @@
+// Measures a Runner: the model's own speed, with no scheduler, cache or sampler around it.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "block/block_pool.h"
+#include "block/block_table.h"
+#include "engine/assembly.h"
+#include "kvasir/bench.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kSeed = 20240917;
+constexpr double kMinSeconds = 0.3;   // of the repeats of one test
+constexpr double kMaxSeconds = 30.0;  // after it no repeat is begun
+
+// Numbers in [0.125, 0.25) with random signs and mantissas, as `format` stores them.
+void FillRandom(KvFormat format, uint64_t count, Random& random, std::byte* out) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t bits = random.Bits();
+    if (format == KvFormat::kF32) {
+      const uint32_t value = 0x3e000000u | static_cast<uint32_t>(bits & 0x807fffffu);
+      std::memcpy(out + i * 4, &value, 4);
+    } else {
+      const bool f16 = format == KvFormat::kF16;
+      const auto value =
+          static_cast<uint16_t>((f16 ? 0x3000u : 0x3e00u) | (bits & (f16 ? 0x83ffu : 0x807fu)));
+      std::memcpy(out + i * 2, &value, 2);
+    }
+  }
+}
+
+// A block's bytes: random numbers where tokens are, zero where value_stride pads.
+std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
+  const BlockShape& shape = layout.shape();
+  std::vector<std::byte> block(layout.block_bytes());
+  Random random(kSeed);
+  for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+    FillRandom(shape.k_format[layer],
+               uint64_t{shape.kv_heads} * shape.block_tokens * shape.head_dim, random,
+               block.data() + layout.key_offset(layer));
+    const uint64_t row_bytes = KvBytes(shape.v_format[layer], layout.value_stride());
+    for (uint32_t row = 0; row < shape.kv_heads * shape.block_tokens; ++row) {
+      FillRandom(shape.v_format[layer], shape.head_dim, random,
+                 block.data() + layout.value_offset(layer) + row * row_bytes);
+    }
+  }
+  return block;
+}
+
+struct Speed {
+  double median, min, max;
+};
+
+// Tokens per second of `run`, which computes `tokens` tokens.
+template <typename Run>
+Result<Speed> Measure(uint32_t tokens, uint32_t repeats, Run run) {
+  std::vector<double> tok_s;
+  double total_s = 0;
+  while (total_s < kMaxSeconds && (tok_s.size() < repeats || total_s < kMinSeconds)) {
+    const uint64_t start_ns = MonotonicNs();
+    KV_TRY(run());
+    const double seconds = static_cast<double>(MonotonicNs() - start_ns) / 1e9;
+    total_s += seconds;
+    tok_s.push_back(tokens / seconds);
+  }
+  std::sort(tok_s.begin(), tok_s.end());
+  return Speed{tok_s[tok_s.size() / 2], tok_s.front(), tok_s.back()};
+}
+
+// Multiply-adds of one row, counted as two: all matrices but the output head, and the head.
+struct RowFlops {
+  double body = 0, head = 0, attention_per_token = 0;
+};
+
+RowFlops FlopsOf(const ImportedModel& model) {
+  const ModelConfig& config = model.config;
+  RowFlops flops;
+  for (const LayerSource& layer : model.layers) {
+    for (const MatrixSource* m :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      flops.body += 2.0 * static_cast<double>(m->view.num_elements());
+    }
+  }
+  flops.head = 2.0 * config.vocab_size * config.hidden_size;
+  flops.attention_per_token = 4.0 * config.num_layers * config.num_heads * config.head_dim;
+  return flops;
+}
+
+// One sequence whose blocks are all there. One thread.
+class ModelBench {
+ public:
+  static Result<ModelBench> Create(const BenchOptions& options, uint32_t max_tokens);
+
+  // Tokens [depth, depth + tokens) as a prompt: steps of the most rows; logits of the last row.
+  Status Prefill(uint32_t depth, uint32_t tokens) {
+    for (uint32_t done = 0; done < tokens;) {
+      const uint32_t rows = std::min(tokens - done, max_rows_);
+      KV_TRY(Step(depth + done, rows));
+      done += rows;
+      if (done == tokens) Head(rows - 1);
+    }
+    return {};
+  }
+  // The same one by one, logits of each.
+  Status Decode(uint32_t depth, uint32_t tokens) {
+    for (uint32_t i = 0; i < tokens; ++i) {
+      KV_TRY(Step(depth + i, 1));
+      Head(0);
+    }
+    return {};
+  }
+
+  const Runner& runner() const { return *runner_; }
+  uint64_t BytesPerToken(uint32_t depth) const {
+    return runner_->weights_bytes() + depth * pool_->layout().token_bytes();
+  }
+
+ private:
+  Status Step(uint32_t position, uint32_t rows) {
+    const StepSequence sequence{table_.bases(), position, 0, rows};
+    return runner_->Step({&sequence, 1}, std::span(ids_).subspan(position, rows));
+  }
+  void Head(uint32_t row) {
+    const float* hidden = runner_->hidden(row).data();
+    float* logits = logits_.data();
+    runner_->Logits({&hidden, 1}, {&logits, 1});
+  }
+
+  uint32_t max_rows_ = 0;
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<BlockPool> pool_;
+  BlockTable table_;  // after pool_: its pins go first
+  std::vector<TokenId> ids_;
+  std::vector<float> logits_;
+};
+
+Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_tokens) {
+  ModelBench bench;
+  EngineOptions engine = options.engine;
+  engine.ctx_size = 0;
+  KV_ASSIGN(Assembly assembly, Assemble(engine));
+  if (max_tokens > assembly.ctx_size) {
+    return Fail(Code::kInvalidArgument,
+                "-d and -p or -n: {} tokens are more than the model's context of {}", max_tokens,
+                assembly.ctx_size);
+  }
+  assembly.runner.max_positions = max_tokens;
+  bench.max_rows_ = assembly.runner.max_rows;
+  const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));
+  const auto progress = [&](double share) {
+    if (options.progress) options.progress(fmt::format("packing weights: {:.0f}%", share * 100));
+  };
+  KV_ASSIGN(bench.runner_, Runner::Create(std::move(assembly.model), assembly.runner, progress));
+  const auto num_blocks = static_cast<uint32_t>(CeilDiv(max_tokens, assembly.runner.block_tokens));
+  KV_ASSIGN(bench.pool_, BlockPool::Create(layout, num_blocks));
+  bench.table_.Reserve(num_blocks);
+  const std::vector<std::byte> contents = RandomBlock(layout);
+  for (uint32_t i = 0; i < num_blocks; ++i) {
+    BlockRef ref = bench.pool_->Allocate();
+    std::memcpy(ref.mutable_data(), contents.data(), contents.size());
+    bench.table_.Append(std::move(ref));
+  }
+  Random random(kSeed);
+  const uint32_t vocab = bench.runner_->config().vocab_size;
+  for (uint32_t i = 0; i < max_tokens; ++i) {
+    bench.ids_.push_back(static_cast<TokenId>(random.Below(vocab)));
+  }
+  bench.logits_.resize(vocab);
+  return bench;
+}
+
+Result<BenchResult> RunOne(ModelBench& bench, const BenchOptions& options, const RowFlops& flops,
+                           BenchTest test, uint32_t tokens, uint32_t depth) {
+  const bool prefill = test == BenchTest::kPrefill;
+  if (options.progress) {
+    options.progress(
+        fmt::format("{} of {} tokens at depth {}", prefill ? "prefill" : "decode", tokens, depth));
+  }
+  KV_TRY(prefill ? bench.Prefill(depth, std::min(tokens, 64u)) : bench.Decode(depth, 1));  // warm
+  KV_ASSIGN(const Speed speed, Measure(tokens, options.repeats, [&] {
+              return prefill ? bench.Prefill(depth, tokens) : bench.Decode(depth, tokens);
+            }));
+  const double attention = flops.attention_per_token * (depth + tokens / 2.0);
+  const double head = prefill ? flops.head / tokens : flops.head;
+  return BenchResult{test,
+                     tokens,
+                     depth,
+                     speed.median,
+                     speed.min,
+                     speed.max,
+                     bench.BytesPerToken(depth),
+                     flops.body + head + attention};
+}
+
+}  // namespace
+
+Result<BenchReport> RunBench(const BenchOptions& options) {
+  uint32_t longest = options.decode_tokens;
+  for (const uint32_t tokens : options.prefill_tokens) longest = std::max(longest, tokens);
+  if (longest == 0 || options.depths.empty()) {
+    return Fail(Code::kInvalidArgument, "nothing to measure: give -p, -n or both, and a depth");
+  }
+  const uint64_t max_tokens =
+      uint64_t{longest} + *std::max_element(options.depths.begin(), options.depths.end());
+  if (max_tokens > std::numeric_limits<uint32_t>::max()) {
+    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
+  }
+  EnterComputeThread();  // the calling thread computes too
+  BenchReport report;
+  if (options.progress) options.progress("measuring this machine");
+  report.limits = MeasureLimits(options.engine.threads);
+  KV_ASSIGN(ModelBench bench, ModelBench::Create(options, static_cast<uint32_t>(max_tokens)));
+  KV_ASSIGN(const Assembly assembly, Assemble(options.engine));
+  const ModelCard card = CardOf(assembly, {});
+  report.model = card.id;
+  report.weights = card.dtype;
+  report.kv_format = options.engine.kv_format;
+  report.target = NameOf(assembly.runner.target);
+  report.parameters = card.parameters;
+  const RowFlops flops = FlopsOf(bench.runner().source());
+  for (const uint32_t depth : options.depths) {
+    for (const uint32_t tokens : options.prefill_tokens) {
+      KV_ASSIGN(BenchResult result,
+                RunOne(bench, options, flops, BenchTest::kPrefill, tokens, depth));
+      report.results.push_back(result);
+    }
+    if (options.decode_tokens == 0) continue;
+    KV_ASSIGN(BenchResult result,
+              RunOne(bench, options, flops, BenchTest::kDecode, options.decode_tokens, depth));
+    report.results.push_back(result);
+  }
+  return report;
+}
+
+Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
+  if (options.progress) options.progress("measuring the cache's share of a prefill");
+  KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
+  Random random(kSeed);
+  EngineStats before;
+  // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.
+  for (uint32_t prompt = 0; prompt <= options.repeats; ++prompt) {
+    if (prompt == 1) before = engine->Stats();
+    GenerateRequest request;
+    request.max_tokens = 1;
+    request.ignore_eos = true;
+    for (uint32_t i = 0; i < prompt_tokens; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(random.Below(engine->card().vocab_size)));
+    }
+    request.prompt[0] = static_cast<TokenId>(prompt);
+    KV_TRY(Generate(*engine, std::move(request)));
+  }
+  const EngineStats after = engine->Stats();
+  const double prompts = options.repeats;
+  return CacheShare{prompt_tokens,
+                    static_cast<double>(after.step_ns - before.step_ns) / 1e6 / prompts,
+                    static_cast<double>(after.cache_ns - before.cache_ns) / 1e3 / prompts};
+}
+
+}  // namespace kvasir
