@@ -11,6 +11,9 @@ target_include_directories(kvasir_flags INTERFACE
 # Numerics portable-1 depends on these two: no contraction, no fast-math (docs/numerics.md).
 target_compile_options(kvasir_flags INTERFACE
   -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror=return-type -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(kvasir_flags INTERFACE -Wno-restrict)  # GCC bug 105651: false positives
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(kvasir_flags INTERFACE -Wthread-safety)
 endif()

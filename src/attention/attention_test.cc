@@ -46,8 +46,15 @@ struct Kv {
       }
     }
     for (auto& block : memory) blocks.push_back(block.data());
-    view = {blocks.data(), layout.key_offset(0), layout.value_offset(0), format, format,
-            block_tokens,  kv_heads,             head_dim,               layout.value_stride()};
+    view = {blocks.data(),
+            layout.key_offset(0),
+            layout.value_offset(0),
+            format,
+            format,
+            block_tokens,
+            kv_heads,
+            head_dim,
+            layout.value_stride()};
   }
   static BlockShape Shape(uint32_t kv_heads, uint32_t head_dim, uint32_t block_tokens,
                           KvFormat format) {

@@ -1,6 +1,6 @@
-// The lanes of attention/kernels.h, compiled once per target. Query x key has lanes = tokens (K lies
-// transposed in tiles of 16), weights x value has lanes = head dims; only the sum of a span's weights
-// crosses lanes, through one tree. Tokens at or beyond a query's limit are skipped.
+// The lanes of attention/kernels.h, compiled once per target. Query x key has lanes = tokens (K
+// lies transposed in tiles of 16), weights x value has lanes = head dims; only the sum of a span's
+// weights crosses lanes, through one tree. Tokens at or beyond a query's limit are skipped.
 #pragma once
 
 #include "attention/kernels.h"
@@ -137,7 +137,8 @@ KV_INLINE void Accumulate(const Tile& tile, uint32_t dim, uint32_t value_stride,
   }
 }
 
-// All runs of a tile for exactly kN queries; several runs at once where few queries leave registers.
+// All runs of a tile for exactly kN queries; several runs at once where few queries leave
+// registers.
 template <class K, int kN>
 void TileScores(const Tile& tile, const float* const* q, uint32_t head_dim,
                 float (*score)[kAttentionTile]) {
@@ -155,7 +156,8 @@ void TileValues(const Tile& tile, uint32_t value_stride, float (*weight)[kAttent
   for (; dim + kDims * 16 <= value_stride; dim += kDims * 16) {
     Accumulate<V, kN, kDims>(tile, dim, value_stride, weight, state);
   }
-  for (; dim < value_stride; dim += 16) Accumulate<V, kN, 1>(tile, dim, value_stride, weight, state);
+  for (; dim < value_stride; dim += 16)
+    Accumulate<V, kN, 1>(tile, dim, value_stride, weight, state);
 }
 
 // The instance for n queries, 1 <= n <= kN.
@@ -177,15 +179,27 @@ void TileStep(const PagedKv& kv, const Tile& tile, uint32_t count, const float* 
               SpanState* const* state) {
   alignas(64) float score[kWidth][kAttentionTile];
   switch (kv.k_format) {
-    case KvFormat::kF32: ScoresOf<F32Kv>(count, tile, q, kv.head_dim, score); break;
-    case KvFormat::kF16: ScoresOf<F16Kv>(count, tile, q, kv.head_dim, score); break;
-    case KvFormat::kBf16: ScoresOf<Bf16Kv>(count, tile, q, kv.head_dim, score); break;
+    case KvFormat::kF32:
+      ScoresOf<F32Kv>(count, tile, q, kv.head_dim, score);
+      break;
+    case KvFormat::kF16:
+      ScoresOf<F16Kv>(count, tile, q, kv.head_dim, score);
+      break;
+    case KvFormat::kBf16:
+      ScoresOf<Bf16Kv>(count, tile, q, kv.head_dim, score);
+      break;
   }
   for (uint32_t i = 0; i < count; ++i) Weigh(*state[i], score[i], tile.n, kv.value_stride);
   switch (kv.v_format) {
-    case KvFormat::kF32: ValuesOf<F32Kv>(count, tile, kv.value_stride, score, state); break;
-    case KvFormat::kF16: ValuesOf<F16Kv>(count, tile, kv.value_stride, score, state); break;
-    case KvFormat::kBf16: ValuesOf<Bf16Kv>(count, tile, kv.value_stride, score, state); break;
+    case KvFormat::kF32:
+      ValuesOf<F32Kv>(count, tile, kv.value_stride, score, state);
+      break;
+    case KvFormat::kF16:
+      ValuesOf<F16Kv>(count, tile, kv.value_stride, score, state);
+      break;
+    case KvFormat::kBf16:
+      ValuesOf<Bf16Kv>(count, tile, kv.value_stride, score, state);
+      break;
   }
 }
 

@@ -1,5 +1,5 @@
-// Paged attention of one target: reads blocks in place, whatever their KvFormat (portable-1: softmax
-// tiles of 64 tokens and spans of 256 by absolute position, merged in order).
+// Paged attention of one target: reads blocks in place, whatever their KvFormat (portable-1:
+// softmax tiles of 64 tokens and spans of 256 by absolute position, merged in order).
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,14 @@ struct PagedKv {
   uint32_t block_tokens, kv_heads, head_dim, value_stride;
 };
 
-// Numbers of an unfinished softmax over [acc: value_stride][m, l]; m = -inf, l = 0, acc = 0 at first.
+// Numbers of an unfinished softmax over [acc: value_stride][m, l]; m = -inf, l = 0, acc = 0 at
+// first.
 inline uint32_t PartialFloats(uint32_t value_stride) { return value_stride + 2; }
 
 struct AttentionKernels {
   // For queries i < count, all of kv head `kv_head`: attention over the tokens of spans
-  // [span_begin, span_end) below limit[i], merged in order into partial[i]. q[i]: [head_dim], already
-  // multiplied by 1/sqrt(head_dim). limit must not fall along i. count <= kMaxQueries.
+  // [span_begin, span_end) below limit[i], merged in order into partial[i]. q[i]: [head_dim],
+  // already multiplied by 1/sqrt(head_dim). limit must not fall along i. count <= kMaxQueries.
   struct Args {
     const PagedKv* kv;
     uint32_t kv_head;

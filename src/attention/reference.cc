@@ -12,7 +12,9 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-float PowerOfTwo(float n) { return FloatOf(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23); }
+float PowerOfTwo(float n) {
+  return FloatOf(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23);
+}
 
 struct Partial {
   std::vector<float> acc;
@@ -64,7 +66,8 @@ float Exp(float x) {
   float r = std::fma(n, -0.693359375f, x);
   r = std::fma(n, 2.12194440e-4f, r);
   float p = 1.0f / 5040;
-  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = std::fma(p, r, c);
+  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = std::fma(p, r, c);
   const float half = std::nearbyintf(n * 0.5f);
   return p * PowerOfTwo(half) * PowerOfTwo(n - half);
 }

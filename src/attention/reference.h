@@ -8,8 +8,8 @@
 
 namespace kvasir::reference {
 
-// One query over tokens [0, limit): q [head_dim], already scaled; k, v [limit][head_dim] as read back
-// from their packed form -> [head_dim]. O(limit * head_dim).
+// One query over tokens [0, limit): q [head_dim], already scaled; k, v [limit][head_dim] as read
+// back from their packed form -> [head_dim]. O(limit * head_dim).
 std::vector<float> Attention(std::span<const float> q, std::span<const float> k,
                              std::span<const float> v, uint32_t limit);
 

@@ -31,9 +31,12 @@ class ThreadPool {
       for (uint32_t i = 0; i < num_items; ++i) fn(i, 0);
       return;
     }
-    RunErased(num_items, [](void* f, uint32_t item, uint32_t thread) {
-      (*static_cast<std::remove_reference_t<Fn>*>(f))(item, thread);
-    }, const_cast<void*>(static_cast<const void*>(&fn)));
+    RunErased(
+        num_items,
+        [](void* f, uint32_t item, uint32_t thread) {
+          (*static_cast<std::remove_reference_t<Fn>*>(f))(item, thread);
+        },
+        const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
  private:

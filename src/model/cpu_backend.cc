@@ -101,8 +101,9 @@ class CpuBackend final : public Backend {
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
               size_t y_stride, bool accumulate) override {
     const uint32_t panels = static_cast<uint32_t>(CeilDiv(w.outputs, kPanelOutputs));
-    TensorKernels::MatMulArgs whole{x,    x_stride, w.panels,  w.format, w.bias, y,         y_stride,
-                                    rows, w.k,      w.outputs, 0,        panels, accumulate};
+    TensorKernels::MatMulArgs whole{x, x_stride, w.panels,  w.format, w.bias,
+                                    y, y_stride, rows,      w.k,      w.outputs,
+                                    0, panels,   accumulate};
     if (uint64_t{rows} * w.k * w.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
     const uint64_t panel_bytes =
         uint64_t{w.k} * kPanelOutputs * (w.format == WeightFormat::kF32 ? 4 : 2);
@@ -154,7 +155,8 @@ class CpuBackend final : public Backend {
       if (work < kMinParallelWork) {
         for (uint32_t i = 0; i < items; ++i) AttendItem(call, s_.items[i], 0);
       } else {
-        pool_.Run(items, [&](uint32_t i, uint32_t thread) { AttendItem(call, s_.items[i], thread); });
+        pool_.Run(items,
+                  [&](uint32_t i, uint32_t thread) { AttendItem(call, s_.items[i], thread); });
       }
       for (uint32_t i = 0; i < items; ++i) FinishUnits(call, i, items);
     }
@@ -216,12 +218,12 @@ class CpuBackend final : public Backend {
     const uint64_t tile_bytes = KvBytes(kf, uint64_t{o_.head_dim} * kTileTokens);
     const uint64_t row_bytes = KvBytes(vf, layout.value_stride());
     for (uint32_t h = 0; h < o_.kv_heads; ++h) {
-      std::byte* tile =
-          block + layout.key_offset(layer) + (uint64_t{h} * runs + run) * tile_bytes;
+      std::byte* tile = block + layout.key_offset(layer) + (uint64_t{h} * runs + run) * tile_bytes;
       tensor_.pack_key(k + size_t{h} * o_.head_dim, kf, o_.head_dim, token % kTileTokens, tile);
       std::byte* value =
           block + layout.value_offset(layer) + (uint64_t{h} * bt + token) * row_bytes;
-      tensor_.pack_value(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(), value);
+      tensor_.pack_value(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(),
+                         value);
     }
   }
 
@@ -319,9 +321,9 @@ class CpuBackend final : public Backend {
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t row = item.row + (first + i) / group;
       const uint32_t head = item.index * group + (first + i) % group;
-      attention_.finish(partial[i], o_.head_dim, kv.value_stride,
-                        call.out + (sequence.first_row + row) * call.out_stride +
-                            size_t{head} * o_.head_dim);
+      attention_.finish(
+          partial[i], o_.head_dim, kv.value_stride,
+          call.out + (sequence.first_row + row) * call.out_stride + size_t{head} * o_.head_dim);
     }
   }
 
@@ -343,8 +345,7 @@ class CpuBackend final : public Backend {
         partial[i] = partials + size_t{head + i} * s_.partial_floats;
         ClearPartial(partial[i]);
       }
-      attention_.attend(
-          {&kv, head / group, count, q, limit, partial, item.index, item.index + 1});
+      attention_.attend({&kv, head / group, count, q, limit, partial, item.index, item.index + 1});
       head += count;
     }
   }
@@ -360,8 +361,7 @@ class CpuBackend final : public Backend {
     KV_DCHECK(i + spans <= items);
     (void)items;
     for (uint32_t head = 0; head < o_.heads; ++head) {
-      float* merged =
-          s_.unit_partials + (size_t{item.unit} * o_.heads + head) * s_.partial_floats;
+      float* merged = s_.unit_partials + (size_t{item.unit} * o_.heads + head) * s_.partial_floats;
       for (uint32_t span = 1; span < spans; ++span) {
         attention_.merge(merged, merged + size_t{span} * o_.heads * s_.partial_floats,
                          value_stride);

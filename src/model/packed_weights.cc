@@ -127,7 +127,8 @@ class Packer {
     for (uint64_t row = 0; row < source.view.shape[0]; ++row) {
       const uint64_t stored = StoredRow(part, row, model_.config.head_dim) * matrix.k;
       const uint64_t output = first_output + row;
-      const uint64_t at = output / kPanelOutputs * kPanelOutputs * matrix.k + output % kPanelOutputs;
+      const uint64_t at =
+          output / kPanelOutputs * kPanelOutputs * matrix.k + output % kPanelOutputs;
       bool finite;
       if (same && matrix.format != WeightFormat::kF32) {
         finite = CopyRow<uint16_t>(source.view.data + stored * 2, matrix.k,

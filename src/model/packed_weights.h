@@ -1,5 +1,5 @@
-// PackedWeights: a model's matrices repacked into panels of 16 outputs, norms and biases widened, in
-// one arena whose size follows from the shapes.
+// PackedWeights: a model's matrices repacked into panels of 16 outputs, norms and biases widened,
+// in one arena whose size follows from the shapes.
 #pragma once
 
 #include <cstddef>

@@ -8,9 +8,10 @@
 
 namespace kvasir {
 
-// inv_freq[i], i < head_dim/2, in radians per position: theta^(-2i/head_dim) (Su et al., 2021), then
-// scaled: linear divides by factor (Chen et al., 2023); llama3 divides low frequencies by factor and
-// blends between two wavelengths (Llama 3.1's model card); freq_factors divide one by one.
+// inv_freq[i], i < head_dim/2, in radians per position: theta^(-2i/head_dim) (Su et al., 2021),
+// then scaled: linear divides by factor (Chen et al., 2023); llama3 divides low frequencies by
+// factor and blends between two wavelengths (Llama 3.1's model card); freq_factors divide one by
+// one.
 std::vector<double> RopeFrequencies(const RopeConfig& rope, uint32_t head_dim);
 
 }  // namespace kvasir

@@ -13,8 +13,14 @@ namespace kvasir {
 namespace {
 
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o) {
-  return {o.threads,    o.max_rows, o.max_positions,                    c.num_heads, c.num_kv_heads,
-          c.head_dim, RopeFrequencies(c.rope, c.head_dim), o.target};
+  return {o.threads,
+          o.max_rows,
+          o.max_positions,
+          c.num_heads,
+          c.num_kv_heads,
+          c.head_dim,
+          RopeFrequencies(c.rope, c.head_dim),
+          o.target};
 }
 
 // Activations of one step, by the same sums whether the arena counts or allocates.
@@ -49,8 +55,7 @@ struct HeadRows {
 
 class LlamaRunner final : public Runner {
  public:
-  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena,
-              const RunnerOptions& options)
+  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena, const RunnerOptions& options)
       : model_(std::move(model)),
         weights_(std::move(weights)),
         options_(options),

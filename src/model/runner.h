@@ -60,10 +60,12 @@ class Runner {
   // hidden(row) is valid until the next Step. kInvalidArgument for a token outside the vocabulary.
   // KvCorrupt rows: a row whose activations became non-finite has finite(row) == false.
   virtual Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) = 0;
-  // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor keeps.
+  // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor
+  // keeps.
   virtual std::span<const float> hidden(uint32_t row) const = 0;
   virtual bool finite(uint32_t row) const = 0;
-  // The output head: logits[i] = head x hidden[i], f32 [vocab_size] each. hidden.size() <= max_logit_rows.
+  // The output head: logits[i] = head x hidden[i], f32 [vocab_size] each. hidden.size() <=
+  // max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
 
   virtual const ModelConfig& config() const = 0;

@@ -159,8 +159,8 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
     std::vector<Copy*> which;
     for (Copy& copy : copies) {
       if (copy.done == 280) continue;
-      const uint32_t n =
-          std::min<uint32_t>(280 - copy.done, random.Below(2) == 0 ? 1 : 1 + uint32_t(random.Below(40)));
+      const uint32_t n = std::min<uint32_t>(
+          280 - copy.done, random.Below(2) == 0 ? 1 : 1 + uint32_t(random.Below(40)));
       sequences.push_back({copy.blocks.bases, copy.done, static_cast<uint32_t>(batch.size()), n});
       batch.insert(batch.end(), tokens.begin() + copy.done, tokens.begin() + copy.done + n);
       which.push_back(&copy);

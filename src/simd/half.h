@@ -29,7 +29,8 @@ inline uint16_t ToBf16(float x) {
 inline float FromF16(uint16_t h) {
   const uint32_t sign = uint32_t{h & 0x8000u} << 16;
   const uint32_t exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
-  if (exponent == 31) return FloatOf(sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0));
+  if (exponent == 31)
+    return FloatOf(sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0));
   if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact in f32
     const float value = static_cast<float>(mantissa) * 0x1p-24f;
     return FloatOf(BitsOf(value) | sign);

@@ -62,10 +62,18 @@ void SinCos(double x, double* sin, double* cos) {
   s = std::fma(s, r, r);
   c = 1.0 + c;
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: *sin = s, *cos = c; break;
-    case 1: *sin = c, *cos = -s; break;
-    case 2: *sin = -s, *cos = -c; break;
-    default: *sin = -c, *cos = s; break;
+    case 0:
+      *sin = s, *cos = c;
+      break;
+    case 1:
+      *sin = c, *cos = -s;
+      break;
+    case 2:
+      *sin = -s, *cos = -c;
+      break;
+    default:
+      *sin = -c, *cos = s;
+      break;
   }
 }
 

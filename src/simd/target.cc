@@ -10,9 +10,12 @@ namespace kvasir {
 
 std::string_view NameOf(Target target) {
   switch (target) {
-    case Target::kScalar: return "scalar";
-    case Target::kAvx2: return "avx2";
-    case Target::kAvx512: return "avx512";
+    case Target::kScalar:
+      return "scalar";
+    case Target::kAvx2:
+      return "avx2";
+    case Target::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }

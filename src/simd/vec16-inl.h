@@ -127,8 +127,8 @@ KV_INLINE float SumTree(V16 a) {
 struct V16 {
   float v[16];
 };
-#define KV_LANES(expr)                         \
-  V16 r;                                       \
+#define KV_LANES(expr)                          \
+  V16 r;                                        \
   for (int i = 0; i < 16; ++i) r.v[i] = (expr); \
   return r
 KV_INLINE V16 Zero() { KV_LANES(0.0f); }

@@ -76,7 +76,8 @@ template <class Weight, int kRows>
 void RowBlock(const MatMulArgs& a, uint32_t row) {
   constexpr int kPanels = PanelsFor(kRows);
   uint32_t panel = a.panel_begin;
-  for (; panel + kPanels <= a.panel_end; panel += kPanels) Block<Weight, kRows, kPanels>(a, row, panel);
+  for (; panel + kPanels <= a.panel_end; panel += kPanels)
+    Block<Weight, kRows, kPanels>(a, row, panel);
   for (; panel < a.panel_end; ++panel) Block<Weight, kRows, 1>(a, row, panel);
 }
 
@@ -97,9 +98,12 @@ void MatMulOf(const MatMulArgs& a) {
 
 void MatMul(const MatMulArgs& a) {
   switch (a.format) {
-    case WeightFormat::kF32: return MatMulOf<F32Load>(a);
-    case WeightFormat::kF16: return MatMulOf<F16Load>(a);
-    case WeightFormat::kBf16: return MatMulOf<Bf16Load>(a);
+    case WeightFormat::kF32:
+      return MatMulOf<F32Load>(a);
+    case WeightFormat::kF16:
+      return MatMulOf<F16Load>(a);
+    case WeightFormat::kBf16:
+      return MatMulOf<Bf16Load>(a);
   }
 }
 
@@ -193,7 +197,7 @@ bool AllFinite(const float* x, uint32_t n) {
 
 }  // namespace
 
-const TensorKernels kTensorKernels = {MatMul,  RmsNorm, Rope,      SwiGlu,
-                                      Widen,   PackKey, PackValue, AllFinite};
+const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope,      SwiGlu,
+                                      Widen,  PackKey, PackValue, AllFinite};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

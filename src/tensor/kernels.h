@@ -17,9 +17,9 @@ inline constexpr uint32_t kPanelOutputs = 16;
 
 struct TensorKernels {
   // y[m][n] = bias[n] + sum over k, in order, of x[m][k] * w[n][k] by FMA from 0 (bias last, may be
-  // nullptr), for output panels [panel_begin, panel_end) of 16. With `accumulate`, that sum is added
-  // to y. w: panels [n / 16][k][16]; x rows x_stride floats apart, y rows y_stride. Outputs at or
-  // beyond `outputs` are not written.
+  // nullptr), for output panels [panel_begin, panel_end) of 16. With `accumulate`, that sum is
+  // added to y. w: panels [n / 16][k][16]; x rows x_stride floats apart, y rows y_stride. Outputs
+  // at or beyond `outputs` are not written.
   struct MatMulArgs {
     const float* x;
     size_t x_stride;
@@ -48,8 +48,8 @@ struct TensorKernels {
   // dst[i] = the number stored at src[i]: a row of the embedding.
   void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);
 
-  // Packs one head of one token. Keys go to a tile column: tile[i * 16 + lane], i < head_dim; values
-  // to a row, zero up to value_stride.
+  // Packs one head of one token. Keys go to a tile column: tile[i * 16 + lane], i < head_dim;
+  // values to a row, zero up to value_stride.
   void (*pack_key)(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane,
                    std::byte* tile);
   void (*pack_value)(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,

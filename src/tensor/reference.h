@@ -10,8 +10,7 @@ namespace kvasir::reference {
 
 // x [rows][k], w [outputs][k], bias [outputs] or empty -> [rows][outputs].
 std::vector<float> MatMul(std::span<const float> x, std::span<const float> w,
-                          std::span<const float> bias, uint32_t rows, uint32_t k,
-                          uint32_t outputs);
+                          std::span<const float> bias, uint32_t rows, uint32_t k, uint32_t outputs);
 // Sixteen running sums, then halves added to halves.
 float SumOfSquares(std::span<const float> x);
 std::vector<float> RmsNorm(std::span<const float> x, std::span<const float> w, float eps);

@@ -1,0 +1,182 @@
+// tests/data/numerics.json: digests per kernel, layer and logits of portable-1. Every machine and
+// every target that it has must reproduce them. A change of these bits is a new numerics version.
+// To write the file anew: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "attention/kernels.h"
+#include "base/digest.h"
+#include "base/random.h"
+#include "model/runner.h"
+#include "simd/half.h"
+#include "tensor/kernels.h"
+
+namespace kvasir {
+namespace {
+
+using Digests = std::map<std::string, std::string>;
+const std::string kFile = std::string(KVASIR_SOURCE_DIR) + "/tests/data/numerics.json";
+
+std::vector<float> RandomFloats(Random& random, size_t count, double scale) {
+  std::vector<float> x(count);
+  for (float& v : x) v = static_cast<float>((random.Uniform() * 2 - 1) * scale);
+  return x;
+}
+
+std::string DigestOf(std::span<const float> x) {
+  return ToHex(Sha256().Update(std::as_bytes(x)).Finish());
+}
+
+void AddTensorKernels(Target target, Digests& digests) {
+  const TensorKernels& kernels = TensorKernelsFor(target);
+  Random random(101);
+  constexpr uint32_t kRows = 29, kOutputs = 75, kK = 211, kPanels = (kOutputs + 15) / 16;
+  const auto x = RandomFloats(random, kRows * kK, 2), bias = RandomFloats(random, kOutputs, 1);
+  for (auto [format, name] : {std::pair{WeightFormat::kF32, "f32"},
+                              {WeightFormat::kF16, "f16"},
+                              {WeightFormat::kBf16, "bf16"}}) {
+    std::vector<float> y(kRows * kOutputs);
+    std::vector<float> wide = RandomFloats(random, size_t{kPanels} * 16 * kK, 0.5);
+    std::vector<uint16_t> narrow;
+    for (float w : wide) narrow.push_back(format == WeightFormat::kF16 ? ToF16(w) : ToBf16(w));
+    const void* w = format == WeightFormat::kF32 ? static_cast<const void*>(wide.data())
+                                                 : static_cast<const void*>(narrow.data());
+    kernels.mat_mul({x.data(), kK, static_cast<const std::byte*>(w), format, bias.data(), y.data(),
+                     kOutputs, kRows, kK, kOutputs, 0, kPanels, false});
+    digests[std::string("kernel.mat_mul.") + name] = DigestOf(y);
+  }
+  std::vector<float> y(kK);
+  kernels.rms_norm(x.data(), x.data() + kK, 1e-5f, kK, y.data(), false);
+  digests["kernel.rms_norm"] = DigestOf(y);
+  std::vector<float> wide = RandomFloats(random, 4096, 90);
+  std::vector<float> gated(4096);
+  kernels.swiglu(wide.data(), x.data(), 4096, gated.data());
+  digests["kernel.swiglu"] = DigestOf(gated);
+  auto rotated = RandomFloats(random, 5 * 40, 3);
+  kernels.rope(rotated.data(), 5, 40, x.data(), x.data() + 20);
+  digests["kernel.rope"] = DigestOf(rotated);
+}
+
+// Three queries that see 1, 300 and 700 of 700 tokens of random K and V.
+void AddAttention(Target target, Digests& digests) {
+  const AttentionKernels& kernels = AttentionKernelsFor(target);
+  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+    constexpr uint32_t kDim = 40, kTokens = 700;
+    const BlockLayout layout({16, 1, 1, kDim, {format}, {format}});
+    Random random(103);
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<std::byte*> blocks;
+    for (uint32_t t = 0; t < kTokens; ++t) {
+      if (t % 16 == 0) blocks.push_back(memory.emplace_back(layout.block_bytes()).data());
+      const auto k = RandomFloats(random, kDim, 3), v = RandomFloats(random, kDim, 1);
+      const TensorKernels& pack = TensorKernelsFor(target);
+      pack.pack_key(k.data(), format, kDim, t % 16, blocks.back());
+      pack.pack_value(v.data(), format, kDim, layout.value_stride(),
+                      blocks.back() + layout.value_offset(0) +
+                          (t % 16) * KvBytes(format, layout.value_stride()));
+    }
+    const PagedKv kv{blocks.data(),        0, layout.value_offset(0), format, format, 16, 1, kDim,
+                     layout.value_stride()};
+    const auto numbers = RandomFloats(random, 3 * kDim, 1);
+    const float* q[] = {numbers.data(), numbers.data() + kDim, numbers.data() + 2 * kDim};
+    const uint32_t limit[] = {1, 300, 700};
+    std::vector<float> state(3 * PartialFloats(layout.value_stride())), out(3 * kDim);
+    float* partial[3];
+    for (int i = 0; i < 3; ++i) {
+      partial[i] = state.data() + i * PartialFloats(layout.value_stride());
+      partial[i][layout.value_stride()] = -__builtin_inff();
+    }
+    kernels.attend({&kv, 0, 3, q, limit, partial, 0, 3});
+    for (int i = 0; i < 3; ++i) {
+      kernels.finish(partial[i], kDim, layout.value_stride(), out.data() + i * kDim);
+    }
+    digests["kernel.attention." + std::string(TraitsOf(format).name)] = DigestOf(out);
+  }
+}
+
+// A prompt through a model: hidden states, logits, and the packed K and V of each layer.
+void AddModel(Target target, const std::string& name, ImportedModel model, KvFormat format,
+              Digests& digests) {
+  RunnerOptions options;
+  options.target = target;
+  options.threads = 2;
+  options.kv_format = format;
+  options.max_positions = 600;
+  auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
+  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  constexpr uint32_t kTokens = 592;  // over two spans of attention
+  std::vector<std::byte> memory(kTokens / 16 * layout.block_bytes() + 64);
+  std::byte* base = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+  std::vector<std::byte*> blocks;
+  for (uint32_t i = 0; i < kTokens / 16; ++i) blocks.push_back(base + i * layout.block_bytes());
+  Random random(102);
+  std::vector<TokenId> tokens(kTokens);
+  for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(runner->config().vocab_size));
+  Sha256 hidden, logits;
+  std::vector<float> row(runner->config().vocab_size);
+  for (uint32_t at = 0; at < kTokens; at += 148) {
+    const StepSequence sequence{blocks, at, 0, 148};
+    ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, 148}));
+    for (uint32_t r = 0; r < 148; ++r) {
+      ASSERT_TRUE(runner->finite(r));
+      hidden.Update(std::as_bytes(runner->hidden(r)));
+      const float* in[] = {runner->hidden(r).data()};
+      float* out[] = {row.data()};
+      runner->Logits(in, out);
+      logits.Update(std::as_bytes(std::span<const float>(row)));
+    }
+  }
+  const std::string prefix = name + "." + std::string(TraitsOf(format).name) + ".";
+  digests[prefix + "hidden"] = ToHex(hidden.Finish());
+  digests[prefix + "logits"] = ToHex(logits.Finish());
+  for (uint32_t layer = 0; layer < layout.shape().num_layers; ++layer) {
+    Sha256 kv;
+    const uint64_t end =
+        layer + 1 < layout.shape().num_layers ? layout.key_offset(layer + 1) : layout.block_bytes();
+    for (std::byte* block : blocks) {
+      kv.Update({block + layout.key_offset(layer), block + end});
+    }
+    digests[prefix + "layer" + std::to_string(layer) + ".kv"] = ToHex(kv.Finish());
+  }
+}
+
+Digests ComputeAll(Target target) {
+  Digests digests;
+  AddTensorKernels(target, digests);
+  AddAttention(target, digests);
+  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+    auto demo = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo");
+    EXPECT_TRUE(demo);
+    AddModel(target, "kvasir-demo", std::move(*demo), format, digests);
+  }
+  auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
+  EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);
+  AddModel(target, "tiny", std::move(*tiny), KvFormat::kF16, digests);
+  return digests;
+}
+
+class Numerics : public testing::TestWithParam<Target> {};
+
+TEST_P(Numerics, DigestsAreThoseOfEveryOtherMachine) {
+  const Digests digests = ComputeAll(GetParam());
+  if (std::getenv("KVASIR_WRITE_NUMERICS") != nullptr) {
+    std::ofstream(kFile)
+        << nlohmann::json({{"numerics", "portable-1"}, {"sha256", digests}}).dump(1) << "\n";
+  }
+  const auto expected = nlohmann::json::parse(std::ifstream(kFile)).at("sha256");
+  EXPECT_EQ(expected.size(), digests.size());
+  for (const auto& [name, digest] : digests) EXPECT_EQ(expected.value(name, ""), digest) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Numerics, testing::ValuesIn(SupportedTargets()),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+}  // namespace
+}  // namespace kvasir
