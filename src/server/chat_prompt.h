@@ -1,0 +1,40 @@
+// From the `messages` of a chat request to the prompt's tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvasir/types.h"
+#include "server/errors.h"
+#include "server/json_fields.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// What a request needs to know of the model. All pointers outlive it.
+struct ModelView {
+  std::vector<std::string> names;  // listed ids, the main one first
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;
+  bool knows_developer = false;  // the template names the role; else it is rendered as system
+  uint32_t vocab_size = 0;
+  uint32_t ctx_size = 0;
+};
+
+// Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
+// kInvalidArgument names the field: "messages[2].role". `body` is the text that `fields` came from:
+// templates see the keys of tools in the order in which the client sent them.
+ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body,
+                                       const ModelView& model);
+
+struct ChatPrompt {
+  std::vector<TokenId> ids;
+  std::vector<uint32_t> message_ends;  // as GenerateRequest wants them
+};
+
+// Special tokens are recognised only in what the template wrote. O(text).
+ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const Tokenizer& tokenizer);
+
+}  // namespace kvasir

@@ -1,0 +1,45 @@
+// Errors as HTTP clients see them: one table from Code to status, one JSON shape (OpenAI's).
+#pragma once
+
+#include <string>
+#include <tl/expected.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+struct ApiError {
+  Code code = Code::kInvalidArgument;
+  std::string message;
+  std::string param;  // the request's field; "": none
+  int status = 0;     // 0: what HttpStatus says of the code
+  std::string name;   // OpenAI's `code`; "": the name of the code
+};
+
+template <typename T>
+using ApiResult = tl::expected<T, ApiError>;
+
+int HttpStatus(Code code);
+
+// {"message", "type", "param", "code"} as text: the value of `error`.
+std::string ErrorObject(const ApiError& error);
+// {"error": {...}}, with Retry-After and WWW-Authenticate where the status asks for them.
+HttpResponse ErrorResponse(const ApiError& error);
+
+tl::unexpected<ApiError> Invalid(std::string param, std::string message);
+ApiError ToApiError(const Error& error, std::string param = "");
+
+// KV_ASSIGN_API(auto x, F()): x is F()'s value, or F()'s error is returned.
+#define KV_ASSIGN_API(lhs, expr) KV_ASSIGN_IMPL(KV_CONCAT(kv_api_result_, __LINE__), lhs, expr)
+
+}  // namespace kvasir

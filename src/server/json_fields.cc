@@ -1,0 +1,210 @@
+#include "server/json_fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxDepth = 64;
+
+// Whether brackets nest deeper than kMaxDepth; strings are skipped.
+bool TooDeep(std::string_view text) {
+  size_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxDepth) return true;
+    } else if ((c == '}' || c == ']') && depth > 0) {
+      --depth;
+    }
+  }
+  return false;
+}
+
+// The integer that a value stands for.
+std::optional<int64_t> AsInteger(const json& value) {
+  if (value.is_number_unsigned()) {
+    const uint64_t u = value.get<uint64_t>();
+    if (u > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
+    return static_cast<int64_t>(u);
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const double d = value.get<double>();
+  if (!(std::abs(d) < 0x1p53) || d != std::floor(d)) return std::nullopt;
+  return static_cast<int64_t>(d);
+}
+
+}  // namespace
+
+ApiResult<json> ParseBody(std::string_view body) {
+  if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
+  if (TooDeep(body)) {
+    return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
+  }
+  try {
+    json parsed = json::parse(body);
+    if (!parsed.is_object()) {
+      return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
+    }
+    return parsed;
+  } catch (const json::parse_error& e) {
+    return Invalid("", fmt::format("the body is no JSON in UTF-8: error at byte {}", e.byte));
+  } catch (const json::exception&) {
+    return Invalid("", "the body's JSON has a number that is too large");
+  }
+}
+
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string_view KindOf(const json& value) {
+  switch (value.type()) {
+    case json::value_t::null:
+      return "null";
+    case json::value_t::object:
+      return "an object";
+    case json::value_t::array:
+      return "an array";
+    case json::value_t::string:
+      return "a string";
+    case json::value_t::boolean:
+      return "a boolean";
+    default:
+      return "a number";
+  }
+}
+
+JsonFields::JsonFields(const json& object, std::string path)
+    : object_(object), path_(std::move(path)) {}
+
+const json* JsonFields::Find(std::string_view name) {
+  read_.emplace(name);
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonFields::Has(std::string_view name) const {
+  const auto it = object_.find(name);
+  return it != object_.end() && !it->is_null();
+}
+
+void JsonFields::Fail(std::string_view name, std::string message) {
+  if (error_) return;
+  const std::string param = path_ + std::string(name);
+  error_ = ApiError{Code::kInvalidArgument, fmt::format("{}: {}", param, message), param};
+}
+
+void JsonFields::Number(std::string_view name, double min, double max, float* out) {
+  const json* value = Find(name);
+  if (!value) return;
+  if (!value->is_number()) return Fail(name, fmt::format("is {}, not a number", KindOf(*value)));
+  const double number = value->get<double>();
+  if (!(number >= min && number <= max)) {
+    return Fail(name, fmt::format("{} is not within {} and {}", number, min, max));
+  }
+  *out = static_cast<float>(number);
+}
+
+std::optional<int64_t> JsonFields::Integer(std::string_view name, int64_t min, int64_t max) {
+  const json* value = Find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number()) {
+    Fail(name, fmt::format("is {}, not an integer", KindOf(*value)));
+    return std::nullopt;
+  }
+  const std::optional<int64_t> integer = AsInteger(*value);
+  if (!integer || *integer < min || *integer > max) {
+    Fail(name, fmt::format("{} is no integer within {} and {}", value->dump(), min, max));
+    return std::nullopt;
+  }
+  return integer;
+}
+
+void JsonFields::Unsigned(std::string_view name, uint32_t min, uint32_t max, uint32_t* out) {
+  if (const auto integer = Integer(name, min, max)) *out = static_cast<uint32_t>(*integer);
+}
+
+void JsonFields::Bool(std::string_view name, bool* out) {
+  const json* value = Find(name);
+  if (!value) return;
+  if (!value->is_boolean()) return Fail(name, fmt::format("is {}, not a boolean", KindOf(*value)));
+  *out = value->get<bool>();
+}
+
+void JsonFields::String(std::string_view name, std::string* out) {
+  const json* value = Find(name);
+  if (!value) return;
+  if (!value->is_string()) return Fail(name, fmt::format("is {}, not a string", KindOf(*value)));
+  *out = value->get_ref<const std::string&>();
+}
+
+void JsonFields::Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out) {
+  const json* value = Find(name);
+  if (!value) return;
+  if (!value->is_array()) {
+    return Fail(name, fmt::format("is {}, not an array of token ids", KindOf(*value)));
+  }
+  for (const json& element : *value) {
+    const auto id = ToTokenId(element, vocab_size, path_ + std::string(name));
+    if (!id) {
+      if (!error_) error_ = id.error();
+      return;
+    }
+    out->push_back(*id);
+  }
+}
+
+void JsonFields::Strings(std::string_view name, size_t max, std::vector<std::string>* out) {
+  const json* value = Find(name);
+  if (!value) return;
+  const json list = value->is_string() ? json::array({*value}) : *value;
+  if (!list.is_array()) {
+    return Fail(name, fmt::format("is {}, not a string or a list of strings", KindOf(list)));
+  }
+  if (list.size() > max) {
+    return Fail(name, fmt::format("has {} strings; at most {} are taken", list.size(), max));
+  }
+  for (const json& element : list) {
+    if (!element.is_string()) {
+      return Fail(name, fmt::format("has {} where a string must be", KindOf(element)));
+    }
+    if (element.get_ref<const std::string&>().empty()) return Fail(name, "has an empty string");
+    out->push_back(element.get<std::string>());
+  }
+}
+
+std::vector<std::string> JsonFields::Unread() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.items()) {
+    if (!read_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+ApiResult<TokenId> ToTokenId(const json& value, uint32_t vocab_size, const std::string& param) {
+  const std::optional<int64_t> id = AsInteger(value);
+  if (!id) return Invalid(param, fmt::format("{}: has {}, not a token id", param, KindOf(value)));
+  if (*id < 0 || *id >= static_cast<int64_t>(vocab_size)) {
+    return Invalid(param, fmt::format("{}: token id {} is not within 0 and {}", param, *id,
+                                      static_cast<int64_t>(vocab_size) - 1));
+  }
+  return static_cast<TokenId>(*id);
+}
+
+}  // namespace kvasir

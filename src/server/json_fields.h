@@ -1,0 +1,63 @@
+// Reading a request's JSON object field by field, so that every error names its field.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/types.h"
+#include "server/errors.h"
+
+namespace kvasir {
+
+// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
+// templates above all, may recurse). kInvalidArgument says where it stops being one.
+ApiResult<nlohmann::json> ParseBody(std::string_view body);
+
+// Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
+std::string Dump(const nlohmann::json& value);
+
+// What "a string" or "an array" a value is, for messages.
+std::string_view KindOf(const nlohmann::json& value);
+
+// The fields of one object, which must outlive it. null counts as absent. Readers leave `out` alone
+// when the field is absent; the first wrong field is kept as error() and later ones do not replace
+// it. One thread.
+class JsonFields {
+ public:
+  // `path` comes before names in errors: "messages[2]."
+  explicit JsonFields(const nlohmann::json& object, std::string path = "");
+
+  const nlohmann::json* Find(std::string_view name);  // nullptr: absent or null
+  bool Has(std::string_view name) const;              // like Find, but does not count as read
+  void Fail(std::string_view name, std::string message);
+
+  void Number(std::string_view name, double min, double max, float* out);
+  // Integers, and numbers such as 16.0 that some clients make of them.
+  std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);
+  void Unsigned(std::string_view name, uint32_t min, uint32_t max, uint32_t* out);
+  void Bool(std::string_view name, bool* out);
+  void String(std::string_view name, std::string* out);
+  void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
+  // One string or a list of at most `max` strings, none of them empty.
+  void Strings(std::string_view name, size_t max, std::vector<std::string>* out);
+
+  const std::optional<ApiError>& error() const { return error_; }
+  std::vector<std::string> Unread() const;  // names that nothing asked for
+
+ private:
+  const nlohmann::json& object_;
+  std::string path_;
+  std::set<std::string, std::less<>> read_;
+  std::optional<ApiError> error_;
+};
+
+// An id of the vocabulary, or why it is none.
+ApiResult<TokenId> ToTokenId(const nlohmann::json& value, uint32_t vocab_size,
+                             const std::string& param);
+
+}  // namespace kvasir

@@ -1,0 +1,138 @@
+#include "server/logprobs_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "text/tokenizer.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+// JSON has no -inf; this is what vLLM sends for it.
+constexpr float kLowestLogprob = -9999.0f;
+
+float Finite(float logprob) { return logprob >= kLowestLogprob ? logprob : kLowestLogprob; }
+
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
+// GPT-2's byte-level alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 on.
+std::optional<std::string> FromByteLevel(std::string_view token) {
+  const auto is_itself = [](unsigned c) {
+    return (c >= 0x21 && c <= 0x7e) || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff);
+  };
+  std::string bytes;
+  for (size_t i = 0; i < token.size(); ++i) {
+    unsigned c = static_cast<unsigned char>(token[i]);
+    if (c >= 0xc2 && c <= 0xc5 && i + 1 < token.size()) {
+      c = (c & 0x1f) << 6 | (static_cast<unsigned char>(token[++i]) & 0x3f);
+    } else if (c >= 0x80) {
+      return std::nullopt;
+    }
+    if (c < 0x100) {
+      if (!is_itself(c)) return std::nullopt;
+      bytes += static_cast<char>(c);
+      continue;
+    }
+    unsigned shifted = 0x100;
+    unsigned byte = 0;
+    for (; byte < 0x100; ++byte) {
+      if (!is_itself(byte) && shifted++ == c) break;
+    }
+    if (byte == 0x100) return std::nullopt;
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+// The raw bytes of a token that is no whole text, from its vocabulary form.
+std::optional<std::string> PartialBytes(std::string_view token) {
+  unsigned byte = 0;
+  if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>' &&
+      std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ec == std::errc()) {
+    return std::string(1, static_cast<char>(byte));
+  }
+  return FromByteLevel(token);
+}
+
+json BytesJson(std::string_view bytes) {
+  json list = json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return list;
+}
+
+json ChatEntry(TokenId id, float logprob, const Tokenizer* tokenizer) {
+  const TokenSpelling spelling = SpellToken(tokenizer, id);
+  return {{"token", spelling.text},
+          {"logprob", Finite(logprob)},
+          {"bytes", BytesJson(spelling.bytes)},
+          {"id", id}};
+}
+
+}  // namespace
+
+TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id) {
+  if (!tokenizer) return {fmt::format("token_id:{}", id), ""};
+  // Decoded as the second of two: some decoders drop a space in front of the first.
+  const TokenId twice[] = {id, id};
+  const std::string once = tokenizer->Decode({twice, 1}, false);
+  std::string text = tokenizer->Decode(twice, false);
+  text = text.starts_with(once) ? text.substr(once.size()) : once;
+  if (text.find(kReplacement) == std::string::npos) return {text, text};
+  const std::optional<std::string> bytes = PartialBytes(tokenizer->TokenText(id));
+  if (!bytes || *bytes == text) return {text, text};
+  std::string spelt = "bytes:";
+  for (const char c : *bytes) spelt += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return {spelt, *bytes};
+}
+
+json ChatLogprobs(const std::vector<GeneratedToken>& tokens, const Tokenizer* tokenizer) {
+  json content = json::array();
+  for (const GeneratedToken& token : tokens) {
+    json entry = ChatEntry(token.id, token.logprob, tokenizer);
+    json& top = entry["top_logprobs"] = json::array();
+    for (const TokenLogprob& other : token.top) {
+      top.push_back(ChatEntry(other.id, other.logprob, tokenizer));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset,
+                    const Tokenizer* tokenizer) {
+  json texts = json::array(), logprobs = json::array(), tops = json::array();
+  json offsets = json::array();
+  for (const GeneratedToken& token : tokens) {
+    const std::string text = SpellToken(tokenizer, token.id).text;
+    json top = json::object();
+    for (const TokenLogprob& other : token.top) {
+      // Two ids of one spelling: the likelier one, which comes first, stays.
+      top.emplace(SpellToken(tokenizer, other.id).text, Finite(other.logprob));
+    }
+    top.emplace(text, Finite(token.logprob));
+    texts.push_back(text);
+    logprobs.push_back(Finite(token.logprob));
+    tops.push_back(std::move(top));
+    offsets.push_back(text_offset);
+    text_offset += CountCharacters(token.text);
+  }
+  return {{"tokens", std::move(texts)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+uint64_t CountCharacters(std::string_view utf8) {
+  return static_cast<uint64_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+}  // namespace kvasir

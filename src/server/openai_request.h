@@ -1,0 +1,47 @@
+// OpenAI's request bodies, and what llama.cpp's server and vLLM add to them, as GenerateRequests.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/engine.h"
+#include "server/chat_prompt.h"
+#include "server/errors.h"
+
+namespace kvasir {
+
+// How an answer must look; what the engine does not need to know.
+struct AnswerSpec {
+  bool chat = false;  // chat.completion, else text_completion
+  bool stream = false;
+  bool include_usage = false;
+  bool return_token_ids = false;  // choices have `token_ids` (vLLM)
+  bool return_tokens = false;     // choices have `tokens` (llama.cpp)
+  std::optional<uint32_t> logprobs;
+  uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
+  std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
+  std::string model;              // as told in the answer
+};
+
+struct GenerationCall {
+  std::vector<GenerateRequest> requests;  // one per prompt
+  AnswerSpec spec;
+};
+
+// Every error is found here or by Engine::Submit, before anything has an effect. A known field that
+// is not supported and would change the answer is kUnsupported; unknown ones go to `ignored`.
+ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
+ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+
+// kNotFound unless `model` is a listed name, "default" or absent. Returns the name to answer with.
+ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model);
+
+// Encodes raw text. kUnsupported without a tokenizer.
+ApiResult<std::vector<TokenId>> EncodeText(const std::string& text, const std::string& param,
+                                           bool add_special, bool parse_special,
+                                           const ModelView& model);
+
+}  // namespace kvasir

@@ -1,0 +1,227 @@
+#include "server/openai_response.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "observe/receipt_json.h"
+#include "server/json_fields.h"
+#include "server/logprobs_json.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
+
+json FinishJson(FinishReason reason) {
+  return reason == FinishReason::kNone ? json() : json(ToString(reason));
+}
+
+ApiError ErrorOf(const Event& event) {
+  if (event.error) return ToApiError(*event.error);
+  return ApiError{Code::kUnavailable, "the generation was cancelled: the server is stopping"};
+}
+
+}  // namespace
+
+Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t created,
+               const Tokenizer* tokenizer)
+    : spec_(std::move(spec)),
+      id_((spec_.chat ? "chatcmpl-" : "cmpl-") + id),
+      created_(created),
+      tokenizer_(tokenizer),
+      choices_(num_prompts * spec_.n),
+      open_requests_(num_prompts),
+      open_choices_(choices_.size()) {
+  for (size_t i = 0; i < choices_.size() && !spec_.echo.empty(); ++i) {
+    choices_[i].text = spec_.echo[i / spec_.n];
+    choices_[i].characters = CountCharacters(choices_[i].text);
+  }
+}
+
+std::string Answer::Take(size_t prompt, const Event& event) {
+  if (done()) return "";
+  if (event.finish_reason == FinishReason::kError ||
+      event.finish_reason == FinishReason::kCancelled || event.error) {
+    error_ = ErrorOf(event);
+    return "";
+  }
+  const auto index = static_cast<uint32_t>(prompt * spec_.n + event.choice);
+  Choice& choice = choices_[index];
+  const bool finishes =
+      event.finish_reason != FinishReason::kNone && choice.finish == FinishReason::kNone;
+  if (finishes) {
+    choice.finish = event.finish_reason;
+    choice.stop_match = event.stop_match;
+    --open_choices_;
+  }
+  std::string out;
+  if (!spec_.stream) {
+    Collect(&choice, event);
+  } else if (finishes || !event.tokens.empty() || !event.text.empty()) {
+    out = StreamEvent(index, event);
+  }
+  if (event.last) {
+    AddReceipt(event);
+    --open_requests_;
+    if (open_requests_ == 0 && spec_.stream) out += LastEvents();
+  }
+  return out;
+}
+
+void Answer::Collect(Choice* choice, const Event& event) const {
+  choice->text += event.text;
+  for (const GeneratedToken& token : event.tokens) {
+    choice->ids.push_back(token.id);
+    if (spec_.logprobs) choice->scored.push_back(token);
+  }
+}
+
+std::string Answer::StreamEvent(uint32_t index, const Event& event) {
+  Choice& choice = choices_[index];
+  std::string out, text = event.text;
+  if (!choice.started) {
+    choice.started = true;
+    text = choice.text + text;  // an echoed prompt
+    if (spec_.chat) {
+      json first = Envelope(true);
+      const json role = {{"role", "assistant"}, {"content", ""}};
+      first["choices"] = json::array({json{
+          {"index", index}, {"delta", role}, {"logprobs", nullptr}, {"finish_reason", nullptr}}});
+      out = SseEvent(first);
+    }
+  }
+  const bool finishes = event.finish_reason != FinishReason::kNone;
+  json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  if (spec_.chat) {
+    one["delta"] = json::object();
+    if (!text.empty() || !finishes) one["delta"]["content"] = text;
+  } else {
+    one["text"] = text;
+  }
+  std::vector<TokenId> ids;
+  for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
+  AddTokenIds(ids, &one);
+  if (spec_.logprobs && !event.tokens.empty()) {
+    one["logprobs"] = Logprobs(event.tokens, choice.characters);
+  }
+  for (const GeneratedToken& token : event.tokens) choice.characters += CountCharacters(token.text);
+  json chunk = Envelope(true);
+  if (!finishes) {
+    chunk["choices"] = json::array({std::move(one)});
+    return out + SseEvent(chunk);
+  }
+  if (!text.empty() || !event.tokens.empty()) {
+    chunk["choices"] = json::array({one});
+    out += SseEvent(chunk);
+    one = {{"index", index}, {"logprobs", nullptr}};
+    if (spec_.chat) {
+      one["delta"] = json::object();
+    } else {
+      one["text"] = "";
+    }
+  }
+  one["finish_reason"] = ToString(event.finish_reason);
+  one["stop_reason"] = event.stop_match ? json(*event.stop_match) : json();
+  chunk["choices"] = json::array({std::move(one)});
+  if (open_choices_ > 0) return out + SseEvent(chunk);
+  held_ = Dump(chunk);
+  return out;
+}
+
+std::string Answer::LastEvents() {
+  json last = json::parse(held_.empty() ? R"({"choices":[]})" : held_, nullptr, false);
+  std::string out;
+  if (spec_.include_usage) {
+    out = SseEvent(last);
+    last = Envelope(true);
+    last["choices"] = json::array();
+    last["usage"] = Usage();
+  }
+  last["kvasir"] = ReceiptJson(receipt_);
+  return out + SseEvent(last) + "data: [DONE]\n\n";
+}
+
+std::string Answer::ErrorEvent() const {
+  return "data: {\"choices\":[],\"error\":" + ErrorObject(*error_) + "}\n\n";
+}
+
+std::string Answer::Body() const {
+  json body = Envelope(false);
+  json& choices = body["choices"] = json::array();
+  for (uint32_t i = 0; i < choices_.size(); ++i) choices.push_back(WholeChoice(i));
+  body["usage"] = Usage();
+  body["kvasir"] = ReceiptJson(receipt_);
+  return Dump(body);
+}
+
+json Answer::Envelope(bool chunk) const {
+  const char* object = !spec_.chat ? "text_completion"
+                       : chunk     ? "chat.completion.chunk"
+                                   : "chat.completion";
+  json envelope = {{"id", id_},
+                   {"object", object},
+                   {"created", created_},
+                   {"model", spec_.model},
+                   {"system_fingerprint", nullptr}};
+  if (chunk && spec_.include_usage) envelope["usage"] = nullptr;
+  return envelope;
+}
+
+json Answer::WholeChoice(uint32_t index) const {
+  const Choice& choice = choices_[index];
+  json one = {{"index", index},
+              {"logprobs", nullptr},
+              {"finish_reason", FinishJson(choice.finish)},
+              {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}};
+  if (spec_.chat) {
+    one["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  } else {
+    one["text"] = choice.text;
+  }
+  if (spec_.logprobs) one["logprobs"] = Logprobs(choice.scored, choice.characters);
+  AddTokenIds(choice.ids, &one);
+  return one;
+}
+
+json Answer::Logprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset) const {
+  return spec_.chat ? ChatLogprobs(tokens, tokenizer_)
+                    : LegacyLogprobs(tokens, text_offset, tokenizer_);
+}
+
+void Answer::AddTokenIds(const std::vector<TokenId>& ids, json* choice) const {
+  if (spec_.return_token_ids) (*choice)["token_ids"] = ids;
+  if (spec_.return_tokens) (*choice)["tokens"] = ids;
+}
+
+json Answer::Usage() const {
+  return {{"prompt_tokens", receipt_.prompt_tokens},
+          {"completion_tokens", completion_tokens_},
+          {"total_tokens", receipt_.prompt_tokens + completion_tokens_},
+          {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
+}
+
+// Several prompts have one receipt: tokens add up, the first miss is told, the longest wait and the
+// first token's time count.
+void Answer::AddReceipt(const Event& event) {
+  const Receipt& one = event.receipt;
+  completion_tokens_ += event.completion_tokens;
+  if (open_requests_ * spec_.n == choices_.size()) {
+    receipt_ = one;
+    return;
+  }
+  receipt_.prompt_tokens += one.prompt_tokens;
+  receipt_.computed += one.computed;
+  receipt_.reused_pool += one.reused_pool;
+  receipt_.reused_partial += one.reused_partial;
+  receipt_.reused_disk += one.reused_disk;
+  receipt_.reused_remote += one.reused_remote;
+  if (!receipt_.miss) receipt_.miss = one.miss;
+  receipt_.saved_ms += one.saved_ms;
+  receipt_.queue_ms = std::max(receipt_.queue_ms, one.queue_ms);
+  receipt_.ttft_ms = std::min(receipt_.ttft_ms, one.ttft_ms);
+  receipt_.tpot_ms = std::max(receipt_.tpot_ms, one.tpot_ms);
+}
+
+}  // namespace kvasir

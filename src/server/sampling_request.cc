@@ -1,0 +1,188 @@
+#include "server/sampling_request.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint32_t kMaxChoices = 128;
+constexpr size_t kMaxStops = 16;
+
+// Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
+// the number that switches the feature off.
+struct UnsupportedField {
+  std::string_view name;
+  double neutral = 0;
+};
+
+constexpr UnsupportedField kUnsupported[] = {
+    {"functions"},
+    {"function_call"},
+    {"audio"},
+    {"prediction"},
+    {"web_search_options"},
+    {"suffix"},
+    {"min_tokens"},
+    {"min_keep"},
+    {"typical_p", 1},
+    {"typ_p", 1},
+    {"top_a"},
+    {"tfs", 1},
+    {"tfs_z", 1},
+    {"top_n_sigma", -1},
+    {"mirostat"},
+    {"mirostat_mode"},
+    {"dynatemp_range"},
+    {"dry_multiplier"},
+    {"xtc_probability"},
+    {"repeat_last_n", -1},
+    {"length_penalty", 1},
+    {"use_beam_search"},
+    {"prompt_logprobs"},
+    {"n_probs"},
+    {"samplers"},
+    {"bad_words"},
+    {"allowed_token_ids"},
+    {"include_stop_str_in_output"},
+    {"truncate_prompt_tokens"},
+    {"continue_final_message"},
+    {"chat_template"},
+    {"documents"},
+    {"grammar"},
+    {"json_schema"},
+    {"guided_json"},
+    {"guided_regex"},
+    {"guided_choice"},
+    {"guided_grammar"},
+    {"structured_outputs"},
+    {"lora"},
+    {"prompt_embeds"},
+    {"mm_processor_kwargs"},
+};
+
+bool AsksForNothing(const json& value, double neutral) {
+  if (value.is_number()) return value.get<double>() == neutral;
+  if (value.is_boolean()) return !value.get<bool>();
+  return value.empty() || value == "" || value == "none";
+}
+
+void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
+  const json* bias = fields.Find("logit_bias");
+  if (!bias) return;
+  if (!bias->is_object()) {
+    return fields.Fail("logit_bias",
+                       fmt::format("is {}, not an object from token id to bias", KindOf(*bias)));
+  }
+  for (const auto& [key, value] : bias->items()) {
+    TokenId id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
+        static_cast<uint32_t>(id) >= vocab_size) {
+      return fields.Fail("logit_bias", fmt::format("\"{}\" is no token id within 0 and {}", key,
+                                                   static_cast<int64_t>(vocab_size) - 1));
+    }
+    const double amount = value.is_number() ? value.get<double>() : 1000;
+    if (!(amount >= -100 && amount <= 100)) {
+      return fields.Fail("logit_bias", fmt::format("the bias of token {} is no number within -100 "
+                                                   "and 100",
+                                                   id));
+    }
+    sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
+  }
+}
+
+void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
+  fields.Number("temperature", 0, 100, &sampling->temperature);
+  fields.Number("top_p", 0, 1, &sampling->top_p);
+  fields.Number("min_p", 0, 1, &sampling->min_p);
+  fields.Number("repeat_penalty", 0.01, 100, &sampling->repetition_penalty);
+  fields.Number("repetition_penalty", 0.01, 100, &sampling->repetition_penalty);
+  fields.Number("presence_penalty", -100, 100, &sampling->presence_penalty);
+  fields.Number("frequency_penalty", -100, 100, &sampling->frequency_penalty);
+  if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
+    sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
+  }
+  if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
+    sampling->seed = static_cast<uint64_t>(*seed);
+  }
+  ReadLogitBias(fields, vocab_size, sampling);
+}
+
+// A choice of texts of which only some are there.
+void ReadToolChoice(JsonFields& fields) {
+  const json* choice = fields.Find("tool_choice");
+  if (choice && *choice != "none" && *choice != "auto") {
+    fields.Fail("tool_choice", "only \"none\" and \"auto\" are supported");
+  }
+}
+
+void ReadResponseFormat(JsonFields& fields) {
+  const json* format = fields.Find("response_format");
+  if (!format) return;
+  if (!format->is_object() || !format->contains("type") || (*format)["type"] != "text") {
+    fields.Fail("response_format", "only {\"type\": \"text\"} is supported");
+  }
+}
+
+void ReadStream(JsonFields& fields, AnswerSpec* spec) {
+  fields.Bool("stream", &spec->stream);
+  const json* options = fields.Find("stream_options");
+  if (!options) return;
+  if (!options->is_object()) {
+    return fields.Fail("stream_options", fmt::format("is {}, not an object", KindOf(*options)));
+  }
+  if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
+  JsonFields inner(*options, "stream_options.");
+  inner.Bool("include_usage", &spec->include_usage);
+  if (inner.error()) fields.Fail("stream_options", inner.error()->message);
+}
+
+}  // namespace
+
+void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
+                          AnswerSpec* spec) {
+  ReadSampling(fields, model.vocab_size, &request->sampling);
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    fields.Unsigned(name, 0, UINT32_MAX, &request->max_tokens);
+  }
+  fields.Unsigned("n", 1, kMaxChoices, &request->n);
+  uint32_t best_of = request->n;
+  fields.Unsigned("best_of", 1, kMaxChoices, &best_of);
+  if (best_of != request->n) fields.Fail("best_of", "is supported only where it equals n");
+  fields.Strings("stop", kMaxStops, &request->stop);
+  fields.Ids("stop_token_ids", model.vocab_size, &request->stop_ids);
+  fields.Bool("ignore_eos", &request->ignore_eos);
+  fields.Bool("cache_prompt", &request->cache_prompt);
+  bool skip_special = true;
+  fields.Bool("skip_special_tokens", &skip_special);
+  request->echo_special = !skip_special;
+  ReadToolChoice(fields);
+  ReadResponseFormat(fields);
+  ReadStream(fields, spec);
+  fields.Bool("return_token_ids", &spec->return_token_ids);
+  fields.Bool("return_tokens", &spec->return_tokens);
+  std::string user;
+  fields.String("user", &user);  // the tenant comes from the credential, never from here
+  if (!model.tokenizer) {
+    spec->return_tokens = true;
+    if (!request->stop.empty()) fields.Fail("stop", "needs a tokenizer; use stop_token_ids");
+  }
+  spec->n = request->n;
+}
+
+void RefuseUnsupported(JsonFields& fields) {
+  for (const UnsupportedField& field : kUnsupported) {
+    const json* value = fields.Find(field.name);
+    if (value && !AsksForNothing(*value, field.neutral)) {
+      return fields.Fail(field.name,
+                         "is not supported in this version, and would change the answer");
+    }
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,227 @@
+#include "server/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/random.h"
+#include "server/service_routes.h"
+
+namespace kvasir {
+namespace {
+
+ApiError NotFound(std::string message) { return ApiError{Code::kNotFound, std::move(message)}; }
+
+std::string_view PathOf(std::string_view target) {
+  std::string_view path = target.substr(0, target.find_first_of("?#"));
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return path;
+}
+
+bool Matches(std::string_view pattern, std::string_view path) {
+  if (!pattern.ends_with('*')) return pattern == path;
+  pattern.remove_suffix(1);
+  return path.size() > pattern.size() && path.starts_with(pattern);
+}
+
+}  // namespace
+
+const Service::Route Service::kRoutes[] = {
+    {"/v1/chat/completions", "POST", &Service::Chat, false, true},
+    {"/chat/completions", "POST", &Service::Chat, false, true},
+    {"/v1/completions", "POST", &Service::Complete, false, true},
+    {"/completions", "POST", &Service::Complete, false, true},
+    {"/v1/models", "GET", &Service::Models},
+    {"/models", "GET", &Service::Models},
+    {"/v1/models/*", "GET", &Service::OneModel},
+    {"/v1/cache", "GET", &Service::CacheState},
+    {"/v1/cache", "DELETE", &Service::EraseCache},
+    {"/v1/cache/flush", "POST", &Service::FlushCache},
+    {"/tokenize", "POST", &Service::Tokenize},
+    {"/detokenize", "POST", &Service::Detokenize},
+    {"/apply-template", "POST", &Service::ApplyTemplate},
+    {"/props", "GET", &Service::Props},
+    {"/health", "GET", &Service::Health, true},
+    {"/v1/health", "GET", &Service::Health, true},
+    {"/ready", "GET", &Service::Ready, true},
+    {"/metrics", "GET", &Service::Metrics},
+    {"/", "GET", &Service::Home},
+    {"/v1/embeddings", "", &Service::NotYet},
+    {"/v1/responses", "", &Service::NotYet},
+    {"/v1/responses/*", "", &Service::NotYet},
+    {"/v1/messages", "", &Service::NotYet},
+    {"/v1/messages/*", "", &Service::NotYet},
+    {"/v1/sessions", "", &Service::NotYet},
+    {"/v1/sessions/*", "", &Service::NotYet},
+};
+
+Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
+  std::unique_ptr<ChatTemplate> own_template;
+  if (!options.chat_template.empty()) {
+    KV_ASSIGN(own_template, ChatTemplate::Parse(options.chat_template));
+  }
+  return std::unique_ptr<Service>(new Service(options, engine, std::move(own_template)));
+}
+
+Service::Service(const ServerOptions& options, Engine& engine,
+                 std::unique_ptr<ChatTemplate> own_template)
+    : options_(options),
+      engine_(engine),
+      own_template_(std::move(own_template)),
+      credentials_(options.api_keys),
+      started_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()),
+      id_salt_(uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {
+  model_.names = options.aliases;
+  model_.names.push_back(engine.card().id);
+  model_.tokenizer = engine.tokenizer();
+  model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
+  model_.vocab_size = engine.card().vocab_size;
+  model_.ctx_size = engine.card().ctx_size;
+  if (own_template_) {
+    template_text_ = options.chat_template;
+  } else if (model_.tokenizer) {
+    template_text_ = model_.tokenizer->chat_template();
+  }
+  model_.knows_developer = template_text_.find("developer") != std::string::npos;
+}
+
+const Service::Route* Service::FindRoute(std::string_view path) {
+  const auto* route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                   [path](const Route& r) { return Matches(r.path, path); });
+  return route == std::end(kRoutes) ? nullptr : route;
+}
+
+std::vector<std::string> Service::Endpoints() {
+  std::vector<std::string> endpoints;
+  for (const Route& route : kRoutes) {
+    if (!route.method.empty()) endpoints.push_back(fmt::format("{} {}", route.method, route.path));
+  }
+  return endpoints;
+}
+
+std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
+                                               std::optional<uint64_t> body_bytes) const {
+  if (head.method == "OPTIONS") return std::nullopt;
+  const std::string_view path = PathOf(head.target);
+  const Route* route = FindRoute(path);
+  const bool open = route && route->open;
+  if (!open && !credentials_.TenantOf(head.authorization, head.api_key)) {
+    ApiError error{Code::kPermissionDenied,
+                   "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
+    error.name = "invalid_api_key";
+    return ErrorResponse(error);
+  }
+  if (!route) {
+    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
+  }
+  std::string allowed;
+  const Route* match = nullptr;
+  for (const Route& r : kRoutes) {
+    if (!Matches(r.path, path)) continue;
+    if (r.method.empty() || r.method == head.method) match = match ? match : &r;
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", r.method);
+  }
+  if (!match) {
+    ApiError error{Code::kInvalidArgument,
+                   fmt::format("{} takes {}, not {}", path, allowed, head.method)};
+    error.status = 405;
+    error.name = "method_not_allowed";
+    HttpResponse response = ErrorResponse(error);
+    response.headers.emplace_back("Allow", allowed);
+    return response;
+  }
+  if (body_bytes && *body_bytes > options_.max_body_bytes) {
+    ApiError error{Code::kInvalidArgument,
+                   fmt::format("the body has {} bytes; at most {} are taken", *body_bytes,
+                               options_.max_body_bytes)};
+    error.status = 413;
+    error.name = "body_too_large";
+    return ErrorResponse(error);
+  }
+  if (match->generates && draining_.load(std::memory_order_relaxed)) {
+    return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
+  }
+  return std::nullopt;
+}
+
+Outcome Service::Handle(const HttpRequest& request) {
+  if (request.method == "OPTIONS") return Preflight(request);
+  const std::string_view path = PathOf(request.target);
+  const auto tenant = credentials_.TenantOf(request.authorization, request.api_key);
+  for (const Route& route : kRoutes) {
+    if (!Matches(route.path, path)) continue;
+    if (!route.method.empty() && route.method != request.method) continue;
+    return (this->*route.handler)(Call{request, path, tenant.value_or("")});
+  }
+  return ErrorResponse(NotFound("not here"));
+}
+
+Outcome Service::Preflight(const HttpRequest& request) const {
+  HttpResponse response;
+  const std::string_view path = PathOf(request.target);
+  std::string allowed = "OPTIONS";
+  for (const Route& route : kRoutes) {
+    if (!Matches(route.path, path) || route.method.empty()) continue;
+    allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
+  }
+  response.headers.emplace_back("Allow", allowed);
+  if (!request.origin.empty() && !request.requested_headers.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
+  }
+  if (!request.origin.empty()) {
+    // Without a key any page that somebody visits could erase their cache: reading is enough there.
+    response.headers.emplace_back("Access-Control-Allow-Methods",
+                                  credentials_.required() ? "GET, POST, DELETE" : "GET, POST");
+    response.headers.emplace_back("Access-Control-Max-Age", "86400");
+  }
+  response.body = "{}";
+  return response;
+}
+
+std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
+    const HttpRequest& request) const {
+  std::vector<std::pair<std::string, std::string>> headers = {
+      {"Server", "kvasir/" + options_.version}};
+  if (request.origin.empty()) return headers;
+  for (const std::string& origin : options_.cors_origins) {
+    if (origin != "*" && origin != request.origin) continue;
+    headers.emplace_back("Access-Control-Allow-Origin", origin);
+    if (origin != "*") headers.emplace_back("Vary", "Origin");
+    break;
+  }
+  return headers;
+}
+
+Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param) {
+  if (!call) return ErrorResponse(call.error());
+  GenerationStart start;
+  start.requests = std::move(call->requests);
+  for (GenerateRequest& request : start.requests) request.tenant = from.tenant;
+  start.prompt_param = std::move(prompt_param);
+  const uint64_t number = num_answers_.fetch_add(1, std::memory_order_relaxed);
+  const std::string id =
+      fmt::format("{:016x}{:016x}", Mix64(id_salt_ ^ number), Mix64(id_salt_ + number));
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  start.answer = std::make_unique<Answer>(
+      std::move(call->spec), start.requests.size(), id,
+      std::chrono::duration_cast<std::chrono::seconds>(now).count(), model_.tokenizer);
+  return start;
+}
+
+Outcome Service::Chat(const Call& call) {
+  return Start(ParseChatRequest(call.request.body, model_), call, "messages");
+}
+
+Outcome Service::Complete(const Call& call) {
+  return Start(ParseCompletionRequest(call.request.body, model_), call, "prompt");
+}
+
+Outcome Service::NotYet(const Call& call) {
+  return ErrorResponse(NotFound(fmt::format("{} is not available in this version", call.path)));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,95 @@
+// Service: what each path answers, without knowing of sockets.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kvasir/engine.h"
+#include "server/credentials.h"
+#include "server/openai_request.h"
+#include "server/openai_response.h"
+#include "server/server.h"
+
+namespace kvasir {
+
+struct HttpRequest {
+  std::string method;  // HEAD arrives as GET
+  std::string target;  // path and query, as sent
+  std::string authorization, api_key, origin, requested_headers;
+  std::string body;
+};
+
+// A generation to start, and the answer that its events make.
+struct GenerationStart {
+  std::vector<GenerateRequest> requests;
+  std::unique_ptr<Answer> answer;
+  std::string prompt_param;  // the field that an error of Submit is about
+};
+
+using Outcome = std::variant<HttpResponse, GenerationStart>;
+
+// Thread-safe. Erase and tokenizing run on the caller's thread.
+class Service {
+ public:
+  // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
+  static Result<std::unique_ptr<Service>> Make(const ServerOptions& options, Engine& engine);
+
+  // Refuses what a request's head already decides (no such path, method or key, body too large,
+  // draining), before its body is read. nullopt: go on. `body_bytes` is what Content-Length says.
+  std::optional<HttpResponse> CheckHead(const HttpRequest& head,
+                                        std::optional<uint64_t> body_bytes) const;
+  // REQUIRES: CheckHead let it pass.
+  Outcome Handle(const HttpRequest& request);
+
+  // Headers of every answer to this request: who made it, and who may read it (CORS).
+  std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
+
+  void BeginDrain() { draining_.store(true, std::memory_order_relaxed); }  // a flag, nothing behind
+  Engine& engine() { return engine_; }
+
+ private:
+  struct Call;  // a request that was routed
+  struct Route;
+  static const Route kRoutes[];
+
+  Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
+  static const Route* FindRoute(std::string_view path);
+  static std::vector<std::string> Endpoints();  // "GET /v1/models"
+  Outcome Preflight(const HttpRequest& request) const;
+  Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
+
+  Outcome Chat(const Call& call);
+  Outcome Complete(const Call& call);
+  Outcome Models(const Call& call);
+  Outcome OneModel(const Call& call);
+  Outcome CacheState(const Call& call);
+  Outcome EraseCache(const Call& call);
+  Outcome FlushCache(const Call& call);
+  Outcome Tokenize(const Call& call);
+  Outcome Detokenize(const Call& call);
+  Outcome ApplyTemplate(const Call& call);
+  Outcome Props(const Call& call);
+  Outcome Health(const Call& call);
+  Outcome Ready(const Call& call);
+  Outcome Metrics(const Call& call);
+  Outcome Home(const Call& call);
+  Outcome NotYet(const Call& call);
+
+  const ServerOptions options_;
+  Engine& engine_;
+  const std::unique_ptr<ChatTemplate> own_template_;
+  const Credentials credentials_;
+  const int64_t started_;  // seconds since 1970
+  const uint64_t id_salt_;
+  std::atomic<uint64_t> num_answers_{0};  // only a counter: relaxed
+  std::atomic<bool> draining_{false};
+  ModelView model_;
+  std::string template_text_;
+};
+
+}  // namespace kvasir

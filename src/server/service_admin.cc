@@ -1,0 +1,247 @@
+// The endpoints around generating: models, cache, tokens, templates, state.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "observe/metrics.h"
+#include "plan/plan_json.h"
+#include "server/json_fields.h"
+#include "server/logprobs_json.h"
+#include "server/service_routes.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+json ModelEntry(const std::string& name, const ModelCard& card, int64_t created) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "kvasir"},
+          {"max_model_len", card.ctx_size},
+          {"meta",
+           {{"architecture", card.architecture},
+            {"dtype", card.dtype},
+            {"n_vocab", card.vocab_size},
+            {"n_ctx_train", card.max_positions},
+            {"n_params", card.parameters}}}};
+}
+
+// A path segment as sent: "%2F" is "/".
+std::string PercentDecoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [&](size_t at) {
+      const char c = at < text.size() ? text[at] : '\0';
+      return c >= '0' && c <= '9'                 ? c - '0'
+             : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87
+                                                  : -1;
+    };
+    if (text[i] == '%' && digit(i + 1) >= 0 && digit(i + 2) >= 0) {
+      out += static_cast<char>(digit(i + 1) * 16 + digit(i + 2));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+json PiecesJson(const std::vector<TokenId>& ids, const Tokenizer& tokenizer) {
+  json pieces = json::array();
+  for (const TokenId id : ids) {
+    const TokenSpelling spelling = SpellToken(&tokenizer, id);
+    json piece = spelling.text;
+    if (spelling.text !=
+        spelling.bytes) {  // no whole character: its bytes, as llama.cpp sends them
+      piece = json::array();
+      for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
+    }
+    pieces.push_back({{"id", id}, {"piece", std::move(piece)}});
+  }
+  return pieces;
+}
+
+json CacheJson(const EngineStats& stats, const char* mode) {
+  return {{"mode", mode},
+          {"blocks",
+           {{"free", stats.free_blocks},
+            {"idle", stats.idle_blocks},
+            {"pinned", stats.pinned_blocks},
+            {"committed", stats.committed_blocks},
+            {"evicted", stats.evicted_blocks},
+            {"copied", stats.copied_blocks},
+            {"deduplicated", stats.deduplicated_blocks}}},
+          {"tokens",
+           {{"cached", stats.cached_tokens},
+            {"live", stats.live_tokens},
+            {"prompt", stats.prompt_tokens},
+            {"computed", stats.computed_tokens},
+            {"reused_pool", stats.reused_pool},
+            {"reused_partial", stats.reused_partial},
+            {"generated", stats.generated_tokens}}},
+          {"cursors", stats.cursors},
+          {"cursor_hits", stats.cursor_hits},
+          {"waste", stats.waste},
+          {"worst_waste", stats.worst_waste}};
+}
+
+const char* ModeName(CacheMode mode) {
+  switch (mode) {
+    case CacheMode::kPrefix:
+      return "prefix";
+    case CacheMode::kSequence:
+      return "sequence";
+    case CacheMode::kNone:
+      return "none";
+  }
+  return "";
+}
+
+}  // namespace
+
+HttpResponse JsonResponse(const json& body) {
+  HttpResponse response;
+  response.body = Dump(body);
+  return response;
+}
+
+Outcome Service::Models(const Call&) {
+  json data = json::array();
+  for (const std::string& name : model_.names) {
+    data.push_back(ModelEntry(name, engine_.card(), started_));
+  }
+  return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
+}
+
+Outcome Service::OneModel(const Call& call) {
+  const json wanted = {{"model", PercentDecoded(call.path.substr(call.path.find("models/") + 7))}};
+  JsonFields fields(wanted);
+  const auto name = CheckModel(fields, model_);
+  if (!name) return ErrorResponse(name.error());
+  return JsonResponse(ModelEntry(*name, engine_.card(), started_));
+}
+
+Outcome Service::CacheState(const Call&) {
+  json body = PlanJson(engine_.plan());
+  body["cache"] = CacheJson(engine_.Stats(), ModeName(engine_.options().cache_mode));
+  body["model"] = model_.names.front();
+  body["target"] = engine_.target();
+  return JsonResponse(body);
+}
+
+Outcome Service::EraseCache(const Call& call) {
+  const EngineStats before = engine_.Stats();
+  engine_.Erase(call.tenant);
+  const EngineStats after = engine_.Stats();
+  json body = {{"erased", true}, {"tiers", json::array({"pool"})}};
+  if (!credentials_.required()) {
+    // With one tenant the figures are the caller's own; with more they would tell of the others.
+    const auto fell = [](uint64_t from, uint64_t to) { return from > to ? from - to : 0; };
+    body["tokens"] = fell(before.cached_tokens, after.cached_tokens);
+    body["blocks"] = fell(before.idle_blocks, after.idle_blocks);
+    body["cursors"] = fell(before.cursors, after.cursors);
+  }
+  return JsonResponse(body);
+}
+
+Outcome Service::FlushCache(const Call&) {
+  return ErrorResponse({Code::kUnsupported,
+                        "nothing here is durable: the server runs without a disk tier (--disk DIR, "
+                        "which this version does not have yet)"});
+}
+
+Outcome Service::Tokenize(const Call& call) {
+  const auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(*body);
+  const char* name = fields.Has("content") || !fields.Has("prompt") ? "content" : "prompt";
+  std::string text;
+  fields.String(name, &text);
+  if (!fields.Has(name)) fields.Fail(name, "is missing");
+  // Each name with its server's default: llama.cpp adds none, vLLM adds them.
+  bool add_special = name == std::string_view("prompt"), parse_special = true, with_pieces = false;
+  fields.Bool("add_special_tokens", &add_special);
+  fields.Bool("add_special", &add_special);
+  fields.Bool("parse_special", &parse_special);
+  fields.Bool("with_pieces", &with_pieces);
+  if (fields.error()) return ErrorResponse(*fields.error());
+  const auto ids = EncodeText(text, name, add_special, parse_special, model_);
+  if (!ids) return ErrorResponse(ids.error());
+  json answer = {{"count", ids->size()}, {"max_model_len", model_.ctx_size}};
+  answer["tokens"] = with_pieces ? PiecesJson(*ids, *model_.tokenizer) : json(*ids);
+  return JsonResponse(answer);
+}
+
+Outcome Service::Detokenize(const Call& call) {
+  const auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(*body);
+  std::vector<TokenId> ids;
+  fields.Ids("tokens", model_.vocab_size, &ids);
+  if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
+  if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
+  if (fields.error()) return ErrorResponse(*fields.error());
+  const std::string text = model_.tokenizer->Decode(ids, /*skip_special=*/false);
+  return JsonResponse({{"content", text}, {"prompt", text}});
+}
+
+Outcome Service::ApplyTemplate(const Call& call) {
+  const auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(*body);
+  const auto chat = RenderMessages(fields, call.request.body, model_);
+  if (!chat) return ErrorResponse(chat.error());
+  return JsonResponse({{"prompt", chat->text}});
+}
+
+Outcome Service::Props(const Call&) {
+  const ModelCard& card = engine_.card();
+  const SamplingParams sampling;
+  const json params = {{"temperature", sampling.temperature},
+                       {"top_k", sampling.top_k},
+                       {"top_p", sampling.top_p},
+                       {"min_p", sampling.min_p},
+                       {"repeat_penalty", sampling.repetition_penalty}};
+  json body = {
+      {"default_generation_settings", {{"n_ctx", card.ctx_size}, {"params", params}}},
+      {"total_slots", engine_.options().parallel},
+      {"model_alias", model_.names.front()},
+      {"model_path", card.path},
+      {"modalities", {{"vision", false}, {"audio", false}}},
+      {"chat_template", template_text_},
+      {"bos_token", model_.tokenizer ? model_.tokenizer->bos_text() : ""},
+      {"eos_token", model_.tokenizer ? model_.tokenizer->eos_text() : ""},
+      {"build_info", "kvasir " + options_.version},
+      {"target", engine_.target()},
+  };
+  return JsonResponse(body);
+}
+
+Outcome Service::Health(const Call&) { return JsonResponse({{"status", "ok"}}); }
+
+Outcome Service::Ready(const Call&) {
+  if (draining_.load(std::memory_order_relaxed)) {
+    return ErrorResponse({Code::kUnavailable, "the server is stopping"});
+  }
+  return JsonResponse({{"status", "ready"}, {"model", model_.names.front()}});
+}
+
+Outcome Service::Metrics(const Call&) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = PrometheusText(engine_.Stats());
+  return response;
+}
+
+Outcome Service::Home(const Call&) {
+  return JsonResponse({{"name", "kvasir"},
+                       {"version", options_.version},
+                       {"model", model_.names.front()},
+                       {"openai_base_url_path", "/v1"},
+                       {"endpoints", Endpoints()}});
+}
+
+}  // namespace kvasir
