@@ -137,9 +137,8 @@ Result<int> Run(const Args& args) {
   KV_TRY(ReadSampling(args, request));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
-  GenerateRequest
-      probe;  // a model without a tokenizer or template is refused before the first line
-  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, probe));
+  // A model without a tokenizer or template is refused before the first line is read.
+  KV_TRY(EncodeChat(*engine, {{"user", "?"}}));
   Conversation conversation(*engine, std::move(request), args.Text("system"));
   return Talk(conversation);
 }

@@ -241,6 +241,7 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
   if (options.progress) options.progress("measuring the cache's share of a prefill");
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
+  prompt_tokens = std::min(prompt_tokens, engine->card().ctx_size - 1);
   Random random(kSeed);
   EngineStats before;
   // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.

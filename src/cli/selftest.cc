@@ -1,0 +1,118 @@
+// kvasir selftest: proves on this machine that no answer is changed by the cache.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/interrupt.h"
+#include "cli/selftest_run.h"
+#include "kvasir/machine.h"
+
+namespace kvasir::cli {
+namespace {
+
+Status InjectNamed(const Args& args) {
+  const std::optional<std::string> name = args.Text("inject");
+  if (!name) return {};
+  const std::optional<Fault> fault = ParseFault(*name);
+  if (!fault) {
+    return Fail(
+        Code::kInvalidArgument,
+        "--inject: '{}' is no fault; it takes stale-block, wrong-position, skipped-compare, "
+        "chunk-edge, foreign-namespace, lane-order",
+        *name);
+  }
+  InjectFault(*fault);
+  return {};
+}
+
+void PrintLine(const Check& check) {
+  fmt::print("{:<6}{:<10} rows {} differ {}", check.passed() ? "ok" : "FAILED", check.name(),
+             check.rows(), check.differ());
+  if (!check.passed()) fmt::print(" ({})", check.first_wrong());
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+struct Totals {
+  uint64_t rows = 0, differ = 0;
+  std::vector<std::string> failed;  // names
+};
+
+Totals Sum(const std::vector<Check>& checks) {
+  Totals totals;
+  for (const Check& check : checks) {
+    totals.rows += check.rows();
+    totals.differ += check.differ();
+    if (!check.passed()) totals.failed.push_back(check.name());
+  }
+  return totals;
+}
+
+void PrintJson(const std::vector<Check>& checks, const Totals& totals, double seconds) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Check& check : checks) {
+    list.push_back({{"name", check.name()},
+                    {"rows", check.rows()},
+                    {"differ", check.differ()},
+                    {"passed", check.passed()},
+                    {"wrong", check.first_wrong()}});
+  }
+  const nlohmann::ordered_json json = {
+      {"checks", list},          {"targets", SupportedTargetNames()}, {"rows", totals.rows},
+      {"differ", totals.differ}, {"passed", totals.failed.empty()},   {"seconds", seconds}};
+  fmt::print("{}\n", json.dump(2));
+}
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(EngineOptions options, EngineOptionsOf(args));
+  KV_TRY(InjectNamed(args));
+  ExitOnInterrupt();
+  options.kv_memory_bytes = uint64_t{256} << 20;
+  const bool json = args.Has("json");
+  const uint64_t start_ns = MonotonicNs();
+  KV_ASSIGN(Lab lab, Lab::Create(options));
+  if (!json) {
+    fmt::print(
+        "{}: target {} of {}; each row of logits is compared, bit for bit, with the same "
+        "prompt computed alone, whole, with the cache off\n",
+        lab.engine().card().id, lab.engine().target(), fmt::join(SupportedTargetNames(), ", "));
+  }
+  const std::vector<Check> checks = RunChecks(lab, [json](const Check& check) {
+    if (!json) PrintLine(check);
+  });
+  const double seconds = static_cast<double>(MonotonicNs() - start_ns) / 1e9;
+  const Totals totals = Sum(checks);
+  if (json) {
+    PrintJson(checks, totals, seconds);
+  } else {
+    fmt::print("rows {} differ {} ({:.1f} s)\n", totals.rows, totals.differ, seconds);
+  }
+  if (totals.failed.empty()) return kExitDone;
+  std::fflush(stdout);
+  fmt::print(stderr, "kvasir selftest: failed: {}\n", fmt::join(totals.failed, ", "));
+  return kExitFailed;
+}
+
+}  // namespace
+
+Command SelftestCommand() {
+  return {
+      "selftest",
+      "proves on this machine that answers are the same with and without the cache, bit for bit",
+      "selftest",
+      Join({{{"inject", "FAULT",
+              "break something on purpose; the test must fail: stale-block, wrong-position, "
+              "skipped-compare, chunk-edge, foreign-namespace, lane-order"},
+             {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
+             {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
+            CommonFlags()}),
+      Run};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,276 @@
+// The checks of selftest. Each compares rows with those of the same prompt computed alone, whole
+// and with the cache off.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/result.h"
+#include "cli/selftest_run.h"
+#include "kvasir/machine.h"
+
+namespace kvasir::cli {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+Tokens Joined(Tokens tokens, const Tokens& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
+
+Tokens Prefix(const Tokens& tokens, size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+// Every target of this CPU computes the same bits.
+Status Targets(Lab& lab, Check& check) {
+  for (const std::string& target : SupportedTargetNames()) {
+    EngineOptions options = lab.options();
+    options.target = target;
+    KV_ASSIGN(const auto engine, lab.Load(options));
+    KV_ASSIGN(const Trace trace, lab.Cold(*engine, lab.prompt()));
+    check.Compare(lab.reference(), trace, "target " + target);
+  }
+  return {};
+}
+
+Status Threads(Lab& lab, Check& check) {
+  for (const uint32_t threads : {1u, 3u}) {
+    EngineOptions options = lab.options();
+    options.threads = threads;
+    KV_ASSIGN(const auto engine, lab.Load(options));
+    KV_ASSIGN(const Trace trace, lab.Cold(*engine, lab.prompt()));
+    check.Compare(lab.reference(), trace, fmt::format("{} threads", threads));
+  }
+  return {};
+}
+
+// As textbooks begin: no KV is kept, each step computes everything.
+Status Textbook(Lab& lab, Check& check) {
+  EngineOptions options = lab.options();
+  options.cache_mode = CacheMode::kNone;
+  KV_ASSIGN(const auto engine, lab.Load(options));
+  KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), trace, "without KV");
+  return {};
+}
+
+// Tokens that were decoded one by one give the rows that a prompt of them gives.
+Status Decoded(Lab& lab, Check& check) {
+  GenerateRequest request = lab.Ask(Joined(lab.prompt(), lab.reference().answers[0]));
+  request.cache_prompt = false;
+  request.max_tokens = 0;
+  KV_ASSIGN(const Trace whole, RunAlone(lab.engine(), std::move(request)));
+  for (const auto& [where, digest] : lab.reference().rows) {
+    const auto it = whole.rows.find(where);
+    if (it == whole.rows.end()) continue;  // the last token's row is computed by the prompt only
+    check.CompareRow(it->second, digest, fmt::format("decoded, row {}", where.second));
+  }
+  return {};
+}
+
+Status Chunked(Lab& lab, Check& check) {
+  for (const uint32_t chunk : {1u, 3u, 16u, 17u, 64u, 100u}) {
+    GenerateRequest request = lab.Ask(lab.prompt());
+    request.cache_prompt = false;
+    request.chunk_tokens = chunk;
+    KV_ASSIGN(const Trace trace, RunAlone(lab.engine(), std::move(request)));
+    check.Compare(lab.reference(), trace, fmt::format("chunks of {}", chunk));
+  }
+  return {};
+}
+
+// The same prompt again, and the next turn of its conversation.
+Status Hit(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  KV_ASSIGN(const Trace miss, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), miss, "first time");
+  check.Expect(miss.receipt.cached_tokens() == 0, "an empty cache had something");
+  KV_ASSIGN(const Trace hit, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), hit, "from the cache");
+  check.Expect(hit.receipt.computed == 1,
+               fmt::format("from the cache: {} tokens computed, not 1", hit.receipt.computed));
+  const Tokens before = Joined(lab.prompt(), lab.reference().answers[0]);
+  const Tokens next = Joined(before, lab.RandomTokens(lab.prompt().size() / 2));
+  KV_ASSIGN(const Trace want, lab.Cold(lab.engine(), next));
+  KV_ASSIGN(const Trace turn, RunAlone(*engine, lab.Ask(next)));
+  check.Compare(want, turn, "next turn");
+  // The last token of an answer is known and not computed.
+  check.Expect(turn.receipt.cached_tokens() + 1 >= before.size(),
+               fmt::format("next turn: {} of {} tokens reused", turn.receipt.cached_tokens(),
+                           before.size() - 1));
+  return {};
+}
+
+// An identical prompt computes nothing but the output head.
+Status Cursor(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
+  GenerateRequest request = lab.Ask(lab.prompt());
+  request.use_cursor = true;
+  KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
+  check.Compare(lab.reference(), trace, "identical prompt");
+  check.Expect(trace.receipt.computed == 0,
+               fmt::format("identical prompt: {} tokens computed", trace.receipt.computed));
+  return {};
+}
+
+// Prompts that leave a resident one inside a block, and at a block's first token.
+Status Partial(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
+  const uint32_t block_tokens = lab.options().block_tokens;
+  const size_t size = lab.prompt().size();
+  for (const size_t shared :
+       {size_t{block_tokens} + 7, size_t{block_tokens} * 2, size / 2 + 3, size - 1}) {
+    if (shared >= size) continue;
+    Tokens prompt = lab.prompt();
+    const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
+    prompt[shared] = (prompt[shared] + 1) % vocab;
+    KV_ASSIGN(const Trace want, lab.Cold(lab.engine(), prompt));
+    KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(prompt)));
+    const std::string what = fmt::format("diverged at {}", shared);
+    check.Compare(want, trace, what);
+    check.Expect(trace.receipt.cached_tokens() == shared,
+                 fmt::format("{}: {} tokens reused", what, trace.receipt.cached_tokens()));
+    check.Expect(shared % block_tokens == 0 || trace.receipt.reused_partial > 0,
+                 what + ": no partial block");
+  }
+  return {};
+}
+
+// Misses, hits and decode rows in the same steps.
+Status Batched(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  const size_t size = lab.prompt().size();
+  const std::array<Tokens, 6> prompts = {
+      lab.prompt(),           Prefix(lab.prompt(), size / 2),
+      lab.RandomTokens(1),    lab.RandomTokens(7),
+      lab.RandomTokens(size), Joined(Prefix(lab.prompt(), size / 3), lab.RandomTokens(size / 4))};
+  std::vector<Trace> want;
+  for (const Tokens& prompt : prompts) {
+    KV_ASSIGN(Trace trace, lab.Cold(lab.engine(), prompt));
+    want.push_back(std::move(trace));
+  }
+  for (const bool warm : {false, true}) {
+    std::vector<GenerateRequest> requests;
+    for (const Tokens& prompt : prompts) {
+      requests.push_back(lab.Ask(prompt));
+      requests.back().chunk_tokens = 32;
+    }
+    KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+    for (size_t i = 0; i < got.size(); ++i) {
+      check.Compare(want[i], got[i], fmt::format("{} mate {}", warm ? "warm" : "cold", i));
+    }
+  }
+  const EngineStats stats = engine->Stats();
+  check.Expect(stats.decode_rows > stats.decode_steps, "no two rows shared a step");
+  return {};
+}
+
+// n > 1: forks that share the prompt's blocks and write their own.
+Status Forked(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  GenerateRequest request = lab.Ask(lab.prompt());
+  request.n = std::min(3u, lab.options().parallel);
+  request.sampling.temperature = 1.5f;
+  request.sampling.seed = 7;
+  KV_ASSIGN(const Trace forks, RunAlone(*engine, std::move(request)));
+  for (uint32_t choice = 0; choice < forks.answers.size(); ++choice) {
+    GenerateRequest whole = lab.Ask(Joined(lab.prompt(), forks.answers[choice]));
+    whole.cache_prompt = false;
+    whole.max_tokens = 0;
+    KV_ASSIGN(const Trace want, RunAlone(lab.engine(), std::move(whole)));
+    for (const auto& [where, digest] : forks.rows) {
+      const auto it = want.rows.find({0, where.second});
+      if (where.first != choice || it == want.rows.end()) continue;
+      check.CompareRow(it->second, digest, fmt::format("choice {}, row {}", choice, where.second));
+    }
+  }
+  return {};
+}
+
+// Options whose pool holds at least `num_blocks` blocks, and few more.
+Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
+  options.parallel = std::min(options.parallel, 2u);
+  for (options.kv_memory_bytes = uint64_t{64} << 10;;
+       options.kv_memory_bytes += options.kv_memory_bytes / 8) {
+    const Result<MemoryPlan> plan = Engine::PlanMemory(options);
+    if (plan && plan->num_blocks >= num_blocks) return options;
+    if (options.kv_memory_bytes > uint64_t{1} << 40) {
+      return Fail(Code::kExhausted, "no pool of {} blocks", num_blocks);
+    }
+  }
+}
+
+// A pool too small for what is asked: blocks are taken away and computed again.
+Status Evicted(Lab& lab, Check& check) {
+  const size_t size = lab.prompt().size();
+  const uint64_t blocks_each = (size + lab.answer_tokens()) / lab.options().block_tokens + 2;
+  KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks_each * 3 / 2));
+  KV_ASSIGN(const auto engine, lab.Load(options));
+  const Tokens other = lab.RandomTokens(size);
+  const Tokens branch = Joined(Prefix(lab.prompt(), size * 2 / 3), lab.RandomTokens(size / 4));
+  KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
+  KV_ASSIGN(const Trace want_branch, lab.Cold(lab.engine(), branch));
+  uint32_t reused = 0;
+  for (int round = 0; round < 2; ++round) {
+    KV_ASSIGN(const Trace first, RunAlone(*engine, lab.Ask(lab.prompt())));
+    check.Compare(lab.reference(), first, fmt::format("round {}", round));
+    KV_ASSIGN(const Trace second, RunAlone(*engine, lab.Ask(branch)));
+    check.Compare(want_branch, second, fmt::format("round {}, branch", round));
+    KV_ASSIGN(const Trace third, RunAlone(*engine, lab.Ask(other)));
+    check.Compare(want_other, third, fmt::format("round {}, other", round));
+    reused += first.receipt.cached_tokens() + second.receipt.cached_tokens();
+    engine->CheckInvariants();
+  }
+  check.Expect(engine->Stats().evicted_blocks > 0, "nothing was evicted");
+  check.Expect(reused > 0, "nothing was reused");
+  return {};
+}
+
+// A second engine begins with an empty cache.
+Status Restarted(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), trace, "restarted");
+  check.Expect(trace.receipt.cached_tokens() == 0, "restarted: the cache is not empty");
+  return {};
+}
+
+// The same prompt of another tenant reuses nothing, and is not told that somebody has it.
+Status Tenants(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
+  GenerateRequest request = lab.Ask(lab.prompt());
+  request.tenant = "another";
+  KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
+  check.Compare(lab.reference(), trace, "another tenant");
+  check.Expect(trace.receipt.cached_tokens() == 0,
+               fmt::format("another tenant: {} tokens reused", trace.receipt.cached_tokens()));
+  check.Expect(trace.receipt.miss && trace.receipt.miss->reason == MissReason::kCold,
+               "another tenant: the miss tells of somebody else");
+  return {};
+}
+
+}  // namespace
+
+std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done) {
+  using Run = Status (*)(Lab&, Check&);
+  static constexpr std::pair<const char*, Run> kChecks[] = {
+      {"targets", Targets}, {"threads", Threads}, {"textbook", Textbook}, {"decoded", Decoded},
+      {"chunked", Chunked}, {"hit", Hit},         {"cursor", Cursor},     {"partial", Partial},
+      {"batched", Batched}, {"forked", Forked},   {"evicted", Evicted},   {"restarted", Restarted},
+      {"tenants", Tenants}};
+  std::vector<Check> checks;
+  for (const auto& [name, run] : kChecks) {
+    Check check(name);
+    if (const Status status = run(lab, check); !status) check.Expect(false, status.error().message);
+    on_done(check);
+    checks.push_back(std::move(check));
+  }
+  return checks;
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,158 @@
+#include "cli/selftest_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/result.h"
+
+namespace kvasir::cli {
+namespace {
+
+// Small models get prompts of a dozen blocks; those of a billion parameters must end too.
+constexpr uint32_t kPromptTokens = 215;
+constexpr uint32_t kLargePromptTokens = 55;
+constexpr uint64_t kLargeParameters = 50'000'000;
+constexpr uint32_t kCtxSize = 1024;
+
+// Waits for the last event of each of several requests.
+class Waiter {
+ public:
+  explicit Waiter(size_t count) : traces_(count), left_(count) {}
+
+  void Record(size_t index, const Event& event) {
+    const std::lock_guard lock(mutex_);
+    Trace& trace = traces_[index];
+    if (trace.answers.size() <= event.choice) trace.answers.resize(event.choice + 1);
+    for (const GeneratedToken& token : event.tokens) {
+      trace.answers[event.choice].push_back(token.id);
+    }
+    if (event.error && !error_) error_ = event.error;
+    if (!event.last) return;
+    trace.receipt = event.receipt;
+    GiveUp(1);
+  }
+  void RecordRow(size_t index, uint32_t choice, uint32_t position, std::span<const float> row) {
+    const Digest digest = Sha256().Update(std::as_bytes(row)).Finish();
+    const std::lock_guard lock(mutex_);
+    traces_[index].rows[{choice, position}] = digest;
+  }
+  // The requests from `first` on were not accepted.
+  void Refused(size_t first, Error error) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    GiveUp(traces_.size() - first);
+  }
+  Result<std::vector<Trace>> Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return left_ == 0; });
+    if (error_) return tl::unexpected(std::move(*error_));
+    return std::move(traces_);
+  }
+
+ private:
+  void GiveUp(size_t count) {
+    left_ -= count;
+    changed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Trace> traces_;
+  size_t left_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests) {
+  Waiter waiter(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].on_logits = [&waiter, i](uint32_t choice, uint32_t position,
+                                         std::span<const float> row) {
+      waiter.RecordRow(i, choice, position, row);
+    };
+    const Result<RequestId> id = engine.Submit(
+        std::move(requests[i]), [&waiter, i](const Event& event) { waiter.Record(i, event); });
+    if (id) continue;
+    waiter.Refused(i, id.error());
+    break;
+  }
+  return waiter.Wait();
+}
+
+Result<Trace> RunAlone(Engine& engine, GenerateRequest request) {
+  std::vector<GenerateRequest> requests;
+  requests.push_back(std::move(request));
+  KV_ASSIGN(std::vector<Trace> traces, RunTogether(engine, std::move(requests)));
+  return std::move(traces[0]);
+}
+
+void Check::Compare(const Trace& want, const Trace& got, const std::string& what) {
+  for (const auto& [where, digest] : got.rows) {
+    const std::string row = fmt::format("{}, row {}", what, where.second);
+    const auto it = want.rows.find(where);
+    Expect(it != want.rows.end(), row + " has no reference");
+    if (it != want.rows.end()) CompareRow(it->second, digest, row);
+  }
+  Expect(want.answers == got.answers, what + ": another answer");
+}
+
+void Check::CompareRow(const Digest& want, const Digest& got, const std::string& what) {
+  ++rows_;
+  if (want == got) return;
+  ++differ_;
+  Expect(false, what + " differs");
+}
+
+void Check::Expect(bool condition, const std::string& what) {
+  if (!condition && first_wrong_.empty()) first_wrong_ = what;
+}
+
+Result<Lab> Lab::Create(EngineOptions options) {
+  Lab lab(std::move(options));
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
+  lab.options_.ctx_size = std::min(plan.ctx_size, kCtxSize);
+  KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
+  uint32_t tokens =
+      lab.engine_->card().parameters > kLargeParameters ? kLargePromptTokens : kPromptTokens;
+  if (tokens == kLargePromptTokens) lab.answer_tokens_ = 6;
+  // Room for an answer, and for a next turn as long as prompt and answer.
+  tokens = std::min(tokens, lab.options_.ctx_size / 4);
+  lab.answer_tokens_ = std::min(lab.answer_tokens_, std::max(1u, lab.options_.ctx_size / 8));
+  lab.prompt_ = lab.RandomTokens(tokens);
+  KV_ASSIGN(lab.reference_, lab.Cold(*lab.engine_, lab.prompt_));
+  return lab;
+}
+
+Result<std::unique_ptr<Engine>> Lab::Load(const EngineOptions& options) const {
+  return Engine::Load(options);
+}
+
+std::vector<TokenId> Lab::RandomTokens(size_t count) {
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) {
+    token = static_cast<TokenId>(random_.Below(engine_->card().vocab_size));
+  }
+  return tokens;
+}
+
+GenerateRequest Lab::Ask(std::vector<TokenId> prompt) const {
+  GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0;
+  request.max_tokens = answer_tokens_;
+  request.ignore_eos = true;
+  request.use_cursor = false;
+  return request;
+}
+
+Result<Trace> Lab::Cold(Engine& engine, const std::vector<TokenId>& prompt) const {
+  GenerateRequest request = Ask(prompt);
+  request.cache_prompt = false;
+  return RunAlone(engine, std::move(request));
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,83 @@
+// Traces of generations for selftest: the digest of every row of logits, and comparing them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/random.h"
+#include "kvasir/engine.h"
+
+namespace kvasir::cli {
+
+// What a generation computed: a digest of each row's bits by (choice, position).
+struct Trace {
+  std::map<std::pair<uint32_t, uint32_t>, Digest> rows;
+  std::vector<std::vector<TokenId>> answers;  // by choice
+  Receipt receipt;
+};
+
+// Runs the requests at once and waits for all. An error of any is the result.
+Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests);
+Result<Trace> RunAlone(Engine& engine, GenerateRequest request);
+
+// One check: rows compared and what was found wrong. It passes when rows were compared, none
+// differs, and everything expected was so.
+class Check {
+ public:
+  explicit Check(std::string name) : name_(std::move(name)) {}
+
+  // Every row of `got` must be in `want` with the same bits.
+  void Compare(const Trace& want, const Trace& got, const std::string& what);
+  void CompareRow(const Digest& want, const Digest& got, const std::string& what);
+  void Expect(bool condition, const std::string& what);
+
+  const std::string& name() const { return name_; }
+  uint64_t rows() const { return rows_; }
+  uint64_t differ() const { return differ_; }
+  const std::string& first_wrong() const { return first_wrong_; }
+  bool passed() const { return rows_ > 0 && first_wrong_.empty(); }
+
+ private:
+  std::string name_;
+  uint64_t rows_ = 0, differ_ = 0;
+  std::string first_wrong_;  // "": nothing
+};
+
+// What the checks share: how to load engines, and prompts made from a seed.
+class Lab {
+ public:
+  // Loads the engine of the user's flags and makes the reference: prompts computed whole, alone,
+  // with the cache off.
+  static Result<Lab> Create(EngineOptions options);
+
+  Engine& engine() { return *engine_; }
+  const EngineOptions& options() const { return options_; }
+  Result<std::unique_ptr<Engine>> Load(const EngineOptions& options) const;
+
+  const std::vector<TokenId>& prompt() const { return prompt_; }
+  const Trace& reference() const { return reference_; }  // of prompt() and its answer
+  uint32_t answer_tokens() const { return answer_tokens_; }
+  std::vector<TokenId> RandomTokens(size_t count);
+
+  // A request for prompt and answer_tokens() greedy tokens whose rows are all wanted.
+  GenerateRequest Ask(std::vector<TokenId> prompt) const;
+  // The same with the cache off, run on `engine`.
+  Result<Trace> Cold(Engine& engine, const std::vector<TokenId>& prompt) const;
+
+ private:
+  explicit Lab(EngineOptions options) : options_(std::move(options)) {}
+
+  EngineOptions options_;
+  std::unique_ptr<Engine> engine_;
+  Random random_{20240917};
+  std::vector<TokenId> prompt_;
+  uint32_t answer_tokens_ = 24;
+  Trace reference_;
+};
+
+// All checks, in order. An error that stops one is its finding.
+std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done);
+
+}  // namespace kvasir::cli
