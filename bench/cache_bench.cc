@@ -1,0 +1,257 @@
+// The cache without a model: lookup, hash and commit, waste. One JSON line per measurement, with
+// its target; exit status 1 when an answer is wrong (a missed target is for the reader to judge,
+// since machines differ). Times are the best and the median of several rounds after a warm-up.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using enum KvCache::CommitKind;
+
+// KV of a token in 64 bytes: the cache's own work is measured, not the model's writes.
+std::unique_ptr<KvCache> MakeCache(uint64_t num_tokens, uint32_t num_cursors) {
+  KvCacheOptions options{.layout = BlockLayout(BlockShape{.block_tokens = 16,
+                                                          .num_layers = 1,
+                                                          .kv_heads = 1,
+                                                          .head_dim = 16,
+                                                          .k_format = {KvFormat::kF16},
+                                                          .v_format = {KvFormat::kF16}}),
+                         .budget_bytes = num_tokens * 64,
+                         .hidden_size = 64,
+                         .num_cursors = num_cursors,
+                         .secret = {1}};
+  while (KvCache::Plan(options).num_blocks * 16 < num_tokens) options.budget_bytes += 1 << 16;
+  auto cache = KvCache::Create(std::move(options));
+  KV_CHECK(cache);
+  return std::move(*cache);
+}
+
+Tokens RandomTokens(Random& random, size_t count) {
+  Tokens tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(128'000));
+  return tokens;
+}
+
+struct Spread {
+  double best, median;
+};
+Spread SpreadOf(std::vector<double> values) {
+  std::ranges::sort(values);
+  return {values.front(), values[values.size() / 2]};
+}
+
+bool HasShaInstructions() {
+  std::ifstream cpus("/proc/cpuinfo");
+  for (std::string line; std::getline(cpus, line);) {
+    if (line.starts_with("flags") || line.starts_with("Features")) {
+      return line.find("sha_ni") != std::string::npos || line.find("sha2") != std::string::npos;
+    }
+  }
+  return false;
+}
+
+// A resident prompt of 128K tokens, among others so that the index is not all one chain; one match
+// is the walk, its pins and their release.
+bool LookUp() {
+  constexpr size_t kTokens = 128 * 1024;
+  Random random(1);
+  auto cache = MakeCache(2 * kTokens + 4096, 16);
+  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  const Tokens prompt = RandomTokens(random, kTokens);
+  KvSequence long_one = cache->Fetch(cache->Match(ns, prompt, {}), kTokens);
+  for (size_t done = 0; done < kTokens; done += 512) {
+    KV_CHECK(cache->Extend(long_one, std::span(prompt).subspan(done, 512)));
+    cache->Commit(long_one, 512, kRunning);
+    // Another conversation takes blocks in between, and shares the first half of what is there.
+    Tokens other(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(done / 2));
+    other.resize(other.size() + 256, static_cast<TokenId>(done));
+    MatchResult match = cache->Match(ns, other, {});
+    const uint32_t reused = match.num_reused();
+    KvSequence sequence = cache->Fetch(std::move(match), static_cast<uint32_t>(other.size()));
+    KV_CHECK(cache->Extend(sequence, std::span(other).subspan(reused)));
+    cache->Commit(sequence, static_cast<uint32_t>(other.size()) - reused, kEnd);
+  }
+  long_one = KvSequence();
+  std::vector<double> ms;
+  bool right = true;
+  for (int round = 0; round < 60; ++round) {
+    const uint64_t begin = MonotonicNs();
+    {
+      const MatchResult match = cache->Match(ns, prompt, {});
+      right &= match.num_reused() == kTokens - 1;
+    }
+    if (round >= 10) ms.push_back(static_cast<double>(MonotonicNs() - begin) * 1e-6);
+  }
+  const Spread spread = SpreadOf(ms);
+  fmt::print(
+      "{{\"bench\": \"lookup\", \"prompt_tokens\": {}, \"best_ms\": {:.3f}, \"median_ms\": {:.3f}, "
+      "\"target_ms\": 2, \"right\": {}}}\n",
+      kTokens, spread.best, spread.median, right);
+  return right;
+}
+
+// All that a prefill of 1K tokens costs in the cache when there is nothing to reuse: Match, Extend
+// in two chunks, Commit with its hashes and BlockKeys, and what has to be evicted.
+bool HashAndCommit() {
+  constexpr size_t kTokens = 1024, kChunk = 512;
+  Random random(2);
+  auto cache = MakeCache(64 * kTokens, 64);
+  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  std::vector<double> commit_ns, all_ns;
+  for (int round = 0; round < 2000; ++round) {
+    const Tokens prompt = RandomTokens(random, kTokens);
+    uint64_t committing = 0;
+    const uint64_t begin = MonotonicNs();
+    KvSequence sequence = cache->Fetch(cache->Match(ns, prompt, {}), kTokens + 64);
+    for (size_t done = 0; done < kTokens; done += kChunk) {
+      KV_CHECK(cache->Extend(sequence, std::span(prompt).subspan(done, kChunk)));
+      const uint64_t before = MonotonicNs();
+      cache->Commit(sequence, kChunk, kEnd);
+      committing += MonotonicNs() - before;
+    }
+    const uint64_t end = MonotonicNs();
+    if (round < 200) continue;  // warm-up; from round 64 on the pool is full and evicts
+    commit_ns.push_back(static_cast<double>(committing) / kTokens);
+    all_ns.push_back(static_cast<double>(end - begin) / kTokens);
+  }
+  const bool right = cache->counters().committed_blocks == 2000 * kTokens / 16;
+  const Spread commit = SpreadOf(commit_ns), all = SpreadOf(all_ns);
+  const bool sha = HasShaInstructions();
+  fmt::print(
+      "{{\"bench\": \"commit\", \"best_ns_per_token\": {:.2f}, \"median_ns_per_token\": {:.2f}, "
+      "\"target_ns_per_token\": {}, \"sha_instructions\": {}, \"right\": {}}}\n",
+      commit.best, commit.median, sha ? 15 : 35, sha, right);
+  fmt::print(
+      "{{\"bench\": \"prefill_overhead\", \"prompt_tokens\": {}, \"best_us\": {:.1f}, "
+      "\"median_us\": {:.1f}, \"right\": {}}}\n",
+      kTokens, all.best * kTokens * 1e-3, all.median * kTokens * 1e-3, right);
+  return right;
+}
+
+// 200 conversations of 1,500 tokens on average: four system prompts, several turns each, eight at
+// once, prompts computed in chunks and answers token by token, in a pool that holds two thirds of
+// them. Sampled after every step whose pool is at least 90% full.
+class WasteReplay {
+ public:
+  bool Run() {
+    for (int i = 0; i < 4; ++i) systems_.push_back(RandomTokens(random_, 100 + random_.Below(300)));
+    while (finished_ < kConversations) {
+      while (open_.size() < kParallel && started_ < kConversations) Open();
+      for (size_t i = 0; i < open_.size();) {
+        Step(open_[i]);
+        Sample();
+        if (open_[i].turns_left == 0) {
+          total_tokens_ += open_[i].text.size();
+          open_.erase(open_.begin() + static_cast<ptrdiff_t>(i));
+          ++finished_;
+          Sample();
+        } else {
+          ++i;
+        }
+      }
+    }
+    cache_->CheckInvariants();
+    const CacheCounters& counters = cache_->counters();
+    fmt::print(
+        "{{\"bench\": \"waste\", \"conversations\": {}, \"mean_tokens\": {:.0f}, \"samples\": {}, "
+        "\"worst\": {:.5f}, \"mean\": {:.5f}, \"target\": 0.01, \"reused_share\": {:.3f}, "
+        "\"evicted_blocks\": {}, \"copied_blocks\": {}}}\n",
+        finished_, static_cast<double>(total_tokens_) / finished_, samples_, worst_,
+        sum_ / static_cast<double>(samples_),
+        static_cast<double>(counters.hit_tokens_pool + counters.hit_tokens_partial) /
+            static_cast<double>(counters.queried_tokens),
+        counters.evicted_blocks, counters.copied_blocks);
+    return samples_ > 1000 && cache_->usage().pinned_blocks == 0;
+  }
+
+ private:
+  static constexpr int kConversations = 200;
+  static constexpr size_t kParallel = 8;
+
+  struct Conversation {
+    Tokens text;  // all so far, the current prompt included
+    KvSequence sequence;
+    bool is_running = false;
+    size_t answer_left = 0;
+    size_t turns_left = 0;
+  };
+
+  void Open() {
+    Conversation conversation;
+    conversation.text = systems_[random_.Below(systems_.size())];
+    conversation.turns_left = 1 + random_.Below(9);
+    open_.push_back(std::move(conversation));
+    ++started_;
+  }
+
+  void Begin(Conversation& conversation) {
+    const Tokens question = RandomTokens(random_, 30 + random_.Below(140));
+    conversation.text.insert(conversation.text.end(), question.begin(), question.end());
+    conversation.answer_left = 40 + random_.Below(230);
+    conversation.sequence =
+        cache_->Fetch(cache_->Match(ns_, conversation.text, {}),
+                      static_cast<uint32_t>(conversation.text.size() + conversation.answer_left));
+    conversation.is_running = true;
+  }
+
+  void Step(Conversation& conversation) {
+    if (!conversation.is_running) Begin(conversation);
+    KvSequence& sequence = conversation.sequence;
+    if (sequence.num_tokens() < conversation.text.size()) {
+      const size_t chunk = std::min<size_t>(512, conversation.text.size() - sequence.num_tokens());
+      KV_CHECK(cache_->Extend(sequence,
+                              std::span(conversation.text).subspan(sequence.num_tokens(), chunk)));
+      const bool end = sequence.num_tokens() == conversation.text.size();
+      cache_->Commit(sequence, static_cast<uint32_t>(chunk), end ? kEnd : kRunning);
+      return;
+    }
+    const auto token = static_cast<TokenId>(random_.Below(128'000));
+    conversation.text.push_back(token);
+    KV_CHECK(cache_->Extend(sequence, std::span(&token, 1)));
+    cache_->Commit(sequence, 1, kRunning);
+    if (--conversation.answer_left > 0) return;
+    cache_->Commit(sequence, 0, kEnd);
+    sequence = KvSequence();
+    conversation.is_running = false;
+    --conversation.turns_left;
+  }
+
+  void Sample() {
+    const CacheUsage usage = cache_->usage();
+    if (usage.free_blocks * 10 > usage.num_blocks) return;
+    worst_ = std::max(worst_, usage.waste());
+    sum_ += usage.waste();
+    ++samples_;
+  }
+
+  Random random_{3};
+  std::unique_ptr<KvCache> cache_ = MakeCache(200'000, 64);
+  NamespaceId ns_ = cache_->OpenNamespace("bench", {});
+  std::vector<Tokens> systems_;
+  std::vector<Conversation> open_;
+  int started_ = 0, finished_ = 0;
+  size_t total_tokens_ = 0;
+  uint64_t samples_ = 0;
+  double worst_ = 0, sum_ = 0;
+};
+
+}  // namespace
+}  // namespace kvasir
+
+int main() {
+  const bool lookup = kvasir::LookUp();
+  const bool commit = kvasir::HashAndCommit();
+  const bool waste = kvasir::WasteReplay().Run();
+  return lookup && commit && waste ? 0 : 1;
+}

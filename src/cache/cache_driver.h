@@ -1,0 +1,146 @@
+// For tests of KvCache: stands in for a model. The KV of a token is a pure function of the
+// namespace and all tokens up to it, so that any wrong block served shows in its bytes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+
+using Tokens = std::vector<TokenId>;
+inline constexpr uint32_t kHidden = 4;
+
+inline BlockLayout TinyLayout() {
+  return BlockLayout(BlockShape{.block_tokens = 16,
+                                .num_layers = 1,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .k_format = {KvFormat::kF16},
+                                .v_format = {KvFormat::kF16}});
+}
+
+inline KvCacheOptions OptionsFor(uint32_t num_blocks, uint32_t num_cursors = 16) {
+  KvCacheOptions options{.layout = TinyLayout(),
+                         .budget_bytes = 0,
+                         .hidden_size = kHidden,
+                         .num_cursors = num_cursors,
+                         .secret = {1, 2, 3}};
+  const uint64_t step = num_blocks > 1000 ? 65536 : 64;
+  while (KvCache::Plan(options).num_blocks < num_blocks) options.budget_bytes += step;
+  return options;
+}
+
+inline Identity IdentityNamed(uint8_t name) {
+  Identity identity{};
+  identity.fill(name);
+  return identity;
+}
+
+// `count` tokens, a function of `seed`.
+inline Tokens TokensFrom(uint64_t seed, size_t count) {
+  Tokens tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<TokenId>(DrawBits(seed, 0, i) >> 40);
+  return tokens;
+}
+inline Tokens Join(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+inline Tokens First(const Tokens& tokens, size_t count) {
+  return Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(count));
+}
+
+// Salt: what tells namespaces apart in the stamps.
+inline uint64_t PrefixHash(uint64_t salt, std::span<const TokenId> tokens) {
+  uint64_t hash = Mix64(salt);
+  for (TokenId token : tokens) hash = Mix64(hash ^ static_cast<uint32_t>(token));
+  return hash;
+}
+
+inline std::vector<float> HiddenOf(uint64_t salt, std::span<const TokenId> tokens) {
+  std::vector<float> hidden(kHidden);
+  for (uint32_t i = 0; i < kHidden; ++i) {
+    hidden[i] = static_cast<float>(DrawUniform(PrefixHash(salt, tokens), 1, i));
+  }
+  return hidden;
+}
+
+struct CacheDriver {
+  explicit CacheDriver(const KvCacheOptions& options) {
+    auto made = KvCache::Create(options);
+    EXPECT_TRUE(made) << made.error().message;
+    cache = std::move(*made);
+  }
+  ~CacheDriver() {
+    cache->CheckInvariants();
+    EXPECT_EQ(cache->usage().pinned_blocks, 0u);
+    EXPECT_EQ(cache->usage().live_tokens, 0u);
+  }
+
+  size_t slot_bytes() const {
+    return cache->layout().block_bytes() / cache->layout().block_tokens();
+  }
+
+  // Writes (or, with `check`, compares) the KV of tokens [begin, end).
+  void Stamp(const KvSequence& sequence, uint64_t salt, uint32_t begin, uint32_t end, bool check) {
+    const uint32_t block_tokens = cache->layout().block_tokens();
+    uint64_t hash = Mix64(salt);
+    for (uint32_t p = 0; p < end; ++p) {
+      hash = Mix64(hash ^ static_cast<uint32_t>(sequence.tokens()[p]));
+      if (p < begin) continue;
+      std::byte* slot =
+          sequence.table().bases()[p / block_tokens] + (p % block_tokens) * slot_bytes();
+      for (size_t i = 0; i < slot_bytes() / 8; ++i) {
+        const uint64_t word = Mix64(hash + i);
+        if (!check) {
+          std::memcpy(slot + 8 * i, &word, 8);
+        } else if (std::memcmp(slot + 8 * i, &word, 8) != 0) {
+          ADD_FAILURE() << "wrong KV at token " << p << " of " << end << ", word " << i;
+          return;
+        }
+      }
+    }
+  }
+  void Verify(const KvSequence& sequence, uint64_t salt) {
+    Stamp(sequence, salt, 0, sequence.num_committed(), /*check=*/true);
+  }
+
+  // Appends and computes `tokens`; false when the pool is exhausted.
+  bool Append(KvSequence& sequence, uint64_t salt, std::span<const TokenId> tokens,
+              KvCache::CommitKind kind = KvCache::CommitKind::kRunning) {
+    const uint32_t begin = sequence.num_tokens();
+    if (!cache->Extend(sequence, tokens)) return false;
+    Stamp(sequence, salt, begin, sequence.num_tokens(), /*check=*/false);
+    cache->Commit(sequence, static_cast<uint32_t>(tokens.size()), kind);
+    return true;
+  }
+
+  // What an engine does with a prompt: match, verify, compute the rest, keep a Cursor.
+  KvSequence Run(NamespaceId ns, uint64_t salt, const Tokens& prompt,
+                 const MatchOptions& options = {}, std::optional<Miss>* miss = nullptr) {
+    MatchResult match = cache->Match(ns, prompt, options);
+    if (miss != nullptr) *miss = match.miss;
+    reused = match.num_reused();
+    if (match.has_cursor()) {
+      const auto hidden = cache->CursorHidden(match);
+      EXPECT_EQ(std::vector<float>(hidden.begin(), hidden.end()), HiddenOf(salt, prompt));
+    }
+    KvSequence sequence = cache->Fetch(std::move(match), static_cast<uint32_t>(prompt.size()) + 64);
+    Verify(sequence, salt);
+    EXPECT_TRUE(
+        Append(sequence, salt, std::span(prompt).subspan(reused), KvCache::CommitKind::kEnd));
+    cache->KeepCursor(sequence, HiddenOf(salt, prompt));
+    return sequence;
+  }
+
+  std::unique_ptr<KvCache> cache;
+  uint32_t reused = 0;  // by the last Run
+};
+
+}  // namespace kvasir

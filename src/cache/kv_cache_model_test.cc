@@ -1,0 +1,241 @@
+// Random conversations against a naive twin: a list of all token strings that were published. With
+// room for everything a match finds exactly what the twin finds; in a tiny pool never more. In
+// both, every byte of KV that is served is compared.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "cache/cache_driver.h"
+
+namespace kvasir {
+namespace {
+
+struct Params {
+  uint64_t seed;
+  uint32_t num_blocks;
+};
+
+class KvCacheModel : public testing::TestWithParam<Params> {
+ protected:
+  struct Space {
+    NamespaceId id{};
+    uint64_t salt = 0;
+    size_t sibling = 0;  // the same tenant's namespace of another Identity (or itself)
+    uint32_t epoch = 0;
+    std::set<Tokens> published;
+    std::map<Tokens, uint32_t> cursors;
+  };
+  struct Running {
+    size_t space;
+    uint32_t epoch;
+    bool shares;
+    KvSequence kv;
+  };
+
+  KvCacheModel() {
+    const auto open = [&](const char* tenant, uint8_t identity, size_t sibling) {
+      spaces_.push_back({.id = cache().OpenNamespace(tenant, IdentityNamed(identity)),
+                         .salt = spaces_.size() + 100,
+                         .sibling = sibling});
+    };
+    open("alice", 1, 1);
+    open("alice", 2, 0);
+    open("bob", 1, 2);
+  }
+
+  KvCache& cache() { return *driver_.cache; }
+  bool roomy() const { return GetParam().num_blocks > 1000; }
+
+  static uint32_t Common(std::span<const TokenId> a, std::span<const TokenId> b) {
+    return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  }
+  static uint32_t LongestIn(const Space& space, std::span<const TokenId> tokens) {
+    uint32_t longest = 0;
+    for (const Tokens& theirs : space.published) {
+      longest = std::max(longest, Common(tokens, theirs));
+    }
+    return longest;
+  }
+
+  // Mostly begins like something of this (or another) namespace.
+  Tokens RandomPrompt() {
+    Tokens prompt;
+    const Space& from = spaces_[random_.Below(spaces_.size())];
+    if (!from.published.empty() && random_.Below(8) != 0) {
+      auto it = from.published.begin();
+      std::advance(it, random_.Below(from.published.size()));
+      prompt = random_.Below(3) == 0 ? *it : First(*it, random_.Below(it->size() + 1));
+    }
+    const size_t more = random_.Below(3) == 0 ? 0 : random_.Below(24);
+    for (size_t i = 0; i < more; ++i) prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+    if (prompt.empty()) prompt.push_back(1);
+    return First(prompt, std::min<size_t>(prompt.size(), 90));
+  }
+
+  void Publish(Running& running, bool end) {
+    Space& space = spaces_[running.space];
+    if (!running.shares || running.epoch != space.epoch) return;
+    const uint32_t committed = running.kv.num_committed();
+    const uint32_t full = committed / 16 * 16;
+    const auto tokens = running.kv.tokens();
+    if (full > 0) space.published.insert(Tokens(tokens.begin(), tokens.begin() + full));
+    if (end && committed > full && committed == running.kv.num_tokens()) {
+      space.published.insert(Tokens(tokens.begin(), tokens.begin() + committed));
+    }
+  }
+
+  void CheckReason(const Space& space, const Tokens& prompt, const MatchResult& match,
+                   uint32_t covered) {
+    // Whether something published has exactly `equal` tokens in common with the prompt and goes on.
+    const auto longer = [&](const Space& in, uint32_t equal) {
+      return std::ranges::any_of(in.published, [&](const Tokens& theirs) {
+        return Common(prompt, theirs) == equal && theirs.size() > equal;
+      });
+    };
+    const Space& sibling = spaces_[space.sibling];
+    const auto begin = std::span(prompt).first(std::min<size_t>(16, prompt.size()));
+    const uint32_t theirs = &sibling == &space ? 0 : LongestIn(sibling, begin);
+    const bool whole = theirs == begin.size() || !longer(sibling, theirs);
+    std::optional<MissReason> expected;
+    if (covered == prompt.size() || (covered > 0 && covered + 1 == prompt.size())) {
+      expected = std::nullopt;
+    } else if (covered < 16 && theirs > covered && whole) {
+      expected = MissReason::kIdentityChanged;
+    } else if (covered == 0) {
+      expected = MissReason::kCold;
+    } else if (longer(space, covered)) {
+      expected = MissReason::kDiverged;
+    }
+    ASSERT_EQ(match.miss.has_value(), expected.has_value());
+    if (!expected) return;
+    EXPECT_STREQ(ToString(match.miss->reason), ToString(*expected));
+    EXPECT_EQ(match.miss->at_token, covered);
+  }
+
+  void Start() {
+    const size_t s = random_.Below(spaces_.size());
+    Space& space = spaces_[s];
+    const Tokens prompt = RandomPrompt();
+    const MatchOptions options{.reuse = random_.Below(10) != 0,
+                               .use_cursor = random_.Below(2) == 0};
+    MatchResult match = cache().Match(space.id, prompt, options);
+    const uint32_t covered = options.reuse ? LongestIn(space, prompt) : 0;
+    EXPECT_LE(match.num_reused(), covered);
+    if (match.has_cursor()) {
+      EXPECT_TRUE(options.use_cursor && space.cursors.contains(prompt));
+      const auto hidden = cache().CursorHidden(match);
+      EXPECT_EQ(std::vector<float>(hidden.begin(), hidden.end()), HiddenOf(space.salt, prompt));
+    }
+    if (roomy()) {
+      const bool cursor = covered == prompt.size() && options.use_cursor && options.reuse &&
+                          space.cursors.contains(prompt);
+      EXPECT_EQ(match.has_cursor(), cursor);
+      EXPECT_EQ(match.num_reused(), covered == prompt.size() && !cursor ? covered - 1 : covered);
+      if (options.reuse) CheckReason(space, prompt, match, covered);
+    }
+    const uint32_t reused = match.num_reused();
+    Running running{s, space.epoch, options.reuse, cache().Fetch(std::move(match), 128)};
+    EXPECT_EQ(running.kv.num_committed(), reused);
+    driver_.Verify(running.kv, space.salt);
+    if (!Append(running, std::span(prompt).subspan(reused), true)) return;
+    if (running.shares) {
+      cache().KeepCursor(running.kv, HiddenOf(space.salt, prompt));
+      ++space.cursors[prompt];
+    }
+    running_.push_back(std::move(running));
+  }
+
+  bool Append(Running& running, std::span<const TokenId> tokens, bool end) {
+    const uint32_t before = running.kv.num_tokens();
+    const auto kind = end ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
+    if (!driver_.Append(running.kv, spaces_[running.space].salt, tokens, kind)) {
+      EXPECT_EQ(running.kv.num_tokens(), before);
+      return false;
+    }
+    Publish(running, end);
+    return true;
+  }
+
+  void Step() {
+    const uint64_t draw = random_.Below(100);
+    if (running_.empty() || (draw < 25 && running_.size() < 6)) return Start();
+    const size_t i = random_.Below(running_.size());
+    Running& running = running_[i];
+    const uint32_t size = running.kv.num_tokens();
+    if (draw < 60) {
+      Tokens tokens(1 + random_.Below(random_.Below(2) == 0 ? 1 : 20));
+      for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(3));
+      if (size + tokens.size() <= 128) Append(running, tokens, random_.Below(4) == 0);
+    } else if (draw < 68) {  // room that is accepted in part: speculation
+      const Tokens tokens(1 + random_.Below(6), 2);
+      if (size + tokens.size() > 128 || !cache().Extend(running.kv, tokens)) return;
+      driver_.Stamp(running.kv, spaces_[running.space].salt, size, running.kv.num_tokens(), false);
+      const bool end = random_.Below(2) == 0;
+      cache().Commit(running.kv, static_cast<uint32_t>(random_.Below(tokens.size() + 1)),
+                     end ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning);
+      Publish(running, end);
+      if (random_.Below(2) == 0 && running_.size() < 6) AddFork(running);
+      Running& same = running_[i];
+      cache().Truncate(same.kv, same.kv.num_committed());
+    } else if (draw < 76) {
+      if (running_.size() < 6) AddFork(running);
+    } else if (draw < 84) {
+      cache().Truncate(running.kv, static_cast<uint32_t>(random_.Below(size + 1)));
+    } else if (draw < 99) {
+      if (random_.Below(2) == 0) {
+        cache().Commit(running.kv, 0, KvCache::CommitKind::kEnd);
+        Publish(running, true);
+      }
+      driver_.Verify(running.kv, spaces_[running.space].salt);
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+    } else if (random_.Below(3) == 0) {
+      Space& space = spaces_[random_.Below(spaces_.size())];
+      cache().Erase(space.id);
+      ++space.epoch;
+      space.published.clear();
+      space.cursors.clear();
+    }
+  }
+
+  void AddFork(Running& running) {
+    running_.push_back(
+        {running.space, running.epoch, running.shares, cache().Fork(running.kv, 128)});
+  }
+
+  Random random_{GetParam().seed};
+  CacheDriver driver_{OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096)};
+  std::vector<Space> spaces_;
+  std::vector<Running> running_;
+};
+
+TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
+  SCOPED_TRACE(testing::Message() << "seed " << GetParam().seed);
+  uint64_t verified = 0;
+  for (int step = 0; step < 1500 && !HasFailure(); ++step) {
+    Step();
+    cache().CheckInvariants();
+    for (const Running& running : running_) {
+      driver_.Verify(running.kv, spaces_[running.space].salt);
+      verified += running.kv.num_committed();
+    }
+  }
+  EXPECT_GT(verified, 10'000u);
+  EXPECT_GT(cache().counters().hit_tokens_partial, 0u);
+  EXPECT_EQ(cache().counters().evicted_blocks > 0, !roomy());
+}
+
+std::vector<Params> AllParams() {
+  std::vector<Params> all;
+  for (uint32_t seed = 1; seed <= 30; ++seed) all.push_back({seed, 6 + 2 * (seed % 5)});
+  for (uint32_t seed = 101; seed <= 108; ++seed) all.push_back({seed, 4000});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), [](const auto& info) {
+  return "Seed" + std::to_string(info.param.seed) + "Blocks" +
+         std::to_string(info.param.num_blocks);
+});
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,414 @@
+#include "cache/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "base/fault.h"
+#include "cache/cache_driver.h"
+
+namespace {
+// Relaxed: tests here have one thread.
+std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
+}  // namespace
+
+// Counts what the library allocates while a test looks.
+[[gnu::noinline]] void* operator new(size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  allocated_bytes.fetch_add(size, std::memory_order_relaxed);
+  if (void* p = std::malloc(size)) return p;
+  std::abort();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace kvasir {
+namespace {
+
+using enum KvCache::CommitKind;
+
+class KvCacheTest : public testing::Test {
+ protected:
+  void Make(uint32_t num_blocks) {
+    driver_ = std::make_unique<CacheDriver>(OptionsFor(num_blocks));
+  }
+  void SetUp() override {
+    Make(32);
+    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  }
+  KvCache& cache() { return *driver_->cache; }
+  KvSequence Run(const Tokens& prompt, const MatchOptions& options = {}) {
+    return driver_->Run(ns_, 7, prompt, options, &miss_);
+  }
+  uint32_t reused() const { return driver_->reused; }
+  void ExpectMiss(MissReason reason, uint32_t at_token) {
+    ASSERT_TRUE(miss_);
+    EXPECT_STREQ(ToString(miss_->reason), ToString(reason));
+    EXPECT_EQ(miss_->at_token, at_token);
+  }
+
+  std::unique_ptr<CacheDriver> driver_;
+  NamespaceId ns_{};
+  std::optional<Miss> miss_;
+};
+
+TEST_F(KvCacheTest, PlansExactlyWhatItAllocates) {
+  for (uint64_t budget : {100'000u, 1'000'000u, 12'345'678u}) {
+    KvCacheOptions options = OptionsFor(2);
+    options.budget_bytes = budget;
+    const CachePlan plan = KvCache::Plan(options);
+    EXPECT_LE(plan.total_bytes(), budget);
+    options.budget_bytes = plan.total_bytes();
+    EXPECT_EQ(KvCache::Plan(options).num_blocks, plan.num_blocks);
+    options.budget_bytes = budget;
+    const uint64_t before = allocated_bytes;
+    const auto cache = KvCache::Create(options);
+    const uint64_t bytes = allocated_bytes - before;
+    ASSERT_TRUE(cache);
+    // The arena is mapped, not allocated; the rest is objects of fixed size.
+    EXPECT_GE(bytes, plan.index_bytes + plan.cursor_bytes);
+    EXPECT_LE(bytes, plan.index_bytes + plan.cursor_bytes + 4096);
+    (*cache)->CheckInvariants();
+    EXPECT_EQ((*cache)->plan().pool_bytes, plan.num_blocks * (*cache)->layout().block_bytes());
+  }
+}
+
+TEST_F(KvCacheTest, RefusesABudgetBelowTwoBlocks) {
+  KvCacheOptions options = OptionsFor(2);
+  options.budget_bytes = KvCache::Plan(options).total_bytes() - 1;
+  EXPECT_EQ(KvCache::Plan(options).num_blocks, 1u);
+  EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);
+  options.budget_bytes = 0;
+  EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);
+}
+
+TEST_F(KvCacheTest, TheSecondTurnComputesOnlyWhatIsNew) {
+  const Tokens first = TokensFrom(1, 50);
+  KvSequence sequence = Run(first);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+  const Tokens answer = TokensFrom(2, 13);
+  for (TokenId token : answer) {
+    ASSERT_TRUE(driver_->Append(sequence, 7, std::span(&token, 1)));
+  }
+  cache().Commit(sequence, 0, kEnd);
+  sequence = KvSequence();
+  const Tokens second = Join(Join(first, answer), TokensFrom(3, 20));
+  sequence = Run(second);
+  EXPECT_EQ(reused(), 63u);
+  EXPECT_FALSE(miss_);
+  EXPECT_EQ(cache().counters().hit_tokens_pool, 63u);
+  EXPECT_EQ(cache().counters().queried_tokens, 50u + 83u);
+}
+
+TEST_F(KvCacheTest, AnIdenticalPromptIsCoveredWithItsCursorAndElseUpToItsLastToken) {
+  for (size_t size : {1u, 15u, 16u, 17u, 32u, 40u}) {
+    SCOPED_TRACE(size);
+    const Tokens prompt = TokensFrom(size, size);
+    Run(prompt);
+    Run(prompt);
+    EXPECT_EQ(reused(), size);
+    EXPECT_FALSE(miss_);
+    Run(prompt, {.use_cursor = false});
+    EXPECT_EQ(reused(), size - 1);
+    EXPECT_FALSE(miss_);
+    cache().CheckInvariants();
+  }
+  EXPECT_EQ(cache().counters().cursor_hits, 6u);
+}
+
+TEST_F(KvCacheTest, TheCursorOutlivesItsTailWhenTheSequenceGoesOn) {
+  const Tokens prompt = TokensFrom(1, 20);
+  KvSequence sequence = Run(prompt);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 30)));
+  sequence = KvSequence();
+  MatchResult match = cache().Match(ns_, prompt, {});
+  EXPECT_TRUE(match.has_cursor());
+  EXPECT_EQ(match.num_pool(), 16u);
+  EXPECT_EQ(match.num_partial(), 4u);
+  EXPECT_EQ(match.newly_pinned(), 2u);
+}
+
+TEST_F(KvCacheTest, SaysWhereAPromptDiverges) {
+  const Tokens prompt = TokensFrom(1, 60);
+  Run(prompt);
+  for (uint32_t at : {1u, 16u, 35u, 50u, 57u}) {
+    SCOPED_TRACE(at);
+    Run(Join(First(prompt, at), TokensFrom(100 + at, 5)));
+    EXPECT_EQ(reused(), at);
+    ExpectMiss(MissReason::kDiverged, at);
+  }
+  Tokens last = prompt;
+  last.back() += 1;
+  Run(last);
+  EXPECT_EQ(reused(), 59u);
+  EXPECT_FALSE(miss_) << "only the token that is always computed differs";
+}
+
+TEST_F(KvCacheTest, SaysThatABlockWasEvicted) {
+  Make(4);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  const Tokens prompt = TokensFrom(1, 60);
+  Run(prompt);
+  Run(TokensFrom(2, 25));  // takes the two last blocks
+  EXPECT_EQ(cache().counters().evicted_blocks, 2u);
+  const MatchResult match = cache().Match(ns_, prompt, {});
+  ASSERT_TRUE(match.miss);
+  EXPECT_STREQ(ToString(match.miss->reason), "evicted");
+  EXPECT_EQ(match.miss->at_token, 32u);
+  EXPECT_EQ(match.num_reused(), 32u);
+}
+
+TEST_F(KvCacheTest, SaysThatTheIdentityChanged) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  const NamespaceId changed = cache().OpenNamespace("alice", IdentityNamed(2));
+  EXPECT_NE(changed, ns_);
+  const auto reason = [&](NamespaceId ns, const Tokens& tokens) {
+    return std::string(ToString(cache().Match(ns, tokens, {}).miss->reason));
+  };
+  EXPECT_EQ(reason(changed, prompt), "identity_changed");
+  EXPECT_EQ(reason(changed, TokensFrom(2, 40)), "cold");
+  const NamespaceId stranger = cache().OpenNamespace("bob", IdentityNamed(2));
+  EXPECT_EQ(reason(stranger, prompt), "cold");
+}
+
+TEST_F(KvCacheTest, TenantsShareNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  driver_->Run(bob, 8, prompt, {}, &miss_);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+  EXPECT_EQ(cache().OpenNamespace("bob", IdentityNamed(1)), bob);
+  EXPECT_EQ(cache().counters().deduplicated_blocks, 0u);
+}
+
+TEST_F(KvCacheTest, ReuseOffMatchesAndPublishesNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence sequence = Run(prompt, {.reuse = false});
+  ExpectMiss(MissReason::kDisabled, 0);
+  EXPECT_FALSE(sequence.shares());
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  EXPECT_EQ(cache().usage().live_tokens, 40u);
+  sequence = KvSequence();
+  EXPECT_EQ(cache().usage().free_blocks, cache().usage().num_blocks);
+
+  KvCacheOptions options = OptionsFor(8);
+  options.reuse = false;
+  driver_ = std::make_unique<CacheDriver>(options);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  Run(prompt);
+  Run(prompt);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kDisabled, 0);
+  EXPECT_EQ(cache().usage().num_cursors, 0u);
+}
+
+TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
+  KvSequence parent = Run(TokensFrom(1, 40), {.reuse = false});
+  KvSequence left = cache().Fork(parent, 80);
+  KvSequence right = cache().Fork(parent, 80);
+  EXPECT_EQ(cache().usage().pinned_blocks, 3u);
+  EXPECT_EQ(cache().usage().live_tokens, 40u);
+  ASSERT_TRUE(driver_->Append(left, 7, TokensFrom(2, 5)));
+  ASSERT_TRUE(driver_->Append(right, 7, TokensFrom(3, 6)));
+  EXPECT_EQ(cache().counters().copied_blocks, 2u);
+  EXPECT_EQ(cache().usage().pinned_blocks, 5u);
+  ASSERT_TRUE(driver_->Append(parent, 7, TokensFrom(4, 7)));
+  EXPECT_EQ(cache().counters().copied_blocks, 2u) << "the last one owns the tail";
+  for (const KvSequence* sequence : {&parent, &left, &right}) driver_->Verify(*sequence, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, TwoWhoComputeTheSameKeepOneCopy) {
+  const Tokens prompt = TokensFrom(1, 33);
+  KvSequence a = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
+  KvSequence b = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
+  ASSERT_TRUE(driver_->Append(a, 7, prompt));
+  ASSERT_TRUE(driver_->Append(b, 7, prompt));
+  EXPECT_EQ(cache().counters().deduplicated_blocks, 2u);
+  EXPECT_EQ(cache().usage().pinned_blocks, 4u);
+  EXPECT_EQ(a.table().ref(1).id(), b.table().ref(1).id());
+  driver_->Verify(b, 7);
+}
+
+TEST_F(KvCacheTest, AFullPoolIsAnAnswerAndChangesNothing) {
+  Make(3);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence sequence = Run(TokensFrom(1, 40));
+  const Status status = cache().Extend(sequence, TokensFrom(2, 9));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kExhausted);
+  EXPECT_EQ(sequence.num_tokens(), 40u);
+  EXPECT_EQ(sequence.table().size(), 3u);
+  EXPECT_EQ(cache().counters().copied_blocks, 0u);
+  driver_->Verify(sequence, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, ASequenceNeedsNoBlockBeyondItsOwn) {
+  Make(3);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence sequence = Run(TokensFrom(1, 40));  // its tail is published, and no block is left
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 8)));
+  driver_->Verify(sequence, 7);
+  EXPECT_EQ(cache().usage().cached_tokens, 48u);
+}
+
+TEST_F(KvCacheTest, ARewoundSequenceNeverRewritesWhatItPublished) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence sequence = Run(prompt);
+  cache().Truncate(sequence, 21);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 30), kEnd));
+  driver_->Verify(sequence, 7);
+  cache().Truncate(sequence, 0);
+  EXPECT_EQ(sequence.table().size(), 0u);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(3, 3)));
+  Run(prompt);
+  EXPECT_EQ(reused(), 40u);
+  Run(Join(First(prompt, 21), TokensFrom(2, 31)));
+  EXPECT_EQ(reused(), 51u);
+}
+
+TEST_F(KvCacheTest, UncommittedTokensAreNeverPublished) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 64);
+  ASSERT_TRUE(cache().Extend(sequence, prompt));
+  driver_->Stamp(sequence, 7, 0, 40, false);
+  cache().Commit(sequence, 20, kEnd);
+  EXPECT_EQ(cache().usage().cached_tokens, 16u);
+  EXPECT_EQ(cache().usage().live_tokens, 24u);
+  cache().Truncate(sequence, 20);
+  EXPECT_EQ(cache().usage().live_tokens, 4u);
+  cache().Commit(sequence, 0, kEnd);
+  EXPECT_EQ(cache().usage().cached_tokens, 20u);
+}
+
+TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const Tokens prompt = TokensFrom(1, 40);
+  driver_->Run(bob, 8, prompt);
+  Run(TokensFrom(2, 40));
+  KvSequence running = Run(prompt);
+  KvSequence rewound = cache().Fork(running, 64);
+  const std::byte* held = running.table().bases()[0];
+  cache().Erase(ns_);
+  cache().CheckInvariants();
+  driver_->Verify(running, 7);
+  // What runs goes on, publishes nothing, and leaves nothing.
+  ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 30), kEnd));
+  driver_->Verify(running, 7);
+  cache().KeepCursor(running, HiddenOf(7, running.tokens()));
+  cache().Truncate(rewound, 17);
+  EXPECT_EQ(cache().usage().cached_tokens, 40u);
+  EXPECT_EQ(cache().usage().num_cursors, 1u);
+  const std::vector<std::byte*> bases(running.table().bases().begin(),
+                                      running.table().bases().end());
+  running = KvSequence();
+  rewound = KvSequence();
+  EXPECT_EQ(bases[0], held);
+#if !defined(__SANITIZE_ADDRESS__)  // free blocks are poisoned there
+  for (const std::byte* base : bases) {
+    for (size_t i = 0; i < cache().layout().block_bytes(); ++i) ASSERT_EQ(base[i], std::byte{0});
+  }
+#endif
+  Run(prompt);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+  driver_->Run(bob, 8, prompt);
+  EXPECT_EQ(reused(), 40u);
+}
+
+TEST_F(KvCacheTest, CountsWhatIsWasted) {
+  EXPECT_EQ(cache().usage().waste(), 0);
+  KvSequence sequence = Run(TokensFrom(1, 40));
+  EXPECT_DOUBLE_EQ(cache().usage().waste(), 1 - 40.0 / 48);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 1)));  // a copy of the tail
+  EXPECT_DOUBLE_EQ(cache().usage().waste(), 1 - (40.0 + 9) / 64);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(3, 7)));  // full: the old tail is redundant
+  EXPECT_EQ(cache().usage().waste(), 0);
+}
+
+TEST_F(KvCacheTest, ADecodeStepAllocatesNothing) {
+  Make(12);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  Run(TokensFrom(1, 100));  // idle blocks that have to be evicted on the way
+  const Tokens prompt = TokensFrom(2, 40);
+  KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 150);
+  ASSERT_TRUE(driver_->Append(sequence, 7, prompt, kEnd));
+  const std::vector<float> hidden = HiddenOf(7, prompt);
+  const uint64_t before = allocations;
+  for (TokenId token = 0; token < 110; ++token) {
+    ASSERT_TRUE(driver_->Append(sequence, 7, std::span(&token, 1)));
+  }
+  cache().Truncate(sequence, 70);
+  cache().Commit(sequence, 0, kEnd);
+  cache().KeepCursor(sequence, hidden);
+  EXPECT_EQ(allocations, before);
+  EXPECT_GT(cache().counters().evicted_blocks, 0u);
+  EXPECT_GT(cache().counters().copied_blocks, 0u);
+}
+
+TEST_F(KvCacheTest, TheOldestCursorGoesFirst) {
+  driver_ = std::make_unique<CacheDriver>(OptionsFor(32, /*num_cursors=*/2));
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  for (uint64_t seed : {1, 2}) Run(TokensFrom(seed, 20));
+  Run(TokensFrom(1, 20));
+  EXPECT_EQ(reused(), 20u);
+  Run(TokensFrom(3, 20));
+  const auto has = [&](uint64_t seed) {
+    return cache().Match(ns_, TokensFrom(seed, 20), {}).has_cursor();
+  };
+  EXPECT_TRUE(has(1));
+  EXPECT_FALSE(has(2));
+  EXPECT_TRUE(has(3));
+}
+
+TEST_F(KvCacheTest, AMatchKeepsItsBlocksAndItsCursorWhileItIsHeld) {
+  Make(4);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  const Tokens prompt = TokensFrom(1, 32);
+  Run(prompt);
+  MatchResult match = cache().Match(ns_, prompt, {});
+  EXPECT_EQ(match.newly_pinned(), 2u);
+  EXPECT_EQ(cache().available_blocks(), 2u);
+  Run(TokensFrom(2, 32));
+  Run(TokensFrom(3, 32));
+  const auto hidden = cache().CursorHidden(match);
+  EXPECT_EQ(std::vector<float>(hidden.begin(), hidden.end()), HiddenOf(7, prompt));
+  const KvSequence sequence = cache().Fetch(std::move(match), 64);
+  EXPECT_EQ(sequence.num_committed(), 32u);
+  driver_->Verify(sequence, 7);
+}
+
+class KvCacheFaults : public KvCacheTest {
+ protected:
+  void TearDown() override { InjectFault(Fault::kNone); }
+};
+
+TEST_F(KvCacheFaults, AStaleBlockServesOtherBytes) {
+  const Tokens prompt = TokensFrom(1, 40);
+  InjectFault(Fault::kStaleBlock);
+  KvSequence sequence = Run(prompt);
+  EXPECT_EQ(std::memcmp(sequence.table().bases()[0], sequence.table().bases()[1],
+                        cache().layout().block_bytes()),
+            0);
+}
+
+TEST_F(KvCacheFaults, ASkippedCompareServesAnotherPrompt) {
+  Run(TokensFrom(1, 40));
+  InjectFault(Fault::kSkippedCompare);
+  EXPECT_GE(cache().Match(ns_, TokensFrom(2, 40), {}).num_reused(), 32u);
+}
+
+TEST_F(KvCacheFaults, AForeignNamespaceServesAnotherTenant) {
+  InjectFault(Fault::kForeignNamespace);
+  EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1)),
+            cache().OpenNamespace("bob", IdentityNamed(2)));
+}
+
+}  // namespace
+}  // namespace kvasir
