@@ -16,11 +16,24 @@
 namespace kvasir {
 
 struct EncodeOptions {
-  bool add_special = true;    // run the post-processor (BOS ...)
-  bool parse_special = true;  // text such as "<|end|>" becomes the special token
+  bool add_special = true;  // run the post-processor (BOS ...)
+  // Text such as "<|end|>" becomes the special token. When false, added tokens that the file does
+  // not call special still count (as in `tokenizers` and llama.cpp).
+  bool parse_special = true;
   // Byte ranges [begin, end) of the text, ascending, in which no added token is recognised whatever
   // parse_special says: what users wrote in a chat. A token that overlaps one is not recognised.
+  // (Added tokens of white space only, such as phi-2's runs of spaces, are no markers and count.)
   std::vector<std::pair<size_t, size_t>> literal;
+  // With parse_special = false or literal ranges, no merge and no whole-word look-up gives the id
+  // of a special token, BOS or EOS either.
+};
+
+// Text of ids that come one by one. One thread at a time.
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  virtual void Append(TokenId id, std::string* out) = 0;  // adds the text that became certain
+  virtual void Finish(std::string* out) = 0;              // and all that is left
 };
 
 // Immutable after Load; thread-safe.
@@ -32,11 +45,14 @@ class Tokenizer {
                                                   std::string_view tokenizer_config_json);
   virtual ~Tokenizer() = default;
 
-  // kInvalidArgument when text is no UTF-8. Ids equal those of Hugging Face `tokenizers`.
+  // kInvalidArgument when text is no UTF-8, over 1 GiB, or literal is not ascending inside it. Ids
+  // equal those of Hugging Face `tokenizers`.
   virtual Result<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const = 0;
   // The text of ids as `tokenizers` decodes them; unknown ids decode to nothing.
   virtual std::string Decode(std::span<const TokenId> ids, bool skip_special = true) const = 0;
+  // What Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
+  virtual std::unique_ptr<TokenDecoder> StartDecoder(bool skip_special) const = 0;
 
   virtual uint32_t vocab_size() const = 0;  // largest id + 1
   virtual std::optional<TokenId> IdOf(std::string_view token) const = 0;
@@ -52,17 +68,18 @@ class Tokenizer {
 
 // Streaming detokenizer of one sequence. Never emits half a UTF-8 character: bytes wait until the
 // character is whole, and Finish turns what is left into U+FFFD. The pieces joined equal
-// Decode(all ids). One thread at a time.
+// Decode(all ids), for any ids. Time and memory per token do not grow with the sequence. A run of
+// byte tokens of a SentencePiece-style vocabulary is certain only where it ends (one broken byte
+// makes all of it U+FFFD), so up to 512 bytes of such a run wait. One thread at a time; movable.
 class TextStream {
  public:
+  // REQUIRES: tokenizer outlives the stream.
   explicit TextStream(const Tokenizer& tokenizer, bool skip_special = true);
   std::string Append(TokenId id);  // the text that became certain
-  std::string Finish();
+  std::string Finish();            // once, at the end
 
  private:
-  const Tokenizer& tokenizer_;
-  bool skip_special_;
-  // The owner of text/ fills in the rest.
+  std::unique_ptr<TokenDecoder> decoder_;
 };
 
 }  // namespace kvasir

@@ -1,0 +1,189 @@
+#include "text/added_tokens.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "text/json_fields.h"
+#include "text/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kMaxTokenBytes = 1024;  // a search costs at most this per byte of text
+constexpr size_t kMaxTokens = 1 << 20;
+
+size_t StartOfCharBefore(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
+char32_t CharBefore(std::string_view text, size_t end) {
+  size_t pos = StartOfCharBefore(text, end);
+  return NextChar(text, &pos);
+}
+
+char32_t CharAt(std::string_view text, size_t pos) { return NextChar(text, &pos); }
+
+bool InsideWord(std::string_view text, size_t begin, size_t end) {
+  return (begin > 0 && IsWordChar(CharBefore(text, begin))) ||
+         (end < text.size() && IsWordChar(CharAt(text, end)));
+}
+
+size_t BeginOfSpaces(std::string_view text, size_t end) {
+  while (end > 0 && IsWhitespace(CharBefore(text, end))) end = StartOfCharBefore(text, end);
+  return end;
+}
+
+size_t EndOfSpaces(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    size_t pos = begin;
+    if (!IsWhitespace(NextChar(text, &pos))) break;
+    begin = pos;
+  }
+  return begin;
+}
+
+Result<AddedToken> ParseToken(const nlohmann::json& value) {
+  if (!value.is_object()) {
+    return Fail(Code::kCorruption, "tokenizer.json: an added token is no object");
+  }
+  AddedToken token;
+  KV_ASSIGN(token.content, StringField(value, "content", ""));
+  if (token.content.size() > kMaxTokenBytes) {
+    return Fail(Code::kCorruption, "tokenizer.json: added token of {} bytes, at most {}",
+                token.content.size(), kMaxTokenBytes);
+  }
+  KV_ASSIGN(token.special, BoolField(value, "special", false));
+  KV_ASSIGN(token.normalized, BoolField(value, "normalized", !token.special));
+  KV_ASSIGN(token.single_word, BoolField(value, "single_word", false));
+  KV_ASSIGN(token.lstrip, BoolField(value, "lstrip", false));
+  KV_ASSIGN(token.rstrip, BoolField(value, "rstrip", false));
+  token.blank = !token.special && EndOfSpaces(token.content, 0) == token.content.size();
+  return token;
+}
+
+}  // namespace
+
+Result<AddedTokens> AddedTokens::Parse(const nlohmann::json& value, const Bpe& bpe,
+                                       const Normalizer& normalizer, std::string_view bos,
+                                       std::string_view eos) {
+  AddedTokens added;
+  if (value.is_null()) return added;
+  if (!value.is_array() || value.size() > kMaxTokens) {
+    return Fail(Code::kCorruption, "tokenizer.json: added_tokens is no array, or too long");
+  }
+  auto next_id = static_cast<TokenId>(bpe.num_tokens());
+  for (const auto& item : value) {
+    KV_ASSIGN(AddedToken token, ParseToken(item));
+    if (token.content.empty()) continue;
+    token.control = token.special || token.content == bos || token.content == eos;
+    const auto [it, is_new] = added.by_content_.emplace(token.content, added.tokens_.size());
+    if (!is_new) {  // the later one counts
+      token.id = added.tokens_[it->second].id;
+      added.tokens_[it->second] = std::move(token);
+      continue;
+    }
+    const auto known = bpe.IdOf(token.content);
+    token.id = known ? *known : next_id++;
+    added.by_id_[token.id] = added.tokens_.size();
+    added.tokens_.push_back(std::move(token));
+  }
+  for (size_t i = 0; i < added.tokens_.size(); ++i) {
+    const AddedToken& token = added.tokens_[i];
+    MarkedText content{token.content, ""};
+    if (token.normalized) KV_TRY(normalizer.Apply(&content));
+    if (content.text.empty() || content.text.size() > kMaxTokenBytes) continue;
+    (token.normalized ? added.normalized_ : added.plain_)
+        .Add(content.text, static_cast<int32_t>(i));
+  }
+  return added;
+}
+
+void AddedTokens::Trie::Add(std::string_view text, int32_t token) {
+  if (nodes.empty()) nodes.emplace_back();
+  starts[static_cast<uint8_t>(text[0])] = true;
+  uint32_t at = 0;
+  for (char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    auto& children = nodes[at].children;
+    auto it =
+        std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
+    if (it == children.end() || it->first != byte) {
+      it = children.emplace(it, byte, static_cast<uint32_t>(nodes.size()));
+      at = it->second;
+      nodes.emplace_back();
+    } else {
+      at = it->second;
+    }
+  }
+  nodes[at].token = token;
+}
+
+std::pair<size_t, int32_t> AddedTokens::Trie::Longest(std::string_view text, size_t pos) const {
+  std::pair<size_t, int32_t> best{0, -1};
+  uint32_t at = 0;
+  for (size_t i = pos; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    const auto& children = nodes[at].children;
+    const auto it =
+        std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
+    if (it == children.end() || it->first != byte) break;
+    at = it->second;
+    if (nodes[at].token >= 0) best = {i + 1 - pos, nodes[at].token};
+  }
+  return best;
+}
+
+bool AddedTokens::Counts(const AddedToken& token, const MarkedText& text, size_t begin, size_t end,
+                         ParseSpecial parse) const {
+  if (token.control && parse == ParseSpecial::kNo) return false;
+  if (!text.literal.empty() && !token.blank) {
+    const auto flags = std::string_view(text.literal).substr(begin, end - begin);
+    if (flags.find('\1') != flags.npos) return false;
+  }
+  return !token.single_word || !InsideWord(text.text, begin, end);
+}
+
+std::vector<AddedTokens::Part> AddedTokens::Split(const MarkedText& marked, Stage stage,
+                                                  ParseSpecial parse) const {
+  const Trie& trie = TrieOf(stage);
+  const std::string_view text = marked.text;
+  std::vector<Part> parts;
+  size_t done = 0;
+  for (size_t pos = 0; pos < text.size() && !trie.nodes.empty();) {
+    if (!trie.starts[static_cast<uint8_t>(text[pos])]) {
+      ++pos;
+      continue;
+    }
+    const auto [length, index] = trie.Longest(text, pos);
+    if (length == 0) {
+      ++pos;
+      continue;
+    }
+    size_t begin = pos, end = pos + length;
+    pos = end;  // the search goes on behind the match even where it does not count
+    const AddedToken& token = tokens_[static_cast<size_t>(index)];
+    if (!Counts(token, marked, begin, end, parse)) continue;
+    if (token.lstrip) begin = std::max(BeginOfSpaces(text, begin), done);
+    if (token.rstrip) end = EndOfSpaces(text, end);
+    if (done < begin) parts.push_back({done, begin, std::nullopt});
+    parts.push_back({begin, end, token.id});
+    done = end;
+  }
+  if (done < text.size()) parts.push_back({done, text.size(), std::nullopt});
+  return parts;
+}
+
+const AddedToken* AddedTokens::Find(TokenId id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+}
+
+const AddedToken* AddedTokens::Find(std::string_view content) const {
+  const auto it = by_content_.find(std::string(content));
+  return it == by_content_.end() ? nullptr : &tokens_[it->second];
+}
+
+}  // namespace kvasir

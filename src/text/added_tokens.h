@@ -1,0 +1,84 @@
+// Added tokens: texts that become one id before anything else looks at the prompt.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+#include "text/bpe.h"
+#include "text/normalizer.h"
+
+namespace kvasir {
+
+struct AddedToken {
+  std::string content;
+  TokenId id = 0;
+  bool single_word = false;  // not inside a word
+  bool lstrip = false;       // swallows the white space before it
+  bool rstrip = false;       // and after it
+  bool normalized = false;   // looked for in the normalised text
+  bool special = false;      // as the file says: left out of decoded text
+  bool control = false;      // special, BOS or EOS: nothing that parse_special = false lets through
+  bool blank = false;        // white space only: a run of spaces, no marker
+};
+
+// Which tokens count.
+enum class ParseSpecial { kNo, kYes };
+
+// Leftmost-longest matches of the tokens, as `tokenizers` finds them. Immutable after Parse;
+// thread-safe.
+class AddedTokens {
+ public:
+  // A part of a text: a token's id, or none for text to go on with.
+  struct Part {
+    size_t begin, end;
+    std::optional<TokenId> id;
+  };
+  enum class Stage { kPlain, kNormalized };
+
+  // From the value of "added_tokens" (null: none). Ids as `tokenizers` gives them: the
+  // vocabulary's, else the next free one. `bos` and `eos` are control tokens whatever the file
+  // says.
+  static Result<AddedTokens> Parse(const nlohmann::json& value, const Bpe& bpe,
+                                   const Normalizer& normalizer, std::string_view bos,
+                                   std::string_view eos);
+
+  // The parts of text, in order and without gaps (but for `tokenizers`' own overlaps where a token
+  // swallows spaces that are one themselves). A token that is not blank and overlaps a literal byte
+  // is not recognised.
+  std::vector<Part> Split(const MarkedText& text, Stage stage, ParseSpecial parse) const;
+
+  const AddedToken* Find(TokenId id) const;
+  const AddedToken* Find(std::string_view content) const;
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  bool has(Stage stage) const { return !TrieOf(stage).nodes.empty(); }
+
+ private:
+  struct Node {
+    std::vector<std::pair<uint8_t, uint32_t>> children;  // by byte, ascending
+    int32_t token = -1;                                  // index into tokens_ that ends here
+  };
+  struct Trie {
+    std::vector<Node> nodes;  // nodes[0] is the root; empty without tokens
+    bool starts[256] = {};    // bytes that some token begins with
+    void Add(std::string_view text, int32_t token);
+    // The longest token at text[pos]; its length 0 if none.
+    std::pair<size_t, int32_t> Longest(std::string_view text, size_t pos) const;
+  };
+  const Trie& TrieOf(Stage stage) const { return stage == Stage::kPlain ? plain_ : normalized_; }
+  bool Counts(const AddedToken& token, const MarkedText& text, size_t begin, size_t end,
+              ParseSpecial parse) const;
+
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::string, size_t> by_content_;
+  std::unordered_map<TokenId, size_t> by_id_;
+  Trie plain_, normalized_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,324 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <queue>
+
+#include "base/result.h"
+#include "text/json_fields.h"
+#include "text/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr char32_t kSmallChars = 0x3100;   // Latin to kana, and the byte-level alphabet
+constexpr TokenId kMaxId = (1 << 22) - 1;  // sixteen times the largest vocabulary known
+constexpr size_t kShortWord = 32;          // a linear scan beats a heap up to here
+
+}  // namespace
+
+Result<Bpe> Bpe::Parse(const nlohmann::json& model) {
+  if (!model.is_object()) return Fail(Code::kCorruption, "tokenizer.json: model is no object");
+  KV_ASSIGN(const std::string type, StringField(model, "type", "BPE"));
+  if (type != "BPE") {
+    return Fail(
+        Code::kUnsupported,
+        "tokenizer.json: model type {} is not supported, only BPE; use a BPE tokenizer.json", type);
+  }
+  Bpe bpe;
+  KV_TRY(bpe.ParseOptions(model));
+  const auto vocab = model.find("vocab"), merges = model.find("merges");
+  if (vocab == model.end() || !vocab->is_object()) {
+    return Fail(Code::kCorruption, "tokenizer.json: model.vocab is missing or no object");
+  }
+  if (merges == model.end() || !merges->is_array()) {
+    return Fail(Code::kCorruption, "tokenizer.json: model.merges is missing or no array");
+  }
+  KV_TRY(bpe.ParseVocab(*vocab));
+  KV_TRY(bpe.ParseMerges(*merges));
+  KV_ASSIGN(const std::string unk, StringField(model, "unk_token", ""));
+  bpe.has_unk_ = model.contains("unk_token") && model["unk_token"].is_string();
+  bpe.unk_ = bpe.IdOf(unk).value_or(-1);
+  return bpe;
+}
+
+Status Bpe::ParseOptions(const nlohmann::json& model) {
+  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    KV_ASSIGN(const std::string affix, StringField(model, name, ""));
+    if (!affix.empty()) {
+      return Fail(Code::kUnsupported, "tokenizer.json: model.{} \"{}\" is not supported", name,
+                  affix);
+    }
+  }
+  const auto dropout = model.find("dropout");
+  if (dropout != model.end() && !dropout->is_null() && *dropout != 0) {
+    return Fail(Code::kUnsupported,
+                "tokenizer.json: model.dropout is for training; set it to null");
+  }
+  KV_ASSIGN(fuse_unk_, BoolField(model, "fuse_unk", false));
+  KV_ASSIGN(byte_fallback_, BoolField(model, "byte_fallback", false));
+  KV_ASSIGN(ignore_merges_, BoolField(model, "ignore_merges", false));
+  return {};
+}
+
+Status Bpe::ParseVocab(const nlohmann::json& vocab) {
+  size_t arena_bytes = 0;
+  for (const auto& entry : vocab.items()) arena_bytes += entry.key().size();
+  arena_->reserve(arena_bytes);  // views into it must not move
+  for (const auto& entry : vocab.items()) {
+    const std::string& text = entry.key();
+    const nlohmann::json& value = entry.value();
+    if (!value.is_number_integer() || value < 0 || value > kMaxId) {
+      return Fail(Code::kCorruption, "tokenizer.json: id of token \"{}\" is not in 0..{}", text,
+                  kMaxId);
+    }
+    const TokenId id = value.get<TokenId>();
+    const size_t begin = arena_->size();
+    *arena_ += text;
+    const std::string_view view = std::string_view(*arena_).substr(begin);
+    ids_.emplace(view, id);
+    if (id >= static_cast<TokenId>(texts_.size())) texts_.resize(static_cast<size_t>(id) + 1);
+    texts_[static_cast<size_t>(id)] = view;
+    max_id_ = std::max(max_id_, id);
+  }
+  small_chars_.assign(kSmallChars, -1);
+  for (const auto& [text, id] : ids_) {
+    if (text.empty() || text.size() > 4) continue;
+    size_t pos = 0;
+    const char32_t c = NextChar(text, &pos);
+    if (pos != text.size()) continue;
+    if (c < kSmallChars) {
+      small_chars_[c] = id;
+    } else {
+      big_chars_[c] = id;
+    }
+  }
+  bytes_.assign(256, -1);
+  for (int byte = 0; byte < 256; ++byte) {
+    bytes_[static_cast<size_t>(byte)] = IdOf(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+  }
+  return {};
+}
+
+// "a b". Files in which tokens hold spaces exist: then the one split whose parts are tokens counts.
+Result<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(std::string_view merge,
+                                                                      size_t rank) const {
+  std::pair<std::string_view, std::string_view> found;
+  size_t num_found = 0, num_spaces = 0;
+  for (size_t space = merge.find(' '); space != std::string_view::npos;
+       space = merge.find(' ', space + 1)) {
+    const std::pair parts{merge.substr(0, space), merge.substr(space + 1)};
+    if (num_spaces++ == 0) found = parts;
+    const std::string joined = std::string(parts.first) + std::string(parts.second);
+    if (!ids_.contains(parts.first) || !ids_.contains(parts.second) || !ids_.contains(joined)) {
+      continue;
+    }
+    if (num_found++ == 0) found = parts;
+  }
+  if (num_spaces == 0) {
+    return Fail(Code::kCorruption, "tokenizer.json: merge {} (\"{}\") is not two tokens", rank,
+                merge);
+  }
+  return found;
+}
+
+Status Bpe::ParseMerges(const nlohmann::json& merges) {
+  const size_t slots = std::bit_ceil(std::max<size_t>(16, merges.size() * 2));
+  merges_.assign(slots, Merge{});
+  merge_mask_ = slots - 1;
+  uint32_t rank = 0;
+  for (const auto& merge : merges) {
+    std::pair<std::string_view, std::string_view> parts;
+    if (merge.is_string()) {
+      const auto& text = merge.get_ref<const std::string&>();
+      if (text.starts_with("#version")) continue;  // a line of merges.txt; it has no rank
+      KV_ASSIGN(parts, SplitMerge(text, rank));
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      parts = {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+    } else {
+      return Fail(Code::kCorruption, "tokenizer.json: merge {} is neither \"a b\" nor [a, b]",
+                  rank);
+    }
+    const auto left = IdOf(parts.first), right = IdOf(parts.second);
+    const auto joined = IdOf(std::string(parts.first) + std::string(parts.second));
+    if (!left || !right || !joined) {
+      return Fail(Code::kCorruption,
+                  "tokenizer.json: merge {} (\"{}\" and \"{}\") is not in the vocabulary", rank,
+                  parts.first, parts.second);
+    }
+    AddMerge(PairOf(*left, *right), rank++, *joined);
+  }
+  return {};
+}
+
+namespace {
+
+uint64_t HashOf(uint64_t pair) {
+  pair *= 0x9E3779B97F4A7C15ull;  // Fibonacci hashing: the high bits are mixed
+  return pair ^ pair >> 32;
+}
+
+}  // namespace
+
+void Bpe::AddMerge(uint64_t pair, uint32_t rank, TokenId id) {
+  uint64_t slot = HashOf(pair) & merge_mask_;
+  while (merges_[slot].pair != kNoPair && merges_[slot].pair != pair)
+    slot = (slot + 1) & merge_mask_;
+  merges_[slot] = {pair, rank, id};  // a pair given twice: the later one counts
+}
+
+const Bpe::Merge* Bpe::FindMerge(TokenId left, TokenId right, Special special) const {
+  const uint64_t pair = PairOf(left, right);
+  for (uint64_t slot = HashOf(pair) & merge_mask_;; slot = (slot + 1) & merge_mask_) {
+    const Merge& merge = merges_[slot];
+    if (merge.pair == pair) {
+      return special == Special::kProtected && IsProtected(merge.id) ? nullptr : &merge;
+    }
+    if (merge.pair == kNoPair) return nullptr;
+  }
+}
+
+std::optional<TokenId> Bpe::IdOf(std::string_view token) const {
+  const auto it = ids_.find(token);
+  return it == ids_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::string_view Bpe::TextOf(TokenId id) const {
+  if (id < 0 || static_cast<size_t>(id) >= texts_.size()) return {};
+  return texts_[static_cast<size_t>(id)];
+}
+
+TokenId Bpe::IdOfChar(char32_t c) const {
+  if (c < kSmallChars) return small_chars_[c];
+  const auto it = big_chars_.find(c);
+  return it == big_chars_.end() ? -1 : it->second;
+}
+
+Status Bpe::StartSymbols(std::string_view word, Special special,
+                         std::vector<TokenId>* symbols) const {
+  const auto usable = [&](TokenId id) {
+    return id >= 0 && !(special == Special::kProtected && IsProtected(id));
+  };
+  bool pending_unk = false;
+  for (size_t pos = 0; pos < word.size();) {
+    const size_t begin = pos;
+    const TokenId id = IdOfChar(NextChar(word, &pos));
+    if (usable(id)) {
+      if (pending_unk) symbols->push_back(unk_);
+      pending_unk = false;
+      symbols->push_back(id);
+      continue;
+    }
+    const auto byte_id = [&](char c) { return bytes_[static_cast<uint8_t>(c)]; };
+    const std::string_view bytes = word.substr(begin, pos - begin);
+    if (byte_fallback_ &&
+        std::all_of(bytes.begin(), bytes.end(), [&](char c) { return usable(byte_id(c)); })) {
+      // An unknown token still waiting stays so: `tokenizers` writes it after these bytes.
+      for (char c : bytes) symbols->push_back(byte_id(c));
+      continue;
+    }
+    if (!has_unk_) continue;
+    if (unk_ < 0) {
+      return Fail(Code::kCorruption, "tokenizer.json: model.unk_token is not in the vocabulary");
+    }
+    if (pending_unk && !fuse_unk_) symbols->push_back(unk_);
+    pending_unk = true;
+  }
+  if (pending_unk) symbols->push_back(unk_);
+  return {};
+}
+
+Status Bpe::Encode(std::string_view word, Special special, std::vector<TokenId>* ids) const {
+  if (word.empty()) return {};
+  if (ignore_merges_) {
+    const auto id = IdOf(word);
+    if (id && !(special == Special::kProtected && IsProtected(*id))) {
+      ids->push_back(*id);
+      return {};
+    }
+  }
+  if (word.size() <= kShortWord) {
+    // The symbols are built where they will stay: no allocation per word.
+    const size_t begin = ids->size();
+    KV_TRY(StartSymbols(word, special, ids));
+    MergeShort(std::span(*ids).subspan(begin), special, ids);
+    return {};
+  }
+  std::vector<TokenId> symbols;
+  symbols.reserve(word.size());
+  KV_TRY(StartSymbols(word, special, &symbols));
+  MergeLong(symbols, special, ids);
+  return {};
+}
+
+// Merges the symbols in place; they are the end of *ids, which shrinks to what is left of them.
+void Bpe::MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const {
+  std::array<const Merge*, kShortWord> merges;  // [i]: of symbols i and i + 1
+  size_t count = symbols.size();
+  for (size_t i = 0; i + 1 < count; ++i) merges[i] = FindMerge(symbols[i], symbols[i + 1], special);
+  while (count > 1) {
+    size_t best = count;
+    uint32_t best_rank = std::numeric_limits<uint32_t>::max();
+    for (size_t i = 0; i + 1 < count; ++i) {
+      if (merges[i] != nullptr && merges[i]->rank < best_rank) {
+        best = i;
+        best_rank = merges[i]->rank;
+      }
+    }
+    if (best == count) break;
+    symbols[best] = merges[best]->id;
+    for (size_t i = best + 1; i + 1 < count; ++i) symbols[i] = symbols[i + 1];
+    for (size_t i = best + 1; i + 2 < count; ++i) merges[i] = merges[i + 1];
+    --count;
+    if (best > 0) merges[best - 1] = FindMerge(symbols[best - 1], symbols[best], special);
+    if (best + 1 < count) merges[best] = FindMerge(symbols[best], symbols[best + 1], special);
+  }
+  ids->resize(ids->size() - (symbols.size() - count));
+}
+
+// A heap of candidate merges over a linked list; a candidate is stale when its pair has changed.
+void Bpe::MergeLong(std::span<const TokenId> symbols, Special special,
+                    std::vector<TokenId>* ids) const {
+  struct Candidate {
+    uint32_t rank;
+    int32_t pos;
+    TokenId id;
+    bool operator<(const Candidate& other) const {  // the top of the heap is the lowest rank
+      return rank != other.rank ? rank > other.rank : pos > other.pos;
+    }
+  };
+  constexpr TokenId kGone = -1;
+  const auto count = static_cast<int32_t>(symbols.size());
+  std::vector<Symbol> list(symbols.size());
+  std::priority_queue<Candidate> heap;
+  const auto push = [&](int32_t pos) {
+    const int32_t next = list[pos].next;
+    if (next >= count) return;
+    const Merge* merge = FindMerge(list[pos].id, list[next].id, special);
+    if (merge != nullptr) heap.push({merge->rank, pos, merge->id});
+  };
+  for (int32_t i = 0; i < count; ++i) list[i] = {symbols[i], i - 1, i + 1};
+  for (int32_t i = 0; i < count; ++i) push(i);
+  while (!heap.empty()) {
+    const Candidate top = heap.top();
+    heap.pop();
+    Symbol& left = list[top.pos];
+    if (left.id == kGone || left.next >= count) continue;
+    Symbol& right = list[left.next];
+    const Merge* merge = FindMerge(left.id, right.id, special);
+    if (merge == nullptr || merge->id != top.id) continue;
+    left.id = top.id;
+    left.next = right.next;
+    right.id = kGone;
+    if (left.next < count) list[left.next].prev = top.pos;
+    if (left.prev >= 0) push(left.prev);
+    push(top.pos);
+  }
+  for (int32_t i = 0; i < count; i = list[i].next) ids->push_back(list[i].id);
+}
+
+}  // namespace kvasir

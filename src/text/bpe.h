@@ -1,0 +1,88 @@
+// Byte-pair encoding of one word: the model part of tokenizer.json.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+// A word's symbols start as its characters (or their <0xXX> bytes); the adjacent pair of lowest
+// rank, leftmost first, merges until no pair has a rank. O(n log n) for n characters. Immutable
+// after Parse and Protect; thread-safe.
+class Bpe {
+ public:
+  // From the value of "model". kUnsupported for another model type or an option we do not have.
+  static Result<Bpe> Parse(const nlohmann::json& model);
+
+  // Ids that Encode yields in no way when `protect` is asked for, unless one is the unknown token.
+  void Protect(std::vector<bool> ids) { protected_ = std::move(ids); }
+
+  enum class Special { kAllowed, kProtected };
+  // Appends the ids of word. kCorruption when an unknown character meets an unk_token that is not
+  // in the vocabulary.
+  Status Encode(std::string_view word, Special special, std::vector<TokenId>* ids) const;
+
+  std::optional<TokenId> IdOf(std::string_view token) const;
+  std::string_view TextOf(TokenId id) const;  // "" if none
+  size_t num_tokens() const { return ids_.size(); }
+  TokenId max_id() const { return max_id_; }  // -1 without tokens
+
+ private:
+  struct Merge {
+    uint64_t pair = kNoPair;
+    uint32_t rank = 0;
+    TokenId id = 0;
+  };
+  struct Symbol {
+    TokenId id;
+    int32_t prev, next;
+  };
+  static constexpr uint64_t kNoPair = ~uint64_t{0};
+  static uint64_t PairOf(TokenId left, TokenId right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+
+  Bpe() = default;
+  Status ParseOptions(const nlohmann::json& model);
+  Status ParseVocab(const nlohmann::json& vocab);
+  Status ParseMerges(const nlohmann::json& merges);
+  Result<std::pair<std::string_view, std::string_view>> SplitMerge(std::string_view merge,
+                                                                   size_t rank) const;
+  void AddMerge(uint64_t pair, uint32_t rank, TokenId id);
+  const Merge* FindMerge(TokenId left, TokenId right, Special special) const;
+
+  TokenId IdOfChar(char32_t c) const;
+  bool IsProtected(TokenId id) const {
+    return static_cast<size_t>(id) < protected_.size() && protected_[static_cast<size_t>(id)];
+  }
+  Status StartSymbols(std::string_view word, Special special, std::vector<TokenId>* symbols) const;
+  void MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
+  void MergeLong(std::span<const TokenId> symbols, Special special,
+                 std::vector<TokenId>* ids) const;
+
+  std::unique_ptr<std::string> arena_ = std::make_unique<std::string>();  // all token texts
+  std::unordered_map<std::string_view, TokenId> ids_;                     // views into arena_
+  std::vector<std::string_view> texts_;                                   // by id
+  std::vector<TokenId> small_chars_;  // by character below U+3100; -1 if none
+  std::unordered_map<char32_t, TokenId> big_chars_;
+  std::vector<TokenId> bytes_;  // <0xXX> by byte; -1 if none
+  std::vector<Merge> merges_;   // open addressing, a power of two
+  uint64_t merge_mask_ = 0;
+  std::vector<bool> protected_;
+  TokenId max_id_ = -1;
+  bool has_unk_ = false;
+  TokenId unk_ = -1;
+  bool fuse_unk_ = false, byte_fallback_ = false, ignore_merges_ = false;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,458 @@
+#include "text/decoder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/result.h"
+#include "text/byte_level.h"
+#include "text/json_fields.h"
+#include "text/pattern.h"
+#include "text/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kMaxDepth = 16;  // of Sequences in Sequences
+
+// Without a decoder: a space between two tokens.
+class SpacesStage : public DecodeStage {
+ public:
+  using DecodeStage::DecodeStage;
+  void Append(std::string_view text) override {
+    Begin();
+    next_->Append(text);
+  }
+  void EndToken() override {
+    Begin();
+    inside_ = false;
+  }
+
+ private:
+  void Begin() {
+    if (!inside_ && !first_) next_->Append(" ");
+    inside_ = true;
+    first_ = false;
+  }
+  bool first_ = true, inside_ = false;
+};
+
+// Collects a token that has to be seen whole.
+class WholeTokenStage : public DecodeStage {
+ public:
+  using DecodeStage::DecodeStage;
+  void Append(std::string_view text) override { token_ += text; }
+  void EndToken() override {
+    Token(token_);
+    token_.clear();
+  }
+
+ protected:
+  virtual void Token(std::string_view token) = 0;
+
+ private:
+  std::string token_;
+};
+
+// Characters of GPT-2's alphabet back to bytes, and bytes to text. All tokens become one.
+class ByteLevelStage : public WholeTokenStage {
+ public:
+  using WholeTokenStage::WholeTokenStage;
+  void Finish() override {
+    if (!held_.empty()) next_->Append(kReplacementChar);
+    next_->EndToken();
+    next_->Finish();
+  }
+
+ protected:
+  void Token(std::string_view token) override {
+    const size_t size = held_.size();
+    for (size_t pos = 0; pos < token.size();) {
+      const std::optional<uint8_t> byte = ByteOfChar(NextChar(token, &pos));
+      if (!byte) {  // then the token is plain text
+        held_.resize(size);
+        held_ += token;
+        break;
+      }
+      held_.push_back(static_cast<char>(*byte));
+    }
+    text_.clear();
+    held_.erase(0, AppendLossyUtf8(held_, &text_));
+    if (!text_.empty()) next_->Append(text_);
+  }
+
+ private:
+  std::string held_;  // bytes of a character that is not whole yet
+  std::string text_;
+};
+
+// <0xXX> tokens to bytes. A run of them is text if all of it is UTF-8, and else one U+FFFD a byte:
+// it is certain only where it ends. A run longer than kMaxRun gives its characters as they come, so
+// that a stream never waits for long; there alone a broken byte does not spoil what was before it.
+class ByteFallbackStage : public WholeTokenStage {
+ public:
+  using WholeTokenStage::WholeTokenStage;
+  void Finish() override {
+    EndRun();
+    next_->Finish();
+  }
+
+ protected:
+  void Token(std::string_view token) override {
+    const std::optional<uint8_t> byte = ByteOf(token);
+    if (byte) {
+      run_.push_back(static_cast<char>(*byte));
+      if (run_.size() > kMaxRun) streaming_ = true;
+      if (streaming_) Stream();
+      return;
+    }
+    EndRun();
+    next_->Append(token);
+    next_->EndToken();
+  }
+
+ private:
+  static constexpr size_t kMaxRun = 512;
+
+  static std::optional<uint8_t> ByteOf(std::string_view token) {
+    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+    const auto digit = [](char c) {
+      if (c >= '0' && c <= '9') return c - '0';
+      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+      return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    };
+    const int high = token[3] == '+' ? 0 : digit(token[3]);  // as Rust reads numbers
+    const int low = digit(token[4]);
+    if (high < 0 || low < 0) return std::nullopt;
+    return static_cast<uint8_t>(high * 16 + low);
+  }
+
+  void Stream() {
+    std::string text;
+    run_.erase(0, AppendLossyUtf8(run_, &text));
+    if (text.empty()) return;
+    next_->Append(text);
+    next_->EndToken();
+  }
+
+  void EndRun() {
+    if (streaming_) {
+      if (!run_.empty()) PutBroken(1);
+    } else if (FirstInvalidUtf8(run_) == run_.size()) {
+      if (!run_.empty()) {
+        next_->Append(run_);
+        next_->EndToken();
+      }
+    } else {
+      PutBroken(run_.size());
+    }
+    run_.clear();
+    streaming_ = false;
+  }
+
+  void PutBroken(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      next_->Append(kReplacementChar);
+      next_->EndToken();
+    }
+  }
+
+  std::string run_;
+  bool streaming_ = false;
+};
+
+// All tokens as one.
+class FuseStage : public DecodeStage {
+ public:
+  using DecodeStage::DecodeStage;
+  void Append(std::string_view text) override { next_->Append(text); }
+  void EndToken() override {}
+  void Finish() override {
+    next_->EndToken();
+    next_->Finish();
+  }
+};
+
+// Takes up to `start` and `stop` times a character off the ends of a token.
+class StripStage : public DecodeStage {
+ public:
+  StripStage(std::string content, size_t start, size_t stop, DecodeStage* next)
+      : DecodeStage(next), content_(std::move(content)), start_(start), stop_(stop), left_(start) {}
+  void Append(std::string_view text) override {
+    while (left_ > 0 && text.starts_with(content_)) {
+      text.remove_prefix(content_.size());
+      --left_;
+    }
+    if (text.empty()) return;
+    left_ = 0;
+    if (stop_ == 0) return next_->Append(text);
+    tail_ += text;
+    size_t end = tail_.size();
+    for (size_t i = 0; i < stop_ && std::string_view(tail_).substr(0, end).ends_with(content_);
+         ++i) {
+      end -= content_.size();
+    }
+    next_->Append(std::string_view(tail_).substr(0, end));
+    tail_.erase(0, end);
+  }
+  void EndToken() override {
+    tail_.clear();
+    left_ = start_;
+    next_->EndToken();
+  }
+
+ private:
+  const std::string content_;
+  const size_t start_, stop_;
+  size_t left_;
+  std::string tail_;  // what Strip takes if the token ends here
+};
+
+// Every occurrence of a string inside a token.
+class ReplaceStage : public DecodeStage {
+ public:
+  ReplaceStage(std::string_view pattern, std::string_view content, DecodeStage* next)
+      : DecodeStage(next), pattern_(pattern), content_(content) {}
+  void Append(std::string_view text) override {
+    if (!held_.empty()) {
+      held_ += text;
+      const std::string all = std::move(held_);
+      held_.clear();
+      return Pass(all);
+    }
+    Pass(text);
+  }
+  void EndToken() override {
+    if (!held_.empty()) next_->Append(held_);
+    held_.clear();
+    next_->EndToken();
+  }
+
+ private:
+  void Pass(std::string_view text) {
+    for (size_t at = text.find(pattern_); at != text.npos; at = text.find(pattern_)) {
+      if (at > 0) next_->Append(text.substr(0, at));
+      next_->Append(content_);
+      text.remove_prefix(at + pattern_.size());
+    }
+    size_t keep = std::min(pattern_.size() - 1, text.size());
+    while (keep > 0 && !pattern_.starts_with(text.substr(text.size() - keep))) --keep;
+    held_ = text.substr(text.size() - keep);
+    if (keep < text.size()) next_->Append(text.substr(0, text.size() - keep));
+  }
+
+  const std::string_view pattern_, content_;
+  std::string held_;  // an end that may begin an occurrence
+};
+
+class RegexStage : public WholeTokenStage {
+ public:
+  RegexStage(const Pattern& pattern, std::string_view content, DecodeStage* next)
+      : WholeTokenStage(next), pattern_(pattern), content_(content) {}
+
+ protected:
+  void Token(std::string_view token) override {
+    std::string out;
+    const Status status = pattern_.Split(token, [&](size_t begin, size_t end, bool is_match) {
+      out += is_match ? content_ : token.substr(begin, end - begin);
+    });
+    next_->Append(status ? std::string_view(out) : token);  // too much work: the token as it is
+    next_->EndToken();
+  }
+
+ private:
+  const Pattern& pattern_;
+  const std::string_view content_;
+};
+
+// The replacement character to a space; in the first token to nothing, where a prefix was added.
+class MetaspaceStage : public DecodeStage {
+ public:
+  MetaspaceStage(std::string_view replacement, bool drop_first, DecodeStage* next)
+      : DecodeStage(next), replacement_(replacement), drop_(drop_first) {}
+  void Append(std::string_view text) override {
+    for (size_t at = text.find(replacement_); at != text.npos; at = text.find(replacement_)) {
+      if (at > 0) next_->Append(text.substr(0, at));
+      if (!drop_) next_->Append(" ");
+      text.remove_prefix(at + replacement_.size());
+    }
+    if (!text.empty()) next_->Append(text);
+  }
+  void EndToken() override {
+    drop_ = false;
+    next_->EndToken();
+  }
+
+ private:
+  const std::string_view replacement_;
+  bool drop_;
+};
+
+// A stage that needs nothing of the file.
+template <typename Stage>
+class PlainSpec : public Decoder::Spec {
+ public:
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<Stage>(next);
+  }
+};
+
+class StripSpec : public Decoder::Spec {
+ public:
+  StripSpec(std::string content, size_t start, size_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<StripStage>(content_, start_, stop_, next);
+  }
+
+ private:
+  std::string content_;
+  size_t start_, stop_;
+};
+
+class ReplaceSpec : public Decoder::Spec {
+ public:
+  ReplaceSpec(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    if (pattern_.is_regex()) return std::make_unique<RegexStage>(pattern_, content_, next);
+    return std::make_unique<ReplaceStage>(pattern_.text(), content_, next);
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class MetaspaceSpec : public Decoder::Spec {
+ public:
+  MetaspaceSpec(std::string replacement, bool drop_first)
+      : replacement_(std::move(replacement)), drop_first_(drop_first) {}
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<MetaspaceStage>(replacement_, drop_first_, next);
+  }
+
+ private:
+  std::string replacement_;
+  bool drop_first_;
+};
+
+using SpecPtr = std::unique_ptr<Decoder::Spec>;
+
+bool IsOneChar(std::string_view text) {
+  size_t pos = 0;
+  return !text.empty() && (NextChar(text, &pos), pos == text.size());
+}
+
+Result<SpecPtr> ParseStrip(const nlohmann::json& value) {
+  KV_ASSIGN(std::string content, StringField(value, "content", " "));
+  size_t counts[2] = {0, 0};
+  const char* const names[2] = {"start", "stop"};
+  for (int i = 0; i < 2; ++i) {
+    const auto it = value.find(names[i]);
+    if (it == value.end() || !it->is_number_unsigned() || *it > 1024) {
+      return Fail(Code::kCorruption, "tokenizer.json: decoder Strip.{} is not in 0..1024",
+                  names[i]);
+    }
+    counts[i] = it->get<size_t>();
+  }
+  if (!IsOneChar(content)) {
+    return Fail(Code::kCorruption, "tokenizer.json: decoder Strip.content is not one character");
+  }
+  return std::make_unique<StripSpec>(std::move(content), counts[0], counts[1]);
+}
+
+Result<SpecPtr> ParseMetaspace(const nlohmann::json& value) {
+  KV_ASSIGN(std::string replacement, StringField(value, "replacement", "\xE2\x96\x81"));
+  KV_ASSIGN(const bool prefix, BoolField(value, "add_prefix_space", true));
+  KV_ASSIGN(const std::string scheme,
+            StringField(value, "prepend_scheme", prefix ? "always" : "never"));
+  if (!IsOneChar(replacement)) {
+    return Fail(Code::kCorruption, "tokenizer.json: Metaspace.replacement is not one character");
+  }
+  return std::make_unique<MetaspaceSpec>(std::move(replacement), scheme != "never");
+}
+
+// `fused` tells whether all tokens are one by now; such a one cannot be collected in a stream.
+Result<SpecPtr> ParseStage(const nlohmann::json& value, bool* fused) {
+  KV_ASSIGN(const std::string type, StringField(value, "type", ""));
+  const auto late = [&] {
+    return Fail(Code::kUnsupported, "tokenizer.json: decoder \"{}\" after all tokens became one",
+                type);
+  };
+  if (type == "ByteLevel" || type == "ByteFallback") {
+    if (*fused) return late();
+    if (type == "ByteFallback") return std::make_unique<PlainSpec<ByteFallbackStage>>();
+    *fused = true;
+    return std::make_unique<PlainSpec<ByteLevelStage>>();
+  }
+  if (type == "Fuse") {
+    *fused = true;
+    return std::make_unique<PlainSpec<FuseStage>>();
+  }
+  if (type == "Strip") return ParseStrip(value);
+  if (type == "Metaspace") return ParseMetaspace(value);
+  if (type == "Replace") {
+    KV_ASSIGN(Pattern pattern, Pattern::Parse(value));
+    KV_ASSIGN(std::string content, StringField(value, "content", ""));
+    if (*fused && pattern.is_regex()) return late();
+    return std::make_unique<ReplaceSpec>(std::move(pattern), std::move(content));
+  }
+  return Fail(Code::kUnsupported, "tokenizer.json: decoder \"{}\" is not supported", type);
+}
+
+Status ParseStages(const nlohmann::json& value, int depth, bool* fused,
+                   std::vector<SpecPtr>* specs) {
+  if (!value.is_object()) return Fail(Code::kCorruption, "tokenizer.json: decoder: no object");
+  if (value.value("type", nlohmann::json()) != "Sequence") {
+    KV_ASSIGN(SpecPtr spec, ParseStage(value, fused));
+    specs->push_back(std::move(spec));
+    return {};
+  }
+  const auto list = value.find("decoders");
+  if (list == value.end() || !list->is_array() || depth == 0) {
+    return Fail(Code::kCorruption,
+                "tokenizer.json: decoder Sequence has no list, or nests too deep");
+  }
+  for (const auto& item : *list) KV_TRY(ParseStages(item, depth - 1, fused, specs));
+  return {};
+}
+
+}  // namespace
+
+Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
+  Decoder decoder;
+  bool fused = false;
+  if (value.is_null()) {
+    decoder.specs_.push_back(std::make_unique<PlainSpec<SpacesStage>>());
+  } else {
+    KV_TRY(ParseStages(value, kMaxDepth, &fused, &decoder.specs_));
+  }
+  return decoder;
+}
+
+DecoderRun Decoder::Start() const {
+  DecoderRun run;
+  DecodeStage* next = run.sink_.get();
+  for (auto spec = specs_.rbegin(); spec != specs_.rend(); ++spec) {
+    run.stages_.push_back((*spec)->Make(next));
+    next = run.stages_.back().get();
+  }
+  if (run.stages_.empty()) {  // an empty Sequence
+    run.stages_.push_back(std::make_unique<FuseStage>(next));
+  }
+  return run;
+}
+
+void DecoderRun::Append(std::string_view token, std::string* out) {
+  sink_->out = out;
+  if (!token.empty()) stages_.back()->Append(token);
+  stages_.back()->EndToken();
+}
+
+void DecoderRun::Finish(std::string* out) {
+  sink_->out = out;
+  stages_.back()->Finish();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,69 @@
+// Decoders of tokenizer.json, token by token.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// One stage of a running decoder. A token comes as Append (any number of fragments of whole
+// characters) and EndToken; Finish once at the end. A stage passes on what has become certain. One
+// thread at a time.
+class DecodeStage {
+ public:
+  explicit DecodeStage(DecodeStage* next) : next_(next) {}
+  virtual ~DecodeStage() = default;
+  virtual void Append(std::string_view text) = 0;
+  virtual void EndToken() = 0;
+  virtual void Finish() { next_->Finish(); }
+
+ protected:
+  DecodeStage* const next_;  // null in the last stage
+};
+
+// A decoder at work on one sequence: memory and time per token do not depend on the tokens before.
+class DecoderRun {
+ public:
+  void Append(std::string_view token, std::string* out);  // adds the text that became certain
+  void Finish(std::string* out);                          // and all that is left
+
+ private:
+  friend class Decoder;
+  class Sink : public DecodeStage {
+   public:
+    Sink() : DecodeStage(nullptr) {}
+    void Append(std::string_view text) override { out->append(text); }
+    void EndToken() override {}
+    void Finish() override {}
+    std::string* out = nullptr;
+  };
+  std::unique_ptr<Sink> sink_ = std::make_unique<Sink>();
+  std::vector<std::unique_ptr<DecodeStage>> stages_;  // from the last to the first
+};
+
+// Immutable; thread-safe.
+class Decoder {
+ public:
+  // From the value of "decoder"; null puts spaces between tokens. kUnsupported names a type that we
+  // do not have, or that cannot work token by token where it stands.
+  static Result<Decoder> Parse(const nlohmann::json& value);
+  // REQUIRES: the Decoder outlives the run.
+  DecoderRun Start() const;
+
+  // Makes the stage that passes its text on to `next`.
+  class Spec {
+   public:
+    virtual ~Spec() = default;
+    virtual std::unique_ptr<DecodeStage> Make(DecodeStage* next) const = 0;
+  };
+
+ private:
+  std::vector<std::unique_ptr<Spec>> specs_;
+};
+
+}  // namespace kvasir

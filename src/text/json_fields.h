@@ -1,0 +1,28 @@
+// Typed fields of a JSON object from outside: absent or null is the default, a wrong type an error.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace kvasir {
+
+// kCorruption names the field.
+inline Result<std::string> StringField(const nlohmann::json& object, const char* name,
+                                       std::string_view fallback) {
+  const auto it = object.find(name);
+  if (it == object.end() || it->is_null()) return std::string(fallback);
+  if (!it->is_string()) return Fail(Code::kCorruption, "tokenizer.json: {} is no string", name);
+  return it->get<std::string>();
+}
+
+inline Result<bool> BoolField(const nlohmann::json& object, const char* name, bool fallback) {
+  const auto it = object.find(name);
+  if (it == object.end() || it->is_null()) return fallback;
+  if (!it->is_boolean()) return Fail(Code::kCorruption, "tokenizer.json: {} is no boolean", name);
+  return it->get<bool>();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,255 @@
+#include "text/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "text/json_fields.h"
+#include "text/pattern.h"
+#include "text/unicode_form.h"
+#include "text/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kMaxDepth = 16;      // of Sequences in Sequences
+constexpr size_t kMaxGrowth = 64;  // of a text, and of a byte that is replaced
+
+using Step = std::unique_ptr<Normalizer>;
+
+// Builds a MarkedText from pieces of another one.
+class Rewriter {
+ public:
+  explicit Rewriter(MarkedText* target) : target_(target), source_(std::move(*target)) {
+    *target_ = MarkedText{};
+    target_->text.reserve(source_.text.size());
+  }
+  const std::string& text() const { return source_.text; }
+
+  void Keep(size_t begin, size_t end) {
+    target_->text.append(source_.text, begin, end - begin);
+    if (!source_.literal.empty()) target_->literal.append(source_.literal, begin, end - begin);
+  }
+  // Writes through `append` what stands for [begin, end) of the source.
+  template <typename Append>
+  void Put(size_t begin, size_t end, const Append& append) {
+    const size_t size = target_->text.size();
+    append(&target_->text);
+    if (source_.literal.empty()) return;
+    const std::string_view flags = std::string_view(source_.literal).substr(begin, end - begin);
+    const bool literal = flags.find('\1') != flags.npos;
+    target_->literal.append(target_->text.size() - size, literal ? '\1' : '\0');
+  }
+  // Users' and the template's text never merge into one character: end of the bytes from `begin`
+  // that one side wrote.
+  size_t EndOfSide(size_t begin) const {
+    if (source_.literal.empty()) return source_.text.size();
+    const char other = source_.literal[begin] != 0 ? '\0' : '\1';
+    return std::min(source_.literal.find(other, begin), source_.text.size());
+  }
+
+ private:
+  MarkedText* target_;
+  MarkedText source_;
+};
+
+bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+
+class FormStep : public Normalizer {
+ public:
+  explicit FormStep(UnicodeForm form) : form_(form) {}
+  Status Apply(MarkedText* text) const override {
+    if (std::all_of(text->text.begin(), text->text.end(), IsAscii)) return {};
+    Rewriter out(text);
+    const std::string& in = out.text();
+    size_t side = 0;
+    for (size_t begin = 0; begin < in.size();) {
+      if (begin >= side) side = out.EndOfSide(begin);
+      // ASCII changes only by what follows it: a run of it stays, but for its last character.
+      size_t end = begin;
+      while (end < side && IsAscii(in[end])) ++end;
+      if (end < side && end > begin) --end;
+      out.Keep(begin, end);
+      begin = end;
+      if (end < side) ++end;
+      while (end < side && !IsAscii(in[end])) ++end;
+      if (end == begin) continue;
+      out.Put(begin, end, [&](std::string* to) {
+        AppendUnicodeForm(form_, std::string_view(in).substr(begin, end - begin), to);
+      });
+      begin = end;
+    }
+    return {};
+  }
+
+ private:
+  UnicodeForm form_;
+};
+
+class LowercaseStep : public Normalizer {
+ public:
+  Status Apply(MarkedText* text) const override {
+    Rewriter out(text);
+    for (size_t pos = 0; pos < out.text().size();) {
+      const size_t begin = pos;
+      const char32_t c = NextChar(out.text(), &pos);
+      out.Put(begin, pos, [&](std::string* to) {
+        if (c == 0x130) {  // the one letter whose lower case is two characters
+          *to += "i\xCC\x87";
+        } else {
+          const auto lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(c));
+          AppendUtf8(static_cast<char32_t>(lower), to);
+        }
+      });
+    }
+    return {};
+  }
+};
+
+class PrependStep : public Normalizer {
+ public:
+  explicit PrependStep(std::string prefix) : prefix_(std::move(prefix)) {}
+  Status Apply(MarkedText* text) const override {
+    if (text->text.empty()) return {};
+    text->text.insert(0, prefix_);
+    if (!text->literal.empty()) text->literal.insert(0, prefix_.size(), '\0');
+    return {};
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class ReplaceStep : public Normalizer {
+ public:
+  ReplaceStep(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  Status Apply(MarkedText* text) const override {
+    Rewriter out(text);
+    return pattern_.Split(out.text(), [&](size_t begin, size_t end, bool is_match) {
+      if (!is_match) return out.Keep(begin, end);
+      out.Put(begin, end, [&](std::string* to) { *to += content_; });
+    });
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class StripStep : public Normalizer {
+ public:
+  StripStep(bool left, bool right) : left_(left), right_(right) {}
+  Status Apply(MarkedText* text) const override {
+    const std::string& in = text->text;
+    size_t first = in.size(), last = 0;  // where what is no whitespace begins and ends
+    for (size_t pos = 0; pos < in.size();) {
+      const size_t start = pos;
+      if (IsWhitespace(NextChar(in, &pos))) continue;
+      first = std::min(first, start);
+      last = pos;
+    }
+    const size_t begin = left_ ? first : 0;
+    const size_t end = std::max(begin, right_ ? last : in.size());
+    Rewriter out(text);
+    out.Keep(begin, end);
+    return {};
+  }
+
+ private:
+  bool left_, right_;
+};
+
+class StripAccentsStep : public Normalizer {
+ public:
+  Status Apply(MarkedText* text) const override {
+    Rewriter out(text);
+    for (size_t pos = 0; pos < out.text().size();) {
+      const size_t begin = pos;
+      if (!IsCombiningMark(NextChar(out.text(), &pos))) out.Keep(begin, pos);
+    }
+    return {};
+  }
+};
+
+// All Sequences, however nested, become one list: then this is the only place where text can grow
+// step by step, and a hostile file cannot make it explode.
+class SequenceStep : public Normalizer {
+ public:
+  explicit SequenceStep(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  Status Apply(MarkedText* text) const override {
+    const size_t max_bytes = kMaxGrowth * text->text.size() + (64 << 10);
+    for (const auto& step : steps_) {
+      KV_TRY(step->Apply(text));
+      if (text->text.size() > max_bytes) {
+        return Fail(Code::kInvalidArgument,
+                    "tokenizer: the normalizer makes the text {} times longer", kMaxGrowth);
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::vector<Step> steps_;
+};
+
+Status CheckLength(const char* field, const std::string& text) {
+  if (text.size() <= kMaxGrowth) return {};
+  return Fail(Code::kUnsupported, "tokenizer.json: {} of {} bytes, at most {}", field, text.size(),
+              kMaxGrowth);
+}
+
+Result<Step> ParseStep(const nlohmann::json& value) {
+  KV_ASSIGN(const std::string type, StringField(value, "type", ""));
+  if (type == "NFC") return std::make_unique<FormStep>(UnicodeForm::kNfc);
+  if (type == "NFD") return std::make_unique<FormStep>(UnicodeForm::kNfd);
+  if (type == "NFKC") return std::make_unique<FormStep>(UnicodeForm::kNfkc);
+  if (type == "NFKD") return std::make_unique<FormStep>(UnicodeForm::kNfkd);
+  if (type == "Lowercase") return std::make_unique<LowercaseStep>();
+  if (type == "StripAccents") return std::make_unique<StripAccentsStep>();
+  if (type == "Prepend") {
+    KV_ASSIGN(std::string prefix, StringField(value, "prepend", ""));
+    KV_TRY(CheckLength("Prepend.prepend", prefix));
+    return std::make_unique<PrependStep>(std::move(prefix));
+  }
+  if (type == "Replace") {
+    KV_ASSIGN(Pattern pattern, Pattern::Parse(value));
+    KV_ASSIGN(std::string content, StringField(value, "content", ""));
+    KV_TRY(CheckLength("Replace.content", content));
+    return std::make_unique<ReplaceStep>(std::move(pattern), std::move(content));
+  }
+  if (type == "Strip") {
+    KV_ASSIGN(const bool left, BoolField(value, "strip_left", true));
+    KV_ASSIGN(const bool right, BoolField(value, "strip_right", true));
+    return std::make_unique<StripStep>(left, right);
+  }
+  return Fail(Code::kUnsupported, "tokenizer.json: normalizer \"{}\" is not supported", type);
+}
+
+Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
+  if (!value.is_object()) return Fail(Code::kCorruption, "tokenizer.json: normalizer: no object");
+  if (value.value("type", nlohmann::json()) != "Sequence") {
+    KV_ASSIGN(Step step, ParseStep(value));
+    steps->push_back(std::move(step));
+    return {};
+  }
+  const auto list = value.find("normalizers");
+  if (list == value.end() || !list->is_array() || depth == 0) {
+    return Fail(Code::kCorruption,
+                "tokenizer.json: normalizer Sequence has no list, or nests too deep");
+  }
+  for (const auto& item : *list) KV_TRY(ParseSteps(item, depth - 1, steps));
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Normalizer>> Normalizer::Parse(const nlohmann::json& value) {
+  std::vector<Step> steps;
+  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxDepth, &steps));
+  return std::make_unique<SequenceStep>(std::move(steps));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,59 @@
+// Regular expressions of tokenizer files: Oniguruma's Ruby syntax, run by PCRE2.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+struct TextMatch {
+  size_t begin, end;
+};
+
+// A compiled pattern that matches as Oniguruma does in `tokenizers`: where the two dialects differ
+// (\s, \w, \h, scripts, line anchors) the pattern is translated, and what cannot be translated is
+// refused. Work and memory of one search are limited, so a hostile pattern fails and never hangs.
+// Immutable; thread-safe.
+class Regex {
+ public:
+  // kUnsupported for syntax that we do not translate, kCorruption for a pattern that is wrong.
+  static Result<Regex> Compile(std::string_view pattern);
+  // \w+|[^\w\s]+ with \w and \s of Rust's regex: the pre-tokenizer Whitespace.
+  static const Regex& RustWords();
+
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+  ~Regex();
+
+  // Walks the matches in text from left to right: never two that overlap, nor an empty match where
+  // the one before it ended.
+  class Finder {
+   public:
+    // REQUIRES: regex and text (well-formed UTF-8) outlive the Finder.
+    Finder(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
+    // nullopt at the end. kInvalidArgument when a search needs more than the limit.
+    Result<std::optional<TextMatch>> Next();
+
+   private:
+    const Regex& regex_;
+    std::string_view text_;
+    size_t pos_ = 0;
+    std::optional<size_t> last_end_;
+  };
+
+ private:
+  struct Code;
+  explicit Regex(std::unique_ptr<Code> code);
+  static Result<Regex> CompilePcre(const std::string& pcre, std::string_view shown);
+  std::unique_ptr<Code> code_;
+};
+
+// The PCRE2 pattern that means what Oniguruma takes `pattern` for. kUnsupported names the syntax.
+Result<std::string> TranslateOniguruma(std::string_view pattern);
+
+}  // namespace kvasir

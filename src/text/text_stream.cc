@@ -1,0 +1,20 @@
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+TextStream::TextStream(const Tokenizer& tokenizer, bool skip_special)
+    : decoder_(tokenizer.StartDecoder(skip_special)) {}
+
+std::string TextStream::Append(TokenId id) {
+  std::string text;
+  decoder_->Append(id, &text);
+  return text;
+}
+
+std::string TextStream::Finish() {
+  std::string text;
+  decoder_->Finish(&text);
+  return text;
+}
+
+}  // namespace kvasir

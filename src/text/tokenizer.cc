@@ -1,0 +1,295 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/json_fields.h"
+#include "text/normalizer.h"
+#include "text/post_processor.h"
+#include "text/pretokenizer.h"
+#include "text/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+// What tokenizer_config.json says.
+struct Config {
+  std::optional<std::string> bos, eos;
+  bool add_bos = false, add_eos = false;
+  std::string chat_template;
+};
+
+// A token is a string or, in older files, an object with its content.
+Result<std::optional<std::string>> TokenField(const nlohmann::json& config, const char* name) {
+  auto it = config.find(name);
+  if (it == config.end() || it->is_null()) return std::nullopt;
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object()) {
+    KV_ASSIGN(std::string content, StringField(*it, "content", ""));
+    return content;
+  }
+  return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither text nor a token", name);
+}
+
+// One template, or a list of named ones, of which "default" counts.
+std::string TemplateOf(const nlohmann::json& config) {
+  const auto it = config.find("chat_template");
+  if (it == config.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (!it->is_array()) return "";
+  for (const auto& item : *it) {
+    if (!item.is_object() || item.value("name", nlohmann::json()) != "default") continue;
+    const auto text = item.find("template");
+    if (text != item.end() && text->is_string()) return text->get<std::string>();
+  }
+  return "";
+}
+
+Result<Config> ParseConfig(std::string_view text) {
+  Config config;
+  if (text.empty()) return config;
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Fail(Code::kCorruption, "tokenizer_config.json: no JSON object ({} bytes)", text.size());
+  }
+  KV_ASSIGN(config.bos, TokenField(json, "bos_token"));
+  KV_ASSIGN(config.eos, TokenField(json, "eos_token"));
+  KV_ASSIGN(config.add_bos, BoolField(json, "add_bos_token", false));
+  KV_ASSIGN(config.add_eos, BoolField(json, "add_eos_token", false));
+  config.chat_template = TemplateOf(json);
+  return config;
+}
+
+class BpeTokenizer : public Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> Parse(const nlohmann::json& json, Config config,
+                                                  const Digest& digest);
+
+  Result<std::vector<TokenId>> Encode(std::string_view text,
+                                      const EncodeOptions& options) const override;
+  std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
+  std::unique_ptr<TokenDecoder> StartDecoder(bool skip_special) const override;
+
+  uint32_t vocab_size() const override { return vocab_size_; }
+  std::optional<TokenId> IdOf(std::string_view token) const override {
+    const AddedToken* added = added_.Find(token);
+    return added != nullptr ? added->id : bpe_.IdOf(token);
+  }
+  std::string_view TokenText(TokenId id) const override {
+    const AddedToken* added = added_.Find(id);
+    return added != nullptr ? std::string_view(added->content) : bpe_.TextOf(id);
+  }
+  bool IsSpecial(TokenId id) const override {
+    const AddedToken* added = added_.Find(id);
+    return added != nullptr && added->special;
+  }
+  std::optional<TokenId> bos() const override { return bos_; }
+  std::optional<TokenId> eos() const override { return eos_; }
+  const std::string& bos_text() const override { return bos_text_; }
+  const std::string& eos_text() const override { return eos_text_; }
+  const std::string& chat_template() const override { return chat_template_; }
+  const Digest& digest() const override { return digest_; }
+
+ private:
+  BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
+  void Adopt(Config config);
+  Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
+                    std::vector<TokenId>* ids) const;
+  Status EncodeWords(std::string_view text, bool at_start, Bpe::Special special,
+                     std::vector<TokenId>* ids) const;
+
+  Bpe bpe_;
+  std::unique_ptr<Normalizer> normalizer_;
+  AddedTokens added_;
+  std::unique_ptr<PreTokenizer> pre_tokenizer_;
+  Decoder decoder_;
+  PostProcessor post_processor_;
+  uint32_t vocab_size_ = 0;
+  std::optional<TokenId> bos_, eos_;
+  std::string bos_text_, eos_text_, chat_template_;
+  Digest digest_{};
+};
+
+nlohmann::json Component(const nlohmann::json& json, const char* name) {
+  return json.value(name, nlohmann::json());
+}
+
+Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Parse(const nlohmann::json& json, Config config,
+                                                       const Digest& digest) {
+  const auto model = json.find("model");
+  if (model == json.end()) return Fail(Code::kCorruption, "tokenizer.json: model is missing");
+  KV_ASSIGN(Bpe bpe, Bpe::Parse(*model));
+  KV_ASSIGN(Decoder decoder, Decoder::Parse(Component(json, "decoder")));
+  std::unique_ptr<BpeTokenizer> tokenizer(new BpeTokenizer(std::move(bpe), std::move(decoder)));
+  KV_ASSIGN(tokenizer->normalizer_, Normalizer::Parse(Component(json, "normalizer")));
+  KV_ASSIGN(tokenizer->pre_tokenizer_, PreTokenizer::Parse(Component(json, "pre_tokenizer")));
+  KV_ASSIGN(tokenizer->post_processor_, PostProcessor::Parse(Component(json, "post_processor")));
+  KV_ASSIGN(tokenizer->added_, AddedTokens::Parse(Component(json, "added_tokens"), tokenizer->bpe_,
+                                                  *tokenizer->normalizer_, config.bos.value_or(""),
+                                                  config.eos.value_or("")));
+  tokenizer->Adopt(std::move(config));
+  tokenizer->digest_ = digest;
+  return tokenizer;
+}
+
+void BpeTokenizer::Adopt(Config config) {
+  TokenId max_id = bpe_.max_id();
+  for (const AddedToken& token : added_.tokens()) max_id = std::max(max_id, token.id);
+  vocab_size_ = static_cast<uint32_t>(max_id + 1);
+  bos_text_ = config.bos.value_or("");
+  eos_text_ = config.eos.value_or("");
+  if (config.bos) bos_ = IdOf(bos_text_);
+  if (config.eos) eos_ = IdOf(eos_text_);
+  chat_template_ = std::move(config.chat_template);
+  // A post-processor that adds tokens decides alone; without one the config may ask for them.
+  if (post_processor_.prefix.empty() && post_processor_.suffix.empty()) {
+    if (config.add_bos && bos_) post_processor_.prefix.push_back(*bos_);
+    if (config.add_eos && eos_) post_processor_.suffix.push_back(*eos_);
+  }
+  std::vector<bool> controls(vocab_size_, false);
+  for (const AddedToken& token : added_.tokens()) {
+    if (token.control) controls[static_cast<size_t>(token.id)] = true;
+  }
+  for (const auto& id : {bos_, eos_}) {
+    if (id) controls[static_cast<size_t>(*id)] = true;
+  }
+  bpe_.Protect(std::move(controls));
+}
+
+// Flags of the bytes that users wrote; empty when nobody wrote any.
+Result<std::string> FlagsOf(std::string_view text, const EncodeOptions& options) {
+  std::string flags;
+  size_t done = 0;
+  for (const auto& [begin, end] : options.literal) {
+    if (begin < done || end < begin || end > text.size()) {
+      return Fail(Code::kInvalidArgument,
+                  "tokenizer: literal range [{}, {}) is not ascending inside {} bytes", begin, end,
+                  text.size());
+    }
+    if (flags.empty()) flags.assign(text.size(), '\0');
+    std::fill(flags.begin() + static_cast<ptrdiff_t>(begin),
+              flags.begin() + static_cast<ptrdiff_t>(end), '\1');
+    done = end;
+  }
+  return flags;
+}
+
+MarkedText Slice(const MarkedText& text, size_t begin, size_t end) {
+  MarkedText slice{text.text.substr(begin, end - begin), ""};
+  if (!text.literal.empty()) slice.literal = text.literal.substr(begin, end - begin);
+  return slice;
+}
+
+Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
+                                                  const EncodeOptions& options) const {
+  if (text.size() > kMaxTextBytes) {
+    return Fail(Code::kInvalidArgument, "tokenizer: text of {} bytes, at most {}", text.size(),
+                kMaxTextBytes);
+  }
+  const size_t invalid = FirstInvalidUtf8(text);
+  if (invalid != text.size()) {
+    return Fail(Code::kInvalidArgument, "tokenizer: text is no UTF-8 at byte {}", invalid);
+  }
+  MarkedText marked{std::string(text), ""};
+  KV_ASSIGN(marked.literal, FlagsOf(text, options));
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 3 + 8);
+  if (options.add_special) ids = post_processor_.prefix;
+  const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
+  for (const auto& part : added_.Split(marked, AddedTokens::Stage::kPlain, parse)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+    } else {
+      KV_TRY(EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, &ids));
+    }
+  }
+  if (options.add_special) {
+    ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
+  }
+  return ids;
+}
+
+// Text between two tokens of the first kind: normalised, then split at those of the second kind.
+Status BpeTokenizer::EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
+                                std::vector<TokenId>* ids) const {
+  const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
+  const auto special = options.parse_special && options.literal.empty() ? Bpe::Special::kAllowed
+                                                                        : Bpe::Special::kProtected;
+  KV_TRY(normalizer_->Apply(&text));
+  const std::string_view all = text.text;
+  for (const auto& part : added_.Split(text, AddedTokens::Stage::kNormalized, parse)) {
+    if (part.id) {
+      ids->push_back(*part.id);
+    } else {
+      KV_TRY(EncodeWords(all.substr(part.begin, part.end - part.begin), at_start && part.begin == 0,
+                         special, ids));
+    }
+  }
+  return {};
+}
+
+Status BpeTokenizer::EncodeWords(std::string_view text, bool at_start, Bpe::Special special,
+                                 std::vector<TokenId>* ids) const {
+  Words words{std::string(text), {{0, text.size(), at_start}}};
+  KV_TRY(pre_tokenizer_->Apply(&words));
+  for (size_t i = 0; i < words.ranges.size(); ++i) {
+    KV_TRY(bpe_.Encode(words.At(i), special, ids));
+  }
+  return {};
+}
+
+class BpeTokenDecoder : public TokenDecoder {
+ public:
+  BpeTokenDecoder(const Tokenizer& tokenizer, const Decoder& decoder, bool skip_special)
+      : tokenizer_(tokenizer), run_(decoder.Start()), skip_special_(skip_special) {}
+  void Append(TokenId id, std::string* out) override {
+    const std::string_view text = tokenizer_.TokenText(id);
+    if (text.empty() || (skip_special_ && tokenizer_.IsSpecial(id))) return;
+    run_.Append(text, out);
+  }
+  void Finish(std::string* out) override { run_.Finish(out); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  DecoderRun run_;
+  const bool skip_special_;
+};
+
+std::unique_ptr<TokenDecoder> BpeTokenizer::StartDecoder(bool skip_special) const {
+  return std::make_unique<BpeTokenDecoder>(*this, decoder_, skip_special);
+}
+
+std::string BpeTokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
+  std::string text;
+  BpeTokenDecoder decoder(*this, decoder_, skip_special);
+  for (TokenId id : ids) decoder.Append(id, &text);
+  decoder.Finish(&text);
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
+                                                    std::string_view tokenizer_config_json) {
+  const auto json = nlohmann::json::parse(tokenizer_json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Fail(Code::kCorruption, "tokenizer.json: no JSON object ({} bytes)",
+                tokenizer_json.size());
+  }
+  KV_ASSIGN(Config config, ParseConfig(tokenizer_config_json));
+  const Digest digest = Sha256()
+                            .UpdateU64(tokenizer_json.size())
+                            .Update(tokenizer_json)
+                            .UpdateU64(tokenizer_config_json.size())
+                            .Update(tokenizer_config_json)
+                            .Finish();
+  return BpeTokenizer::Parse(json, std::move(config), digest);
+}
+
+}  // namespace kvasir

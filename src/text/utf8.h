@@ -1,0 +1,34 @@
+// UTF-8: validation, characters, and the lossy decoding of broken bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvasir {
+
+// Offset of the first byte that is not part of a well-formed character; text.size() if none.
+size_t FirstInvalidUtf8(std::string_view text);
+
+// The character at text[*pos] of well-formed text; moves *pos past it.
+// REQUIRES: *pos < text.size().
+char32_t NextChar(std::string_view text, size_t* pos);
+
+void AppendUtf8(char32_t c, std::string* out);
+
+// Appends bytes to out, each maximal broken part as one U+FFFD (Unicode 3.9, as Rust and browsers
+// do). Stops before a character that is well formed so far and not whole; returns the bytes taken:
+// the rest (at most 3) may become whole with more bytes.
+size_t AppendLossyUtf8(std::string_view bytes, std::string* out);
+
+inline constexpr std::string_view kReplacementChar = "\xEF\xBF\xBD";
+
+// Properties as Rust's char defines them (Unicode White_Space, N*, M*) and as `tokenizers` needs.
+bool IsWhitespace(char32_t c);
+bool IsNumeric(char32_t c);
+bool IsPunctuation(char32_t c);  // ASCII punctuation or P*
+bool IsCombiningMark(char32_t c);
+bool IsWordChar(char32_t c);  // \w of Rust's regex: letters, marks, Nd, Pc
+
+}  // namespace kvasir
