@@ -14,7 +14,7 @@ namespace {
 // Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
 constexpr uint64_t kMinParallelWork = 1 << 20;
 constexpr uint32_t kPanelGroupBytes = 64 << 10;
-constexpr uint32_t kRowChunk = 96;  // a multiple of every kernel's rows in flight
+constexpr uint32_t kRowChunk = 48;  // a multiple of every kernel's rows in flight
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;
 

@@ -23,14 +23,20 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o) {
           o.target};
 }
 
+// Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
+size_t RowStride(uint64_t n) {
+  const uint64_t stride = RoundUp(n, 16);
+  return stride % 256 == 0 ? stride + 16 : stride;
+}
+
 // Activations of one step, by the same sums whether the arena counts or allocates.
 struct Activations {
   Activations(const ModelConfig& c, uint32_t rows, Arena& arena) {
-    hidden_stride = RoundUp(c.hidden_size, 16);
-    qkv_stride = RoundUp(uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim, 16);
-    attention_stride = RoundUp(uint64_t{c.num_heads} * c.head_dim, 16);
-    gate_up_stride = RoundUp(uint64_t{c.ffn_size} * 2, 16);
-    ffn_stride = RoundUp(c.ffn_size, 16);
+    hidden_stride = RowStride(c.hidden_size);
+    qkv_stride = RowStride(uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim);
+    attention_stride = RowStride(uint64_t{c.num_heads} * c.head_dim);
+    gate_up_stride = RowStride(uint64_t{c.ffn_size} * 2);
+    ffn_stride = RowStride(c.ffn_size);
     x = arena.TakeArray<float>(rows * hidden_stride);
     normed = arena.TakeArray<float>(rows * hidden_stride);
     qkv = arena.TakeArray<float>(rows * qkv_stride);
@@ -47,7 +53,7 @@ struct Activations {
 // handed out.
 struct HeadRows {
   HeadRows(const ModelConfig& c, uint32_t rows, Arena& arena) {
-    hidden = arena.TakeArray<float>(rows * RoundUp(c.hidden_size, 16));
+    hidden = arena.TakeArray<float>(rows * RowStride(c.hidden_size));
     logits = arena.TakeArray<float>(rows * RoundUp(c.vocab_size, 16));
   }
   float *hidden, *logits;

@@ -27,8 +27,8 @@ struct Bf16Load {
 };
 
 #if KVASIR_TARGET_ID == 2
-constexpr int kMaxRows = 12;
-constexpr int PanelsFor(int rows) { return rows >= 9 ? 2 : rows >= 5 ? 3 : rows >= 3 ? 6 : 8; }
+constexpr int kMaxRows = 8;
+constexpr int PanelsFor(int rows) { return rows >= 5 ? 3 : rows >= 3 ? 6 : 8; }
 #elif KVASIR_TARGET_ID == 1
 constexpr int kMaxRows = 6;
 constexpr int PanelsFor(int rows) { return rows >= 3 ? 1 : rows == 2 ? 2 : 4; }
@@ -88,12 +88,21 @@ void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
   if constexpr (kRows > 1) Rows<Weight, kRows - 1>(a, row, rows);
 }
 
+// Panels outside, rows inside: a few panels stay in the cache while all rows pass by.
 template <class Weight>
 void MatMulOf(const MatMulArgs& a) {
-  for (uint32_t row = 0; row < a.rows; row += kMaxRows) {
-    const uint32_t rows = a.rows - row < kMaxRows ? a.rows - row : kMaxRows;
-    Rows<Weight, kMaxRows>(a, row, rows);
+  constexpr int kPanels = PanelsFor(kMaxRows);
+  const uint32_t full = a.rows / kMaxRows * kMaxRows;
+  uint32_t panel = full > 0 ? a.panel_begin : a.panel_end;
+  for (; panel + kPanels <= a.panel_end; panel += kPanels) {
+    for (uint32_t row = 0; row < full; row += kMaxRows) {
+      Block<Weight, kMaxRows, kPanels>(a, row, panel);
+    }
   }
+  for (; panel < a.panel_end; ++panel) {
+    for (uint32_t row = 0; row < full; row += kMaxRows) Block<Weight, kMaxRows, 1>(a, row, panel);
+  }
+  if (full < a.rows) Rows<Weight, kMaxRows - 1>(a, full, a.rows - full);
 }
 
 void MatMul(const MatMulArgs& a) {
