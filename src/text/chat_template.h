@@ -1,6 +1,7 @@
 // Chat templates: messages to the text that a model was trained on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -23,14 +24,28 @@ struct RenderedChat {
 
 struct ChatRenderOptions {
   bool add_generation_prompt = true;
-  std::string bos_token, eos_token;
+  std::string bos_token, eos_token;  // "" is as if the model had none: undefined in the template
+  int64_t now_unix_s = 0;            // for strftime_now; 0: the clock of the machine
 };
 
-// A parsed template. Immutable; thread-safe.
+// A parsed template in the Jinja that transformers renders with: trim_blocks, lstrip_blocks, the
+// loop controls, an immutable sandbox, its tojson, raise_exception, strftime_now and generation
+// blocks. Text comes out byte for byte as there.
+//
+// Bytes that came from messages (but for a role that the API knows), tools or variables are
+// literal, whatever the template did to them; so is text made from a number that came from there.
+// What a template computes itself (loop.index, a length) is template text.
+//
+// A byte belongs to a message if it came from it, or was written in an iteration of a loop over
+// messages (or over indexes, from the first messages[i] on). Message i begins at the first byte of
+// message i or a later one, not before the end of the first literal bytes of message i-1.
+//
+// A template is untrusted: rendering ends with an error after a bounded number of steps, which also
+// bound the text built and the depth of calls. Immutable; thread-safe.
 class ChatTemplate {
  public:
-  // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that the
-  // interpreter does not know.
+  // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that
+  // the interpreter does not know.
   static Result<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
   virtual ~ChatTemplate() = default;
 
@@ -39,6 +54,12 @@ class ChatTemplate {
   // kInvalidArgument with the template's raise_exception message, or what went wrong.
   virtual Result<RenderedChat> Render(const nlohmann::json& messages, const nlohmann::json& tools,
                                       const nlohmann::json& variables,
+                                      const ChatRenderOptions& options) const = 0;
+  // The same, with the keys of objects in the order that the client sent: models are trained on
+  // tools in their own order, so use this one where tools are given.
+  virtual Result<RenderedChat> Render(const nlohmann::ordered_json& messages,
+                                      const nlohmann::ordered_json& tools,
+                                      const nlohmann::ordered_json& variables,
                                       const ChatRenderOptions& options) const = 0;
 };
 

@@ -1,0 +1,129 @@
+#include "text/chat_template.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "text/jinja_input.h"
+#include "text/jinja_interpreter.h"
+#include "text/jinja_lexer.h"
+#include "text/jinja_parser.h"
+
+namespace kvasir {
+namespace {
+
+using jinja::Text;
+using jinja::Value;
+
+std::vector<std::pair<size_t, size_t>> LiteralRanges(const Text& text) {
+  std::vector<std::pair<size_t, size_t>> out;
+  size_t begin = 0;
+  for (const Text::Run& run : text.runs()) {
+    if (run.origin.input && !out.empty() && out.back().second == begin) {
+      out.back().second = run.end;
+    } else if (run.origin.input) {
+      out.emplace_back(begin, run.end);
+    }
+    begin = run.end;
+  }
+  return out;
+}
+
+// Where each message ends, by the rule at ChatTemplate. O(runs + messages).
+std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
+  std::vector<size_t> first_literal_end(num_messages, 0);
+  size_t end_of_messages = 0;
+  for (const Text::Run& run : text.runs()) {
+    if (!run.origin.message || *run.origin.message >= num_messages) continue;
+    size_t& end = first_literal_end[*run.origin.message];
+    if (run.origin.input && end == 0) end = run.end;
+    end_of_messages = run.end;
+  }
+  std::vector<size_t> ends;
+  size_t at = 0, next_run = 0, run_begin = 0;
+  for (size_t i = 0; i + 1 < num_messages; ++i) {
+    at = std::max(at, first_literal_end[i]);
+    // Runs that end before `at`, or belong to no message after i, are not where message i+1 begins.
+    while (next_run < text.runs().size()) {
+      const Text::Run& run = text.runs()[next_run];
+      if (run.end > at && run.origin.message && *run.origin.message > i) break;
+      run_begin = run.end;
+      ++next_run;
+    }
+    const bool found = next_run < text.runs().size();
+    at = found ? std::max(at, run_begin) : std::max(at, end_of_messages);
+    ends.push_back(at);
+  }
+  if (num_messages > 0) ends.push_back(std::max(at, end_of_messages));
+  return ends;
+}
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+class JinjaChatTemplate : public ChatTemplate {
+ public:
+  JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body)
+      : source_(std::move(source)), body_(std::move(body)) {}
+
+  Result<RenderedChat> Render(const nlohmann::json& messages, const nlohmann::json& tools,
+                              const nlohmann::json& variables,
+                              const ChatRenderOptions& options) const override {
+    return RenderJson(messages, tools, variables, options);
+  }
+  Result<RenderedChat> Render(const nlohmann::ordered_json& messages,
+                              const nlohmann::ordered_json& tools,
+                              const nlohmann::ordered_json& variables,
+                              const ChatRenderOptions& options) const override {
+    return RenderJson(messages, tools, variables, options);
+  }
+
+ private:
+  template <typename Json>
+  Result<RenderedChat> RenderJson(const Json& messages, const Json& tools, const Json& variables,
+                                  const ChatRenderOptions& options) const {
+    KV_ASSIGN(Value message_list, jinja::FromMessages(messages));
+    KV_ASSIGN(Value tool_list, jinja::FromJson(tools));
+    std::vector<std::pair<std::string, Value>> names;
+    names.emplace_back("messages", std::move(message_list));
+    names.emplace_back("tools", std::move(tool_list));
+    names.emplace_back("documents", Value(jinja::None{}));
+    names.emplace_back("add_generation_prompt", Value(options.add_generation_prompt));
+    if (!options.bos_token.empty()) {
+      names.emplace_back("bos_token", jinja::FromString(options.bos_token));
+    }
+    if (!options.eos_token.empty()) {
+      names.emplace_back("eos_token", jinja::FromString(options.eos_token));
+    }
+    if (!variables.is_null() && !variables.is_object()) {
+      return Fail(Code::kInvalidArgument, "chat template variables must be an object");
+    }
+    for (const auto& [key, value] : variables.items()) {
+      if (key == "messages" || key == "tools" || key == "add_generation_prompt") continue;
+      KV_ASSIGN(Value converted, jinja::FromJson(value));
+      std::erase_if(names, [&](const auto& name) { return name.first == key; });
+      names.emplace_back(key, std::move(converted));
+    }
+    jinja::Interpreter interpreter(source_, jinja::Limits{},
+                                   options.now_unix_s ? options.now_unix_s : Now());
+    KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
+    return RenderedChat{text.bytes(), LiteralRanges(text), MessageEnds(text, messages.size())};
+  }
+
+  std::string source_;
+  std::vector<jinja::NodePtr> body_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source) {
+  std::string normalized = jinja::NormalizeNewlines(source);
+  KV_ASSIGN(std::vector<jinja::NodePtr> body, jinja::ParseTemplate(normalized));
+  return std::make_unique<JinjaChatTemplate>(std::move(normalized), std::move(body));
+}
+
+}  // namespace kvasir

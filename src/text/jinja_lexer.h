@@ -1,0 +1,43 @@
+// Template source to tokens, with the whitespace control that transformers sets (trim_blocks and
+// lstrip_blocks on, a newline at the end dropped).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/status.h"
+
+namespace kvasir::jinja {
+
+struct Token {
+  enum class Kind {
+    kData,
+    kVariableBegin,
+    kVariableEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kString,  // text holds the string's value, escapes resolved
+    kInteger,
+    kFloat,
+    kOperator,
+    kEnd,
+  };
+  Kind kind;
+  std::string text;
+  size_t offset;  // into the source, newlines normalised
+};
+
+// "line 3, column 7" of an offset.
+std::string Position(std::string_view source, size_t offset);
+size_t LineOf(std::string_view source, size_t offset);
+
+// CRLF and CR become LF and one newline at the end is dropped, as jinja2 does before all else.
+std::string NormalizeNewlines(std::string_view source);
+
+// kInvalidArgument with the position. Comments and raw blocks are gone from the result, which ends
+// with kEnd.
+Result<std::vector<Token>> Tokenize(std::string_view source);
+
+}  // namespace kvasir::jinja

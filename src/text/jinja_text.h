@@ -1,0 +1,71 @@
+// Text that knows where its bytes came from, and the code point walks that Python's strings need.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvasir::jinja {
+
+struct Origin {
+  std::optional<uint32_t> message;  // the message that the byte belongs to, where known
+  bool input = false;               // data from outside: never part of a special token
+  bool operator==(const Origin&) const = default;
+};
+
+// Bytes with the origin of each, kept as runs: the value of every string in a template. All string
+// operations are built from Append and Slice, so none can lose an origin. Invariant: runs cover all
+// bytes, in order, none empty.
+class Text {
+ public:
+  struct Run {
+    size_t end;
+    Origin origin;
+  };
+
+  Text() = default;
+  explicit Text(std::string_view bytes, Origin origin = {}) { Append(bytes, origin); }
+
+  const std::string& bytes() const { return bytes_; }
+  std::string_view view() const { return bytes_; }
+  size_t size() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+  const std::vector<Run>& runs() const { return runs_; }
+
+  void Append(std::string_view bytes, Origin origin);
+  void Append(const Text& other);
+  void Append(const Text& other, size_t begin, size_t end);
+  // As Append; bytes that belong to no message yet become part of `message`.
+  void AppendFor(const Text& other, std::optional<uint32_t> message);
+  Text Slice(size_t begin, size_t end) const;
+  Origin OriginAt(size_t offset) const;  // REQUIRES: offset < size(). O(log runs).
+  // What to say of a value made from all of these bytes: input if any is.
+  Origin Summary() const;
+
+ private:
+  std::string bytes_;
+  std::vector<Run> runs_;
+};
+
+// UTF-8. Bytes that are no UTF-8 (only a template's own source can hold them) count as one
+// character each and are never changed.
+size_t CharSize(std::string_view text, size_t offset);       // bytes of the character at offset
+char32_t CharAt(std::string_view text, size_t offset);       // its code point
+size_t CharCount(std::string_view text);                     // O(size)
+size_t CharOffset(std::string_view text, size_t character);  // size() when past the end
+void AppendUtf8(std::string& out, char32_t code);
+
+// Python's str.isspace, isprintable, isalpha and full upper and lower mappings of one character.
+bool IsSpace(char32_t code);
+bool IsPrintable(char32_t code);
+bool IsAlpha(char32_t code);
+std::string UpperOf(char32_t code);
+std::string LowerOf(char32_t code);
+
+Text Upper(const Text& text);
+Text Lower(const Text& text);
+Text Capitalize(const Text& text);
+
+}  // namespace kvasir::jinja

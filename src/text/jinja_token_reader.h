@@ -1,0 +1,103 @@
+// What both halves of the parser share: the tokens, where we are, and the first error.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "text/jinja_ast.h"
+#include "text/jinja_lexer.h"
+
+namespace kvasir::jinja {
+
+// After a failure the reader stands at the end of the template, so that every loop ends.
+class TokenReader {
+ public:
+  TokenReader(std::string_view source, std::vector<Token> tokens)
+      : source_(source), tokens_(std::move(tokens)) {}
+
+  const Token& Peek(size_t ahead = 0) const {
+    return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
+  }
+  bool At(Token::Kind kind) const { return Peek().kind == kind; }
+  bool AtOperator(std::string_view op) const {
+    return At(Token::Kind::kOperator) && Peek().text == op;
+  }
+  bool AtWord(std::string_view word, size_t ahead = 0) const {
+    return Peek(ahead).kind == Token::Kind::kName && Peek(ahead).text == word;
+  }
+  bool AtAnyWord(std::initializer_list<std::string_view> words) const {
+    return std::any_of(words.begin(), words.end(), [&](auto word) { return AtWord(word); });
+  }
+  Token Take() {
+    Token token = Peek();
+    if (at_ + 1 < tokens_.size()) ++at_;
+    return token;
+  }
+  bool SkipOperator(std::string_view op) { return AtOperator(op) && (Take(), true); }
+  bool SkipWord(std::string_view word) { return AtWord(word) && (Take(), true); }
+  bool SkipComma() { return SkipOperator(","); }
+
+  void Expect(std::string_view op);
+  void Expect(Token::Kind kind, std::string_view what);
+  std::string ExpectName(std::string_view what);
+  void Fail(size_t offset, std::string_view what, Code code = Code::kInvalidArgument);
+  void FailHere(std::string_view wanted);
+  bool failed() const { return failed_; }
+  const Error& error() const { return error_; }
+
+  NodePtr Make(Node::Kind kind, size_t offset, std::string name = {});
+  // Adds a child; fails where the tree gets too deep to be walked.
+  void Adopt(Node& parent, NodePtr child);
+
+ private:
+  std::string_view source_;
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  bool failed_ = false;
+  Error error_;
+};
+
+inline constexpr uint32_t kMaxNodeDepth = 400;
+
+// Expressions. Each returns a node even after a failure.
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(TokenReader& reader) : in_(reader) {}
+  NodePtr Expression();             // with "a if b else c"
+  NodePtr ExpressionNoCondition();  // the iterable of a for
+  // "a", or "a, b" as a tuple; what stands in {{ }}, set and for.
+  NodePtr Tuple(bool with_condition = true);
+  NodePtr Primary();
+  NodePtr Postfix(NodePtr node);
+  // filter(args)|filter...; `node` is null inside a filter block.
+  NodePtr Filters(NodePtr node);
+  ArgumentNodes Arguments(Node& owner);
+
+ private:
+  NodePtr Or();
+  NodePtr And();
+  NodePtr Not();
+  NodePtr CompareChain();
+  NodePtr Sum();
+  NodePtr Concat();
+  NodePtr Product();
+  NodePtr Power();
+  NodePtr Unary(bool with_filter);
+  NodePtr FilterExpression(NodePtr node);
+  NodePtr Test(NodePtr node);
+  NodePtr Subscript(NodePtr node);
+  NodePtr SubscriptIndex();
+  NodePtr Parenthesis();
+  NodePtr ListLiteral();
+  NodePtr DictLiteral();
+  NodePtr Number();
+  NodePtr Binary(NodePtr left, std::string op, size_t offset, NodePtr right);
+
+  TokenReader& in_;
+  uint32_t nesting_ = 0;
+};
+
+}  // namespace kvasir::jinja
