@@ -1,0 +1,26 @@
+// A file's bytes through the GGUF parser and the importer above it: an error, or a model whose
+// tensors lie within the bytes.
+#include <cstdint>
+
+#include "base/check.h"
+#include "model/gguf_importer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  auto gguf = kvasir::ParseGguf(bytes, "fuzz");
+  if (!gguf) {
+    KV_CHECK(!gguf.error().message.empty());
+    return 0;
+  }
+  for (const kvasir::StoredTensor& tensor : gguf->tensors) {
+    if (tensor.bytes.empty()) continue;
+    KV_CHECK(tensor.bytes.data() >= bytes.data());
+    KV_CHECK(tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size());
+  }
+  const auto model = kvasir::ModelFromGguf(std::move(*gguf), "fuzz");
+  if (!model) return 0;
+  const kvasir::LayerSource& last = model->layers.back();
+  const std::byte* end = last.down.view.data + last.down.view.num_bytes();
+  KV_CHECK(last.down.view.data >= bytes.data() && end <= bytes.data() + bytes.size());
+  return 0;
+}

@@ -1,0 +1,20 @@
+// A file's bytes through the safetensors parser: an error or tensors that lie within the bytes.
+#include <cstdint>
+
+#include "base/check.h"
+#include "model/safetensors.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto tensors = kvasir::ParseSafetensors(bytes, "fuzz");
+  if (!tensors) {
+    KV_CHECK(!tensors.error().message.empty());
+    return 0;
+  }
+  for (const kvasir::StoredTensor& tensor : *tensors) {
+    if (tensor.bytes.empty()) continue;
+    KV_CHECK(tensor.bytes.data() >= bytes.data());
+    KV_CHECK(tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size());
+  }
+  return 0;
+}
