@@ -145,7 +145,9 @@ Result<RenderedChat> Render(const json& messages, const json& tools, const json&
                             std::string_view body, const ModelView& model,
                             const ChatRenderOptions& options) {
   const auto num_keys = std::count(body.begin(), body.end(), ':');
-  if (num_keys > kMaxOrderedKeys) {
+  const bool has_objects = !tools.is_null() || !variables.is_null() ||
+                           body.find("\"tool_calls\"") != std::string_view::npos;
+  if (!has_objects || num_keys > kMaxOrderedKeys) {
     return model.chat_template->Render(messages, tools, variables, options);
   }
   const ordered_json sent = ordered_json::parse(body, nullptr, false);

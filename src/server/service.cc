@@ -155,7 +155,12 @@ Outcome Service::Handle(const HttpRequest& request) {
   for (const Route& route : kRoutes) {
     if (!Matches(route.path, path)) continue;
     if (!route.method.empty() && route.method != request.method) continue;
-    return (this->*route.handler)(Call{request, path, tenant.value_or("")});
+    try {
+      return (this->*route.handler)(Call{request, path, tenant.value_or("")});
+    } catch (
+        const std::exception&) {  // what JSON or the standard library threw: no request may crash
+      return ErrorResponse({Code::kCorruption, "the server failed on this request"});
+    }
   }
   return ErrorResponse(NotFound("not here"));
 }

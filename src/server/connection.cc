@@ -1,0 +1,414 @@
+#include "server/connection.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvasir {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using ErrorCode = beast::error_code;
+
+constexpr uint32_t kMaxHeadBytes = 64 << 10;
+constexpr size_t kReadBytes = 16 << 10;
+constexpr size_t kMaxLingerBytes = 64 << 20;  // read and dropped after an early answer
+constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does not keep up
+constexpr uint32_t kWriteTimeoutMs = 60000;
+constexpr uint32_t kLingerTimeoutMs = 5000;
+
+std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
+
+// States: idle -> reading -> busy (Service answers, an Engine generates) -> idle, or -> lingering
+// (what the client still sends is dropped, so that it can read the answer) -> closed. One read at a
+// time is pending: while busy it is there to notice that the client hung up, and then the
+// generation is cancelled. Bytes of the next request that come meanwhile wait in buffer_; the watch
+// stops there. Events of the engine are posted to the strand: a slow client never blocks the
+// engine's thread; it is cut off when kMaxUnsentBytes wait for it or a write takes kWriteTimeoutMs.
+// One strand.
+class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
+             ConnectionSet& connections)
+      : strand_(socket.get_executor()),
+        socket_(std::move(socket)),
+        timer_(strand_),
+        service_(service),
+        options_(options),
+        connections_(connections) {}
+
+  void Start() {
+    asio::post(strand_, [self = shared_from_this()] { self->AwaitRequest(); });
+  }
+
+  void Finish() override {
+    asio::post(strand_, [self = shared_from_this()] {
+      self->finishing_ = true;
+      if (self->state_ == State::kIdle) self->Close();
+    });
+  }
+
+ private:
+  enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
+
+  // --- time
+
+  void SetDeadline(uint32_t ms) {
+    timer_.expires_after(std::chrono::milliseconds(ms));
+    timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
+      if (ec || self->timer_.expiry() > std::chrono::steady_clock::now()) return;
+      self->OnDeadline();
+    });
+  }
+
+  void ClearDeadline() { timer_.expires_at(std::chrono::steady_clock::time_point::max()); }
+
+  void OnDeadline() {
+    if (state_ == State::kReading && !late_) {
+      late_ = true;  // the pending read ends and answers 408
+      socket_.cancel();
+      return;
+    }
+    Close();
+  }
+
+  // --- reading
+
+  void AwaitRequest() {
+    if (finishing_) return Close();
+    state_ = State::kIdle;
+    if (buffer_.size() > 0) return ReadHead();
+    SetDeadline(options_.idle_timeout_ms);
+    ReadSome();
+  }
+
+  void ReadSome() {
+    if (read_pending_) return;
+    read_pending_ = true;
+    socket_.async_read_some(buffer_.prepare(kReadBytes),
+                            [self = shared_from_this()](ErrorCode ec, size_t bytes) {
+                              self->read_pending_ = false;
+                              self->OnSome(ec, bytes);
+                            });
+  }
+
+  void OnSome(ErrorCode ec, size_t bytes) {
+    if (state_ == State::kClosed) return;
+    if (ec) return Close();
+    if (state_ == State::kLingering) {
+      buffer_.clear();
+      lingered_bytes_ += bytes;
+      return lingered_bytes_ > kMaxLingerBytes ? Close() : ReadSome();
+    }
+    buffer_.commit(bytes);
+    if (state_ == State::kIdle) ReadHead();
+  }
+
+  void ReadHead() {
+    state_ = State::kReading;
+    late_ = false;
+    SetDeadline(options_.read_timeout_ms);
+    parser_.emplace();
+    parser_->header_limit(kMaxHeadBytes);
+    parser_->body_limit(boost::none);  // ours, once the head is known to be welcome
+    http::async_read_header(
+        socket_, buffer_, *parser_,
+        [self = shared_from_this()](ErrorCode ec, size_t) { self->OnHead(ec); });
+  }
+
+  void OnHead(ErrorCode ec) {
+    if (state_ == State::kClosed) return;
+    if (ec) return Refuse(ec);
+    TakeHead();
+    std::optional<uint64_t> body_bytes;
+    if (parser_->content_length()) body_bytes = *parser_->content_length();
+    if (auto refusal = service_.CheckHead(request_, body_bytes)) {
+      if (!parser_->is_done()) keep_alive_ = false;
+      return Respond(*refusal);
+    }
+    if (parser_->is_done()) return Dispatch();
+    parser_->body_limit(options_.max_body_bytes);
+    if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return ReadBody();
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(socket_, asio::buffer(kContinue),
+                      [self = shared_from_this()](ErrorCode write_error, size_t) {
+                        write_error ? self->Close() : self->ReadBody();
+                      });
+  }
+
+  void TakeHead() {
+    const auto& head = parser_->get();
+    const auto field = [&head](auto name) { return std::string(View(head[name])); };
+    request_ = HttpRequest{};
+    request_.method = std::string(View(head.method_string()));
+    request_.target = std::string(View(head.target()));
+    request_.authorization = field(http::field::authorization);
+    request_.api_key = field("x-api-key");
+    request_.origin = field(http::field::origin);
+    request_.requested_headers = field(http::field::access_control_request_headers);
+    without_body_ = request_.method == "HEAD";
+    if (without_body_) request_.method = "GET";
+    http11_ = head.version() >= 11;
+    keep_alive_ = head.keep_alive();
+  }
+
+  void ReadBody() {
+    SetDeadline(options_.read_timeout_ms);
+    http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
+      if (self->state_ == State::kClosed) return;
+      if (ec) return self->Refuse(ec);
+      self->request_.body = std::move(self->parser_->get().body());
+      self->Dispatch();
+    });
+  }
+
+  // A request that cannot be read ends the connection, with an answer where the client may see it.
+  void Refuse(ErrorCode ec) {
+    keep_alive_ = false;
+    ApiError error;
+    if (late_) {
+      error = {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"};
+    } else if (ec == http::error::body_limit) {
+      error.message = fmt::format("the body has more than {} bytes", options_.max_body_bytes);
+      error.status = 413;
+      error.name = "body_too_large";
+    } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
+      error.message = fmt::format("the request's head has more than {} bytes", kMaxHeadBytes);
+      error.status = 431;
+    } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
+               ec.category() != make_error_code(http::error::bad_method).category()) {
+      return Close();  // the client is gone
+    } else {
+      error.message = "no HTTP request: " + ec.message();
+    }
+    Respond(ErrorResponse(error));
+  }
+
+  // --- answering
+
+  void Dispatch() {
+    state_ = State::kBusy;
+    ClearDeadline();
+    Outcome outcome = service_.Handle(request_);
+    request_.body = std::string();
+    if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(*response);
+    Generate(std::move(std::get<GenerationStart>(outcome)));
+  }
+
+  void Generate(GenerationStart start) {
+    answer_ = std::move(start.answer);
+    begun_ = false;
+    const uint64_t exchange = exchange_;
+    for (size_t i = 0; i < start.requests.size(); ++i) {
+      auto sink = [weak = weak_from_this(), exchange, i](const Event& event) {
+        const std::shared_ptr<Connection> self = weak.lock();
+        if (!self) return;
+        asio::post(self->strand_,
+                   [self, exchange, i, event] { self->OnEvent(exchange, i, event); });
+      };
+      const auto id = service_.engine().Submit(std::move(start.requests[i]), std::move(sink));
+      if (!id) {
+        CancelAll();
+        const bool of_prompt = id.error().code == Code::kInvalidArgument;
+        return Respond(ErrorResponse(ToApiError(id.error(), of_prompt ? start.prompt_param : "")));
+      }
+      running_.push_back(*id);
+    }
+    if (buffer_.size() == 0) ReadSome();
+  }
+
+  void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
+    if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
+    const std::string text = answer_->Take(prompt, event);
+    if (answer_->error()) return Fail();
+    if (!text.empty()) {
+      if (!begun_) Send(StreamHead());
+      begun_ = true;
+      Send(Chunk(text));
+    }
+    if (!answer_->done()) return;
+    const std::unique_ptr<Answer> answer = std::move(answer_);
+    running_.clear();
+    if (!answer->streams()) return Respond({200, "application/json", answer->Body(), {}});
+    End(LastChunk());
+  }
+
+  void Fail() {
+    const std::unique_ptr<Answer> answer = std::move(answer_);
+    CancelAll();
+    if (!begun_) return Respond(ErrorResponse(*answer->error()));
+    keep_alive_ = false;
+    End(Chunk(answer->ErrorEvent()) + LastChunk());
+  }
+
+  void CancelAll() {
+    ++exchange_;  // what they still tell belongs to nothing
+    answer_.reset();
+    for (const RequestId id : running_) service_.engine().Cancel(id);
+    running_.clear();
+  }
+
+  std::string Head(int status, std::string_view content_type) const {
+    const auto reason = View(http::obsolete_reason(static_cast<http::status>(status)));
+    std::string head =
+        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: {}\r\n", status, reason,
+                    content_type, keep_alive_ ? "keep-alive" : "close");
+    for (const auto& [name, value] : service_.CommonHeaders(request_)) {
+      head += fmt::format("{}: {}\r\n", name, value);
+    }
+    return head;
+  }
+
+  std::string StreamHead() {
+    if (!http11_) keep_alive_ = false;  // the end of an unframed body is the connection's
+    return Head(200, "text/event-stream; charset=utf-8") + "Cache-Control: no-cache\r\n" +
+           "X-Accel-Buffering: no\r\n" + (http11_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+  }
+  std::string Chunk(const std::string& text) const {
+    return http11_ ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : text;
+  }
+  std::string LastChunk() const { return http11_ ? "0\r\n\r\n" : ""; }
+
+  void Respond(const HttpResponse& response) {
+    state_ = State::kBusy;
+    if (finishing_) keep_alive_ = false;
+    std::string text = Head(response.status, response.content_type);
+    for (const auto& [name, value] : response.headers) {
+      text += fmt::format("{}: {}\r\n", name, value);
+    }
+    text += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+    if (!without_body_) text += response.body;
+    End(std::move(text));
+  }
+
+  void End(std::string text) {
+    ended_ = true;
+    Send(std::move(text));
+  }
+
+  void Send(std::string text) {
+    unsent_ += text;
+    if (unsent_.size() > kMaxUnsentBytes && !ended_) return Close();
+    if (!write_pending_) Write();
+  }
+
+  void Write() {
+    write_pending_ = true;
+    std::swap(in_flight_, unsent_);
+    SetDeadline(kWriteTimeoutMs);
+    asio::async_write(socket_, asio::buffer(in_flight_),
+                      [self = shared_from_this()](ErrorCode ec, size_t) { self->OnWritten(ec); });
+  }
+
+  void OnWritten(ErrorCode ec) {
+    write_pending_ = false;
+    in_flight_.clear();
+    if (state_ == State::kClosed) return;
+    if (ec) return Close();
+    if (!unsent_.empty()) return Write();
+    ClearDeadline();
+    if (!ended_) return;
+    ended_ = false;
+    ++exchange_;
+    if (keep_alive_ && !finishing_) return AwaitRequest();
+    Linger();
+  }
+
+  // --- ending
+
+  // Closing with unread bytes would reset the connection and lose the answer.
+  void Linger() {
+    state_ = State::kLingering;
+    ErrorCode ignored;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    SetDeadline(kLingerTimeoutMs);
+    buffer_.clear();
+    ReadSome();
+  }
+
+  void Close() {
+    if (state_ == State::kClosed) return;
+    state_ = State::kClosed;
+    CancelAll();
+    timer_.cancel();
+    ErrorCode ignored;
+    socket_.close(ignored);
+    connections_.Remove(this);
+  }
+
+  const asio::any_io_executor strand_;
+  asio::ip::tcp::socket socket_;
+  asio::steady_timer timer_;
+  Service& service_;
+  const ServerOptions& options_;
+  ConnectionSet& connections_;
+
+  State state_ = State::kIdle;
+  bool finishing_ = false;  // the server stops
+  bool late_ = false;       // the deadline of the request that is being read has passed
+  bool read_pending_ = false, write_pending_ = false;
+  beast::flat_buffer buffer_;
+  size_t lingered_bytes_ = 0;
+  std::optional<http::request_parser<http::string_body>> parser_;
+
+  // Of the request that is being answered.
+  HttpRequest request_;
+  bool keep_alive_ = false, http11_ = true, without_body_ = false;
+  bool begun_ = false;  // a stream's head was sent
+  bool ended_ = false;  // all of the answer is in unsent_ or in_flight_
+  uint64_t exchange_ = 0;
+  std::unique_ptr<Answer> answer_;
+  std::vector<RequestId> running_;
+  std::string unsent_, in_flight_;
+};
+
+}  // namespace
+
+void ConnectionSet::Add(std::shared_ptr<ConnectionHandle> connection) {
+  const std::lock_guard lock(mutex_);
+  const ConnectionHandle* key = connection.get();
+  open_.emplace(key, std::move(connection));
+}
+
+void ConnectionSet::Remove(const ConnectionHandle* connection) {
+  std::shared_ptr<ConnectionHandle> last;  // destroyed outside the lock
+  const std::lock_guard lock(mutex_);
+  const auto it = open_.find(connection);
+  if (it == open_.end()) return;
+  last = std::move(it->second);
+  open_.erase(it);
+}
+
+size_t ConnectionSet::size() const {
+  const std::lock_guard lock(mutex_);
+  return open_.size();
+}
+
+void ConnectionSet::FinishAll() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, connection] : open_) connection->Finish();
+}
+
+void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
+                     ConnectionSet& connections) {
+  ErrorCode ignored;
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // a token must not wait for the next
+  auto connection = std::make_shared<Connection>(std::move(socket), service, options, connections);
+  connections.Add(connection);
+  connection->Start();
+}
+
+}  // namespace kvasir
