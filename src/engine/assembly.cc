@@ -1,0 +1,197 @@
+#include "engine/assembly.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/result.h"
+#include "engine/model_files.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxParallel = 4096;
+constexpr uint32_t kMaxStepTokens = 1 << 16;
+constexpr uint64_t kShapeSeed = 1;
+
+const char* NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kF16:
+      return "f16";
+    case DType::kBf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+std::optional<DType> ParseDType(std::string_view name) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
+    if (name == NameOf(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+Result<ImportedModel> OpenModel(const EngineOptions& options) {
+  if (!options.shape.empty()) {
+    const auto dtype = ParseDType(options.weights.empty() ? "bf16" : options.weights);
+    if (!dtype) {
+      return Fail(Code::kUnsupported, "weights: {} is not there yet; f32, f16 and bf16 are",
+                  options.weights);
+    }
+    return SyntheticModel(options.shape, *dtype, kShapeSeed);
+  }
+  KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
+  KV_ASSIGN(ImportedModel model, ImportModel(path));
+  const char* stored = NameOf(model.embedding.dtype);
+  if (!options.weights.empty() && options.weights != stored) {
+    return Fail(Code::kUnsupported,
+                "weights: {} is not there yet; this model's are used as stored ({}): leave it out",
+                options.weights, stored);
+  }
+  return model;
+}
+
+uint32_t UsableCpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
+Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high) {
+  if (value >= low && value <= high) return {};
+  return Fail(Code::kInvalidArgument, "{}: {} is not in [{}, {}]", field, value, low, high);
+}
+
+Status CheckOptions(const EngineOptions& options) {
+  KV_TRY(CheckLimit("parallel", options.parallel, 1, kMaxParallel));
+  KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
+  KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
+  KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
+  if (options.block_tokens == 0 || options.block_tokens % kTileTokens != 0 ||
+      options.block_tokens > 1024) {
+    return Fail(Code::kInvalidArgument, "block_tokens: {} is no multiple of {} up to 1024",
+                options.block_tokens, kTileTokens);
+  }
+  return {};
+}
+
+Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
+  RunnerOptions runner;
+  runner.threads = options.threads == 0 ? UsableCpus() : options.threads;
+  runner.max_rows = std::max(options.step_tokens, options.parallel);
+  runner.block_tokens = options.block_tokens;
+  const std::optional<KvFormat> format = ParseKvFormat(options.kv_format);
+  if (!format) {
+    return Fail(Code::kUnsupported, "kv_format: {} is not there yet; f32, f16 and bf16 are",
+                options.kv_format);
+  }
+  runner.kv_format = *format;
+  const char* env = std::getenv("KVASIR_TARGET");
+  const std::string name = options.target.empty() && env != nullptr ? env : options.target;
+  if (name.empty()) return runner;
+  const std::optional<Target> target = ParseTarget(name);
+  if (!target) {
+    std::string known;
+    for (const Target t : SupportedTargets()) {
+      known += (known.empty() ? "" : ", ") + std::string(NameOf(t));
+    }
+    return Fail(Code::kInvalidArgument, "target: {} is not one of this CPU's: {}", name, known);
+  }
+  runner.target = *target;
+  return runner;
+}
+
+MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
+  MemoryPlan plan;
+  plan.weights_bytes = a.runner_plan.weights_bytes;
+  plan.mapped_bytes = a.runner_plan.mapped_bytes;
+  plan.kv_bytes = a.cache_plan.pool_bytes;
+  plan.index_bytes = a.cache_plan.index_bytes;
+  plan.cursor_bytes = a.cache_plan.cursor_bytes;
+  plan.scratch_bytes = a.runner_plan.scratch_bytes +
+                       Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows);
+  plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
+                     plan.scratch_bytes;
+  plan.kv_memory_bytes = options.kv_memory_bytes;
+  plan.block_bytes = a.cache_plan.block_bytes;
+  plan.block_tokens = options.block_tokens;
+  plan.num_blocks = a.cache_plan.num_blocks;
+  plan.kv_bytes_per_token = a.cache.layout.token_bytes();
+  plan.max_tokens = plan.num_blocks * plan.block_tokens;
+  plan.ctx_size = a.ctx_size;
+  plan.parallel = options.parallel;
+  plan.kv_format = options.kv_format;
+  return plan;
+}
+
+uint64_t ParametersOf(const ImportedModel& model) {
+  uint64_t sum = model.embedding.num_elements() + model.final_norm.num_elements();
+  if (model.lm_head) sum += model.lm_head->view.num_elements();
+  for (const LayerSource& layer : model.layers) {
+    sum += layer.attention_norm.num_elements() + layer.ffn_norm.num_elements();
+    for (const MatrixSource* m :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      sum += m->view.num_elements();
+    }
+    for (const auto* bias : {&layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.o_bias,
+                             &layer.gate_bias, &layer.up_bias, &layer.down_bias}) {
+      if (*bias) sum += (*bias)->view.num_elements();
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+Result<Assembly> Assemble(const EngineOptions& options) {
+  KV_TRY(CheckOptions(options));
+  KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options));
+  KV_ASSIGN(ImportedModel model, OpenModel(options));
+  const uint32_t trained = model.config.max_positions;
+  if (options.ctx_size > trained) {
+    return Fail(Code::kInvalidArgument,
+                "ctx_size: {} is more than the {} positions that the model was trained for",
+                options.ctx_size, trained);
+  }
+  const uint32_t ctx_size = options.ctx_size == 0 ? trained : options.ctx_size;
+  // Every running sequence wants one row a step; a few more serve requests for all rows.
+  const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
+  runner.max_positions = ctx_size;
+  runner.max_logit_rows = logit_rows;
+  KvCacheOptions cache{.layout = BlockLayout(Runner::ShapeFor(model.config, runner)),
+                       .budget_bytes = options.kv_memory_bytes,
+                       .hidden_size = model.config.hidden_size,
+                       .secret = {},
+                       .reuse = options.cache_mode == CacheMode::kPrefix};
+  Assembly assembly{std::move(model), ctx_size, logit_rows, runner, std::move(cache), {}, {}, {}};
+  assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
+  assembly.cache_plan = KvCache::Plan(assembly.cache);
+  if (assembly.cache_plan.num_blocks < 2) {
+    return Fail(Code::kInvalidArgument,
+                "kv_memory: {} bytes do not hold two blocks of {} bytes and their index: give more",
+                options.kv_memory_bytes, assembly.cache_plan.block_bytes);
+  }
+  assembly.plan = Join(assembly, options);
+  return assembly;
+}
+
+ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos) {
+  const ImportedModel& model = assembly.model;
+  return {.id = model.name,
+          .architecture = model.config.architecture,
+          .path = model.path.string(),
+          .dtype = NameOf(model.embedding.dtype),
+          .parameters = ParametersOf(model),
+          .vocab_size = model.config.vocab_size,
+          .max_positions = model.config.max_positions,
+          .ctx_size = assembly.ctx_size,
+          .bos = model.config.bos,
+          .eos = std::move(eos)};
+}
+
+}  // namespace kvasir

@@ -1,0 +1,319 @@
+#include "kvasir/engine.h"
+
+#include <cfenv>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <variant>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/secret.h"
+#include "engine/assembly.h"
+#include "engine/model_files.h"
+#include "engine/request_check.h"
+#include "engine/scheduler.h"
+#include "simd/target.h"
+
+namespace kvasir {
+namespace {
+
+struct CancelCommand {
+  RequestId id;
+};
+struct CancelAllCommand {};
+struct EraseCommand {
+  std::string tenant;
+  std::promise<void> done;
+};
+struct CheckCommand {
+  std::promise<void> done;
+};
+using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
+                             EraseCommand, CheckCommand>;
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+// Callers put commands into a queue; the engine thread takes them between steps. Everything else of
+// runner, cache and scheduler is the engine thread's alone.
+class EngineOnThread final : public Engine {
+ public:
+  struct Parts {
+    EngineOptions options;
+    MemoryPlan plan;
+    ModelCard card;
+    ModelText text;
+    Target target{};
+    std::unique_ptr<Runner> runner;
+    std::unique_ptr<KvCache> cache;
+    SchedulerOptions scheduler;
+  };
+
+  explicit EngineOnThread(Parts parts);
+  ~EngineOnThread() override;
+
+  Result<RequestId> Submit(GenerateRequest request, EventSink sink) override;
+  void Cancel(RequestId id) override { Post(CancelCommand{id}); }
+  void Drain() override;
+  void Erase(std::string_view tenant) override;
+  EngineStats Stats() const override;
+  const MemoryPlan& plan() const override { return parts_.plan; }
+  const ModelCard& card() const override { return parts_.card; }
+  const EngineOptions& options() const override { return parts_.options; }
+  const Tokenizer* tokenizer() const override { return parts_.text.tokenizer.get(); }
+  const ChatTemplate* chat_template() const override { return parts_.text.chat_template.get(); }
+  const char* target() const override { return NameOf(parts_.target).data(); }
+  void CheckInvariants() override;
+
+ private:
+  void Post(Command command);
+  void Run();
+  void Apply(Command& command);
+
+  Parts parts_;
+  Scheduler scheduler_;  // engine thread
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_, drained_;
+  std::deque<Command> commands_;
+  uint64_t next_id_ = 1;
+  uint32_t num_outstanding_ = 0;  // requests whose last event is not told
+  bool draining_ = false;
+  bool stopping_ = false;
+
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;
+
+  std::thread thread_;  // last: starts when all else is there
+};
+
+EngineOnThread::EngineOnThread(Parts parts)
+    : parts_(std::move(parts)), scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler) {
+  const CachePlan& cache = parts_.cache->plan();
+  KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
+  KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
+           parts_.plan.scratch_bytes);
+  KV_CHECK(cache.pool_bytes == parts_.plan.kv_bytes);
+  KV_CHECK(cache.index_bytes == parts_.plan.index_bytes);
+  KV_CHECK(cache.cursor_bytes == parts_.plan.cursor_bytes);
+  KV_CHECK(cache.total_bytes() <= parts_.plan.kv_memory_bytes);
+  scheduler_.set_on_stats([this](const EngineStats& stats) {
+    const std::lock_guard lock(stats_mutex_);
+    stats_ = stats;
+  });
+  thread_ = std::thread([this] { Run(); });
+}
+
+EngineOnThread::~EngineOnThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void EngineOnThread::Post(Command command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+Result<RequestId> EngineOnThread::Submit(GenerateRequest request, EventSink sink) {
+  const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                             .vocab_size = parts_.card.vocab_size,
+                             .parallel = parts_.options.parallel,
+                             .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                             .block_tokens = parts_.plan.block_tokens,
+                             .cache_mode = parts_.options.cache_mode,
+                             .tokenizer = parts_.text.tokenizer.get()};
+  KV_ASSIGN(auto checked, CheckRequest(std::move(request), std::move(sink), limits));
+  checked->seed = checked->spec.sampling.seed ? *checked->spec.sampling.seed : RandomSeed();
+  checked->submitted_ns = MonotonicNs();
+  const std::lock_guard lock(mutex_);
+  if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (num_outstanding_ >= limit) {
+    return Fail(Code::kExhausted, "engine: {} requests are running or queued already: wait",
+                num_outstanding_);
+  }
+  ++num_outstanding_;
+  const RequestId id{next_id_++};
+  checked->id = id;
+  commands_.push_back(std::move(checked));
+  wake_.notify_one();
+  return id;
+}
+
+void EngineOnThread::Drain() {
+  std::unique_lock lock(mutex_);
+  if (draining_) {
+    commands_.push_back(CancelAllCommand{});
+    wake_.notify_one();
+  }
+  draining_ = true;
+  drained_.wait(lock, [this] { return num_outstanding_ == 0; });
+}
+
+void EngineOnThread::Erase(std::string_view tenant) {
+  EraseCommand command{std::string(tenant), {}};
+  const std::future<void> done = command.done.get_future();
+  Post(std::move(command));
+  done.wait();
+}
+
+void EngineOnThread::CheckInvariants() {
+  CheckCommand command;
+  const std::future<void> done = command.done.get_future();
+  Post(std::move(command));
+  done.wait();
+}
+
+EngineStats EngineOnThread::Stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void EngineOnThread::Run() {
+  EnterComputeThread();
+  std::deque<Command> commands;
+  for (bool stopping = false; !stopping;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (scheduler_.idle()) {
+        wake_.wait(lock, [this] { return !commands_.empty() || stopping_; });
+      }
+      commands.swap(commands_);
+      stopping = stopping_;
+    }
+    for (Command& command : commands) Apply(command);
+    commands.clear();
+    if (stopping) scheduler_.CancelAll();
+    const uint32_t num_ended = scheduler_.Step();
+    if (num_ended == 0) continue;
+    const std::lock_guard lock(mutex_);
+    num_outstanding_ -= num_ended;
+    if (num_outstanding_ == 0) drained_.notify_all();
+  }
+}
+
+void EngineOnThread::Apply(Command& command) {
+  if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
+    scheduler_.Enqueue(std::move(*request));
+  } else if (const auto* cancel = std::get_if<CancelCommand>(&command)) {
+    scheduler_.Cancel(cancel->id);
+  } else if (std::holds_alternative<CancelAllCommand>(command)) {
+    scheduler_.CancelAll();
+  } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
+    scheduler_.Erase(erase->tenant);
+    erase->done.set_value();
+  } else if (auto* check = std::get_if<CheckCommand>(&command)) {
+    scheduler_.CheckInvariants();
+    check->done.set_value();
+  }
+}
+
+// Floating point of this thread as portable-1 needs it while weights are packed; then as it was.
+class ComputeScope {
+ public:
+  ComputeScope() {
+    std::fegetenv(&saved_);
+    EnterComputeThread();
+  }
+  ~ComputeScope() { std::fesetenv(&saved_); }
+  ComputeScope(const ComputeScope&) = delete;
+  ComputeScope& operator=(const ComputeScope&) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
+
+Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenizer,
+                             const EngineOptions& options) {
+  const auto progress = [&](uint64_t done, uint64_t total) {
+    if (options.progress && total > 0) {
+      options.progress("digest of the weights",
+                       static_cast<double>(done) / static_cast<double>(total));
+    }
+  };
+  IdentityParts parts;
+  KV_ASSIGN(parts.weights, WeightsDigest(assembly.model, CacheDir(options.cache_dir), progress));
+  parts.config = CanonicalText(assembly.model.config);
+  if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
+  parts.kv_format = options.kv_format;
+  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kTileTokens);
+  parts.numerics = "portable-1";
+  return IdentityOf(parts);
+}
+
+}  // namespace
+
+Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options) {
+  KV_ASSIGN(const Assembly assembly, Assemble(options));
+  return assembly.plan;
+}
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  const ComputeScope compute;
+  KV_ASSIGN(Assembly assembly, Assemble(options));
+  EngineOnThread::Parts parts;
+  parts.options = options;
+  parts.plan = assembly.plan;
+  parts.target = assembly.runner.target;
+  KV_ASSIGN(parts.text, LoadText(assembly.model));
+  const Tokenizer* tokenizer = parts.text.tokenizer.get();
+  std::vector<TokenId> end_tokens = EndTokens(assembly.model.config, tokenizer);
+  parts.card = CardOf(assembly, end_tokens);
+  KV_ASSIGN(const Identity identity, IdentityFor(assembly, tokenizer, options));
+
+  // Nothing is stored outside this process yet: without a state folder a secret of its own will do.
+  const Result<Secret> secret = LoadOrCreateSecret(StateDir(options.state_dir).string());
+  assembly.cache.secret = secret ? *secret : EphemeralSecret();
+  KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));
+  const auto progress = [&](double share) {
+    if (options.progress) options.progress("weights", share);
+  };
+  KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
+
+  parts.scheduler = {.cache_mode = options.cache_mode,
+                     .parallel = options.parallel,
+                     .step_tokens = options.step_tokens,
+                     .max_rows = assembly.runner.max_rows,
+                     .logit_rows = assembly.logit_rows,
+                     .identity = identity,
+                     .end_tokens = std::move(end_tokens),
+                     .tokenizer = tokenizer};
+  return std::make_unique<EngineOnThread>(std::move(parts));
+}
+
+Result<Generation> Generate(Engine& engine, GenerateRequest request) {
+  Generation generation;
+  std::optional<Error> error;
+  const auto done = std::make_shared<std::promise<void>>();  // outlives the sink's last call
+  request.n = 1;
+  const auto sink = [&, done](const Event& event) {
+    for (const GeneratedToken& token : event.tokens) generation.tokens.push_back(token.id);
+    generation.text += event.text;
+    if (event.finish_reason != FinishReason::kNone) generation.finish_reason = event.finish_reason;
+    if (event.error) error = event.error;
+    if (!event.last) return;
+    generation.receipt = event.receipt;
+    done->set_value();
+  };
+  const std::future<void> finished = done->get_future();
+  KV_TRY(engine.Submit(std::move(request), sink));
+  finished.wait();
+  if (error) return tl::unexpected(*error);
+  return generation;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,86 @@
+#include "engine/model_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kBundledModel = "kvasir-demo";
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+fs::path UserDir(const std::string& option, const char* xdg, const char* below_home) {
+  if (!option.empty()) return option;
+  if (const std::string dir = Env(xdg); !dir.empty()) return fs::path(dir) / "kvasir";
+  if (const std::string home = Env("HOME"); !home.empty()) {
+    return fs::path(home) / below_home / "kvasir";
+  }
+  std::error_code error;
+  return fs::temp_directory_path(error) / "kvasir";
+}
+
+}  // namespace
+
+Result<fs::path> FindModel(const std::string& option) {
+  const std::string named = option.empty() ? Env("KVASIR_MODEL") : option;
+  std::error_code error;
+  if (!named.empty()) {
+    if (fs::exists(named, error)) return fs::path(named);
+    return Fail(Code::kNotFound,
+                "model: no file or folder {}: give a Hugging Face folder or a GGUF file", named);
+  }
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const std::array candidates = {executable / "../../models" / kBundledModel,
+                                 executable / "../share/kvasir/models" / kBundledModel,
+                                 executable / "models" / kBundledModel,
+                                 fs::path(KVASIR_MODELS_DIR) / kBundledModel};
+  std::string looked;
+  for (const fs::path& candidate : candidates) {
+    if (fs::exists(candidate / "config.json", error)) return fs::weakly_canonical(candidate, error);
+    looked += (looked.empty() ? "" : ", ") + candidate.lexically_normal().string();
+  }
+  return Fail(Code::kNotFound, "model: the bundled model is in none of {}: give --model", looked);
+}
+
+fs::path CacheDir(const std::string& option) { return UserDir(option, "XDG_CACHE_HOME", ".cache"); }
+
+fs::path StateDir(const std::string& option) {
+  return UserDir(option, "XDG_STATE_HOME", ".local/state");
+}
+
+Result<ModelText> LoadText(const ImportedModel& model) {
+  ModelText text;
+  if (model.tokenizer_json.empty()) return text;
+  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(model.tokenizer_json, model.tokenizer_config_json));
+  if (text.tokenizer->vocab_size() > model.config.vocab_size) {
+    return Fail(Code::kInvalidArgument,
+                "{}: tokenizer.json has ids up to {}, the model's vocabulary has {} tokens: it is "
+                "another model's tokenizer",
+                model.path.string(), text.tokenizer->vocab_size() - 1, model.config.vocab_size);
+  }
+  const std::string& source =
+      model.chat_template.empty() ? text.tokenizer->chat_template() : model.chat_template;
+  if (!source.empty()) {
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(source));
+  }
+  return text;
+}
+
+std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer) {
+  std::vector<TokenId> ends = config.eos;
+  if (tokenizer != nullptr && tokenizer->eos()) ends.push_back(*tokenizer->eos());
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,38 @@
+// Where an engine's files are: the model, the folders of the cache and of the state; and the text
+// parts that come with a model.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "model/importer.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// The model to load: `option`, else $KVASIR_MODEL, else the bundled models/kvasir-demo, looked for
+// beside the executable (../../models, ../share/kvasir/models, models) and where it was built.
+// kNotFound names what was looked at.
+Result<std::filesystem::path> FindModel(const std::string& option);
+
+// `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); a
+// folder below the temporary one when there is no home. Nothing is created.
+std::filesystem::path CacheDir(const std::string& option);
+std::filesystem::path StateDir(const std::string& option);
+
+// The text side of a model; both absent when the model has no tokenizer.json: ids only.
+struct ModelText {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;
+};
+// kInvalidArgument when the tokenizer has ids that the model lacks.
+Result<ModelText> LoadText(const ImportedModel& model);
+
+// Tokens that end an answer: of the model's files and of the tokenizer, ascending, each once.
+std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);
+
+}  // namespace kvasir

@@ -1,0 +1,29 @@
+// What an engine can run: checks a request before it is queued.
+#pragma once
+
+#include <memory>
+
+#include "engine/sequence.h"
+#include "kvasir/engine.h"
+
+namespace kvasir {
+
+// The longest prompt + answer of --cache none, which computes everything again for every token.
+inline constexpr uint32_t kMaxTokensWithoutCache = 4096;
+
+struct RequestLimits {
+  uint32_t ctx_size = 0;
+  uint32_t vocab_size = 0;
+  uint32_t parallel = 0;
+  uint32_t num_blocks = 0;
+  uint32_t block_tokens = 0;
+  CacheMode cache_mode = CacheMode::kPrefix;
+  const Tokenizer* tokenizer = nullptr;
+};
+
+// The request with max_tokens clipped to the room that context and pool leave, and its footprint
+// (id, seed and times are the caller's). kInvalidArgument names the field, the numbers and the fix.
+Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
+                                              const RequestLimits& limits);
+
+}  // namespace kvasir

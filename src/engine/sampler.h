@@ -1,0 +1,57 @@
+// Sampler: from a row of logits to the next token.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvasir/engine.h"
+
+namespace kvasir {
+
+// Steps, in this order, on a copy of the logits l:
+//   logit_bias           l[i] += b                                 (OpenAI)
+//   repetition_penalty   tokens of prompt and answer: l > 0 ? l / r : l * r   (CTRL, as HF and
+//   vLLM) presence_penalty     tokens of the answer: l -= p              (OpenAI) frequency_penalty
+//   tokens of the answer: l -= f * count      (OpenAI) temperature 0        the largest l, the
+//   lowest id among equals; nothing below is read temperature T        w[i] = exp((l[i] - max) / T)
+//   top_k                the k largest; the lowest ids among equals
+//   top_p                of those, the fewest largest whose sum is at least p of their whole
+//   min_p                of those, w >= min_p * the largest w
+//   draw                 the first, from the largest down, at which the running sum exceeds u * sum
+// In double, with our own exp: the same logits, parameters and u give the same token everywhere.
+//
+// Holds scratch for one vocabulary and allocates nothing after construction. One thread at a time.
+class Sampler {
+ public:
+  explicit Sampler(uint32_t vocab_size);
+  static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
+  uint64_t bytes() const;
+
+  // `tokens`: prompt and answer, of which the first `prompt_tokens` are the prompt. u in [0, 1).
+  // nullopt when a logit is not finite. O(vocab + tokens with penalties).
+  // REQUIRES: ValidateSampling(params).
+  std::optional<TokenId> Sample(std::span<const float> logits, const SamplingParams& params,
+                                std::span<const TokenId> tokens, uint32_t prompt_tokens, double u);
+
+  // Fills token->logprob and the `num_top` best alternatives, from the log softmax of the raw
+  // logits (before bias, penalties and temperature). Among equals the lower id is first.
+  void Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token);
+
+ private:
+  struct Candidate {
+    double weight;
+    TokenId id;
+  };
+  static bool Worse(const Candidate& a, const Candidate& b);
+  void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
+              uint32_t prompt_tokens);
+  TokenId Draw(const SamplingParams& params, float max, double u);
+
+  std::vector<float> logits_;     // [vocab]
+  std::vector<uint32_t> counts_;  // [vocab]; all zero between calls
+  std::vector<Candidate> heap_;   // [vocab]
+};
+
+}  // namespace kvasir

@@ -1,0 +1,231 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/result.h"
+
+namespace kvasir {
+
+Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
+    : runner_(runner),
+      cache_(cache),
+      options_(std::move(options)),
+      sampler_(runner.config().vocab_size),
+      logits_(size_t{options_.logit_rows} * runner.config().vocab_size) {
+  KV_CHECK(options_.max_rows >= options_.parallel && options_.max_rows >= options_.step_tokens);
+  rows_.reserve(options_.parallel);
+  step_.reserve(options_.parallel);
+  running_.reserve(options_.parallel);
+  heads_.reserve(options_.max_rows + options_.parallel);
+  step_tokens_.reserve(options_.max_rows);
+  head_hidden_.reserve(options_.logit_rows);
+  head_logits_.reserve(options_.logit_rows);
+}
+
+uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows) {
+  return Sampler::BytesFor(vocab_size) + uint64_t{logit_rows} * vocab_size * sizeof(float);
+}
+
+uint64_t Scheduler::scratch_bytes() const {
+  return sampler_.bytes() + logits_.capacity() * sizeof(float);
+}
+
+uint32_t Scheduler::Step() {
+  CollectEnded();
+  Admit();
+  PlanRows();
+  if (!rows_.empty()) {
+    const uint64_t start_ns = MonotonicNs();
+    ExtendRows();
+    ComputeRows();
+    CommitRows();
+    ComputeHeads();
+    CollectEnded();
+    CountStep(MonotonicNs() - start_ns);
+  }
+  PublishStats();
+  return Deliver();
+}
+
+void Scheduler::PlanRows() {
+  rows_.clear();
+  decode_rows_ = 0;
+  const auto decodes = [](const Request& request, const Sequence& sequence) {
+    return request.prompt_done && sequence.num_pending() == 1;
+  };
+  uint32_t free_rows = options_.max_rows;
+  const auto add = [&](Request& request, Sequence& sequence, uint32_t limit) {
+    const uint32_t num_rows = std::min({sequence.num_pending(), free_rows, limit});
+    rows_.push_back({&request, &sequence, 0, num_rows, sequence.kv.num_committed()});
+    free_rows -= num_rows;
+  };
+  for (const auto& request : running_) {
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done || !decodes(*request, *sequence)) continue;
+      add(*request, *sequence, 1);
+      ++decode_rows_;
+    }
+  }
+  for (const auto& request : running_) {
+    const uint32_t chunk = request->spec.chunk_tokens;
+    const uint32_t limit = chunk == 0 ? options_.max_rows : chunk;
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done || decodes(*request, *sequence)) continue;
+      const bool cursor = !request->prompt_done && sequence->num_pending() == 0;
+      if (cursor || free_rows > 0) add(*request, *sequence, limit);
+    }
+  }
+}
+
+// Admission left room for every row, so a refusal here is a bug; it costs that request only.
+void Scheduler::ExtendRows() {
+  for (const Rows& rows : rows_) {
+    if (rows.num_rows == 0 || rows.request->done()) continue;
+    Sequence& sequence = *rows.sequence;
+    const auto tokens = std::span<const TokenId>(sequence.tokens);
+    const Status status = TimedCache(
+        [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
+    if (status) {
+      sequence.tail_shared = false;
+    } else {
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+    }
+  }
+}
+
+void Scheduler::ComputeRows() {
+  step_.clear();
+  step_tokens_.clear();
+  for (Rows& rows : rows_) {
+    if (rows.num_rows == 0 || rows.request->done()) continue;
+    const BlockTable& table = rows.sequence->kv.table();
+    rows.first_row = static_cast<uint32_t>(step_tokens_.size());
+    uint32_t position = rows.position;
+    if (FaultActive(Fault::kWrongPosition) && rows.request->receipt.cached_tokens() > 0 &&
+        position + 1 + rows.num_rows <= table.size() * cache_.layout().block_tokens()) {
+      ++position;
+    }
+    step_.push_back({table.bases(), position, rows.first_row, rows.num_rows});
+    const auto begin = rows.sequence->tokens.begin() + rows.position;
+    step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
+  }
+  if (step_.empty()) return;
+  const Status status = runner_.Step(step_, step_tokens_);
+  if (status) return;
+  for (const Rows& rows : rows_) {
+    if (!rows.request->done()) {
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+    }
+  }
+}
+
+void Scheduler::CommitRows() {
+  heads_.clear();
+  for (const Rows& rows : rows_) {
+    Request& request = *rows.request;
+    Sequence& sequence = *rows.sequence;
+    if (request.done()) continue;
+    for (uint32_t i = 0; i < rows.num_rows && !request.done(); ++i) {
+      if (runner_.finite(rows.first_row + i)) continue;
+      const Error error{Code::kCorruption,
+                        fmt::format("model: the activations of token {} (id {}) are not finite",
+                                    rows.position + i, sequence.tokens[rows.position + i])};
+      EndRequest(request, FinishReason::kError, &error);
+    }
+    if (request.done()) continue;
+    const uint32_t committed = rows.position + rows.num_rows;
+    const bool prompt_ends = !request.prompt_done && committed == request.prompt_tokens();
+    if (rows.num_rows > 0) {
+      const auto kind = prompt_ends ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
+      TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
+    }
+    if (prompt_ends) {
+      const uint32_t last_row = rows.first_row + rows.num_rows - 1;
+      StartChoices(request, rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);
+    }
+    AddHeads(rows);
+  }
+}
+
+// `hidden`: of the prompt's last token; nullptr when a Cursor keeps it already.
+void Scheduler::StartChoices(Request& request, const float* hidden) {
+  Sequence& first = *request.sequences[0];
+  const bool has_tail = request.prompt_tokens() % cache_.layout().block_tokens() != 0;
+  if (hidden != nullptr) {
+    cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
+    first.tail_shared = has_tail && first.kv.shares();
+  }
+  request.prompt_done = true;
+  for (uint32_t choice = 1; choice < request.spec.n; ++choice) {
+    AddSequence(request, cache_.Fork(first.kv, request.prompt_tokens() + request.max_tokens));
+    request.sequences.back()->tail_shared = has_tail;
+    first.tail_shared = has_tail;
+  }
+}
+
+void Scheduler::AddHeads(const Rows& rows) {
+  Request& request = *rows.request;
+  Sequence& sequence = *rows.sequence;
+  const bool samples = sequence.num_pending() == 0 && request.max_tokens > 0;
+  const auto wanted = [&](uint32_t position) {
+    return request.spec.on_logits != nullptr && position >= sequence.next_logits &&
+           position >= request.spec.logits_from;
+  };
+  if (rows.num_rows == 0) {
+    const uint32_t last = request.prompt_tokens() - 1;
+    if (samples || wanted(last)) {
+      heads_.push_back({&request, &sequence, request.cursor_hidden.data(), last, samples});
+    }
+    return;
+  }
+  for (uint32_t i = 0; i < rows.num_rows; ++i) {
+    const uint32_t position = rows.position + i;
+    const bool sample = samples && i + 1 == rows.num_rows;
+    if (!sample && !wanted(position)) continue;
+    heads_.push_back(
+        {&request, &sequence, runner_.hidden(rows.first_row + i).data(), position, sample});
+  }
+}
+
+void Scheduler::ComputeHeads() {
+  const uint32_t vocab = runner_.config().vocab_size;
+  for (size_t begin = 0; begin < heads_.size(); begin += options_.logit_rows) {
+    const size_t num = std::min<size_t>(options_.logit_rows, heads_.size() - begin);
+    head_hidden_.clear();
+    head_logits_.clear();
+    for (size_t i = 0; i < num; ++i) {
+      head_hidden_.push_back(heads_[begin + i].hidden);
+      head_logits_.push_back(logits_.data() + i * vocab);
+    }
+    runner_.Logits(head_hidden_, head_logits_);
+    for (size_t i = 0; i < num; ++i) UseLogits(heads_[begin + i], {head_logits_[i], vocab});
+  }
+  for (const Rows& rows : rows_) {
+    if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
+    for (const auto& sequence : rows.request->sequences) {
+      if (!sequence->done) EndSequence(*rows.request, *sequence, nullptr, FinishReason::kLength);
+    }
+  }
+}
+
+void Scheduler::UseLogits(const Head& head, std::span<const float> logits) {
+  Request& request = *head.request;
+  Sequence& sequence = *head.sequence;
+  if (request.done()) return;
+  if (request.spec.on_logits && head.position >= request.spec.logits_from &&
+      head.position >= sequence.next_logits) {
+    request.spec.on_logits(sequence.choice, head.position, logits);
+    sequence.next_logits = head.position + 1;
+  }
+  if (!head.sample) return;
+  if (head.position >= request.prompt_tokens()) {
+    SampleInto(request, sequence, head, logits);
+    return;
+  }
+  for (const auto& choice : request.sequences) SampleInto(request, *choice, head, logits);
+}
+
+}  // namespace kvasir

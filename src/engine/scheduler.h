@@ -1,0 +1,140 @@
+// Scheduler: which rows the next step computes, and what becomes of them.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "cache/kv_cache.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+#include "kvasir/engine.h"
+#include "model/runner.h"
+
+namespace kvasir {
+
+struct SchedulerOptions {
+  CacheMode cache_mode = CacheMode::kPrefix;
+  uint32_t parallel = 8;
+  uint32_t step_tokens = 512;
+  uint32_t max_rows = 512;   // of the runner; at least step_tokens and parallel
+  uint32_t logit_rows = 16;  // of one call to Runner::Logits
+  Identity identity{};
+  std::vector<TokenId> end_tokens;  // ascending
+  const Tokenizer* tokenizer = nullptr;
+};
+
+// Runs requests: FIFO admission by whole footprint (the head waits, nobody overtakes), then steps
+// of one token for every generating sequence and chunks of prompts under step_tokens rows. A
+// running sequence always finds the blocks it still needs: available_blocks() >= the sum of what
+// running requests are owed. A request leaves with all its blocks given back, before its last event
+// is told. Sinks are called at the end of a step. Runner and cache must outlive it. Engine thread
+// only.
+class Scheduler {
+ public:
+  Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
+  // What the constructor allocates for logits and sampling, exactly; and what it did allocate.
+  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows);
+  uint64_t scratch_bytes() const;
+
+  // REQUIRES: the request's footprint fits the empty pool, its n is at most `parallel`.
+  void Enqueue(std::unique_ptr<Request> request);
+  void Cancel(RequestId id);
+  void CancelAll();
+  void Erase(std::string_view tenant);
+
+  bool idle() const { return waiting_.empty() && running_.empty() && ended_.empty(); }
+  // One step, then tells the sinks. Returns how many requests got their last event.
+  // With nothing to run it only tells the news (of cancelled requests).
+  uint32_t Step();
+  const EngineStats& stats() const { return stats_; }
+  // Called before the sinks of a step: what they see is in the snapshot already.
+  void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
+    on_stats_ = std::move(on_stats);
+  }
+  void CheckInvariants() const;
+
+ private:
+  struct Rows {  // of one sequence in this step; none when a Cursor answers
+    Request* request;
+    Sequence* sequence;
+    uint32_t first_row, num_rows;
+    uint32_t position;  // of the first row
+  };
+  struct Head {  // a row whose logits are wanted
+    Request* request;
+    Sequence* sequence;
+    const float* hidden;  // [hidden_size]
+    uint32_t position;
+    bool sample;  // the last row of what is known of the sequence
+  };
+
+  // scheduler_admission.cc
+  void Admit();
+  bool TryAdmit(Request& request);
+  void AddSequence(Request& request, KvSequence kv);
+  void ExplainMatch(Request& request, const MatchResult& match);
+  uint32_t owed_blocks() const;
+
+  // scheduler.cc
+  void PlanRows();
+  void ExtendRows();
+  void ComputeRows();
+  void CommitRows();
+  void StartChoices(Request& request, const float* hidden);
+  void AddHeads(const Rows& rows);
+  void ComputeHeads();
+  void UseLogits(const Head& head, std::span<const float> logits);
+
+  // scheduler_news.cc
+  void SampleInto(Request& request, Sequence& sequence, const Head& head,
+                  std::span<const float> logits);
+  void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
+  void EndRequest(Request& request, FinishReason reason, const Error* error);
+  void FinishRequest(Request& request, FinishReason reason);
+  void CollectEnded();
+  uint32_t Deliver();
+  void CountStep(uint64_t step_ns);
+  void PublishStats();
+
+  // Calls the cache and counts the time inside it.
+  template <typename F>
+  auto TimedCache(F&& call) {
+    struct Timer {
+      uint64_t& sum_ns;
+      uint64_t start_ns = MonotonicNs();
+      ~Timer() { sum_ns += MonotonicNs() - start_ns; }
+    } timer{stats_.cache_ns};
+    return call();
+  }
+
+  Runner& runner_;
+  KvCache& cache_;
+  const SchedulerOptions options_;
+  Sampler sampler_;
+  std::vector<float> logits_;  // [logit_rows][vocab]
+  std::function<void(const EngineStats&)> on_stats_;
+
+  std::deque<std::unique_ptr<Request>> waiting_;
+  std::vector<std::unique_ptr<Request>> running_;  // in order of admission
+  std::vector<std::unique_ptr<Request>> ended_;    // their last events are not told yet
+  bool retry_admission_ = true;  // blocks came back since the head was last refused
+
+  // Of the current step; kept for their capacity.
+  std::vector<Rows> rows_;
+  std::vector<Head> heads_;
+  std::vector<StepSequence> step_;
+  std::vector<TokenId> step_tokens_;
+  std::vector<const float*> head_hidden_;
+  std::vector<float*> head_logits_;
+  uint32_t decode_rows_ = 0;
+
+  EngineStats stats_;
+  double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed
+};
+
+}  // namespace kvasir

@@ -1,0 +1,107 @@
+// Admission: when a waiting request may run, and what the cache gives it.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "engine/scheduler.h"
+
+namespace kvasir {
+
+void Scheduler::Enqueue(std::unique_ptr<Request> request) {
+  request->events.resize(request->spec.n);
+  request->has_event.resize(request->spec.n);
+  request->choice_done.resize(request->spec.n);
+  for (Event& event : request->events) event.tokens.reserve(1);
+  waiting_.push_back(std::move(request));
+}
+
+uint32_t Scheduler::owed_blocks() const {
+  uint32_t owed = 0;
+  for (const auto& request : running_) owed += request->owed_blocks();
+  return owed;
+}
+
+void Scheduler::Admit() {
+  uint32_t running = 0;
+  for (const auto& request : running_) running += request->spec.n - request->num_done;
+  while (!waiting_.empty() && retry_admission_) {
+    Request& head = *waiting_.front();
+    if (running + head.spec.n > options_.parallel) return;
+    if (!TryAdmit(head)) {
+      retry_admission_ = false;
+      return;
+    }
+    running += head.spec.n;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+bool Scheduler::TryAdmit(Request& request) {
+  const GenerateRequest& spec = request.spec;
+  const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
+  MatchResult match = TimedCache([&] {
+    return cache_.Match(ns, spec.prompt,
+                        {.reuse = spec.cache_prompt, .use_cursor = spec.use_cursor});
+  });
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const auto held = static_cast<uint32_t>(CeilDiv(match.num_reused(), block_tokens));
+  const bool tail_shared = match.num_reused() % block_tokens != 0;
+  // The match has pinned what it found: those blocks are not among the available any more. Alone, a
+  // request always fits: submission checked its footprint, and the index gives up what it shares.
+  const uint32_t need = request.footprint.total(spec.n) - held + (tail_shared ? 1 : 0);
+  if (!running_.empty() && cache_.available_blocks() < owed_blocks() + need) return false;
+
+  request.admitted_ns = MonotonicNs();
+  ExplainMatch(request, match);
+  if (match.has_cursor()) {
+    const std::span<const float> hidden = cache_.CursorHidden(match);
+    request.cursor_hidden.assign(hidden.begin(), hidden.end());
+  }
+  AddSequence(request, TimedCache([&] {
+                return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens);
+              }));
+  request.sequences[0]->tail_shared = tail_shared;
+  return true;
+}
+
+void Scheduler::AddSequence(Request& request, KvSequence kv) {
+  const GenerateRequest& spec = request.spec;
+  auto sequence = std::make_unique<Sequence>();
+  sequence->choice = static_cast<uint32_t>(request.sequences.size());
+  sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
+  sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
+  sequence->kv = std::move(kv);
+  // The prompt's rows are told to choice 0.
+  if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
+  if (options_.tokenizer != nullptr) {
+    sequence->text.emplace(*options_.tokenizer, !spec.echo_special);
+    sequence->stop.emplace(spec.stop);
+  }
+  request.sequences.push_back(std::move(sequence));
+}
+
+void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
+  Receipt& receipt = request.receipt;
+  receipt.prompt_tokens = request.prompt_tokens();
+  receipt.reused_pool = match.num_pool();
+  receipt.reused_partial = match.num_partial();
+  receipt.computed = receipt.prompt_tokens - match.num_reused();
+  receipt.ignored = request.spec.ignored;
+  receipt.miss = match.miss;
+  if (receipt.miss) {
+    const auto& ends = request.spec.message_ends;
+    const auto message = std::upper_bound(ends.begin(), ends.end(), receipt.miss->at_token);
+    if (message != ends.end()) {
+      receipt.miss->message_index = static_cast<uint32_t>(message - ends.begin());
+    }
+    ++stats_.misses[static_cast<size_t>(receipt.miss->reason)];
+  }
+  stats_.prompt_tokens += receipt.prompt_tokens;
+  stats_.computed_tokens += receipt.computed;
+  stats_.reused_pool += receipt.reused_pool;
+  stats_.reused_partial += receipt.reused_partial;
+  stats_.cursor_hits += match.has_cursor() ? 1 : 0;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,226 @@
+// News: sampled tokens, the end of choices and requests, what sinks and statistics are told.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "engine/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+constexpr double kMs = 1e-6;  // of a nanosecond
+
+}  // namespace
+
+void Scheduler::SampleInto(Request& request, Sequence& sequence, const Head& head,
+                           std::span<const float> logits) {
+  if (request.done()) return;
+  const GenerateRequest& spec = request.spec;
+  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
+  const std::optional<TokenId> id =
+      sampler_.Sample(logits, spec.sampling, sequence.tokens, request.prompt_tokens(), u);
+  if (!id) {
+    const Error error{Code::kCorruption, "model: a logit is not finite"};
+    EndRequest(request, FinishReason::kError, &error);
+    return;
+  }
+  Event& event = EventOf(request, sequence.choice);
+  GeneratedToken& token = event.tokens.emplace_back();
+  token.id = *id;
+  if (spec.logprobs) sampler_.Logprobs(logits, *spec.logprobs, &token);
+  request.last_token_ns = MonotonicNs();
+  if (request.first_token_ns == 0) request.first_token_ns = request.last_token_ns;
+  ++stats_.generated_tokens;
+  const bool ends =
+      (!spec.ignore_eos &&
+       std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), *id)) ||
+      std::find(spec.stop_ids.begin(), spec.stop_ids.end(), *id) != spec.stop_ids.end();
+  const FinishReason reason = AppendToken(request, sequence, ends, event);
+  if (reason != FinishReason::kNone) {
+    EndSequence(request, sequence, head.hidden, reason);
+  } else if (options_.cache_mode == CacheMode::kNone) {
+    cache_.Truncate(sequence.kv, 0);  // the next step computes everything again
+  }
+}
+
+// `hidden`: of the last committed token, for its Cursor.
+void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
+                            FinishReason reason) {
+  // At the prompt's end its tail and Cursor are kept already.
+  if (sequence.kv.num_committed() > request.prompt_tokens()) {
+    TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
+    cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
+  }
+  sequence.kv = KvSequence();
+  sequence.tail_shared = false;
+  sequence.done = true;
+  retry_admission_ = true;
+  FinishChoice(request, sequence.choice, reason);
+  if (request.done()) FinishRequest(request, reason);
+}
+
+void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
+  for (const auto& sequence : request.sequences) {
+    sequence->kv = KvSequence();
+    sequence->tail_shared = false;
+    sequence->done = true;
+  }
+  retry_admission_ = true;
+  for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
+    if (request.choice_done[choice]) continue;
+    FinishChoice(request, choice, reason);
+    if (error != nullptr) request.events[choice].error = *error;
+  }
+  FinishRequest(request, reason);
+}
+
+void Scheduler::FinishRequest(Request& request, FinishReason reason) {
+  const uint64_t now = MonotonicNs();
+  const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
+  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  Receipt& receipt = request.receipt;
+  if (request.admitted_ns == 0) {  // never ran
+    receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
+    receipt.ignored = request.spec.ignored;
+  }
+  const uint64_t queue_ns = admitted - request.submitted_ns;
+  const uint64_t ttft_ns = first - request.submitted_ns;
+  receipt.queue_ms = static_cast<double>(queue_ns) * kMs;
+  receipt.ttft_ms = static_cast<double>(ttft_ns) * kMs;
+  if (request.longest_answer > 1) {
+    receipt.tpot_ms =
+        static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
+  }
+  if (prefill_rows_ > 0) {
+    receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
+  }
+  if (reason == FinishReason::kCancelled) {
+    ++stats_.requests_cancelled;
+  } else if (reason == FinishReason::kError) {
+    ++stats_.requests_failed;
+  } else {
+    ++stats_.requests_finished;
+    stats_.ttft_ns_sum += ttft_ns;
+    stats_.queue_ns_sum += queue_ns;
+  }
+}
+
+void Scheduler::Cancel(RequestId id) {
+  const auto is = [&](const auto& request) { return request->id == id; };
+  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(), is);
+  if (waiting != waiting_.end()) {
+    EndRequest(**waiting, FinishReason::kCancelled, nullptr);
+    ended_.push_back(std::move(*waiting));
+    waiting_.erase(waiting);
+    return;
+  }
+  const auto running = std::find_if(running_.begin(), running_.end(), is);
+  if (running != running_.end() && !(*running)->done()) {
+    EndRequest(**running, FinishReason::kCancelled, nullptr);
+  }
+}
+
+void Scheduler::CancelAll() {
+  while (!waiting_.empty()) Cancel(waiting_.front()->id);
+  for (const auto& request : running_) {
+    if (!request->done()) EndRequest(*request, FinishReason::kCancelled, nullptr);
+  }
+}
+
+void Scheduler::Erase(std::string_view tenant) {
+  cache_.Erase(cache_.OpenNamespace(tenant, options_.identity));
+  retry_admission_ = true;
+}
+
+void Scheduler::CollectEnded() {
+  for (auto& request : running_) {
+    if (request->done()) ended_.push_back(std::move(request));
+  }
+  std::erase(running_, nullptr);
+}
+
+uint32_t Scheduler::Deliver() {
+  const auto tell = [](Request& request) {
+    if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
+        request.has_event.end()) {
+      return;
+    }
+    uint32_t last = request.spec.n - 1;
+    while (!request.has_event[last]) --last;
+    for (uint32_t choice = 0; choice <= last; ++choice) {
+      if (!request.has_event[choice]) continue;
+      Event& event = request.events[choice];
+      if (choice == last && request.done()) {
+        event.last = true;
+        event.receipt = request.receipt;
+        event.completion_tokens = request.completion_tokens;
+      }
+      request.sink(event);
+      request.has_event[choice] = false;
+    }
+  };
+  for (const auto& request : running_) tell(*request);
+  for (const auto& request : ended_) tell(*request);
+  const auto num_ended = static_cast<uint32_t>(ended_.size());
+  ended_.clear();
+  return num_ended;
+}
+
+void Scheduler::CountStep(uint64_t step_ns) {
+  const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
+  const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
+  ++stats_.steps;
+  stats_.step_ns += step_ns;
+  stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
+  stats_.decode_rows += decode_rows_;
+  stats_.prefill_rows += prefill_rows;
+  if (prefill_rows == 0) return;
+  // A row's share of its step. Halved now and then: the last 64K rows tell the speed of today.
+  prefill_ns_ += static_cast<double>(step_ns) * prefill_rows / num_rows;
+  prefill_rows_ += prefill_rows;
+  if (prefill_rows_ > 65536) {
+    prefill_ns_ /= 2;
+    prefill_rows_ /= 2;
+  }
+}
+
+void Scheduler::PublishStats() {
+  stats_.running = 0;
+  for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
+  stats_.queued = waiting_.size();
+  const CacheUsage usage = cache_.usage();
+  stats_.free_blocks = usage.free_blocks;
+  stats_.idle_blocks = usage.idle_blocks;
+  stats_.pinned_blocks = usage.pinned_blocks;
+  stats_.cached_tokens = usage.cached_tokens;
+  stats_.live_tokens = usage.live_tokens;
+  stats_.cursors = usage.num_cursors;
+  stats_.waste = usage.waste();
+  if (usage.free_blocks * 10 <= usage.num_blocks) {
+    stats_.worst_waste = std::max(stats_.worst_waste, stats_.waste);
+  }
+  const CacheCounters& counters = cache_.counters();
+  stats_.committed_blocks = counters.committed_blocks;
+  stats_.evicted_blocks = counters.evicted_blocks;
+  stats_.copied_blocks = counters.copied_blocks;
+  stats_.deduplicated_blocks = counters.deduplicated_blocks;
+  if (on_stats_) on_stats_(stats_);
+}
+
+void Scheduler::CheckInvariants() const {
+  cache_.CheckInvariants();
+  uint32_t choices = 0;
+  for (const auto& request : running_) {
+    KV_CHECK(!request->sequences.empty());
+    choices += request->spec.n - request->num_done;
+    for (const auto& sequence : request->sequences) {
+      KV_CHECK(sequence->kv.num_committed() <= sequence->tokens.size());
+      KV_CHECK(!sequence->done || sequence->kv.table().size() == 0);
+    }
+  }
+  KV_CHECK(choices <= options_.parallel);
+  if (running_.empty()) KV_CHECK(cache_.usage().pinned_blocks == 0);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,67 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvasir {
+
+uint32_t Request::owed_blocks() const {
+  const auto still = [](const Sequence& sequence, uint32_t blocks) {
+    const auto held = static_cast<uint32_t>(sequence.kv.table().size());
+    return (blocks > held ? blocks - held : 0) + (sequence.tail_shared ? 1 : 0);
+  };
+  if (!prompt_done) return still(*sequences[0], footprint.total(spec.n));
+  uint32_t owed = 0;
+  for (const auto& sequence : sequences) {
+    if (!sequence->done) owed += still(*sequence, footprint.choice_blocks);
+  }
+  return owed;
+}
+
+Event& EventOf(Request& request, uint32_t choice) {
+  Event& event = request.events[choice];
+  if (!request.has_event[choice]) {
+    request.has_event[choice] = true;
+    event.choice = choice;
+    event.tokens.clear();
+    event.text.clear();
+  }
+  return event;
+}
+
+FinishReason AppendToken(Request& request, Sequence& sequence, bool ends, Event& event) {
+  GeneratedToken& token = event.tokens.back();
+  sequence.tokens.push_back(token.id);
+  ++request.completion_tokens;
+  const auto answer = static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
+  request.longest_answer = std::max(request.longest_answer, answer);
+  if (ends) return FinishReason::kStop;
+  if (sequence.text) {
+    token.text = sequence.text->Append(token.id);
+    if (const auto match = sequence.stop->Append(token.text, &event.text)) {
+      event.stop_match = std::string(*match);
+      return FinishReason::kStop;
+    }
+  }
+  return answer == request.max_tokens ? FinishReason::kLength : FinishReason::kNone;
+}
+
+void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {
+  KV_CHECK(!request.choice_done[choice]);
+  Event& event = EventOf(request, choice);
+  if (choice < request.sequences.size() && request.sequences[choice]->text) {
+    Sequence& sequence = *request.sequences[choice];
+    const std::string rest = sequence.text->Finish();
+    if (!event.tokens.empty()) event.tokens.back().text += rest;
+    if (const auto match = sequence.stop->Append(rest, &event.text)) {
+      event.stop_match = std::string(*match);
+    }
+    sequence.stop->Finish(&event.text);
+  }
+  event.finish_reason = reason;
+  request.choice_done[choice] = true;
+  ++request.num_done;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,83 @@
+// Sequence: one choice of a request while it runs. Request: what was asked, its sequences, its
+// news.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/stop_matcher.h"
+#include "kvasir/engine.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// Tokens, BlockTable and text state of one generation. Of `tokens`, the first kv.num_committed()
+// are computed; the rest waits for the next steps. States: computing its prompt (tokens.size() ==
+// the prompt's), generating, done (kv is empty). Engine thread only.
+struct Sequence {
+  uint32_t choice = 0;
+  std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
+  KvSequence kv;
+  // The last block is partly filled and not this sequence's own: extending it takes another block.
+  bool tail_shared = false;
+  bool done = false;
+  uint32_t next_logits = 0;  // lowest position that on_logits was not told
+  std::optional<TextStream> text;
+  std::optional<StopMatcher> stop;
+
+  uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
+};
+
+// The most blocks that a request pins at once: whole blocks of the prompt once, the rest per
+// choice.
+struct Footprint {
+  uint32_t shared_blocks = 0;
+  uint32_t choice_blocks = 0;  // of one choice, the shared ones included
+  uint32_t total(uint32_t n) const { return shared_blocks + n * (choice_blocks - shared_blocks); }
+};
+
+// States: waiting (no sequence), running, done (every choice has its finish_reason; no block is
+// held). Submission fills what is const afterwards; all else is the engine thread's.
+struct Request {
+  RequestId id{};
+  GenerateRequest spec;
+  EventSink sink;
+  uint64_t seed = 0;
+  uint32_t max_tokens = 0;  // clipped
+  Footprint footprint;
+  uint64_t submitted_ns = 0;
+
+  std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
+  std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
+  bool prompt_done = false;
+  uint64_t admitted_ns = 0, first_token_ns = 0, last_token_ns = 0;
+  uint32_t longest_answer = 0;     // tokens
+  uint32_t completion_tokens = 0;  // of all choices
+  Receipt receipt;
+
+  std::vector<Event> events;      // [n]: what the sinks are told after this step
+  std::vector<bool> has_event;    // [n]
+  std::vector<bool> choice_done;  // [n]
+  uint32_t num_done = 0;
+
+  uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
+  bool done() const { return num_done == spec.n; }
+  // Blocks that this running request may still take: what admission leaves for it.
+  uint32_t owed_blocks() const;
+};
+
+// The event of a choice in this step; empty if the choice had no news yet.
+Event& EventOf(Request& request, uint32_t choice);
+
+// Adds event.tokens.back(), just sampled, to the sequence and its text. `ends`: the token is one
+// that ends the answer. Returns why the choice is done, kNone when it goes on.
+FinishReason AppendToken(Request& request, Sequence& sequence, bool ends, Event& event);
+
+// The choice ends: text that waited becomes certain, unless a stop string cut it.
+void FinishChoice(Request& request, uint32_t choice, FinishReason reason);
+
+}  // namespace kvasir
