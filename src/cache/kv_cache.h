@@ -117,12 +117,12 @@ class MatchResult {
   std::optional<Miss> miss;
 
   uint32_t num_reused() const { return num_pool_ + num_partial_; }
-  uint32_t num_pool() const { return num_pool_; }        // of blocks used whole
+  uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
   uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
   bool has_cursor() const { return has_cursor_; }        // then num_reused() == prompt size
-  uint32_t newly_pinned() const {
-    return newly_pinned_;
-  }  // blocks that were idle before (admission)
+  // For admission: the blocks that this match takes from what is available. Those that were idle
+  // before, and the last one if it is used in part, since whoever goes on from it needs a copy.
+  uint32_t newly_pinned() const { return newly_pinned_; }
 
  private:
   friend class KvCache;
@@ -149,8 +149,8 @@ struct MatchOptions {
 // sequence stays within its reserve_tokens.
 //
 // Invariants: a block is retained in the pool exactly while a node of the index holds it; whoever
-// pins a block pins all blocks before it, so that every idle block can be evicted, leaves first; a
-// block that the index holds, or that two sequences share, is never written.
+// pins a block pins all blocks before it, so that every idle block can be evicted, leaves first; KV
+// of a token that the index holds, or that two sequences share, is never written again.
 class KvCache final : private BlockPool::Observer {
  public:
   ~KvCache() override;

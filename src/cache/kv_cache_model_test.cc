@@ -215,7 +215,7 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
   uint64_t verified = 0;
   for (int step = 0; step < 1500 && !HasFailure(); ++step) {
     Step();
-    cache().CheckInvariants();
+    if (!roomy() || step % 16 == 0) cache().CheckInvariants();  // O(blocks)
     for (const Running& running : running_) {
       driver_.Verify(running.kv, spaces_[running.space].salt);
       verified += running.kv.num_committed();
@@ -228,8 +228,8 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
 
 std::vector<Params> AllParams() {
   std::vector<Params> all;
-  for (uint32_t seed = 1; seed <= 30; ++seed) all.push_back({seed, 6 + 2 * (seed % 5)});
-  for (uint32_t seed = 101; seed <= 108; ++seed) all.push_back({seed, 4000});
+  for (uint32_t seed = 1; seed <= 20; ++seed) all.push_back({seed, 6 + 2 * (seed % 5)});
+  for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), [](const auto& info) {

@@ -258,6 +258,42 @@ TEST_F(KvCacheTest, ASequenceNeedsNoBlockBeyondItsOwn) {
   EXPECT_EQ(cache().usage().cached_tokens, 48u);
 }
 
+TEST_F(KvCacheTest, ForksOfAPublishedTailNeedOneBlockEach) {
+  Make(4);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence left = Run(TokensFrom(1, 40));  // two whole blocks and a tail
+  KvSequence right = cache().Fork(left, 48);
+  ASSERT_TRUE(driver_->Append(left, 7, TokensFrom(2, 8)));   // takes the last block
+  ASSERT_TRUE(driver_->Append(right, 7, TokensFrom(3, 8)));  // takes over the tail
+  EXPECT_EQ(cache().available_blocks(), 0u);
+  driver_->Verify(left, 7);
+  driver_->Verify(right, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, AMatchSaysWhatItTakesFromWhatIsAvailable) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  const MatchResult first = cache().Match(ns_, Join(prompt, {1, 2}), {});
+  EXPECT_EQ(first.newly_pinned(), 3u);
+  // The whole blocks are pinned already; of the tail it will need a copy.
+  EXPECT_EQ(cache().Match(ns_, Join(prompt, {1, 2}), {}).newly_pinned(), 1u);
+  EXPECT_EQ(cache().Match(ns_, Join(First(prompt, 32), {1, 2}), {}).newly_pinned(), 0u);
+}
+
+TEST_F(KvCacheTest, AMatchThatIsHeldOverAnEraseKeepsItsBytesAndPublishesNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  MatchResult match = cache().Match(ns_, prompt, {});
+  cache().Erase(ns_);
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  KvSequence sequence = cache().Fetch(std::move(match), 64);
+  driver_->Verify(sequence, 7);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 20), kEnd));
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  cache().CheckInvariants();
+}
+
 TEST_F(KvCacheTest, ARewoundSequenceNeverRewritesWhatItPublished) {
   const Tokens prompt = TokensFrom(1, 40);
   KvSequence sequence = Run(prompt);
