@@ -22,7 +22,9 @@ constexpr size_t kShortWord = 32;          // a linear scan beats a heap up to h
 
 Result<Bpe> Bpe::Parse(const nlohmann::json& model) {
   if (!model.is_object()) return Fail(Code::kCorruption, "tokenizer.json: model is no object");
-  KV_ASSIGN(const std::string type, StringField(model, "type", "BPE"));
+  // Files without a type are old: BPE has merges, Unigram a list for a vocabulary.
+  const bool has_merges = model.contains("merges");
+  KV_ASSIGN(const std::string type, StringField(model, "type", has_merges ? "BPE" : "Unigram"));
   if (type != "BPE") {
     return Fail(
         Code::kUnsupported,

@@ -1,0 +1,111 @@
+// Tokenizer over standard input, for tests that compare it with other implementations. One JSON
+// object a line: {"tokenizer": folder or file, "text": ..., "add_special", "parse_special",
+// "ids": to decode instead of the text's own}. Answers {"ids", "decoded", "decoded_all",
+// "streamed", "streamed_all"} or {"error"}, a line each. With `speed TOKENIZER FILE` it prints the
+// megabytes of FILE that Encode takes a second.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "text/tokenizer.h"
+
+namespace {
+
+using kvasir::TokenId;
+using kvasir::Tokenizer;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+const Tokenizer* Load(const std::string& path, std::string* error) {
+  static std::map<std::string, std::unique_ptr<Tokenizer>> loaded;
+  auto& slot = loaded[path];
+  if (slot == nullptr) {
+    const bool is_file = path.ends_with(".json");
+    auto result = Tokenizer::Parse(ReadFile(is_file ? path : path + "/tokenizer.json"),
+                                   is_file ? "" : ReadFile(path + "/tokenizer_config.json"));
+    if (!result) {
+      *error = result.error().message;
+      return nullptr;
+    }
+    slot = std::move(*result);
+  }
+  return slot.get();
+}
+
+std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                     bool skip_special) {
+  kvasir::TextStream stream(tokenizer, skip_special);
+  std::string all;
+  for (TokenId id : ids) {
+    const std::string piece = stream.Append(id);
+    // A half character would not survive as a JSON string of its own.
+    if (nlohmann::json(piece).dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore) !=
+        nlohmann::json(piece).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) {
+      return "half a character";
+    }
+    all += piece;
+  }
+  return all + stream.Finish();
+}
+
+nlohmann::json Answer(const std::string& line) {
+  const auto request = nlohmann::json::parse(line, nullptr, false);
+  if (!request.is_object()) return {{"error", "no JSON object"}};
+  std::string error;
+  const Tokenizer* tokenizer = Load(request.value("tokenizer", ""), &error);
+  if (tokenizer == nullptr) return {{"error", error}};
+  std::vector<TokenId> ids = request.value("ids", std::vector<TokenId>());
+  if (!request.contains("ids")) {
+    kvasir::EncodeOptions options;
+    options.add_special = request.value("add_special", true);
+    options.parse_special = request.value("parse_special", true);
+    auto encoded = tokenizer->Encode(request.value("text", ""), options);
+    if (!encoded) return {{"error", encoded.error().message}};
+    ids = std::move(*encoded);
+  }
+  return {{"ids", ids},
+          {"decoded", tokenizer->Decode(ids, true)},
+          {"decoded_all", tokenizer->Decode(ids, false)},
+          {"streamed", Streamed(*tokenizer, ids, true)},
+          {"streamed_all", Streamed(*tokenizer, ids, false)}};
+}
+
+int Speed(const std::string& tokenizer_path, const std::string& text_path) {
+  std::string error;
+  const Tokenizer* tokenizer = Load(tokenizer_path, &error);
+  const std::string text = ReadFile(text_path);
+  if (tokenizer == nullptr || text.empty()) {
+    std::fprintf(stderr, "text_tool: %s\n", tokenizer == nullptr ? error.c_str() : "no text");
+    return 2;
+  }
+  double best = 1e9;
+  size_t num_ids = 0;
+  for (int run = 0; run < 5; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    num_ids = tokenizer->Encode(text)->size();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, seconds.count());
+  }
+  std::printf("bytes %zu ids %zu seconds %.4f MB/s %.1f\n", text.size(), num_ids, best,
+              static_cast<double>(text.size()) / best / 1e6);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "speed") return Speed(argv[2], argv[3]);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << Answer(line).dump(-1, ' ', true) << "\n";
+  }
+  return 0;
+}
