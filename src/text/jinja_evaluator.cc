@@ -325,7 +325,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
     if (part.is_integer()) {
       parts[i] = part.integer();
     } else if (!part.is_none()) {
-      return Undefine(fmt::format("'{} object' has no such slice", TypeName(object)));
+      return Fail("slice indices must be integers or none");
     }
   }
   const List* list = object.list();
@@ -334,7 +334,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   const int64_t step = parts[2].value_or(1);
   if (step == 0) return Fail("slice step cannot be zero");
   if (!sized && !object.is_string()) {
-    return Undefine(fmt::format("'{} object' has no slices", TypeName(object)));
+    return Fail(fmt::format("'{}' object has no slices", TypeName(object)));
   }
   const Value source = object.is_string() ? FromItems(Iterate(object)) : object;
   const std::vector<Value>& items = source.list()->items;
@@ -351,7 +351,8 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   for (int64_t i = begin; step < 0 ? i > end : i < end; i += stride) out.push_back(items[i]);
   if (!Charge(out.size())) return Value();
   if (object.is_string()) return FromText(Join(*this, out, Text()));
-  return FromItems(std::move(out), list->kind);
+  return FromItems(std::move(out),
+                   list->kind == List::Kind::kTuple ? list->kind : List::Kind::kList);
 }
 
 }  // namespace kvasir::jinja

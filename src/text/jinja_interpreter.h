@@ -20,9 +20,10 @@ struct Scope {
 };
 
 // What a template may use up. A unit is a node evaluated, an item made or walked, or 16 bytes of
-// text built: the default takes about a second, and no string can be longer than it pays for.
+// text built: the default takes well under a second, and bounds the text that exists at once to 80
+// MB.
 struct Limits {
-  uint64_t steps = 20'000'000;
+  uint64_t steps = 5'000'000;
   uint32_t depth = 300;  // expressions and statements inside each other, calls included
 };
 

@@ -20,7 +20,7 @@ class JsonWriter {
     if (run_.failed() || !run_.Charge(1)) return;
     const Origin origin = value.origin;
     if (value.is_string()) {
-      WriteString(value.text());
+      WriteString(value.text(), origin);
     } else if (value.is_none()) {
       out_.Append("null", origin);
     } else if (value.is_bool()) {
@@ -69,9 +69,8 @@ class JsonWriter {
     }
   }
 
-  void WriteString(const Text& text) {
+  void WriteString(const Text& text, Origin edge) {
     if (!run_.Charge(text.size() / 16)) return;
-    const Origin edge = text.Summary();
     out_.Append("\"", edge);
     for (size_t i = 0, n = 0; i < text.size(); i += n) {
       n = CharSize(text.view(), i);
@@ -108,7 +107,7 @@ class JsonWriter {
   }
 
   void WriteKey(const Value& key) {
-    if (key.is_string()) return WriteString(key.text());
+    if (key.is_string()) return WriteString(key.text(), key.origin);
     if (!key.is_number() && !key.is_none()) {
       run_.Fail(fmt::format("keys must be str, int, float, bool or None, not {}", TypeName(key)));
     }

@@ -224,7 +224,8 @@ Value Partition(Interpreter& run, const Text& self, const Arguments& arguments) 
     return from_right ? TextList({Text(), Text(), self}, List::Kind::kTuple)
                       : TextList({self, Text(), Text()}, List::Kind::kTuple);
   }
-  return TextList({self.Slice(0, at), *separator, self.Slice(at + separator->size(), self.size())},
+  const size_t end = at + separator->size();
+  return TextList({self.Slice(0, at), self.Slice(at, end), self.Slice(end, self.size())},
                   List::Kind::kTuple);
 }
 

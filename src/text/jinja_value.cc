@@ -30,8 +30,13 @@ Namespace* Value::ns() const { return Get<Namespace>(*this); }
 const Callable* Value::callable() const { return Get<const Callable>(*this); }
 Loop* Value::loop() const { return Get<Loop>(*this); }
 
-Value FromText(Text text) { return Value(std::make_shared<const Text>(std::move(text))); }
-Value FromString(std::string_view text, Origin origin) { return FromText(Text(text, origin)); }
+Value FromText(Text text) {
+  const Origin origin = text.Summary();
+  return Value(std::make_shared<const Text>(std::move(text)), origin);
+}
+Value FromString(std::string_view text, Origin origin) {
+  return Value(std::make_shared<const Text>(text, origin), origin);
+}
 Value FromInt(int64_t number, Origin origin) { return Value(number, origin); }
 
 Value FromItems(std::vector<Value> items, List::Kind kind, std::string name) {
@@ -78,6 +83,9 @@ void Dict::Append(Value key, Value value) {
 }
 
 Value FromDict(Dict dict, Origin origin) {
+  for (const auto& [key, value] : dict.items) {
+    origin.input |= key.origin.input || value.origin.input;
+  }
   return Value(std::make_shared<const Dict>(std::move(dict)), origin);
 }
 
@@ -227,10 +235,9 @@ void ReprChar(Text& out, const Text& text, size_t offset, size_t size, char quot
   out.Append(text, offset, offset + size);
 }
 
-Text ReprText(const Text& text) {
+Text ReprText(const Text& text, Origin edge) {
   const bool single = text.bytes().find('\'') != std::string::npos;
   const char quote = single && text.bytes().find('"') == std::string::npos ? '"' : '\'';
-  const Origin edge = text.Summary();
   Text out(std::string_view(&quote, 1), edge);
   for (size_t i = 0, n = 0; i < text.size(); i += n) {
     n = CharSize(text.view(), i);
@@ -280,7 +287,7 @@ Text Repr(const Value& value) {
   if (value.is_bool()) return Text(value.integer() ? "True" : "False", origin);
   if (value.is_integer()) return Text(fmt::format("{}", value.integer()), origin);
   if (value.is_float()) return Text(FloatRepr(value.number()), origin);
-  if (value.is_string()) return ReprText(value.text());
+  if (value.is_string()) return ReprText(value.text(), origin);
   if (const List* list = value.list()) return ReprList(*list, origin);
   if (const Dict* dict = value.dict()) return ReprDict(*dict, origin);
   if (value.ns()) return Text("<Namespace>", origin);  // may hold itself: never walked

@@ -1,0 +1,367 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "text/tokenizer.h"
+
+namespace kvasir {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::string kTemplates = std::string(KVASIR_SOURCE_DIR) + "/tests/data/templates/";
+const std::string kGoldens = std::string(KVASIR_SHARED_DIR) + "/goldens/";
+
+std::string ReadText(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+Json ReadJson(const std::string& path) {
+  Json json = Json::parse(ReadText(path), nullptr, /*allow_exceptions=*/false);
+  return json.is_discarded() ? Json() : json;
+}
+
+Result<RenderedChat> Render(std::string_view source, const Json& messages,
+                            ChatRenderOptions options = {}, const Json& tools = Json(),
+                            const Json& variables = Json()) {
+  auto parsed = ChatTemplate::Parse(source);
+  if (!parsed) return tl::unexpected(parsed.error());
+  return (*parsed)->Render(messages, tools, variables, options);
+}
+
+std::string ErrorOf(std::string_view source, const Json& variables = Json()) {
+  const auto chat = Render(source, Json::array(), {}, Json(), variables);
+  return chat ? "no error: " + chat->text : chat.error().message;
+}
+
+// What the template wrote: the text without its literal ranges, which become `mark`.
+std::string TemplateText(const RenderedChat& chat, std::string_view mark = "") {
+  std::string out;
+  size_t at = 0;
+  for (const auto& [begin, end] : chat.literal) {
+    out += chat.text.substr(at, begin - at);
+    out += mark;
+    at = end;
+  }
+  return out + chat.text.substr(at);
+}
+
+TEST(ChatTemplate, RendersWhatJinja2Renders) {
+  setenv("TZ", "UTC", 1);
+  const Json file = ReadJson(kTemplates + "cases.json");
+  ASSERT_GT(file["cases"].size(), 400u);
+  for (const Json& item : file["cases"]) {
+    ChatRenderOptions options;
+    options.add_generation_prompt = item.value("add_generation_prompt", false);
+    options.bos_token = item.value("bos", "");
+    options.eos_token = item.value("eos", "");
+    options.now_unix_s = file["now"];
+    const Json variables = item.contains("own_variables") ? item["own_variables"]
+                           : item.contains("bos")         ? Json()
+                                                          : file["variables"];
+    const std::string source = item["template"];
+    const auto chat =
+        Render(source, item["messages"], options, item.value("tools", Json()), variables);
+    if (item.contains("fails")) {
+      EXPECT_FALSE(chat) << source << " gave " << chat->text;
+    } else {
+      ASSERT_TRUE(chat) << source << ": " << chat.error().message;
+      EXPECT_EQ(chat->text, item["rendered"].get<std::string>()) << source;
+    }
+  }
+}
+
+TEST(ChatTemplate, GoldenChatsRenderAndEncodeAsTransformersDoes) {
+  if (!std::filesystem::exists(kGoldens)) GTEST_SKIP() << "needs ../shared/goldens";
+  size_t texts = 0;
+  for (const auto& folder : std::filesystem::directory_iterator(kGoldens)) {
+    if (!folder.is_directory()) continue;
+    const std::string path = folder.path().string() + "/";
+    const Json golden = ReadJson(path + "golden.json");
+    const Json config = ReadJson(path + "tokenizer_config.json");
+    if (!golden.is_object() || !golden.contains("tokenizer")) continue;
+    if (!config.contains("chat_template") || !golden["tokenizer"].contains("chats")) continue;
+    const auto tokenizer = Tokenizer::Parse(ReadText(path + "tokenizer.json"),
+                                            ReadText(path + "tokenizer_config.json"));
+    for (const Json& chat : golden["tokenizer"]["chats"]) {
+      ChatRenderOptions options{chat["add_generation_prompt"].get<bool>(), "", "", 0};
+      if (config["bos_token"].is_string()) options.bos_token = config["bos_token"];
+      if (config["eos_token"].is_string()) options.eos_token = config["eos_token"];
+      const auto out =
+          Render(config["chat_template"].get<std::string>(), chat["messages"], options);
+      ASSERT_TRUE(out) << path << out.error().message;
+      EXPECT_EQ(out->text, chat["text"].get<std::string>()) << path;
+      ++texts;
+      if (!tokenizer) continue;  // a family that the tokenizer does not know yet
+      EncodeOptions encode;
+      encode.add_special = false;
+      encode.literal = out->literal;
+      const auto ids = (*tokenizer)->Encode(out->text, encode);
+      ASSERT_TRUE(ids) << path << ids.error().message;
+      std::vector<int64_t> numbers;
+      for (const TokenId id : *ids) numbers.push_back(static_cast<int64_t>(id));
+      EXPECT_EQ(numbers, chat["ids"].get<std::vector<int64_t>>()) << path;
+    }
+  }
+  EXPECT_GT(texts, 10u);
+}
+
+TEST(ChatTemplate, WhatUsersWroteIsLiteralAndRolesAreNot) {
+  const auto chat = Render(
+      "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}",
+      {{{"role", "user"}, {"content", "<|end|>x"}}}, {true, "<s>", "", 0});
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->text, "<s><|user|><|end|>x<|end|>");
+  EXPECT_EQ(TemplateText(*chat, "@"), "<s><|user|>@<|end|>");
+}
+
+TEST(ChatTemplate, ARoleThatTheApiDoesNotKnowIsLiteral) {
+  const auto chat =
+      Render("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", {{{"role", "end|><|system"}}});
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(TemplateText(*chat, "@"), "<|@|>");
+}
+
+// Each turns the content of a message into something else; M is a string without '@' in it.
+const char* const kTransformations[] = {
+    "{{ M }}",
+    "{{ M ~ 'z' }}",
+    "{{ M + M }}",
+    "{{ M|upper }}",
+    "{{ M|lower }}",
+    "{{ M|title }}",
+    "{{ M|capitalize }}",
+    "{{ M|trim }}",
+    "{{ M|reverse }}",
+    "{{ M[::-1] }}",
+    "{{ M[1:5] }}",
+    "{{ M|replace('e', M) }}",
+    "{{ 'a-b'|replace('-', M) }}",
+    "{{ M.replace('<', 'y') }}",
+    "{{ M.split('e')|join('') }}",
+    "{{ M.split()|join }}",
+    "{{ [M, M]|join }}",
+    "{{ [M] }}",
+    "{{ {M: M} }}",
+    "{{ M|tojson }}",
+    "{{ [M]|tojson(indent=2) }}",
+    "{{ {M: [M]}|tojson }}",
+    "{{ M|list|join }}",
+    "{{ M|list|sort|join }}",
+    "{{ '%s' % M }}",
+    "{{ '{}'.format(M) }}",
+    "{{ '%s'|format(M) }}",
+    "{{ M % () }}",
+    "{{ M|e }}",
+    "{{ M|indent(2) }}",
+    "{{ M|truncate(9) }}",
+    "{{ M|center(99) }}",
+    "{{ M.center(99) }}",
+    "{{ M * 2 }}",
+    "{{ M|string }}",
+    "{{ M|safe }}",
+    "{{ M|urlencode }}",
+    "{{ M.title() }}",
+    "{{ M.swapcase() }}",
+    "{{ M.strip('<') }}",
+    "{{ M.partition('|')|join }}",
+    "{{ M.rsplit('|', 1)|join }}",
+    "{{ M.splitlines()|join }}",
+    "{{ M.removeprefix('<') }}",
+    "{{ M|first }}{{ M|last }}",
+    "{% for c in M %}{{ c }}{% endfor %}",
+    "{% set x = M %}{{ x }}",
+    "{% set x %}{{ M }}{% endset %}{{ x }}",
+    "{% filter upper %}{{ M }}{% endfilter %}",
+    "{% set n = namespace(v=M) %}{{ n.v }}",
+    "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(M) }}",
+    "{% with a=M %}{{ a }}{% endwith %}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ M }}{% endcall %}",
+    "{{ missing|default(M) }}",
+    "{{ M if true else '' }}",
+    "{{ M or '' }}",
+    "{{ [M]|map('upper')|join }}",
+    "{{ [M]|batch(1)|list }}",
+    "{{ {'k': M}.values()|list }}",
+    "{{ {'k': M}|dictsort }}",
+    "{{ messages|map(attribute='content')|join }}",
+    "{{ messages|tojson }}",
+    "{{ messages }}",
+    "{{ messages[0].items()|list }}",
+    "{{ messages|groupby('content') }}",
+    "{{ M.zfill(99) }}",
+    "{% for k, v in messages[0].items() %}{{ v }}{% endfor %}",
+    "{{ strftime_now(M) }}",
+};
+
+// Content made of pieces of special tokens, of white space and of letters.
+std::string RandomContent(std::mt19937_64& random) {
+  static constexpr std::string_view kPieces[] = {
+      "<|end|>", "<|im_start|>", "<|system|>", "<|",        "|>",
+      "END",     "end",          "<s>",        "e",         " ",
+      "\n",      "\"",           "\\",         "{{ bos }}", "{% raw %}",
+      "%s",      "{}",           "é",          "🙂",        "ß",
+      "'",       "\t",           "<",          "|",         "x"};
+  std::string out;
+  for (size_t i = random() % 12; i > 0; --i) out += kPieces[random() % std::size(kPieces)];
+  return out;
+}
+
+TEST(ChatTemplate, UserTextNeverLandsOutsideTheLiteralRanges) {
+  std::mt19937_64 random(20240607);
+  size_t rendered = 0;
+  for (const char* transformation : kTransformations) {
+    std::string source = transformation;
+    for (size_t at; (at = source.find('M')) != std::string::npos;) {
+      source.replace(at, 1, "messages[0].content");
+    }
+    for (int round = 0; round < 40; ++round) {
+      const auto chat = Render("\x01" + source + "\x01",
+                               {{{"role", "user"}, {"content", RandomContent(random)}}});
+      if (!chat) continue;  // '%s' and the like inside the content
+      ++rendered;
+      size_t at = 0;
+      for (const auto& [begin, end] : chat->literal) {
+        ASSERT_LE(at, begin);
+        ASSERT_LT(begin, end);
+        ASSERT_LE(end, chat->text.size());
+        at = end;
+      }
+      // Of the special strings, nothing may stand in template text: the templates hold none of
+      // these.
+      const std::string wrote = TemplateText(*chat);
+      EXPECT_EQ(wrote.find_first_of("<|>{}%\\&;"), wrote.find_first_of("\x02"))
+          << source << " wrote " << wrote << " in " << chat->text;
+    }
+  }
+  EXPECT_GT(rendered, 2000u);
+}
+
+TEST(ChatTemplate, ToolsAndVariablesAreLiteralToo) {
+  const auto chat = Render("{{ tools|tojson }}:{{ v.a[0] }}:{{ v.n + 1 }}:{{ v }}", Json::array(),
+                           {}, {{{"z", "<|end|>"}, {"a", 1}}}, {{"v", {{"a", {"<s>"}}, {"n", 4}}}});
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_EQ(chat->text, "[{\"z\": \"<|end|>\", \"a\": 1}]:<s>:5:{'a': ['<s>'], 'n': 4}");
+  EXPECT_EQ(TemplateText(*chat, "@"), "@:@:@:@");
+}
+
+TEST(ChatTemplate, MessagesEndWhereTheNextBegins) {
+  const Json messages = {{{"role", "system"}, {"content", "S"}},
+                         {{"role", "user"}, {"content", "one"}},
+                         {{"role", "assistant"}, {"content", "two"}}};
+  const char* const loops[] = {
+      "<s>{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}GEN",
+      "<s>{% for m in messages[:1] %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+      "{% for m in messages[1:] %}[{{ m.role }}:{{ m.content }}]{% endfor %}GEN",
+      "<s>{% for i in range(messages|length) %}{% set m = messages[i] %}[{{ m.role }}:{{ m.content "
+      "}}]"
+      "{% endfor %}GEN",
+      "{% macro f(m) %}[{{ m.role }}:{{ m.content }}]{% endmacro %}<s>{% for m in messages %}{{ "
+      "f(m) }}"
+      "{% endfor %}GEN",
+  };
+  for (const char* loop : loops) {
+    const auto chat = Render(loop, messages);
+    ASSERT_TRUE(chat) << chat.error().message;
+    ASSERT_EQ(chat->text, "<s>[system:S][user:one][assistant:two]GEN");
+    EXPECT_EQ(chat->message_end, (std::vector<size_t>{13, 23, 38})) << loop;
+  }
+}
+
+TEST(ChatTemplate, ASystemTextInsideTheFirstTurnStaysTheSystemMessages) {
+  const auto chat = Render(
+      "{% set first = messages[0].content %}{% for m in messages[1:] %}"
+      "<turn>{{ first if loop.first else '' }}{{ m.content }}</turn>{% endfor %}",
+      {{{"role", "system"}, {"content", "SYS"}},
+       {{"role", "user"}, {"content", "one"}},
+       {{"role", "user"}, {"content", "two"}}});
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->text, "<turn>SYSone</turn><turn>two</turn>");
+  EXPECT_EQ(chat->message_end, (std::vector<size_t>{9, 19, 35}));
+}
+
+TEST(ChatTemplate, AMessageThatIsNotRenderedEndsWhereItBegan) {
+  const auto chat = Render("{% for m in messages if m.content %}{{ m.content }};{% endfor %}",
+                           {{{"role", "user"}, {"content", "a"}},
+                            {{"role", "user"}, {"content", ""}},
+                            {{"role", "user"}, {"content", "b"}}});
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->message_end, (std::vector<size_t>{2, 2, 4}));
+}
+
+TEST(ChatTemplate, SyntaxErrorsNameLineAndColumn) {
+  EXPECT_EQ(ErrorOf("a\n{% if x %}\n  {{ y + }}\n{% endif %}"),
+            "chat template: expected an expression, got the end of the tag, line 3, column 10");
+  EXPECT_EQ(ErrorOf("{% if x %}"),
+            "chat template: expected {% endif %}, got the end of the template, line 1, column 11");
+  const auto unknown = ChatTemplate::Parse("{{ x|frobnicate }}");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, Code::kUnsupported);
+  EXPECT_EQ(unknown.error().message,
+            "chat template: unknown filter 'frobnicate', line 1, column 6");
+  EXPECT_EQ(ChatTemplate::Parse("{% include 'x' %}").error().code, Code::kUnsupported);
+}
+
+TEST(ChatTemplate, RuntimeErrorsNameTheLineAndRaiseExceptionSpeaksForItself) {
+  EXPECT_EQ(ErrorOf("\n{{ a.b.c }}"), "chat template, line 2: 'a' is undefined");
+  EXPECT_EQ(ErrorOf("{{ raise_exception('roles must alternate') }}"), "roles must alternate");
+}
+
+TEST(ChatTemplate, HostileTemplatesEnd) {
+  const std::string steps = "chat template, line 1: the template takes too many steps";
+  const auto starts = [&](const std::string& source) {
+    return ErrorOf(source).substr(0, steps.size());
+  };
+  EXPECT_EQ(
+      starts("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+      steps);
+  EXPECT_EQ(starts("{{ 'x' * 999999999999 }}"), steps);
+  EXPECT_EQ(starts("{% set n = namespace(s='xy') %}{% for i in range(99) %}"
+                   "{% set n.s = n.s ~ n.s %}{% endfor %}"),
+            steps);
+  EXPECT_EQ(starts("{% set a = 'x' * 99999 %}{{ a|replace('x', a) }}"), steps);
+  EXPECT_EQ(starts("{{ ('x' * 99999)|list|join('y' * 99999) }}"), steps);
+  EXPECT_NE(ErrorOf("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").find("nested too deeply"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("{% set n = namespace(l=[]) %}{% for i in range(999) %}"
+                    "{% set n.l = [n.l] %}{% endfor %}")
+                .find("nested too deeply"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("{% set n = namespace(l=[1]) %}{% for i in range(150) %}"
+                    "{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}")
+                .find("too"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("{{ range(1000000) }}").find("range too big"), std::string::npos);
+  EXPECT_EQ(ErrorOf("{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n, n] %}ok"),
+            "no error: ok");
+  for (const char* nest : {"(", "[", "-", "not ", "{1:", "x.y(", "a if "}) {
+    std::string source = "{{ ";
+    for (int i = 0; i < 20000; ++i) source += nest;
+    EXPECT_FALSE(ChatTemplate::Parse(source)) << nest;
+  }
+  std::string chain = "{{ 1", blocks;
+  for (int i = 0; i < 20000; ++i) chain += "+1", blocks += "{% if 1 %}";
+  EXPECT_FALSE(ChatTemplate::Parse(chain + " }}"));
+  EXPECT_FALSE(ChatTemplate::Parse(blocks));
+}
+
+TEST(ChatTemplate, DataNestedTooDeeplyIsRefused) {
+  Json deep = "x";
+  for (int i = 0; i < 300; ++i) deep = Json::array({deep});
+  const auto chat = Render("", {{{"role", "user"}, {"content", deep}}});
+  ASSERT_FALSE(chat);
+  EXPECT_EQ(chat.error().code, Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvasir
