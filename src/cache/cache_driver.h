@@ -143,4 +143,30 @@ struct CacheDriver {
   uint32_t reused = 0;  // by the last Run
 };
 
+// One cache, and one namespace of tenant alice with salt 7.
+class KvCacheTest : public testing::Test {
+ protected:
+  void Make(uint32_t num_blocks) {
+    driver_ = std::make_unique<CacheDriver>(OptionsFor(num_blocks));
+  }
+  void SetUp() override {
+    Make(32);
+    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  }
+  KvCache& cache() { return *driver_->cache; }
+  KvSequence Run(const Tokens& prompt, const MatchOptions& options = {}) {
+    return driver_->Run(ns_, 7, prompt, options, &miss_);
+  }
+  uint32_t reused() const { return driver_->reused; }
+  void ExpectMiss(MissReason reason, uint32_t at_token) {
+    ASSERT_TRUE(miss_);
+    EXPECT_STREQ(ToString(miss_->reason), ToString(reason));
+    EXPECT_EQ(miss_->at_token, at_token);
+  }
+
+  std::unique_ptr<CacheDriver> driver_;
+  NamespaceId ns_{};
+  std::optional<Miss> miss_;
+};
+
 }  // namespace kvasir

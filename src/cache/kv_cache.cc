@@ -218,11 +218,12 @@ void KvCache::Erase(NamespaceId ns) {
   Namespace& space = Of(ns);
   ++space.epoch;
   cursors_->Drop(space.root);
-  index_->Clear(space.root, [this](NodeId node, BlockId block) {
+  index_->Clear(space.root, [this](NodeId node) {
+    const BlockId block = index_->block(node);
     cursors_->Drop(node);
     if (pool_->pin_count(block) > 0) {
       pool_->SetRetained(block, false);
-      SetFill(block, layout().block_tokens());
+      SetFill(block, static_cast<uint32_t>(index_->tokens(node).size()));
     } else {
       policy_->OnBusy(block);
       pool_->Reclaim(block);

@@ -196,12 +196,11 @@ void PrefixIndex::Remove(NodeId node, RemoveKind kind) {
   FreeNode(id);
 }
 
-void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId, BlockId)>& removed) {
+void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId)>& leaving) {
   for (uint32_t id = 0; id < nodes_.size(); ++id) {
     if (nodes_[id].num_tokens == 0 || nodes_[id].root != Raw(root)) continue;
-    const BlockId block{nodes_[id].block[0]};
+    leaving(NodeId{id});
     FreeNode(id);
-    removed(NodeId{id}, block);
   }
   Root& entry = roots_[Raw(root) & ~kRootBit];
   entry.children = kNone;

@@ -61,9 +61,10 @@ class PrefixIndex {
   NodeId Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
   void Remove(NodeId node, RemoveKind kind);       // REQUIRES: a node without children
-  // Removes all nodes under a root and what is remembered of them; calls `removed` for each node.
+  // Removes all nodes under a root and what is remembered of them; calls `leaving` for each node
+  // before it goes.
   // O(num_blocks).
-  void Clear(NodeId root, const std::function<void(NodeId, BlockId)>& removed);
+  void Clear(NodeId root, const std::function<void(NodeId)>& leaving);
 
   bool is_root(NodeId node) const { return (Raw(node) & kRootBit) != 0; }
   NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }

@@ -126,7 +126,7 @@ TEST(PrefixIndex, RemembersWhatWasEvictedUntilItIsBackOrErased) {
   EXPECT_FALSE(index.WasEvicted(root, Tokens{7, 8, 9}, 2));
   index.Remove(index.Insert(root, Tokens{1, 2, 3, 4}, BlockId{0}), kForgotten);
   EXPECT_FALSE(index.WasEvicted(root, Tokens{1, 2, 3, 4}, 0));
-  index.Clear(root, [](NodeId, BlockId) {});
+  index.Clear(root, [](NodeId) {});
   EXPECT_FALSE(index.WasEvicted(root, Tokens{7, 8, 9}, 0));
 }
 
@@ -220,9 +220,9 @@ class PrefixIndexModel : public testing::TestWithParam<std::tuple<uint64_t, uint
       }
     }
     std::set<NodeId> removed{root};
-    index_.Clear(root, [&](NodeId node, BlockId block) {
+    index_.Clear(root, [&](NodeId node) {
       removed.insert(node);
-      free_.push_back(block);
+      free_.push_back(index_.block(node));
     });
     EXPECT_EQ(removed, below);
     std::erase_if(twins_, [&](const Twin& twin) { return below.contains(twin.node); });

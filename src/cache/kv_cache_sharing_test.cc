@@ -1,0 +1,194 @@
+// Who may see and write what: forks, full pools, rewinding, tenants, erasure, and the faults that
+// must show.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/fault.h"
+#include "cache/cache_driver.h"
+
+namespace kvasir {
+namespace {
+
+using enum KvCache::CommitKind;
+
+TEST_F(KvCacheTest, TenantsShareNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  driver_->Run(bob, 8, prompt, {}, &miss_);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+  EXPECT_EQ(cache().OpenNamespace("bob", IdentityNamed(1)), bob);
+  EXPECT_EQ(cache().counters().deduplicated_blocks, 0u);
+}
+
+TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
+  KvSequence parent = Run(TokensFrom(1, 40), {.reuse = false});
+  KvSequence left = cache().Fork(parent, 80);
+  KvSequence right = cache().Fork(parent, 80);
+  EXPECT_EQ(cache().usage().pinned_blocks, 3u);
+  EXPECT_EQ(cache().usage().live_tokens, 40u);
+  ASSERT_TRUE(driver_->Append(left, 7, TokensFrom(2, 5)));
+  ASSERT_TRUE(driver_->Append(right, 7, TokensFrom(3, 6)));
+  EXPECT_EQ(cache().counters().copied_blocks, 2u);
+  EXPECT_EQ(cache().usage().pinned_blocks, 5u);
+  ASSERT_TRUE(driver_->Append(parent, 7, TokensFrom(4, 7)));
+  EXPECT_EQ(cache().counters().copied_blocks, 2u) << "the last one owns the tail";
+  for (const KvSequence* sequence : {&parent, &left, &right}) driver_->Verify(*sequence, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, TwoWhoComputeTheSameKeepOneCopy) {
+  const Tokens prompt = TokensFrom(1, 33);
+  KvSequence a = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
+  KvSequence b = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
+  ASSERT_TRUE(driver_->Append(a, 7, prompt));
+  ASSERT_TRUE(driver_->Append(b, 7, prompt));
+  EXPECT_EQ(cache().counters().deduplicated_blocks, 2u);
+  EXPECT_EQ(cache().usage().pinned_blocks, 4u);
+  EXPECT_EQ(a.table().ref(1).id(), b.table().ref(1).id());
+  driver_->Verify(b, 7);
+}
+
+TEST_F(KvCacheTest, AFullPoolIsAnAnswerAndChangesNothing) {
+  Make(3);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence sequence = Run(TokensFrom(1, 40));
+  const Status status = cache().Extend(sequence, TokensFrom(2, 9));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kExhausted);
+  EXPECT_EQ(sequence.num_tokens(), 40u);
+  EXPECT_EQ(sequence.table().size(), 3u);
+  EXPECT_EQ(cache().counters().copied_blocks, 0u);
+  driver_->Verify(sequence, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, ASequenceNeedsNoBlockBeyondItsOwn) {
+  Make(3);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence sequence = Run(TokensFrom(1, 40));  // its tail is published, and no block is left
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 8)));
+  driver_->Verify(sequence, 7);
+  EXPECT_EQ(cache().usage().cached_tokens, 48u);
+}
+
+TEST_F(KvCacheTest, ForksOfAPublishedTailNeedOneBlockEach) {
+  Make(4);
+  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  KvSequence left = Run(TokensFrom(1, 40));  // two whole blocks and a tail
+  KvSequence right = cache().Fork(left, 48);
+  ASSERT_TRUE(driver_->Append(left, 7, TokensFrom(2, 8)));   // takes the last block
+  ASSERT_TRUE(driver_->Append(right, 7, TokensFrom(3, 8)));  // takes over the tail
+  EXPECT_EQ(cache().available_blocks(), 0u);
+  driver_->Verify(left, 7);
+  driver_->Verify(right, 7);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, AMatchThatIsHeldOverAnEraseKeepsItsBytesAndPublishesNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  MatchResult match = cache().Match(ns_, prompt, {});
+  cache().Erase(ns_);
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  KvSequence sequence = cache().Fetch(std::move(match), 64);
+  driver_->Verify(sequence, 7);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 20), kEnd));
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  cache().CheckInvariants();
+}
+
+TEST_F(KvCacheTest, ARewoundSequenceNeverRewritesWhatItPublished) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence sequence = Run(prompt);
+  cache().Truncate(sequence, 21);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 30), kEnd));
+  driver_->Verify(sequence, 7);
+  cache().Truncate(sequence, 0);
+  EXPECT_EQ(sequence.table().size(), 0u);
+  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(3, 3)));
+  Run(prompt);
+  EXPECT_EQ(reused(), 40u);
+  Run(Join(First(prompt, 21), TokensFrom(2, 31)));
+  EXPECT_EQ(reused(), 51u);
+}
+
+TEST_F(KvCacheTest, UncommittedTokensAreNeverPublished) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 64);
+  ASSERT_TRUE(cache().Extend(sequence, prompt));
+  driver_->Stamp(sequence, 7, 0, 40, false);
+  cache().Commit(sequence, 20, kEnd);
+  EXPECT_EQ(cache().usage().cached_tokens, 16u);
+  EXPECT_EQ(cache().usage().live_tokens, 24u);
+  cache().Truncate(sequence, 20);
+  EXPECT_EQ(cache().usage().live_tokens, 4u);
+  cache().Commit(sequence, 0, kEnd);
+  EXPECT_EQ(cache().usage().cached_tokens, 20u);
+}
+
+TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const Tokens prompt = TokensFrom(1, 40);
+  driver_->Run(bob, 8, prompt);
+  Run(TokensFrom(2, 40));
+  KvSequence running = Run(prompt);
+  KvSequence rewound = cache().Fork(running, 64);
+  const std::byte* held = running.table().bases()[0];
+  cache().Erase(ns_);
+  cache().CheckInvariants();
+  driver_->Verify(running, 7);
+  // What runs goes on, publishes nothing, and leaves nothing.
+  ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 30), kEnd));
+  driver_->Verify(running, 7);
+  cache().KeepCursor(running, HiddenOf(7, running.tokens()));
+  cache().Truncate(rewound, 17);
+  EXPECT_EQ(cache().usage().cached_tokens, 40u);
+  EXPECT_EQ(cache().usage().num_cursors, 1u);
+  const std::vector<std::byte*> bases(running.table().bases().begin(),
+                                      running.table().bases().end());
+  running = KvSequence();
+  rewound = KvSequence();
+  EXPECT_EQ(bases[0], held);
+#if !defined(__SANITIZE_ADDRESS__)  // free blocks are poisoned there
+  for (const std::byte* base : bases) {
+    for (size_t i = 0; i < cache().layout().block_bytes(); ++i) ASSERT_EQ(base[i], std::byte{0});
+  }
+#endif
+  Run(prompt);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+  driver_->Run(bob, 8, prompt);
+  EXPECT_EQ(reused(), 40u);
+}
+
+class KvCacheFaults : public KvCacheTest {
+ protected:
+  void TearDown() override { InjectFault(Fault::kNone); }
+};
+
+TEST_F(KvCacheFaults, AStaleBlockServesOtherBytes) {
+  const Tokens prompt = TokensFrom(1, 40);
+  InjectFault(Fault::kStaleBlock);
+  KvSequence sequence = Run(prompt);
+  EXPECT_EQ(std::memcmp(sequence.table().bases()[0], sequence.table().bases()[1],
+                        cache().layout().block_bytes()),
+            0);
+}
+
+TEST_F(KvCacheFaults, ASkippedCompareServesAnotherPrompt) {
+  Run(TokensFrom(1, 40));
+  InjectFault(Fault::kSkippedCompare);
+  EXPECT_GE(cache().Match(ns_, TokensFrom(2, 40), {}).num_reused(), 32u);
+}
+
+TEST_F(KvCacheFaults, AForeignNamespaceServesAnotherTenant) {
+  InjectFault(Fault::kForeignNamespace);
+  EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1)),
+            cache().OpenNamespace("bob", IdentityNamed(2)));
+}
+
+}  // namespace
+}  // namespace kvasir
