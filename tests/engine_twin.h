@@ -1,0 +1,222 @@
+// The twin: random conversations on an engine with a tiny pool, each request asked again of an
+// engine whose cache is off and that runs it alone. Contracts C1 and C2: every row of logits has
+// the same bits, every choice the same tokens.
+#pragma once
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "base/fault.h"
+#include "base/random.h"
+#include "engine_scenario.h"
+#include "simd/target.h"
+
+namespace kvasir {
+
+struct TwinCounts {
+  uint64_t rows = 0, differ = 0;  // rows of logits
+  uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
+};
+
+class TwinRun {
+ public:
+  explicit TwinRun(uint64_t seed) : random_(seed) {}
+
+  // Rounds with random options until `rows` rows are compared.
+  const TwinCounts& Compare(uint64_t rows) {
+    while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
+    return counts_;
+  }
+  // One round on the tiny model; for faults.
+  const TwinCounts& CompareTiny() {
+    RoundOn(TinyOptions(), 40);
+    return counts_;
+  }
+
+ private:
+  using RowMap = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;  // choice, position
+  struct Asked {
+    GenerateRequest request;
+    std::unique_ptr<RowMap> rows = std::make_unique<RowMap>();
+    std::unique_ptr<Pending> pending;
+    size_t conversation;
+  };
+  struct Conversation {
+    std::string tenant;
+    std::vector<TokenId> tokens;
+  };
+
+  void Round() {
+    const bool demo = random_.Below(8) == 0;
+    EngineOptions options = demo ? DemoOptions() : TinyOptions();
+    RoundOn(options, demo ? 15 : 40);
+  }
+
+  void RoundOn(EngineOptions options, uint32_t num_batches) {
+    const char* const formats[] = {"f32", "f16", "bf16"};
+    const uint32_t step_tokens[] = {6, 33, 512};
+    options.kv_format = formats[random_.Below(3)];
+    options.ctx_size = kMaxTokens;
+    EngineOptions twin_options = options;
+    twin_options.cache_mode = CacheMode::kSequence;
+    const std::vector<Target> targets = SupportedTargets();
+    options.target = NameOf(targets[random_.Below(targets.size())]);
+    options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
+    options.block_tokens = 16 * (1 + static_cast<uint32_t>(random_.Below(3)));
+    options.step_tokens = step_tokens[random_.Below(3)];
+    options.parallel = 6;
+    // Index and cursors take part of the budget: find the one that gives a pool of a few requests.
+    options.kv_memory_bytes = 64 << 10;
+    const uint64_t pool_tokens = kMaxTokens * (1 + random_.Below(4));
+    for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
+      const Result<MemoryPlan> plan = Engine::PlanMemory(options);
+      if (plan && plan->max_tokens >= pool_tokens) break;
+      ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
+    }
+    const auto engine = LoadEngine(options);
+    const auto twin = LoadEngine(twin_options);
+    conversations_.clear();
+    for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
+      RunBatch(*engine, *twin);
+      if (random_.Below(8) == 0) engine->CheckInvariants();
+      if (random_.Below(20) == 0) engine->Erase("tenant-0");
+    }
+    const EngineStats stats = engine->Stats();
+    counts_.evicted_blocks += stats.evicted_blocks;
+    counts_.cursor_hits += stats.cursor_hits;
+    EXPECT_EQ(stats.pinned_blocks, 0u);
+    EXPECT_EQ(stats.live_tokens, 0u);
+    if (!FaultsActive()) {
+      EXPECT_EQ(stats.requests_failed, 0u);
+    }
+    engine->CheckInvariants();
+  }
+
+  void RunBatch(Engine& engine, Engine& twin) {
+    std::vector<Asked> batch(1 + random_.Below(5));
+    for (Asked& asked : batch) {
+      asked.request = NextRequest(engine.card().vocab_size, &asked.conversation);
+      GenerateRequest request = asked.request;
+      request.on_logits = Recorder(*asked.rows);
+      asked.pending = std::make_unique<Pending>(engine, std::move(request));
+      if (random_.Below(10) == 0) {
+        if (random_.Below(2) == 0) std::this_thread::yield();
+        asked.pending->Cancel();
+      }
+    }
+    for (Asked& asked : batch) {
+      const Answer& answer = asked.pending->Wait();
+      counts_.reused_tokens += answer.receipt.cached_tokens();
+      EXPECT_EQ(answer.receipt.cached_tokens() + answer.receipt.computed,
+                asked.request.prompt.size());
+      CompareWithTwin(twin, asked, answer);
+      if (answer.choices[0].finish_reason == FinishReason::kCancelled) ++counts_.cancelled;
+      Conversation& conversation = conversations_[asked.conversation];
+      conversation.tokens = asked.request.prompt;
+      const auto& tokens = answer.choices[random_.Below(asked.request.n)].tokens;
+      conversation.tokens.insert(conversation.tokens.end(), tokens.begin(), tokens.end());
+    }
+  }
+
+  static void Shorten(std::vector<TokenId>& tokens, size_t size) {
+    while (tokens.size() > size) tokens.pop_back();
+  }
+
+  // Append to, rewind, fork, repeat or begin a conversation.
+  GenerateRequest NextRequest(uint32_t vocab_size, size_t* conversation) {
+    if (conversations_.empty() || (conversations_.size() < 6 && random_.Below(4) == 0)) {
+      conversations_.push_back({"tenant-" + std::to_string(random_.Below(3)), {}});
+    }
+    *conversation = random_.Below(conversations_.size());
+    Conversation& chosen = conversations_[*conversation];
+    const uint64_t op = random_.Below(10);
+    if (op == 0) chosen.tokens = conversations_[random_.Below(conversations_.size())].tokens;
+    if (op == 1) Shorten(chosen.tokens, random_.Below(chosen.tokens.size() + 1));
+    if (chosen.tokens.size() > kMaxTokens * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
+    if (op > 2 || chosen.tokens.empty()) {
+      // Few different tokens: conversations share beginnings by chance, and part within blocks.
+      const uint64_t added = 1 + random_.Below(random_.Below(3) == 0 ? 120 : 12);
+      for (uint64_t i = 0; i < added; ++i) {
+        chosen.tokens.push_back(
+            static_cast<TokenId>((random_.Below(random_.Below(3) + 1) * 37 + 1) % vocab_size));
+      }
+    }
+    Shorten(chosen.tokens, kMaxTokens - 1);
+    GenerateRequest request;
+    request.tenant = chosen.tenant;
+    request.prompt = chosen.tokens;
+    request.max_tokens = static_cast<uint32_t>(random_.Below(24));
+    request.n = random_.Below(4) == 0 && request.prompt.size() < kMaxTokens / 2 ? 3 : 1;
+    request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
+    request.use_cursor = random_.Below(4) != 0;
+    request.cache_prompt = random_.Below(12) != 0;
+    request.ignore_eos = random_.Below(2) == 0;
+    request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.7f;
+    request.sampling.top_k = static_cast<uint32_t>(random_.Below(2) * 5);
+    request.sampling.repetition_penalty = random_.Below(2) == 0 ? 1.0f : 1.1f;
+    request.sampling.seed = random_.Bits();
+    return request;
+  }
+
+  static std::function<void(uint32_t, uint32_t, std::span<const float>)> Recorder(RowMap& rows) {
+    return [&rows](uint32_t choice, uint32_t position, std::span<const float> logits) {
+      const bool first = rows.emplace(std::pair(choice, position),
+                                      std::vector<float>(logits.begin(), logits.end()))
+                             .second;
+      EXPECT_TRUE(first) << "choice " << choice << " position " << position << " told twice";
+    };
+  }
+
+  void CompareWithTwin(Engine& twin, const Asked& asked, const Answer& answer) {
+    RowMap expected;
+    GenerateRequest request = asked.request;
+    request.chunk_tokens = 0;
+    request.on_logits = Recorder(expected);
+    // A small pool clips max_tokens; the twin's is large.
+    for (const Answer::Choice& choice : answer.choices) {
+      if (choice.finish_reason != FinishReason::kLength) continue;
+      request.max_tokens = static_cast<uint32_t>(choice.tokens.size());
+    }
+    const Answer truth = Ask(twin, std::move(request));
+    for (const auto& [key, row] : *asked.rows) {
+      ++counts_.rows;
+      const auto it = expected.find(key);
+      if (it == expected.end() ||
+          std::memcmp(it->second.data(), row.data(), row.size() * sizeof(float)) != 0) {
+        ++counts_.differ;
+      }
+    }
+    if (FaultsActive()) return;
+    for (uint32_t choice = 0; choice < asked.request.n; ++choice) {
+      const auto& got = answer.choices[choice];
+      const auto& want = truth.choices[choice].tokens;
+      ASSERT_LE(got.tokens.size(), want.size());
+      EXPECT_TRUE(std::equal(got.tokens.begin(), got.tokens.end(), want.begin()));
+      if (got.finish_reason == FinishReason::kCancelled) continue;
+      EXPECT_EQ(got.tokens.size(), want.size());
+      EXPECT_EQ(got.finish_reason, truth.choices[choice].finish_reason);
+    }
+  }
+
+  static bool FaultsActive() { return !FaultActive(Fault::kNone); }
+
+  static constexpr uint32_t kMaxTokens = 384;
+  Random random_;
+  std::vector<Conversation> conversations_;
+  TwinCounts counts_;
+};
+
+inline void PrintTwin(const TwinCounts& counts) {
+  std::printf(
+      "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
+      "cancelled %llu)\n",
+      static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
+      static_cast<unsigned long long>(counts.reused_tokens),
+      static_cast<unsigned long long>(counts.cursor_hits),
+      static_cast<unsigned long long>(counts.evicted_blocks),
+      static_cast<unsigned long long>(counts.cancelled));
+}
+
+}  // namespace kvasir
