@@ -46,6 +46,20 @@ Status RefuseAbsent(const Flag& flag) {
               Dashed(flag.name), flag.absent_part);
 }
 
+// What was given for one flag: as often as it may be, and a value only where one belongs.
+Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
+  if (values.empty()) return {};
+  KV_TRY(RefuseAbsent(flag));
+  const std::string name = Dashed(flag.name);
+  if (flag.kind == FlagKind::kSwitch && values.front() != "true") {
+    return Fail(Code::kInvalidArgument, "{}: it takes no value; give it or leave it out", name);
+  }
+  if (flag.kind == FlagKind::kValue && values.size() > 1) {
+    return Fail(Code::kInvalidArgument, "{}: given {} times; give it once", name, values.size());
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string Dashed(std::string_view name) {
@@ -219,9 +233,8 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       CLI::Option* option = flag.kind == FlagKind::kSwitch ? app.add_flag(Dashed(flag.name))
                                                            : app.add_option(Dashed(flag.name));
       if (flag.kind != FlagKind::kSwitch) option->expected(1)->type_size(1);
-      if (flag.kind == FlagKind::kList) {
-        option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
-      }
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      option->allow_extra_args(false);
       options[flag.name] = option;
     }
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -231,14 +244,16 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       if (option->count() > 0) args.Set(name, option->results());
     }
     if (args.Has("help")) return args;
-    for (const Flag& flag : flags) {
-      if (args.Has(flag.name)) KV_TRY(RefuseAbsent(flag));
-    }
+    for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
     if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
       return Fail(Code::kInvalidArgument, "unknown argument '{}'; 'kvasir {} --help' lists them",
                   extras.front(), command);
     }
     return args;
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string what = error.what();  // "--prompt: 1 required TEXT missing"
+    return Fail(Code::kInvalidArgument, "{} needs a value; see 'kvasir {} --help'",
+                what.substr(0, what.find(':')), command);
   } catch (const CLI::Error& error) {
     return Fail(Code::kInvalidArgument, "{}; see 'kvasir {} --help'", error.what(), command);
   }

@@ -38,6 +38,20 @@ Result<CacheMode> CacheModeOf(const Args& args) {
   return mode == "none" ? CacheMode::kNone : CacheMode::kPrefix;
 }
 
+// One of the number formats of this version; those of later parts are named as such.
+Result<std::string> NumberFormat(const Args& args, const std::string& name,
+                                 std::span<const std::string_view> later, std::string_view part,
+                                 std::string_view otherwise) {
+  const std::string text = args.Text(name).value_or(std::string(otherwise));
+  if (std::find(later.begin(), later.end(), text) != later.end()) {
+    return Fail(Code::kUnsupported,
+                "{}: {} belongs to {}, which are not in this version; use f32, f16 or bf16",
+                Dashed(name), text, part);
+  }
+  static constexpr std::string_view kFormats[] = {"f32", "f16", "bf16"};
+  return args.OneOf(name, kFormats, otherwise);
+}
+
 }  // namespace
 
 std::vector<Flag> CommonFlags() {
@@ -94,15 +108,21 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     }
     options.model = *model;
   }
-  static constexpr std::string_view kFormats[] = {"f32", "f16", "bf16"};
-  KV_ASSIGN(options.kv_format, args.OneOf("kv-format", kFormats, options.kv_format));
-  options.weights = args.Text("weights").value_or("");
+  static constexpr std::string_view kLaterKv[] = {"fp8_e4m3", "int8", "int4", "nf4"};
+  KV_ASSIGN(options.kv_format, NumberFormat(args, "kv-format", kLaterKv, "the quantised KV formats",
+                                            options.kv_format));
+  static constexpr std::string_view kLaterWeights[] = {"i8",   "i4",   "q8_0", "q4_0",
+                                                       "q4_k", "q5_k", "q6_k", "iq4_nl"};
+  if (args.Has("weights")) {
+    KV_ASSIGN(options.weights,
+              NumberFormat(args, "weights", kLaterWeights, "quantised weights", ""));
+  }
   options.cache_dir = args.Text("cache-dir").value_or("");
-  KV_ASSIGN(options.threads, U32(args, "threads", 1, 4096, 0));
+  KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 0));
   KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
-  KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 65536, options.block_tokens));
+  KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));
   if (options.block_tokens % 16 != 0) {
     return Fail(Code::kInvalidArgument,
                 "--block-tokens: {} is no multiple of 16; the nearest is {}", options.block_tokens,

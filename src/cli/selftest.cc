@@ -32,7 +32,7 @@ Status InjectNamed(const Args& args) {
 }
 
 void PrintLine(const Check& check) {
-  fmt::print("{:<6}{:<10} rows {} differ {}", check.passed() ? "ok" : "FAILED", check.name(),
+  fmt::print("{:<7}{:<10} rows {} differ {}", check.passed() ? "ok" : "FAILED", check.name(),
              check.rows(), check.differ());
   if (!check.passed()) fmt::print(" ({})", check.first_wrong());
   fmt::print("\n");
