@@ -377,31 +377,6 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
 }  // namespace
 
-void ConnectionSet::Add(std::shared_ptr<ConnectionHandle> connection) {
-  const std::lock_guard lock(mutex_);
-  const ConnectionHandle* key = connection.get();
-  open_.emplace(key, std::move(connection));
-}
-
-void ConnectionSet::Remove(const ConnectionHandle* connection) {
-  std::shared_ptr<ConnectionHandle> last;  // destroyed outside the lock
-  const std::lock_guard lock(mutex_);
-  const auto it = open_.find(connection);
-  if (it == open_.end()) return;
-  last = std::move(it->second);
-  open_.erase(it);
-}
-
-size_t ConnectionSet::size() const {
-  const std::lock_guard lock(mutex_);
-  return open_.size();
-}
-
-void ConnectionSet::FinishAll() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [key, connection] : open_) connection->Finish();
-}
-
 void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
                      ConnectionSet& connections) {
   ErrorCode ignored;

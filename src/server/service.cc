@@ -192,11 +192,15 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Server", "kvasir/" + options_.version}};
   if (request.origin.empty()) return headers;
-  for (const std::string& origin : options_.cors_origins) {
-    if (origin != "*" && origin != request.origin) continue;
-    headers.emplace_back("Access-Control-Allow-Origin", origin);
-    if (origin != "*") headers.emplace_back("Vary", "Origin");
-    break;
+  const std::vector<std::string>& origins = options_.cors_origins;
+  const auto has = [&origins](std::string_view origin) {
+    return std::find(origins.begin(), origins.end(), origin) != origins.end();
+  };
+  if (origins.empty() || has("*")) {
+    headers.emplace_back("Access-Control-Allow-Origin", "*");
+  } else {
+    headers.emplace_back("Vary", "Origin");
+    if (has(request.origin)) headers.emplace_back("Access-Control-Allow-Origin", request.origin);
   }
   return headers;
 }
@@ -209,7 +213,7 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   start.prompt_param = std::move(prompt_param);
   const uint64_t number = num_answers_.fetch_add(1, std::memory_order_relaxed);
   const std::string id =
-      fmt::format("{:016x}{:016x}", Mix64(id_salt_ ^ number), Mix64(id_salt_ + number));
+      fmt::format("{:016x}{:016x}", Mix64(id_salt_ ^ number), Mix64(~id_salt_ ^ number));
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   start.answer = std::make_unique<Answer>(
       std::move(call->spec), start.requests.size(), id,

@@ -1,0 +1,32 @@
+// ConnectionSet: the connections that a server has open.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace kvasir {
+
+// What the server holds of a connection. It keeps itself in the set from Start to its end.
+class ConnectionHandle {
+ public:
+  virtual ~ConnectionHandle() = default;
+  // Ends the connection, after the answer it is writing if there is one. Any thread.
+  virtual void Finish() = 0;
+};
+
+// The connections that are open. Thread-safe.
+class ConnectionSet {
+ public:
+  void Add(std::shared_ptr<ConnectionHandle> connection);
+  void Remove(const ConnectionHandle* connection);
+  size_t size() const;
+  void FinishAll();
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const ConnectionHandle*, std::shared_ptr<ConnectionHandle>> open_;
+};
+
+}  // namespace kvasir

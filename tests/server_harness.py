@@ -1,0 +1,140 @@
+"""A running `kvasir serve`, and raw HTTP for what no client library would send."""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WAIT_S = 60  # the longest that anything here may take; a failure, not a measurement
+
+
+def binary():
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        return sys.argv.pop(1)
+    return os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
+
+
+BINARY = binary()
+
+
+class Server:
+    """`kvasir serve` on a port of its own; stopped by its process id."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--port", "0", "--kv-memory", "64MiB", *flags],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                break
+        else:
+            raise RuntimeError("kvasir serve did not start: " + "".join(self.log))
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self):
+        """Exit status."""
+        status = self.process.wait(WAIT_S)
+        self.reader.join()
+        self.process.stderr.close()
+        return status
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.interrupt()
+            self.interrupt()
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, parsed JSON or text). A dict body is sent as JSON; bytes as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        data = json.dumps(body) if isinstance(body, (dict, list)) else body
+        connection.request(method, path, data, headers or {})
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        fields = {k.lower(): v for k, v in response.getheaders()}
+        is_json = fields.get("content-type") == "application/json" and text
+        return response.status, fields, json.loads(text) if is_json else text.decode()
+
+    def get(self, path, **headers):
+        return self.request("GET", path, headers=headers)[2]
+
+    def post(self, path, body, headers=None):
+        status, _, answer = self.request("POST", path, body, headers)
+        assert status == 200, (status, answer)
+        return answer
+
+    def metric(self, name):
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        raise KeyError(name)
+
+    def until(self, what, condition):
+        """Waits for a state that must come."""
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < end, f"never came: {what}"
+            time.sleep(0.005)
+
+    def open(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+
+    def raw(self, data):
+        """Sends bytes, returns all that comes until the server closes."""
+        with self.open() as s:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            return read_all(s)
+
+
+def read_all(s):
+    received = b""
+    while True:
+        try:
+            part = s.recv(65536)
+        except ConnectionResetError:
+            return received
+        if not part:
+            return received
+        received += part
+
+
+def post_bytes(path, body, *headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + data
+
+
+def sse(text):
+    """The objects of a stream, and whether it ended with [DONE]."""
+    events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    done = bool(events) and events[-1] == "[DONE]"
+    return [json.loads(e) for e in events[: -1 if done else None]], done
