@@ -44,6 +44,7 @@ Result<Bpe> Bpe::Parse(const nlohmann::json& model) {
   KV_ASSIGN(const std::string unk, StringField(model, "unk_token", ""));
   bpe.has_unk_ = model.contains("unk_token") && model["unk_token"].is_string();
   bpe.unk_ = bpe.IdOf(unk).value_or(-1);
+  bpe.CollectSeams();
   return bpe;
 }
 
@@ -253,8 +254,49 @@ Status Bpe::Encode(std::string_view word, Special special, std::vector<TokenId>*
   std::vector<TokenId> symbols;
   symbols.reserve(word.size());
   KV_TRY(StartSymbols(word, special, &symbols));
-  MergeLong(symbols, special, ids);
+  // No merge crosses a pair that lies inside no merged token. A SentencePiece-style text, which is
+  // one word, falls into short ones so.
+  size_t begin = 0;
+  for (size_t i = 1; i <= symbols.size(); ++i) {
+    if (i < symbols.size() && (!has_seams_ || seams_.contains(PairOf(symbols[i - 1], symbols[i]))))
+      continue;
+    MergeAny(std::span(symbols).subspan(begin, i - begin), special, ids);
+    begin = i;
+  }
   return {};
+}
+
+void Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
+                   std::vector<TokenId>* ids) const {
+  if (symbols.size() > kShortWord) return MergeLong(symbols, special, ids);
+  const size_t begin = ids->size();
+  ids->insert(ids->end(), symbols.begin(), symbols.end());
+  MergeShort(std::span(*ids).subspan(begin), special, ids);
+}
+
+// The pairs of characters' tokens that lie side by side inside what a merge makes. Symbols that do
+// not stand for what they spell (bytes, the unknown token) have no seams as long as none merges.
+void Bpe::CollectSeams() {
+  const auto spells = [this](TokenId id) {
+    return id != unk_ &&
+           (!byte_fallback_ || std::find(bytes_.begin(), bytes_.end(), id) == bytes_.end());
+  };
+  has_seams_ = true;
+  for (const Merge& merge : merges_) {
+    if (merge.pair == kNoPair) continue;
+    if (!spells(static_cast<TokenId>(merge.pair >> 32)) ||
+        !spells(static_cast<TokenId>(merge.pair & 0xFFFFFFFF))) {
+      has_seams_ = false;
+      return;
+    }
+    const std::string_view text = TextOf(merge.id);
+    TokenId last = -1;
+    for (size_t pos = 0; pos < text.size();) {
+      const TokenId id = IdOfChar(NextChar(text, &pos));
+      if (last >= 0 && id >= 0) seams_.insert(PairOf(last, id));
+      last = id;
+    }
+  }
 }
 
 // Merges the symbols in place; they are the end of *ids, which shrinks to what is left of them.

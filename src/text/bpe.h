@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kvasir/status.h"
@@ -67,6 +68,8 @@ class Bpe {
   }
   Status StartSymbols(std::string_view word, Special special, std::vector<TokenId>* symbols) const;
   void MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
+  void CollectSeams();
+  void MergeAny(std::span<const TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
   void MergeLong(std::span<const TokenId> symbols, Special special,
                  std::vector<TokenId>* ids) const;
 
@@ -78,6 +81,8 @@ class Bpe {
   std::vector<TokenId> bytes_;  // <0xXX> by byte; -1 if none
   std::vector<Merge> merges_;   // open addressing, a power of two
   uint64_t merge_mask_ = 0;
+  std::unordered_set<uint64_t> seams_;  // pairs of start symbols that some merged token joins
+  bool has_seams_ = false;              // seams_ says all
   std::vector<bool> protected_;
   TokenId max_id_ = -1;
   bool has_unk_ = false;
