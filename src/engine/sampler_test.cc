@@ -1,0 +1,187 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+
+namespace kvasir {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The formulas of sampler.h in the plainest form: weights of all tokens, zero where cut.
+std::vector<double> ReferenceWeights(std::vector<float> logits, const SamplingParams& params,
+                                     const std::vector<TokenId>& tokens, uint32_t prompt_tokens) {
+  for (const auto& [id, bias] : params.logit_bias) logits[id] += bias;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const auto is = static_cast<TokenId>(id);
+    const auto count = std::count(tokens.begin() + prompt_tokens, tokens.end(), is);
+    if (std::count(tokens.begin(), tokens.end(), is) > 0) {
+      logits[id] = logits[id] > 0 ? logits[id] / params.repetition_penalty
+                                  : logits[id] * params.repetition_penalty;
+    }
+    if (count > 0) {
+      logits[id] -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
+    }
+  }
+  std::vector<size_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  if (params.top_k > 0 && params.top_k < order.size()) order.resize(params.top_k);
+  std::vector<double> weights(logits.size());
+  double total = 0;
+  for (const size_t id : order) {
+    weights[id] = std::exp((double{logits[id]} - logits[order[0]]) / params.temperature);
+    total += weights[id];
+  }
+  double sum = 0;
+  for (const size_t id : order) {
+    const bool beyond = params.top_p < 1 && sum > 0 && sum >= double{params.top_p} * total;
+    sum += weights[id];
+    if (beyond || weights[id] < params.min_p * weights[order[0]]) weights[id] = 0;
+  }
+  return weights;
+}
+
+std::vector<float> RandomLogits(uint32_t vocab, Random& random) {
+  std::vector<float> logits(vocab);
+  for (float& logit : logits) logit = static_cast<float>(random.Uniform() * 8 - 4);
+  return logits;
+}
+
+TEST(Sampler, DrawsFromTheDistributionOfTheFormulas) {
+  constexpr uint32_t kVocab = 24;
+  constexpr int kDraws = 40000;
+  Random random(11);
+  Sampler sampler(kVocab);
+  for (int round = 0; round < 24; ++round) {
+    const std::vector<float> logits = RandomLogits(kVocab, random);
+    const std::vector<TokenId> tokens = {1, 2, 3, 5, 5, 8, 8, 8};
+    SamplingParams params;
+    params.temperature = 0.4f + static_cast<float>(random.Uniform());
+    if (round & 1) params.top_k = 1 + static_cast<uint32_t>(random.Below(30));
+    if (round & 2) params.top_p = static_cast<float>(random.Uniform());
+    if (round & 4) params.min_p = 0.2f * static_cast<float>(random.Uniform());
+    if (round & 8) {
+      params.repetition_penalty = 1.3f;
+      params.presence_penalty = 0.5f;
+      params.frequency_penalty = 0.3f;
+      params.logit_bias = {{4, 2.0f}, {9, -100.0f}};
+    }
+    const std::vector<double> weights = ReferenceWeights(logits, params, tokens, 4);
+    double total = 0;
+    for (const double weight : weights) total += weight;
+    std::vector<int> drawn(kVocab);
+    for (int i = 0; i < kDraws; ++i) {
+      ++drawn[*sampler.Sample(logits, params, tokens, 4, DrawUniform(round, 0, i))];
+    }
+    for (uint32_t id = 0; id < kVocab; ++id) {
+      const double p = weights[id] / total;
+      if (p == 0) {
+        EXPECT_EQ(drawn[id], 0) << "round " << round << " token " << id << " was cut";
+      }
+      // Five deviations of a binomial, and a little for tiny p.
+      EXPECT_NEAR(drawn[id], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws) + 1) << round;
+    }
+  }
+}
+
+TEST(Sampler, TemperatureZeroTakesTheLargestAndTheLowestIdAmongEquals) {
+  Sampler sampler(5);
+  SamplingParams params;
+  params.temperature = 0;
+  EXPECT_EQ(sampler.Sample({{1, 3, 2, 3, 0}}, params, {}, 0, 0.9), 1);
+  params.logit_bias = {{1, -1.0f}};
+  EXPECT_EQ(sampler.Sample({{1, 3, 2, 3, 0}}, params, {}, 0, 0.9), 3);
+}
+
+TEST(Sampler, PenaltiesReadThePromptOnlyForRepetition) {
+  Sampler sampler(3);
+  SamplingParams params;
+  params.temperature = 0;
+  const std::vector<float> logits = {2.0f, 1.5f, -1.0f};
+  const std::vector<TokenId> tokens = {0};
+  params.presence_penalty = 2;
+  EXPECT_EQ(sampler.Sample(logits, params, tokens, 1, 0), 0);
+  EXPECT_EQ(sampler.Sample(logits, params, tokens, 0, 0), 1);
+  params.presence_penalty = 0;
+  params.repetition_penalty = 2;
+  EXPECT_EQ(sampler.Sample(logits, params, tokens, 1, 0), 1);
+  params.repetition_penalty = 1;
+  params.frequency_penalty = 0.3f;
+  EXPECT_EQ(sampler.Sample(logits, params, {{0}}, 0, 0), 0);
+  EXPECT_EQ(sampler.Sample(logits, params, {{0, 0}}, 0, 0), 1);
+}
+
+TEST(Sampler, ExtremesKeepOneToken) {
+  Sampler sampler(4);
+  SamplingParams params;
+  const std::vector<float> logits = {0, 5, 5, 1};
+  for (const double u : {0.0, 0.5, 1 - 0x1p-53}) {
+    params = {.top_k = 1};
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, u), 1);
+    params = {.top_p = 0};
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, u), 1);
+    params = {.temperature = 1e-30f, .top_k = 1};
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, u), 1);
+    params = {.min_p = 1};
+    EXPECT_TRUE(sampler.Sample(logits, params, {}, 0, u) == 1 ||
+                sampler.Sample(logits, params, {}, 0, u) == 2);
+  }
+  EXPECT_EQ(sampler.Sample({{0, kNan, 0, 0}}, params, {}, 0, 0), std::nullopt);
+  EXPECT_EQ(sampler.Sample({{0, kInf, 0, 0}}, params, {}, 0, 0), std::nullopt);
+}
+
+TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
+  Random random(3);
+  const std::vector<float> logits = RandomLogits(50, random);
+  Sampler sampler(50);
+  GeneratedToken token{.id = 17, .text = ""};
+  sampler.Logprobs(logits, 7, &token);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  EXPECT_NEAR(token.logprob, logits[17] - std::log(sum), 1e-6);
+  ASSERT_EQ(token.top.size(), 7u);
+  std::vector<float> sorted = logits;
+  std::sort(sorted.rbegin(), sorted.rend());
+  for (size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(logits[token.top[i].id], sorted[i]);
+    EXPECT_NEAR(token.top[i].logprob, sorted[i] - std::log(sum), 1e-6);
+  }
+}
+
+TEST(Sampler, AllocatesWhatItPlans) { EXPECT_EQ(Sampler(1000).bytes(), Sampler::BytesFor(1000)); }
+
+TEST(ValidateSampling, NamesTheFieldThatIsWrong) {
+  const auto refuses = [](const SamplingParams& params, const char* field) {
+    const Status status = ValidateSampling(params, 100);
+    ASSERT_FALSE(status) << field;
+    EXPECT_EQ(status.error().code, Code::kInvalidArgument);
+    EXPECT_TRUE(status.error().message.starts_with(field)) << status.error().message;
+  };
+  EXPECT_TRUE(ValidateSampling({}, 100));
+  for (const float bad : {kNan, kInf, -kInf, -0.1f, 100.5f}) {
+    refuses({.temperature = bad}, "temperature");
+    refuses({.top_p = bad}, "top_p");
+    refuses({.min_p = bad}, "min_p");
+    refuses({.repetition_penalty = bad}, "repetition_penalty");
+  }
+  refuses({.repetition_penalty = 0}, "repetition_penalty");
+  for (const float bad : {kNan, kInf, -2.1f, 2.1f}) {
+    refuses({.presence_penalty = bad}, "presence_penalty");
+    refuses({.frequency_penalty = bad}, "frequency_penalty");
+  }
+  refuses({.logit_bias = {{100, 0}}}, "logit_bias");
+  refuses({.logit_bias = {{-1, 0}}}, "logit_bias");
+  refuses({.logit_bias = {{1, 101}}}, "logit_bias");
+}
+
+}  // namespace
+}  // namespace kvasir
