@@ -9,23 +9,6 @@
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
-struct F32Kv {
-  static constexpr uint32_t kBytes = 4;
-  static KV_INLINE V16 At(const std::byte* p) { return Load(reinterpret_cast<const float*>(p)); }
-};
-struct F16Kv {
-  static constexpr uint32_t kBytes = 2;
-  static KV_INLINE V16 At(const std::byte* p) {
-    return LoadF16(reinterpret_cast<const uint16_t*>(p));
-  }
-};
-struct Bf16Kv {
-  static constexpr uint32_t kBytes = 2;
-  static KV_INLINE V16 At(const std::byte* p) {
-    return LoadBf16(reinterpret_cast<const uint16_t*>(p));
-  }
-};
-
 #if KVASIR_TARGET_ID == 2
 constexpr int kWidth = 8;  // queries in flight: registers allow 8 sums and their operands
 #elif KVASIR_TARGET_ID == 1
@@ -180,25 +163,25 @@ void TileStep(const PagedKv& kv, const Tile& tile, uint32_t count, const float* 
   alignas(64) float score[kWidth][kAttentionTile];
   switch (kv.k_format) {
     case KvFormat::kF32:
-      ScoresOf<F32Kv>(count, tile, q, kv.head_dim, score);
+      ScoresOf<StoredF32>(count, tile, q, kv.head_dim, score);
       break;
     case KvFormat::kF16:
-      ScoresOf<F16Kv>(count, tile, q, kv.head_dim, score);
+      ScoresOf<StoredF16>(count, tile, q, kv.head_dim, score);
       break;
     case KvFormat::kBf16:
-      ScoresOf<Bf16Kv>(count, tile, q, kv.head_dim, score);
+      ScoresOf<StoredBf16>(count, tile, q, kv.head_dim, score);
       break;
   }
   for (uint32_t i = 0; i < count; ++i) Weigh(*state[i], score[i], tile.n, kv.value_stride);
   switch (kv.v_format) {
     case KvFormat::kF32:
-      ValuesOf<F32Kv>(count, tile, kv.value_stride, score, state);
+      ValuesOf<StoredF32>(count, tile, kv.value_stride, score, state);
       break;
     case KvFormat::kF16:
-      ValuesOf<F16Kv>(count, tile, kv.value_stride, score, state);
+      ValuesOf<StoredF16>(count, tile, kv.value_stride, score, state);
       break;
     case KvFormat::kBf16:
-      ValuesOf<Bf16Kv>(count, tile, kv.value_stride, score, state);
+      ValuesOf<StoredBf16>(count, tile, kv.value_stride, score, state);
       break;
   }
 }

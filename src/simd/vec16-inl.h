@@ -6,6 +6,7 @@
 //   KVASIR_TARGET_ID   0 | 1 | 2
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "simd/half.h"
@@ -165,6 +166,24 @@ KV_INLINE float SumTree(V16 a) {
 #undef KV_LANES
 
 #endif
+
+// Sixteen stored numbers as f32, each conversion exact.
+struct StoredF32 {
+  static constexpr uint32_t kBytes = 4;
+  static KV_INLINE V16 At(const std::byte* p) { return Load(reinterpret_cast<const float*>(p)); }
+};
+struct StoredF16 {
+  static constexpr uint32_t kBytes = 2;
+  static KV_INLINE V16 At(const std::byte* p) {
+    return LoadF16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
+struct StoredBf16 {
+  static constexpr uint32_t kBytes = 2;
+  static KV_INLINE V16 At(const std::byte* p) {
+    return LoadBf16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
 
 // The first n floats at p, zero beyond; reads no byte past them.
 KV_INLINE V16 LoadFirst(uint32_t n, const float* p) {

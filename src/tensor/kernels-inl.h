@@ -8,24 +8,6 @@
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
-// Sixteen stored numbers as f32, each conversion exact.
-struct F32Load {
-  static constexpr uint32_t kBytes = 4;
-  static KV_INLINE V16 At(const std::byte* p) { return Load(reinterpret_cast<const float*>(p)); }
-};
-struct F16Load {
-  static constexpr uint32_t kBytes = 2;
-  static KV_INLINE V16 At(const std::byte* p) {
-    return LoadF16(reinterpret_cast<const uint16_t*>(p));
-  }
-};
-struct Bf16Load {
-  static constexpr uint32_t kBytes = 2;
-  static KV_INLINE V16 At(const std::byte* p) {
-    return LoadBf16(reinterpret_cast<const uint16_t*>(p));
-  }
-};
-
 #if KVASIR_TARGET_ID == 2
 constexpr int kMaxRows = 8;
 constexpr int PanelsFor(int rows) { return rows >= 5 ? 3 : rows >= 3 ? 6 : 8; }
@@ -108,11 +90,11 @@ void MatMulOf(const MatMulArgs& a) {
 void MatMul(const MatMulArgs& a) {
   switch (a.format) {
     case WeightFormat::kF32:
-      return MatMulOf<F32Load>(a);
+      return MatMulOf<StoredF32>(a);
     case WeightFormat::kF16:
-      return MatMulOf<F16Load>(a);
+      return MatMulOf<StoredF16>(a);
     case WeightFormat::kBf16:
-      return MatMulOf<Bf16Load>(a);
+      return MatMulOf<StoredBf16>(a);
   }
 }
 
