@@ -4,14 +4,18 @@
 usage: cli_test.py [path of kvasir]   (or KVASIR_BINARY)
 """
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 import urllib.error
 import urllib.request
@@ -58,6 +62,12 @@ def server(*arguments):
         process.communicate(timeout=30)
 
 
+def own_terminal():
+    """In the child: stdin is the terminal of a session of its own, so that Ctrl-C is a signal."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def get_json(url, headers=None):
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}),
                                 timeout=30) as response:
@@ -68,6 +78,7 @@ class CliTest(unittest.TestCase):
     def ok(self, *arguments, **options):
         result = kvasir(*arguments, **options)
         self.assertEqual(result.returncode, 0, f"{arguments}: {result.stderr}")
+        self.assertEqual(result.stderr, "", "progress is for terminals")
         return result.stdout
 
     def ok_json(self, *arguments, **options):
@@ -316,6 +327,54 @@ class ChatTest(CliTest):
         self.assertEqual(result.returncode, 2)
         self.assertIn("64", result.stderr)
         self.assertEqual(len(self.receipts(result.stdout)), 1)
+
+
+class TerminalTest(CliTest):
+    """A chat on a pseudo-terminal: what the keys do."""
+
+    def setUp(self):
+        self.master, slave = pty.openpty()
+        # Hot sampling without KV: an answer that is long in coming.
+        self.process = subprocess.Popen(
+            [BINARY, "chat", "--temperature", "50", "--seed", "3", "--cache", "none", "--threads",
+             "1", *SMALL], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal)
+        os.close(slave)
+        self.seen = ""
+
+    def tearDown(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def wait_for(self, pattern):
+        """Reads until `pattern` shows, and forgets what was read up to it."""
+        while not (found := re.search(pattern, self.seen)):
+            self.assertTrue(select.select([self.master], [], [], 60)[0],
+                            f"no {pattern!r} in {self.seen!r}")
+            self.seen += os.read(self.master, 4096).decode(errors="replace")
+        self.seen = self.seen[found.end():]
+
+    def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(self):
+        self.wait_for("> ")
+        self.type("Hello!\n")
+        self.wait_for(r"Hello!\r\n.{40}(?s:.)*")  # it answers
+        self.type("\x03")
+        self.wait_for(r" \[stopped\]\r\n\[prompt \d+ tokens")
+        self.wait_for("> ")
+        self.type("\x03")
+        self.wait_for(r"Ctrl-D leaves\)\r\n> ")
+        self.type("\x04")
+        self.assertEqual(self.process.wait(timeout=30), 0)
+
+    def test_ctrl_c_twice_at_the_prompt_is_130(self):
+        self.wait_for("> ")
+        self.type("\x03")
+        self.wait_for(r"Ctrl-D leaves\)\r\n> ")
+        self.type("\x03")
+        self.assertEqual(self.process.wait(timeout=30), 130)
 
 
 class LogitsTest(CliTest):

@@ -15,12 +15,15 @@
 namespace kvasir::cli {
 namespace {
 
-// Lines of stdin by read(), which Ctrl-C ends (getline would take that for the end of input).
+// Asks for lines of stdin by read(), which Ctrl-C ends (getline would take that for the end of
+// input).
 class LineReader {
  public:
   enum class End { kLine, kInput, kInterrupted };
   End Read(std::string& line) {
-    const InterruptScope interrupt;
+    const InterruptScope interrupt;  // before the prompt shows: whoever sees it may press Ctrl-C
+    fmt::print("> ");
+    std::fflush(stdout);
     for (;;) {
       if (const size_t newline = buffer_.find('\n'); newline != std::string::npos) {
         line = buffer_.substr(0, newline);
@@ -101,8 +104,6 @@ Result<int> Talk(Conversation& conversation) {
   LineReader reader;
   int status = kExitDone;
   for (bool warned = false;;) {
-    fmt::print("> ");
-    std::fflush(stdout);
     std::string line;
     const LineReader::End end = reader.Read(line);
     if (end == LineReader::End::kInterrupted) {

@@ -11,10 +11,12 @@
 namespace kvasir::cli {
 namespace {
 
-// Small models get prompts of a dozen blocks; those of a billion parameters must end too.
-constexpr uint32_t kPromptTokens = 215;
-constexpr uint32_t kLargePromptTokens = 55;
+// A model of a billion parameters must end too: it gets one short prompt.
+constexpr uint32_t kPromptTokens[] = {215, 208, 33};
+constexpr uint32_t kAnswerTokens = 24;
 constexpr uint64_t kLargeParameters = 50'000'000;
+constexpr uint32_t kLargePromptTokens = 55;
+constexpr uint32_t kLargeAnswerTokens = 6;
 constexpr uint32_t kCtxSize = 1024;
 
 // Waits for the last event of each of several requests.
@@ -116,15 +118,26 @@ Result<Lab> Lab::Create(EngineOptions options) {
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
   lab.options_.ctx_size = std::min(plan.ctx_size, kCtxSize);
   KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
-  uint32_t tokens =
-      lab.engine_->card().parameters > kLargeParameters ? kLargePromptTokens : kPromptTokens;
-  if (tokens == kLargePromptTokens) lab.answer_tokens_ = 6;
+  const bool large = lab.engine_->card().parameters > kLargeParameters;
+  const uint32_t ctx_size = lab.options_.ctx_size;
+  if (ctx_size < 32) {
+    return Fail(Code::kUnsupported, "the model's context of {} tokens is too short to test",
+                ctx_size);
+  }
   // Room for an answer, and for a next turn as long as prompt and answer.
-  tokens = std::min(tokens, lab.options_.ctx_size / 4);
-  lab.answer_tokens_ = std::min(lab.answer_tokens_, std::max(1u, lab.options_.ctx_size / 8));
-  lab.prompt_ = lab.RandomTokens(tokens);
-  KV_ASSIGN(lab.reference_, lab.Cold(*lab.engine_, lab.prompt_));
+  const auto fit = [&](uint32_t tokens) { return std::min(tokens, ctx_size / 4); };
+  if (large) lab.prompt_sizes_ = {fit(kLargePromptTokens)};
+  if (!large)
+    std::transform(std::begin(kPromptTokens), std::end(kPromptTokens),
+                   std::back_inserter(lab.prompt_sizes_), fit);
+  lab.answer_tokens_ = std::min(large ? kLargeAnswerTokens : kAnswerTokens, ctx_size / 8);
   return lab;
+}
+
+Status Lab::DrawPrompt(uint32_t size) {
+  prompt_ = RandomTokens(size);
+  KV_ASSIGN(reference_, Cold(*engine_, prompt_));
+  return {};
 }
 
 Result<std::unique_ptr<Engine>> Lab::Load(const EngineOptions& options) const {

@@ -48,9 +48,14 @@ class Check {
 // What the checks share: how to load engines, and prompts made from a seed.
 class Lab {
  public:
-  // Loads the engine of the user's flags and makes the reference: prompts computed whole, alone,
-  // with the cache off.
+  // Loads the engine of the user's flags.
   static Result<Lab> Create(EngineOptions options);
+
+  // Sizes that a check tries, in tokens: one inside a block, one at its edge, a short one. (A large
+  // model tries one.)
+  const std::vector<uint32_t>& prompt_sizes() const { return prompt_sizes_; }
+  // Draws prompt() and computes its reference: whole, alone, with the cache off.
+  Status DrawPrompt(uint32_t size);
 
   Engine& engine() { return *engine_; }
   const EngineOptions& options() const { return options_; }
@@ -72,6 +77,7 @@ class Lab {
   EngineOptions options_;
   std::unique_ptr<Engine> engine_;
   Random random_{20240917};
+  std::vector<uint32_t> prompt_sizes_;
   std::vector<TokenId> prompt_;
   uint32_t answer_tokens_ = 24;
   Trace reference_;
