@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WAIT_S = 60  # the longest that anything here may take; a failure, not a measurement
@@ -138,3 +139,32 @@ def sse(text):
     events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     done = bool(events) and events[-1] == "[DONE]"
     return [json.loads(e) for e in events[: -1 if done else None]], done
+
+
+def user(text, system=None):
+    first = [{"role": "system", "content": system}] if system else []
+    return first + [{"role": "user", "content": text}]
+
+
+class WithServer(unittest.TestCase):
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def refused(self, path, body, param=None, status=400, text=None):
+        """One bad request: the status, the shape of the error, and a server that goes on."""
+        got, _, answer = self.server.request("POST", path, body)
+        self.assertEqual(got, status, answer)
+        self.assertEqual(set(answer), {"error"})
+        self.assertEqual(set(answer["error"]), {"message", "type", "param", "code"})
+        if param:
+            self.assertEqual(answer["error"]["param"], param, answer)
+        if text:
+            self.assertIn(text, answer["error"]["message"])
+        self.assertEqual(self.server.get("/health"), {"status": "ok"})

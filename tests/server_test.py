@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""The server as its users meet it: the `openai` package, raw sockets, bad input, keys, signals.
+"""The server as its users meet it: by the `openai` package, and the endpoints around it.
 
     server_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
-import json
-import socket
 import unittest
 
 try:
@@ -14,7 +12,7 @@ except ImportError:
     print("skipped: needs the Python package openai")
     raise SystemExit(77)
 
-from server_harness import Server, post_bytes, read_all, sse
+from server_harness import WithServer, sse, user
 
 FACT = "The brass key is in the blue drawer. Where is the brass key?"
 ANSWER = "The brass key is in the blue drawer."
@@ -22,39 +20,12 @@ SYSTEM = ("You can call weather and clock. The code of the green safe is 4711. A
           "Tarik works as a pilot. The garden lesson is at 14:30.")
 
 
-def user(text, system=None):
-    first = [{"role": "system", "content": system}] if system else []
-    return first + [{"role": "user", "content": text}]
+class WithClient(WithServer):
+    def client(self):
+        return openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
 
 
-class WithServer(unittest.TestCase):
-    flags = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(*cls.flags)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-
-    def client(self, key="none"):
-        return openai.OpenAI(base_url=self.server.url + "/v1", api_key=key, max_retries=0)
-
-    def refused(self, path, body, param=None, status=400, text=None):
-        """One bad request: the status, the shape of the error, and a server that goes on."""
-        got, _, answer = self.server.request("POST", path, body)
-        self.assertEqual(got, status, answer)
-        self.assertEqual(set(answer), {"error"})
-        self.assertEqual(set(answer["error"]), {"message", "type", "param", "code"})
-        if param:
-            self.assertEqual(answer["error"]["param"], param, answer)
-        if text:
-            self.assertIn(text, answer["error"]["message"])
-        self.assertEqual(self.server.get("/health"), {"status": "ok"})
-
-
-class OpenAiClient(WithServer):
+class OpenAiClient(WithClient):
     def chat(self, **more):
         fields = {"model": "default", "messages": user(FACT), "temperature": 0} | more
         return self.client().chat.completions.create(**fields)
@@ -267,6 +238,16 @@ class OpenAiClient(WithServer):
         self.assertTrue(answer.choices[0].message.content)
 
 
+class Key(WithClient):
+    flags = ("--api-key", "alpha")
+
+    def test_the_client_s_key_opens(self):
+        client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="alpha", max_retries=0)
+        self.assertTrue(client.models.list().data)
+        with self.assertRaises(openai.AuthenticationError):
+            self.client().models.list()
+
+
 class OtherEndpoints(WithServer):
     flags = ("--alias", "my-model")
 
@@ -348,278 +329,6 @@ class OtherEndpoints(WithServer):
         headers = self.server.request("POST", "/v1/completions", b"{}", asked)[1]
         self.assertEqual(headers["access-control-allow-origin"], "*")
         self.assertNotIn("access-control-allow-origin", self.server.request("GET", "/health")[1])
-
-
-class BadInput(WithServer):
-    def test_bodies_that_are_no_request(self):
-        deep = b'{"messages":' + b"[" * 100000 + b"]" * 100000 + b"}"
-        for body in (b"", b"{", b"[]", b"null", b'"x"', b"7", b'{"prompt": NaN}', b'{"prompt": 1e999}',
-                     b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}', b'{"prompt": "\\ud800x"}',
-                     b'{"prompt": "a" "b"}', b"\x00\x01", b'{"prompt": "x",}', deep, b"{" * 5000,
-                     b'{"prompt": "\n"}', b"\xef\xbb\xbf{", b'{"a": -}', b'{"a": 1e}'):
-            for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
-                         "/apply-template"):
-                self.refused(path, body)
-
-    def test_fields_of_both(self):
-        for param, values in {
-                "temperature": ["NaN", -1, 1000, True, []], "top_p": [2, -0.1, "1"], "top_k": [-2, 1.5, "5"],
-                "min_p": [-1, 2], "repetition_penalty": [0, -1], "presence_penalty": ["x", 1e30],
-                "frequency_penalty": [-1e9, "x"], "max_tokens": [-1, 1.5, "5", 1e30, []],
-                "max_completion_tokens": [-7], "n": [0, -1, 129, "2", 1.5], "seed": ["x", 1.5, 2**70],
-                "stop": [5, ["a"] * 17, [1], ""], "stop_token_ids": [["x"], [-1], [10**9], 5],
-                "stream": ["yes", 1], "stream_options": [{"include_usage": True}],
-                "logit_bias": [[], {"x": 1}, {"5": "1"}, {"5": 101}, {"-1": 1}, {"99999999": 1}, {"5.0": 1}],
-                "model": [7, ["default"]], "best_of": [2], "tool_choice": ["required", {"type": "function"}],
-                "response_format": [{"type": "json_object"}, "text", {}], "functions": [[{"name": "f"}]],
-                "min_tokens": [5], "guided_json": [{"type": "object"}], "ignore_eos": ["x"],
-                "cache_prompt": [1], "user": [5], "mirostat": [2], "typical_p": [0.5]}.items():
-            for value in values:
-                self.refused("/v1/chat/completions", {"messages": user("Hi."), param: value}, param)
-                self.refused("/v1/completions", {"prompt": "Hi.", param: value}, param)
-        self.refused("/v1/completions", {"prompt": "x", "model": "other"}, "model", 404)
-
-    def test_neutral_values_of_unsupported_fields_pass(self):
-        body = {"prompt": "x", "max_tokens": 1, "min_tokens": 0, "use_beam_search": False, "typical_p": 1.0,
-                "suffix": None, "best_of": 1, "response_format": {"type": "text"}, "tool_choice": "auto",
-                "functions": [], "mirostat": 0}
-        self.assertEqual(self.server.post("/v1/completions", body)["kvasir"]["ignored"], [])
-
-    def test_messages(self):
-        chat = "/v1/chat/completions"
-        image = {"type": "image_url", "image_url": {"url": "data:"}}
-        for messages, param in (
-                ([], "messages"), ("x", "messages"), ({}, "messages"), ([1], "messages[0]"),
-                ([{"role": "user"}], "messages[0].content"), ([{"content": "x"}], "messages[0].role"),
-                ([{"role": "robot", "content": "x"}], "messages[0].role"),
-                ([{"role": 5, "content": "x"}], "messages[0].role"),
-                ([{"role": "user", "content": 5}], "messages[0].content"),
-                ([{"role": "user", "content": None}], "messages[0].content"),
-                ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
-                ([{"role": "user", "content": [image]}], "messages[0].content[0].type"),
-                ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-                (user("a") + [{"role": "assistant", "content": None}], "messages[1].content"),
-                (user("a") + [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0].function"),
-                (user("a") + [{"role": "assistant", "tool_calls": 5}], "messages[1].tool_calls")):
-            self.refused(chat, {"messages": messages}, param)
-        self.refused(chat, {}, "messages")
-        self.refused(chat, {"messages": user("x"), "tools": 5}, "tools")
-        self.refused(chat, {"messages": user("x"), "top_logprobs": 2}, "top_logprobs")
-        self.refused(chat, {"messages": user("x"), "logprobs": True, "top_logprobs": 21}, "top_logprobs")
-        self.refused(chat, {"messages": user("x"), "logprobs": 3}, "logprobs")
-        self.refused(chat, {"messages": user("word " * 5000)}, "messages", text="2048")
-
-    def test_prompts(self):
-        path = "/v1/completions"
-        for prompt in ("", [], [[]], {}, 5, [[1], "a", 5], [1, "a"], [-1], [1.5], [10**9], [2**70], [None],
-                       [[[1]]], [True], ["a", []]):
-            self.refused(path, {"prompt": prompt}, "prompt")
-        self.refused(path, {}, "prompt")
-        self.refused(path, {"prompt": [5] * 3000}, "prompt", text="2048")
-        self.refused(path, {"prompt": ["fits", [5] * 3000]}, "prompt")
-        self.refused(path, {"prompt": "x", "suffix": "y"}, "suffix")
-        self.refused(path, {"prompt": "x", "logprobs": 21}, "logprobs")
-        self.refused(path, {"prompt": "x", "logprobs": True}, "logprobs")
-        self.refused(path, {"prompt": "x", "logprobs": 1, "echo": True}, "echo")
-        self.refused("/tokenize", {}, "content")
-        self.refused("/tokenize", {"content": [1]}, "content")
-        self.refused("/detokenize", {"tokens": "x"}, "tokens")
-        self.refused("/detokenize", {"tokens": [-1]}, "tokens")
-        self.refused("/detokenize", {}, "tokens")
-
-    def test_nothing_of_a_refused_request_happens(self):
-        before = self.server.metric("vllm:prompt_tokens_total")
-        self.refused("/v1/completions", {"prompt": ["fits", [5] * 3000]}, "prompt")
-        self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), before)
-
-    def test_bytes_that_are_no_http(self):
-        for data in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 10,
-                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n"
-                     b"Content-Length: -5\r\n\r\n", b"POST /tokenize HTTP/1.1\r\nContent-Length: 5\r\n"
-                     b"Transfer-Encoding: chunked\r\n\r\n", b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: "
-                     b"chunked\r\n\r\nZZZ\r\n", bytes(range(256)) * 10):
-            answer = self.server.raw(data)
-            self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 400 "), (data, answer))
-        head = b"GET /health HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n"
-        self.assertTrue(self.server.raw(head).startswith(b"HTTP/1.1 431 "))
-        self.assertEqual(self.server.get("/health"), {"status": "ok"})
-
-    def test_bodies_that_are_too_large(self):
-        status, _, answer = self.server.request("POST", "/tokenize", b"x" * (33 << 20))
-        self.assertEqual((status, answer["error"]["code"]), (413, "body_too_large"))
-        chunked = b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-        chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
-        self.assertTrue(self.server.raw(chunked + chunk * 33).startswith(b"HTTP/1.1 413 "))
-
-
-class Connections(WithServer):
-    """Each step of this server computes everything again, so that a generation takes its time."""
-    flags = ("--cache", "none", "--parallel", "1")
-    LONG = {"prompt": [7] * 200, "max_tokens": 1800, "ignore_eos": True, "stream": True}
-
-    def cancelled(self):
-        return self.server.metric('kvasir_requests_total{outcome="cancelled"}')
-
-    def idle(self):
-        return (self.server.metric("vllm:num_requests_running") == 0 and
-                self.server.metric("vllm:num_requests_waiting") == 0)
-
-    def hang_up_after(self, state, *bodies):
-        """Sends requests, waits for a state, drops the last connection; its generation must end."""
-        before = self.cancelled()
-        open_now = [self.server.open() for _ in bodies]
-        for s, body in zip(open_now, bodies):
-            s.sendall(post_bytes("/v1/completions", body))
-            self.server.until("running", lambda: not self.idle())
-        self.server.until("the state", lambda: state(open_now[-1]))
-        open_now.pop().close()
-        self.server.until("cancelled", lambda: self.cancelled() == before + 1)
-        for s in open_now:
-            s.close()
-        self.server.until("idle", self.idle)
-        self.assertEqual(self.server.metric('kvasir_blocks{state="pinned"}'), 0)
-
-    def test_hanging_up_while_streaming_cancels(self):
-        self.hang_up_after(lambda s: b"data: " in s.recv(65536), self.LONG)
-
-    def test_hanging_up_without_streaming_cancels(self):
-        self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_running") == 1,
-                           self.LONG | {"stream": False})
-
-    def test_hanging_up_while_queued_cancels(self):
-        self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_waiting") == 1,
-                           self.LONG, self.LONG)
-
-    def test_a_client_that_does_not_read_holds_up_nobody(self):
-        with self.server.open() as lazy:
-            lazy.sendall(post_bytes("/v1/completions", self.LONG))
-            self.server.until("running", lambda: not self.idle())
-            self.assertEqual(self.server.get("/health"), {"status": "ok"})
-            self.assertEqual(self.server.post("/tokenize", {"content": "x"})["count"], 1)
-        self.server.until("idle", self.idle)
-
-    def test_keep_alive_and_pipelining(self):
-        body = {"prompt": "Hi.", "max_tokens": 2, "temperature": 0}
-        one = post_bytes("/v1/completions", body)
-        with self.server.open() as s:
-            s.sendall(one + one + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
-            answer = read_all(s)
-        self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
-        self.assertEqual(answer.count(b'"object":"text_completion"'), 2)
-        self.assertTrue(answer.endswith(b'{"status":"ok"}'))
-
-    def test_slow_pieces_and_expect_continue(self):
-        data = post_bytes("/tokenize", {"content": "Hi."}, "Expect: 100-continue", "Connection: close")
-        head, body = data.split(b"\r\n\r\n", 1)
-        with self.server.open() as s:
-            for byte in head + b"\r\n\r\n":
-                s.sendall(bytes([byte]))
-            self.assertEqual(s.recv(65536), b"HTTP/1.1 100 Continue\r\n\r\n")
-            for byte in body:
-                s.sendall(bytes([byte]))
-            answer = read_all(s)
-        self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer)
-        refused = post_bytes("/nothing", b"x" * 100, "Expect: 100-continue").split(b"\r\n\r\n")[0]
-        with self.server.open() as s:
-            s.sendall(refused + b"\r\n\r\n")
-            s.shutdown(socket.SHUT_WR)
-            self.assertTrue(read_all(s).startswith(b"HTTP/1.1 404 "))
-
-    def test_http_1_0_gets_an_unframed_stream(self):
-        body = json.dumps({"prompt": "Hi.", "max_tokens": 2, "stream": True}).encode()
-        head = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body)
-        with self.server.open() as s:
-            s.sendall(head + body)
-            answer = read_all(s)
-        self.assertNotIn(b"chunked", answer.split(b"\r\n\r\n")[0])
-        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
-
-    def test_a_half_sent_body_has_no_effect(self):
-        before = self.server.metric("vllm:prompt_tokens_total")
-        data = post_bytes("/v1/completions", {"prompt": "Hi."})
-        self.assertEqual(self.server.raw(data[:-3]), b"")
-        self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), before)
-
-
-class Keys(WithServer):
-    flags = ("--api-key", "alpha", "--api-key", "beta")
-
-    def test_only_a_key_opens(self):
-        for headers in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "Bearer "},
-                        {"Authorization": "alpha"}, {"x-api-key": "alph"}, {"x-api-key": ""},
-                        {"Authorization": "Bearer gamma", "x-api-key": "alpha"}):
-            for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("DELETE", "/v1/cache"),
-                                 ("GET", "/nothing"), ("POST", "/v1/completions"), ("GET", "/")):
-                status, fields, answer = self.server.request(method, path, None, headers)
-                self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"))
-                self.assertEqual(fields["www-authenticate"], "Bearer")
-        self.assertEqual(self.server.get("/health"), {"status": "ok"})
-        self.assertEqual(self.server.get("/ready")["status"], "ready")
-        self.assertTrue(self.server.get("/v1/models", **{"x-api-key": "beta"})["data"])
-        self.assertTrue(self.server.get("/v1/models", Authorization="bearer alpha")["data"])
-        with self.assertRaises(openai.AuthenticationError):
-            self.client("gamma").models.list()
-
-    def test_keys_share_no_cache(self):
-        def cached(key):
-            answer = self.client(key).chat.completions.create(
-                model="default", messages=user("Where does Anna live?", SYSTEM), temperature=0)
-            if not answer.usage.prompt_tokens_details.cached_tokens:
-                self.assertEqual(answer.kvasir["miss"]["reason"], "cold")
-            return answer.usage.prompt_tokens_details.cached_tokens, answer.choices[0].message.content
-        first, again, other = cached("alpha"), cached("alpha"), cached("beta")
-        self.assertEqual((first[0], other[0]), (0, 0))
-        self.assertGreater(again[0], 0)
-        self.assertEqual(first[1], other[1])
-        erase = {"Authorization": "Bearer beta"}
-        self.assertEqual(self.server.request("DELETE", "/v1/cache", headers=erase)[0], 200)
-        self.assertGreater(cached("alpha")[0], 0)
-        self.assertEqual(cached("beta")[0], 0)
-        body = {"messages": user("Where does Anna live?", SYSTEM), "tenant": "key-alpha", "max_tokens": 1}
-        self.server.request("DELETE", "/v1/cache", headers=erase)
-        answer = self.server.post("/v1/chat/completions", body, erase)
-        self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
-        self.assertEqual(answer["kvasir"]["ignored"], ["tenant"])
-
-
-class Signals(unittest.TestCase):
-    LONG = Connections.LONG | {"max_tokens": 400}
-
-    def running(self):
-        server = Server("--cache", "none", "--parallel", "1")
-        self.addCleanup(server.stop)
-        s = server.open()
-        self.addCleanup(s.close)
-        s.sendall(post_bytes("/v1/completions", self.LONG, "Connection: close"))
-        server.until("running", lambda: server.metric("vllm:num_requests_running") == 1)
-        return server, s
-
-    def test_the_first_interrupt_drains(self):
-        server, s = self.running()
-        server.interrupt()
-        server.until("draining", lambda: server.request("GET", "/ready")[0] == 503)
-        status, headers, answer = server.request("POST", "/v1/completions", {"prompt": "x"})
-        self.assertEqual((status, answer["error"]["code"]), (503, "unavailable"))
-        self.assertIn("retry-after", headers)
-        text = read_all(s)
-        self.assertIn(b"data: [DONE]", text)
-        self.assertIn(b'"finish_reason":"length"', text)
-        self.assertEqual(server.wait(), 0)
-
-    def test_the_second_interrupt_stops(self):
-        server, s = self.running()
-        server.interrupt()
-        server.until("draining", lambda: server.request("GET", "/ready")[0] == 503)
-        server.interrupt()
-        self.assertNotIn(b"data: [DONE]", read_all(s))
-        self.assertEqual(server.wait(), 130)
-
-    def test_an_idle_server_stops_at_once(self):
-        server = Server()
-        idle = server.open()
-        self.addCleanup(idle.close)
-        server.interrupt()
-        self.assertEqual(server.wait(), 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Connections, keys and signals: clients that hang up, dawdle or have no key; a server that stops.
+
+    server_connection_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import json
+import socket
+import unittest
+
+from server_harness import Server, WithServer, post_bytes, read_all, user
+
+SYSTEM = ("You can call weather and clock. The code of the green safe is 4711. Anna lives in Oslo. "
+          "Tarik works as a pilot. The garden lesson is at 14:30.")
+
+
+class Connections(WithServer):
+    """Each step of this server computes everything again, so that a generation takes its time."""
+    flags = ("--cache", "none", "--parallel", "1")
+    LONG = {"prompt": [7] * 200, "max_tokens": 1800, "ignore_eos": True, "stream": True}
+
+    def cancelled(self):
+        return self.server.metric('kvasir_requests_total{outcome="cancelled"}')
+
+    def idle(self):
+        return (self.server.metric("vllm:num_requests_running") == 0 and
+                self.server.metric("vllm:num_requests_waiting") == 0)
+
+    def hang_up_after(self, state, *bodies):
+        """Sends requests, waits for a state, drops the last connection; its generation must end."""
+        before = self.cancelled()
+        open_now = [self.server.open() for _ in bodies]
+        for s, body in zip(open_now, bodies):
+            s.sendall(post_bytes("/v1/completions", body))
+            self.server.until("running", lambda: not self.idle())
+        self.server.until("the state", lambda: state(open_now[-1]))
+        open_now.pop().close()
+        self.server.until("cancelled", lambda: self.cancelled() == before + 1)
+        for s in open_now:
+            s.close()
+        self.server.until("idle", self.idle)
+        self.assertEqual(self.server.metric('kvasir_blocks{state="pinned"}'), 0)
+
+    def test_hanging_up_while_streaming_cancels(self):
+        self.hang_up_after(lambda s: b"data: " in s.recv(65536), self.LONG)
+
+    def test_hanging_up_without_streaming_cancels(self):
+        self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_running") == 1,
+                           self.LONG | {"stream": False})
+
+    def test_hanging_up_while_queued_cancels(self):
+        self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_waiting") == 1,
+                           self.LONG, self.LONG)
+
+    def test_a_client_that_does_not_read_holds_up_nobody(self):
+        with self.server.open() as lazy:
+            lazy.sendall(post_bytes("/v1/completions", self.LONG))
+            self.server.until("running", lambda: not self.idle())
+            self.assertEqual(self.server.get("/health"), {"status": "ok"})
+            self.assertEqual(self.server.post("/tokenize", {"content": "x"})["count"], 1)
+        self.server.until("idle", self.idle)
+
+    def test_keep_alive_and_pipelining(self):
+        body = {"prompt": "Hi.", "max_tokens": 2, "temperature": 0}
+        one = post_bytes("/v1/completions", body)
+        with self.server.open() as s:
+            s.sendall(one + one + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+            answer = read_all(s)
+        self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
+        self.assertEqual(answer.count(b'"object":"text_completion"'), 2)
+        self.assertTrue(answer.endswith(b'{"status":"ok"}'))
+
+    def test_slow_pieces_and_expect_continue(self):
+        data = post_bytes("/tokenize", {"content": "Hi."}, "Expect: 100-continue", "Connection: close")
+        head, body = data.split(b"\r\n\r\n", 1)
+        with self.server.open() as s:
+            for byte in head + b"\r\n\r\n":
+                s.sendall(bytes([byte]))
+            self.assertEqual(s.recv(65536), b"HTTP/1.1 100 Continue\r\n\r\n")
+            for byte in body:
+                s.sendall(bytes([byte]))
+            answer = read_all(s)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer)
+        refused = post_bytes("/nothing", b"x" * 100, "Expect: 100-continue").split(b"\r\n\r\n")[0]
+        with self.server.open() as s:
+            s.sendall(refused + b"\r\n\r\n")
+            s.shutdown(socket.SHUT_WR)
+            self.assertTrue(read_all(s).startswith(b"HTTP/1.1 404 "))
+
+    def test_http_1_0_gets_an_unframed_stream(self):
+        body = json.dumps({"prompt": "Hi.", "max_tokens": 2, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with self.server.open() as s:
+            s.sendall(head + body)
+            answer = read_all(s)
+        self.assertNotIn(b"chunked", answer.split(b"\r\n\r\n")[0])
+        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
+
+    def test_a_half_sent_body_has_no_effect(self):
+        before = self.server.metric("vllm:prompt_tokens_total")
+        data = post_bytes("/v1/completions", {"prompt": "Hi."})
+        self.assertEqual(self.server.raw(data[:-3]), b"")
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), before)
+
+
+class Keys(WithServer):
+    flags = ("--api-key", "alpha", "--api-key", "beta")
+
+    def test_only_a_key_opens(self):
+        for headers in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "Bearer "},
+                        {"Authorization": "alpha"}, {"x-api-key": "alph"}, {"x-api-key": ""},
+                        {"Authorization": "Bearer gamma", "x-api-key": "alpha"}):
+            for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("DELETE", "/v1/cache"),
+                                 ("GET", "/nothing"), ("POST", "/v1/completions"), ("GET", "/")):
+                status, fields, answer = self.server.request(method, path, None, headers)
+                self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"))
+                self.assertEqual(fields["www-authenticate"], "Bearer")
+        self.assertEqual(self.server.get("/health"), {"status": "ok"})
+        self.assertEqual(self.server.get("/ready")["status"], "ready")
+        self.assertTrue(self.server.get("/v1/models", **{"x-api-key": "beta"})["data"])
+        self.assertTrue(self.server.get("/v1/models", Authorization="bearer alpha")["data"])
+
+    def test_keys_share_no_cache(self):
+        def cached(key):
+            body = {"messages": user("Where does Anna live?", SYSTEM), "temperature": 0}
+            answer = self.server.post("/v1/chat/completions", body, {"x-api-key": key})
+            cached_tokens = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            if not cached_tokens:
+                self.assertEqual(answer["kvasir"]["miss"]["reason"], "cold")
+            return cached_tokens, answer["choices"][0]["message"]["content"]
+        first, again, other = cached("alpha"), cached("alpha"), cached("beta")
+        self.assertEqual((first[0], other[0]), (0, 0))
+        self.assertGreater(again[0], 0)
+        self.assertEqual(first[1], other[1])
+        erase = {"Authorization": "Bearer beta"}
+        self.assertEqual(self.server.request("DELETE", "/v1/cache", headers=erase)[0], 200)
+        self.assertGreater(cached("alpha")[0], 0)
+        self.assertEqual(cached("beta")[0], 0)
+        body = {"messages": user("Where does Anna live?", SYSTEM), "tenant": "key-alpha", "max_tokens": 1}
+        self.server.request("DELETE", "/v1/cache", headers=erase)
+        answer = self.server.post("/v1/chat/completions", body, erase)
+        self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(answer["kvasir"]["ignored"], ["tenant"])
+
+
+class Signals(unittest.TestCase):
+    LONG = Connections.LONG | {"max_tokens": 400}
+
+    def running(self):
+        server = Server("--cache", "none", "--parallel", "1")
+        self.addCleanup(server.stop)
+        s = server.open()
+        self.addCleanup(s.close)
+        s.sendall(post_bytes("/v1/completions", self.LONG, "Connection: close"))
+        server.until("running", lambda: server.metric("vllm:num_requests_running") == 1)
+        return server, s
+
+    def test_the_first_interrupt_drains(self):
+        server, s = self.running()
+        server.interrupt()
+        server.until("draining", lambda: server.request("GET", "/ready")[0] == 503)
+        status, headers, answer = server.request("POST", "/v1/completions", {"prompt": "x"})
+        self.assertEqual((status, answer["error"]["code"]), (503, "unavailable"))
+        self.assertIn("retry-after", headers)
+        text = read_all(s)
+        self.assertIn(b"data: [DONE]", text)
+        self.assertIn(b'"finish_reason":"length"', text)
+        self.assertEqual(server.wait(), 0)
+
+    def test_the_second_interrupt_stops(self):
+        server, s = self.running()
+        server.interrupt()
+        server.until("draining", lambda: server.request("GET", "/ready")[0] == 503)
+        server.interrupt()
+        self.assertNotIn(b"data: [DONE]", read_all(s))
+        self.assertEqual(server.wait(), 130)
+
+    def test_an_idle_server_stops_at_once(self):
+        server = Server()
+        idle = server.open()
+        self.addCleanup(idle.close)
+        server.interrupt()
+        self.assertEqual(server.wait(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
