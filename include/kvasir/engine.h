@@ -24,9 +24,9 @@ class ChatTemplate;
 enum class CacheMode { kPrefix, kSequence, kNone };
 
 struct EngineOptions {
-  std::string model;          // Hugging Face folder or GGUF file; "": the bundled model
-  std::string shape;          // instead of model: random weights (bench)
-  std::string weights;        // "": as stored (or "f32", "f16", "bf16" for a shape); else refused
+  std::string model;    // Hugging Face folder or GGUF file; "": the bundled model
+  std::string shape;    // instead of model: random weights (bench)
+  std::string weights;  // "": as stored (or "f32", "f16", "bf16" for a shape); else refused
   std::string kv_format = "f16";
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
@@ -71,8 +71,8 @@ struct GeneratedToken {
   // answer whole: Event.text joined is the same, but ends before a stop string. The text of a
   // token that ended the answer (end of sequence, stop_ids) is empty.
   std::string text;
-  float logprob = 0;                // only if logprobs were asked for
-  std::vector<TokenLogprob> top;    // best first
+  float logprob = 0;              // only if logprobs were asked for
+  std::vector<TokenLogprob> top;  // best first
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -89,7 +89,7 @@ struct Event {
   std::optional<std::string> stop_match;  // the stop string that ended it
   std::optional<Error> error;             // with kError
   bool last = false;
-  Receipt receipt;             // whole only when last
+  Receipt receipt;                 // whole only when last
   uint32_t completion_tokens = 0;  // of all choices, when last
 };
 
@@ -100,13 +100,13 @@ struct GenerateRequest {
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the room left; may be 0
-  uint32_t n = 1;                // choices: forks that share the prompt's blocks
+  uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
   bool ignore_eos = false;
-  bool echo_special = false;  // special tokens show in text
+  bool echo_special = false;         // special tokens show in text
   std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
-  bool cache_prompt = true;   // false: computes everything, shares nothing
+  bool cache_prompt = true;          // false: computes everything, shares nothing
   bool use_cursor = true;     // false: the last prompt token is computed even if all is cached
   uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
   // Raw logits [vocab] of each computed row at a position >= logits_from, before sampling. Called
@@ -128,14 +128,14 @@ struct EngineStats {
   uint64_t cursor_hits = 0;                                               // prompts
   uint64_t misses[5] = {};                                                // prompts by MissReason
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
-  uint64_t running = 0, queued = 0;                                       // sequences, requests
+  uint64_t running = 0, queued = 0;  // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
   uint64_t step_ns = 0, cache_ns = 0;  // in steps; inside Match, Extend and Commit
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
-  double waste = 0;        // (bytes of non-free blocks - bytes of live or cached tokens) / the former
+  double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };
 
@@ -158,7 +158,8 @@ class Engine {
   // kExhausted when the queue is full, kUnavailable while draining. After a success `sink` gets
   // events until one is last.
   virtual Result<RequestId> Submit(GenerateRequest request, EventSink sink) = 0;
-  virtual void Cancel(RequestId id) = 0;  // gives all blocks back; the sink still gets its last event
+  virtual void Cancel(
+      RequestId id) = 0;  // gives all blocks back; the sink still gets its last event
   // Refuses new requests and waits for the running ones; a second call cancels them.
   virtual void Drain() = 0;
   // Forgets everything of a tenant; returns when done.

@@ -15,8 +15,8 @@ struct MemoryPlan {
   uint64_t kv_bytes = 0;       // block pool
   uint64_t index_bytes = 0;    // prefix index and policy
   uint64_t cursor_bytes = 0;
-  uint64_t scratch_bytes = 0;  // activations, logits, attention partials of one step
-  uint64_t total_bytes = 0;    // all of the above but mapped_bytes
+  uint64_t scratch_bytes = 0;    // activations, logits, attention partials of one step
+  uint64_t total_bytes = 0;      // all of the above but mapped_bytes
   uint64_t kv_memory_bytes = 0;  // the cap: kv + index + cursors stay within it
   uint64_t block_bytes = 0;
   uint32_t block_tokens = 0;
@@ -28,7 +28,7 @@ struct MemoryPlan {
   std::string kv_format;
 };
 
-// Every figure with its key, in the order of the struct: `plan --json` and `GET /v1/cache` print it.
-// (Implemented where JSON is at hand: plan/plan_json.h.)
+// Every figure with its key, in the order of the struct: `plan --json` and `GET /v1/cache` print
+// it. (Implemented where JSON is at hand: plan/plan_json.h.)
 
 }  // namespace kvasir

@@ -27,9 +27,9 @@ struct Receipt {
   uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
   uint32_t reused_disk = 0;
   uint32_t reused_remote = 0;
-  std::optional<Miss> miss;  // absent when all that can be reused was
+  std::optional<Miss> miss;          // absent when all that can be reused was
   std::vector<std::string> ignored;  // request fields that nothing here reads
-  double saved_ms = 0;  // reused tokens at this engine's measured prefill speed
+  double saved_ms = 0;               // reused tokens at this engine's measured prefill speed
   double queue_ms = 0;
   double ttft_ms = 0;  // from submission to the first token
   double tpot_ms = 0;  // mean time per later token

@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define KV_CHECK(condition)                                                            \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]] {                                                   \
+#define KV_CHECK(condition)                                                               \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]] {                                                      \
       std::fprintf(stderr, "kvasir: bug: %s at %s:%d\n", #condition, __FILE__, __LINE__); \
-      std::abort();                                                                    \
-    }                                                                                  \
+      std::abort();                                                                       \
+    }                                                                                     \
   } while (false)
 
 #ifdef NDEBUG

@@ -18,17 +18,17 @@ tl::unexpected<Error> Fail(Code code, fmt::format_string<Args...> format, Args&&
 #define KV_CONCAT(a, b) KV_CONCAT_INNER(a, b)
 
 // Returns the error of a Status expression from the enclosing function.
-#define KV_TRY(expr)                                                          \
-  do {                                                                        \
-    auto kv_status = (expr);                                                  \
-    if (!kv_status) return tl::unexpected(std::move(kv_status).error());      \
+#define KV_TRY(expr)                                                     \
+  do {                                                                   \
+    auto kv_status = (expr);                                             \
+    if (!kv_status) return tl::unexpected(std::move(kv_status).error()); \
   } while (false)
 
 // KV_ASSIGN(auto x, F()): x is F()'s value, or F()'s error is returned.
 #define KV_ASSIGN(lhs, expr) KV_ASSIGN_IMPL(KV_CONCAT(kv_result_, __LINE__), lhs, expr)
-#define KV_ASSIGN_IMPL(tmp, lhs, expr)                             \
-  auto tmp = (expr);                                               \
-  if (!tmp) return tl::unexpected(std::move(tmp).error());         \
+#define KV_ASSIGN_IMPL(tmp, lhs, expr)                     \
+  auto tmp = (expr);                                       \
+  if (!tmp) return tl::unexpected(std::move(tmp).error()); \
   lhs = std::move(*tmp)
 
 }  // namespace kvasir

@@ -13,9 +13,9 @@ enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
 inline uint32_t BytesOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 struct TensorView {
-  std::string name;              // in its file, for messages
+  std::string name;  // in its file, for messages
   DType dtype = DType::kF32;
-  std::vector<uint64_t> shape;   // row-major, outermost first: a weight is [out, in]
+  std::vector<uint64_t> shape;      // row-major, outermost first: a weight is [out, in]
   const std::byte* data = nullptr;  // little endian; may be unaligned
   uint64_t num_elements() const {
     uint64_t n = 1;
