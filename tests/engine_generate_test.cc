@@ -1,11 +1,11 @@
 // The engine end to end: what it generates, refuses and tells.
+#include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "base/random.h"
 #include "engine_scenario.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -21,14 +21,6 @@ GenerateRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
   request.max_tokens = max_tokens;
   request.sampling.temperature = 0;
   return request;
-}
-
-std::vector<TokenId> SomeIds(uint32_t count, uint32_t vocab, uint64_t seed = 7) {
-  std::vector<TokenId> ids;
-  for (uint32_t i = 0; i < count; ++i) {
-    ids.push_back(static_cast<TokenId>(DrawBits(seed, 0, i) % vocab));
-  }
-  return ids;
 }
 
 TEST(Generate, SaysWhatTheGoldensSay) {
@@ -52,6 +44,245 @@ TEST(Generate, SaysWhatTheGoldensSay) {
     EXPECT_EQ(stopped.choices[0].finish_reason, FinishReason::kStop);
     EXPECT_EQ(stopped.receipt.computed, 0u) << "the Cursor answers an identical prompt";
   }
+}
+
+std::vector<TokenId> Ids(const Engine& engine, const std::string& text) {
+  return *engine.tokenizer()->Encode(text);
+}
+
+const char kStory[] =
+    "<|user|>The brass key is in the blue drawer. Where is the brass key?<|end|>"
+    "<|assistant|>";
+
+TEST(Generate, SameSeedSameTextAloneAndInABatch) {
+  const auto engine = LoadEngine(DemoOptions());
+  GenerateRequest request = Greedy(Ids(*engine, kStory), 40);
+  request.sampling.temperature = 1.5f;
+  request.sampling.seed = 42;
+  request.ignore_eos = true;
+  request.n = 3;
+  const Answer alone = Ask(*engine, request);
+  EXPECT_NE(alone.choices[0].tokens, alone.choices[1].tokens);
+  std::vector<std::unique_ptr<Pending>> mates;
+  for (int i = 0; i < 4; ++i) {
+    GenerateRequest mate = Greedy(Ids(*engine, "Mate " + std::to_string(i)), 30 + 3 * i);
+    mate.sampling.temperature = 1;
+    mates.push_back(std::make_unique<Pending>(*engine, mate));
+  }
+  const Answer in_batch = Ask(*engine, request);
+  for (int choice = 0; choice < 3; ++choice) {
+    EXPECT_EQ(in_batch.choices[choice].tokens, alone.choices[choice].tokens);
+    EXPECT_EQ(in_batch.choices[choice].text, alone.choices[choice].text);
+  }
+  request.sampling.seed = 43;
+  EXPECT_NE(Ask(*engine, request).choices[0].tokens, alone.choices[0].tokens);
+  for (auto& mate : mates) mate->Wait();
+}
+
+TEST(Generate, EveryCacheModeSaysTheSame) {
+  std::vector<TokenId> expected;
+  for (const CacheMode mode : {CacheMode::kPrefix, CacheMode::kSequence, CacheMode::kNone}) {
+    EngineOptions options = DemoOptions();
+    options.cache_mode = mode;
+    options.step_tokens = 16;
+    const auto engine = LoadEngine(options);
+    GenerateRequest request = Greedy(Ids(*engine, kStory), 12);
+    request.sampling.temperature = 0.8f;
+    request.sampling.seed = 1;
+    request.ignore_eos = true;
+    request.n = 2;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      const Answer answer = Ask(*engine, request);
+      if (expected.empty()) expected = answer.choices[1].tokens;
+      EXPECT_EQ(answer.choices[1].tokens, expected);
+      EXPECT_EQ(answer.choices[1].tokens.size(), 12u);
+      if (mode == CacheMode::kPrefix) continue;
+      EXPECT_EQ(answer.receipt.cached_tokens(), 0u);
+      ASSERT_TRUE(answer.receipt.miss);
+      EXPECT_EQ(answer.receipt.miss->reason, MissReason::kDisabled);
+    }
+    EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
+    EXPECT_EQ(engine->Stats().idle_blocks > 0, mode == CacheMode::kPrefix);
+  }
+}
+
+TEST(Generate, StopsAtStringsIdsAndLength) {
+  const auto engine = LoadEngine(DemoOptions());
+  GenerateRequest request = Greedy(Ids(*engine, kStory), 64);
+  const Answer whole = Ask(*engine, request);
+  const std::string& text = whole.choices[0].text;
+  ASSERT_GT(text.size(), 20u);
+  EXPECT_EQ(whole.choices[0].finish_reason, FinishReason::kStop);
+  EXPECT_FALSE(whole.choices[0].stop_match);
+
+  request.stop = {"nowhere", text.substr(9, 6)};
+  const Answer stopped = Ask(*engine, request);
+  EXPECT_EQ(stopped.choices[0].text, text.substr(0, text.find(request.stop[1])));
+  EXPECT_EQ(stopped.choices[0].stop_match, request.stop[1]);
+  EXPECT_EQ(stopped.choices[0].finish_reason, FinishReason::kStop);
+  std::string pieces;
+  for (const GeneratedToken& token : stopped.choices[0].pieces) pieces += token.text;
+  EXPECT_TRUE(pieces.starts_with(stopped.choices[0].text + request.stop[1]));
+
+  request.stop.clear();
+  request.stop_ids = {whole.choices[0].tokens[3]};
+  const Answer by_id = Ask(*engine, request);
+  const auto& ids = whole.choices[0].tokens;
+  const auto first = std::find(ids.begin(), ids.end(), ids[3]) - ids.begin();
+  EXPECT_EQ(by_id.choices[0].tokens.size(), static_cast<size_t>(first) + 1);
+  EXPECT_EQ(by_id.choices[0].finish_reason, FinishReason::kStop);
+
+  request.stop_ids.clear();
+  request.max_tokens = 0;
+  request.n = 2;
+  const Answer none = Ask(*engine, request);
+  EXPECT_EQ(none.completion_tokens, 0u);
+  EXPECT_EQ(none.choices[1].finish_reason, FinishReason::kLength);
+}
+
+TEST(Generate, LogprobsAreOfTheModelsDistribution) {
+  const auto engine = LoadEngine(DemoOptions());
+  GenerateRequest request = Greedy(Ids(*engine, kStory), 5);
+  request.logprobs = 3;
+  const Answer answer = Ask(*engine, request);
+  for (const GeneratedToken& token : answer.choices[0].pieces) {
+    ASSERT_EQ(token.top.size(), 3u);
+    EXPECT_EQ(token.top[0].id, token.id) << "greedy takes the best";
+    EXPECT_EQ(token.top[0].logprob, token.logprob);
+    EXPECT_GE(token.top[0].logprob, token.top[1].logprob);
+    EXPECT_LE(token.top[0].logprob, 0.0f);
+  }
+}
+
+TEST(Generate, ReceiptsTellWhatWasReusedAndWhyNot) {
+  const auto engine = LoadEngine(DemoOptions());
+  std::vector<TokenId> prompt = Ids(*engine,
+                                    "a b c d e f g h i j k l m n o p q r s t u v w x y z "
+                                    "a b c d e f g h i j k l m n o p q r s t u v w x y z");
+  ASSERT_GT(prompt.size(), 40u);
+  const auto size = static_cast<uint32_t>(prompt.size());
+  const Answer cold = Ask(*engine, Greedy(prompt, 2));
+  EXPECT_EQ(cold.receipt.computed, size);
+  ASSERT_TRUE(cold.receipt.miss);
+  EXPECT_EQ(cold.receipt.miss->reason, MissReason::kCold);
+  EXPECT_EQ(cold.receipt.saved_ms, 0);
+  EXPECT_GT(cold.receipt.ttft_ms, 0);
+
+  const Answer same = Ask(*engine, Greedy(prompt, 2));
+  EXPECT_EQ(same.receipt.computed, 0u);
+  EXPECT_EQ(same.choices[0].tokens, cold.choices[0].tokens);
+  EXPECT_GT(same.receipt.saved_ms, 0);
+  GenerateRequest no_cursor = Greedy(prompt, 2);
+  no_cursor.use_cursor = false;
+  EXPECT_EQ(Ask(*engine, no_cursor).receipt.computed, 1u);
+  GenerateRequest no_cache = Greedy(prompt, 2);
+  no_cache.cache_prompt = false;
+  EXPECT_EQ(Ask(*engine, no_cache).receipt.computed, size);
+
+  prompt[20] ^= 1;
+  GenerateRequest other = Greedy(prompt, 2);
+  other.message_ends = {10, 30, size};
+  const Answer diverged = Ask(*engine, other);
+  EXPECT_EQ(diverged.receipt.cached_tokens(), 20u);
+  EXPECT_EQ(diverged.receipt.reused_pool, 16u);
+  EXPECT_EQ(diverged.receipt.reused_partial, 4u);
+  ASSERT_TRUE(diverged.receipt.miss);
+  EXPECT_EQ(diverged.receipt.miss->reason, MissReason::kDiverged);
+  EXPECT_EQ(diverged.receipt.miss->at_token, 20u);
+  EXPECT_EQ(diverged.receipt.miss->message_index, 1u);
+
+  other.tenant = "somebody else";
+  EXPECT_EQ(Ask(*engine, other).receipt.miss->reason, MissReason::kCold);
+  other.tenant = "default";
+  engine->Erase("default");
+  EXPECT_EQ(Ask(*engine, other).receipt.cached_tokens(), 0u);
+}
+
+TEST(Generate, RefusesWhatCanNeverRunAndSaysWhy) {
+  EngineOptions options = DemoOptions();
+  options.ctx_size = 100;
+  options.parallel = 2;
+  options.max_queued = 1;
+  const auto engine = LoadEngine(options);
+  const auto refuses = [&](const GenerateRequest& request, const char* words) {
+    const Pending pending(*engine, request);
+    ASSERT_TRUE(pending.refused()) << words;
+    EXPECT_EQ(pending.refused()->code, Code::kInvalidArgument);
+    EXPECT_NE(pending.refused()->message.find(words), std::string::npos)
+        << pending.refused()->message;
+  };
+  const std::vector<TokenId> ok = {1, 2, 3};
+  refuses(Greedy({}, 1), "prompt");
+  refuses(Greedy({1024}, 1), "vocabulary");
+  refuses(Greedy({-1}, 1), "vocabulary");
+  refuses(Greedy(std::vector<TokenId>(100, 5), 1), "100 tokens");
+  GenerateRequest request = Greedy(ok, 1);
+  request.n = 0;
+  refuses(request, "n:");
+  request.n = 3;
+  refuses(request, "n:");
+  request = Greedy(ok, 1);
+  request.logprobs = 21;
+  refuses(request, "top_logprobs");
+  request = Greedy(ok, 1);
+  request.stop = {""};
+  refuses(request, "stop");
+  request.stop = {"\xff"};
+  refuses(request, "stop");
+  request = Greedy(ok, 1);
+  request.sampling.temperature = NAN;
+  refuses(request, "temperature");
+  EXPECT_EQ(Ask(*engine, Greedy(std::vector<TokenId>(100, 5), 0)).completion_tokens, 0u);
+  const GenerateRequest endless = [&] {
+    GenerateRequest r = Greedy(ok, std::numeric_limits<uint32_t>::max());
+    r.ignore_eos = true;
+    return r;
+  }();
+  EXPECT_EQ(Ask(*engine, endless).completion_tokens, 97u) << "clipped to the room left";
+}
+
+TEST(Generate, RefusesOptionsThatAreNotThere) {
+  const auto fails = [](EngineOptions options, Code code, const char* words) {
+    for (const Result<void>& result : {Status(Engine::Load(options).map([](auto&&) {})),
+                                       Status(Engine::PlanMemory(options).map([](auto&&) {}))}) {
+      ASSERT_FALSE(result) << words;
+      EXPECT_EQ(result.error().code, code) << result.error().message;
+      EXPECT_NE(result.error().message.find(words), std::string::npos) << result.error().message;
+    }
+  };
+  EngineOptions options = DemoOptions();
+  options.weights = "q8_0";
+  fails(options, Code::kUnsupported, "q8_0");
+  options = DemoOptions();
+  options.kv_format = "int8";
+  fails(options, Code::kUnsupported, "int8");
+  options = DemoOptions();
+  options.model = "/nowhere/at/all";
+  fails(options, Code::kNotFound, "/nowhere/at/all");
+  options = DemoOptions();
+  options.kv_memory_bytes = 1000;
+  fails(options, Code::kInvalidArgument, "kv_memory");
+  options = DemoOptions();
+  options.ctx_size = 4096;
+  fails(options, Code::kInvalidArgument, "2048");
+  options = DemoOptions();
+  options.block_tokens = 20;
+  fails(options, Code::kInvalidArgument, "block_tokens");
+  options = DemoOptions();
+  options.target = "mmx";
+  fails(options, Code::kInvalidArgument, "mmx");
+}
+
+TEST(Generate, FindsTheBundledModelFromAnyFolder) {
+  unsetenv("KVASIR_MODEL");
+  EngineOptions options = DemoOptions();
+  options.model.clear();
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path("/");
+  const auto engine = LoadEngine(options);
+  std::filesystem::current_path(here);
+  EXPECT_EQ(engine->card().id, "kvasir-demo");
+  EXPECT_EQ(engine->card().parameters, 1181376u);
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+// A decode step allocates nothing after warm-up: model, cache, scheduler and sampler.
+#include <cstdlib>
+#include <new>
+
+#include "engine_scenario.h"
+
+namespace {
+
+thread_local uint64_t num_allocations = 0;
+
+void* Counted(std::size_t size, std::size_t alignment) {
+  ++num_allocations;
+  void* p = alignment <= alignof(std::max_align_t)
+                ? std::malloc(size)
+                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (p == nullptr) std::abort();
+  return p;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return Counted(size, 1); }
+void* operator new[](std::size_t size) { return Counted(size, 1); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return Counted(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return Counted(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace kvasir {
+namespace {
+
+// Allocations of the engine's thread between two events of a choice, from the 4th to the last one.
+uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
+  GenerateRequest request;
+  for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
+  request.max_tokens = 100;  // crosses block edges: Commit publishes, Extend takes and evicts
+  request.ignore_eos = true;
+  request.n = n;
+  request.sampling.top_k = 40;
+  request.sampling.top_p = 0.9f;
+  request.sampling.repetition_penalty = 1.1f;
+  request.sampling.frequency_penalty = 0.1f;
+  std::promise<void> done;
+  uint32_t events = 0;
+  uint64_t begin = 0, end = 0;
+  EXPECT_TRUE(engine.Submit(request, [&](const Event& event) {
+    ++events;
+    if (events == 4 * n) begin = num_allocations;
+    if (events <= 99 * n) end = num_allocations;
+    if (event.last) done.set_value();
+  }));
+  done.get_future().wait();
+  EXPECT_EQ(events, 100 * n);
+  return end - begin;
+}
+
+TEST(Allocation, NoneInADecodeStep) {
+  EngineOptions options = TinyOptions();
+  options.kv_memory_bytes = 2 << 20;
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
+}
+
+TEST(Allocation, NoneInADecodeStepWithShortText) {
+  const auto engine = LoadEngine(DemoOptions());
+  AllocationsOfDecoding(*engine, 1);
+  // Text pieces of this vocabulary are short strings, kept in place; the joined text of an event is
+  // reused.
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 2), 0u);
+}
+
+}  // namespace
+}  // namespace kvasir
