@@ -1,0 +1,85 @@
+// A request of any kind against Service: first line `METHOD /path`, then the body. Whatever it is,
+// the answer is JSON (or metrics), and what it starts can be answered.
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "server/fake_engine.h"
+#include "server/service.h"
+
+namespace kvasir {
+namespace {
+
+struct World {
+  std::unique_ptr<Tokenizer> tokenizer =
+      *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  std::unique_ptr<ChatTemplate> chat_template = *ChatTemplate::Parse(kTinyTemplate);
+  FakeEngine engine{tokenizer.get(), chat_template.get()};
+  std::unique_ptr<Service> service = *Service::Make({}, engine);
+};
+
+HttpRequest RequestOf(std::string_view input) {
+  const size_t line = std::min(input.find('\n'), input.size());
+  const size_t space = std::min(input.find(' '), line);
+  HttpRequest request;
+  request.method = std::string(input.substr(0, space));
+  request.target =
+      std::string(input.substr(std::min(space + 1, line), line - std::min(space + 1, line)));
+  request.body = std::string(input.substr(std::min(line + 1, input.size())));
+  return request;
+}
+
+// Two tokens, the second of which is half a character, and the end of each choice.
+void CheckGeneration(GenerationStart start) {
+  std::string stream;
+  for (size_t i = 0; i < start.requests.size(); ++i) {
+    const GenerateRequest& request = start.requests[i];
+    KV_CHECK(!request.prompt.empty() && request.prompt.size() <= 64 && request.n >= 1);
+    for (uint32_t choice = 0; choice < request.n; ++choice) {
+      Event event;
+      event.choice = choice;
+      event.text = "a";
+      event.tokens = {{'a', "a", -1, {{'a', -1}}}, {0xc3, "", -2, {{256, -1}}}};
+      event.finish_reason = FinishReason::kStop;
+      event.last = choice + 1 == request.n;
+      if (event.last) event.receipt.ignored = request.ignored;
+      stream += start.answer->Take(i, event);
+    }
+  }
+  KV_CHECK(start.answer->done() && !start.answer->error());
+  if (start.answer->streams()) {
+    KV_CHECK(stream.ends_with("data: [DONE]\n\n"));
+  } else {
+    KV_CHECK(nlohmann::json::accept(start.answer->Body()));
+  }
+}
+
+void CheckResponse(const HttpResponse& response) {
+  KV_CHECK(response.status >= 200 && response.status < 600 && response.status != 500);
+  KV_CHECK(!response.body.empty());
+  if (response.content_type == "application/json") KV_CHECK(nlohmann::json::accept(response.body));
+}
+
+}  // namespace
+}  // namespace kvasir
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static kvasir::World world;
+  const kvasir::HttpRequest request =
+      kvasir::RequestOf({reinterpret_cast<const char*>(data), size});
+  if (const auto refused = world.service->CheckHead(request, request.body.size())) {
+    kvasir::CheckResponse(*refused);
+    return 0;
+  }
+  kvasir::Outcome outcome = world.service->Handle(request);
+  if (auto* response = std::get_if<kvasir::HttpResponse>(&outcome)) {
+    kvasir::CheckResponse(*response);
+  } else {
+    kvasir::CheckGeneration(std::move(std::get<kvasir::GenerationStart>(outcome)));
+  }
+  return 0;
+}

@@ -1,0 +1,87 @@
+// FakeEngine: an Engine without a model, for tests and the fuzzer of what stands in front of one.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvasir/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// Keeps what it is asked; generates nothing by itself. One thread.
+class FakeEngine : public Engine {
+ public:
+  FakeEngine(const Tokenizer* tokenizer, const ChatTemplate* chat_template)
+      : tokenizer_(tokenizer), chat_template_(chat_template) {
+    card_.id = "fake";
+    card_.vocab_size = tokenizer ? tokenizer->vocab_size() : 100;
+    card_.ctx_size = card_.max_positions = 64;
+  }
+
+  Result<RequestId> Submit(GenerateRequest request, EventSink sink) override {
+    submitted.emplace_back(std::move(request), std::move(sink));
+    return static_cast<RequestId>(submitted.size());
+  }
+  void Cancel(RequestId id) override { cancelled.push_back(id); }
+  void Drain() override {}
+  void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
+  EngineStats Stats() const override { return stats; }
+  const MemoryPlan& plan() const override { return plan_; }
+  const ModelCard& card() const override { return card_; }
+  const EngineOptions& options() const override { return options_; }
+  const Tokenizer* tokenizer() const override { return tokenizer_; }
+  const ChatTemplate* chat_template() const override { return chat_template_; }
+  const char* target() const override { return "fake"; }
+  void CheckInvariants() override {}
+
+  EngineStats stats;
+  std::vector<std::pair<GenerateRequest, EventSink>> submitted;
+  std::vector<RequestId> cancelled;
+  std::vector<std::string> erased;
+
+ private:
+  const Tokenizer* tokenizer_;
+  const ChatTemplate* chat_template_;
+  ModelCard card_;
+  MemoryPlan plan_;
+  EngineOptions options_;
+};
+
+// A byte-level tokenizer of the 256 bytes and two markers: id = byte.
+inline std::string TinyTokenizerJson() {
+  std::string vocab;
+  unsigned shifted = 0x100;
+  for (unsigned byte = 0; byte < 0x100; ++byte) {
+    const bool is_itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) ||
+                           (byte >= 0xae && byte <= 0xff);
+    const unsigned c = is_itself ? byte : shifted++;
+    std::string letter;
+    if (c < 0x80) {
+      if (c == '"' || c == '\\') letter += '\\';
+      letter += static_cast<char>(c);
+    } else {
+      letter += static_cast<char>(0xc0 | c >> 6);
+      letter += static_cast<char>(0x80 | (c & 0x3f));
+    }
+    vocab += (byte ? ",\"" : "\"") + letter + "\":" + std::to_string(byte);
+  }
+  return R"({"added_tokens":[
+      {"id":256,"content":"<|bos|>","special":true},{"id":257,"content":"<|end|>","special":true}],
+      "normalizer":null,"post_processor":null,
+      "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
+      "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)" +
+         vocab + R"(},"merges":[]}})";
+}
+
+inline constexpr std::string_view kTinyTokenizerConfig =
+    R"({"bos_token":"<|bos|>","eos_token":"<|end|>"})";
+
+inline constexpr std::string_view kTinyTemplate =
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] + ':' + m['content'] + '<|end|>' }}"
+    "{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}";
+
+}  // namespace kvasir

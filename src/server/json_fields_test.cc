@@ -1,0 +1,79 @@
+#include "server/json_fields.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+TEST(ParseBody, TakesObjectsOnly) {
+  EXPECT_TRUE(ParseBody("{\"a\":1}"));
+  EXPECT_TRUE(ParseBody(" {} "));
+  for (const char* body : {"", "[]", "1", "null", "{", "{}x", "{\"a\":\"\xff\"}",
+                           "{\"a\":\"\\ud800\"}", "{\"a\":1e999}", "{\"a\":NaN}"}) {
+    const auto parsed = ParseBody(body);
+    ASSERT_FALSE(parsed) << body;
+    EXPECT_EQ(parsed.error().code, Code::kInvalidArgument);
+  }
+}
+
+TEST(ParseBody, LimitsDepthAndNotBracketsInStrings) {
+  const auto nested = [](size_t depth) {
+    return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_TRUE(ParseBody(nested(63)));
+  EXPECT_FALSE(ParseBody(nested(64)));
+  EXPECT_FALSE(ParseBody(nested(1 << 20)));
+  EXPECT_TRUE(ParseBody("{\"a\":\"\\\"" + std::string(1000, '[') + "\"}"));
+}
+
+TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
+  const json object = {{"a", "x"}, {"b", -1}, {"c", 2.5}, {"d", nullptr}, {"e", 1}};
+  JsonFields fields(object, "top.");
+  float a = 7;
+  uint32_t b = 8;
+  fields.Number("d", 0, 1, &a);
+  fields.Unsigned("absent", 0, 1, &b);
+  EXPECT_FALSE(fields.error());
+  fields.Number("a", 0, 1, &a);
+  fields.Unsigned("b", 0, 9, &b);
+  fields.Unsigned("c", 0, 9, &b);
+  ASSERT_TRUE(fields.error());
+  EXPECT_EQ(fields.error()->param, "top.a");
+  EXPECT_EQ(a, 7);
+  EXPECT_EQ(b, 8u);
+  EXPECT_EQ(fields.Unread(), std::vector<std::string>{"e"});
+}
+
+TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
+  const json object = json::parse(R"({"a":16.0,"b":16.5,"c":1e300,"d":18446744073709551615})");
+  JsonFields fields(object);
+  EXPECT_EQ(fields.Integer("a", 0, 100), 16);
+  EXPECT_EQ(fields.Integer("b", 0, 100), std::nullopt);
+  EXPECT_EQ(fields.error()->param, "b");
+  EXPECT_EQ(JsonFields(object).Integer("c", INT64_MIN, INT64_MAX), std::nullopt);
+  EXPECT_EQ(JsonFields(object).Integer("d", INT64_MIN, INT64_MAX), std::nullopt);
+}
+
+TEST(ErrorResponse, HasOneStatusForEachCode) {
+  const std::pair<Code, int> expected[] = {
+      {Code::kInvalidArgument, 400}, {Code::kNotFound, 404},    {Code::kExhausted, 429},
+      {Code::kCorruption, 500},      {Code::kIoError, 500},     {Code::kDeadlineExceeded, 504},
+      {Code::kUnavailable, 503},     {Code::kUnsupported, 400}, {Code::kCancelled, 503},
+      {Code::kPermissionDenied, 401}};
+  for (const auto& [code, status] : expected) {
+    const HttpResponse response = ErrorResponse({code, "what \xff happened", "field"});
+    EXPECT_EQ(response.status, status);
+    const json error = json::parse(response.body)["error"];
+    EXPECT_EQ(error["param"], "field");
+    EXPECT_EQ(error.size(), 4u);
+    const bool waits = status == 429 || status == 503;
+    EXPECT_EQ(waits, !response.headers.empty() && response.headers[0].first == "Retry-After");
+  }
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,166 @@
+#include "server/openai_response.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/fake_engine.h"
+#include "server/logprobs_json.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+Event Piece(uint32_t choice, TokenId id, std::string text) {
+  Event event;
+  event.choice = choice;
+  event.tokens.push_back({id, text});
+  event.text = std::move(text);
+  return event;
+}
+
+Event Finish(Event event, FinishReason reason) {
+  event.finish_reason = reason;
+  return event;
+}
+
+Event Last(Event event, uint32_t prompt_tokens, uint32_t pool, uint32_t completion_tokens) {
+  event.last = true;
+  event.receipt.prompt_tokens = prompt_tokens;
+  event.receipt.reused_pool = pool;
+  event.receipt.computed = prompt_tokens - pool;
+  event.completion_tokens = completion_tokens;
+  return event;
+}
+
+// The objects of a stream; the text after the last one must be [DONE].
+std::vector<json> EventsOf(const std::string& stream) {
+  std::vector<json> events;
+  size_t at = 0;
+  while (at < stream.size()) {
+    const size_t end = stream.find("\n\n", at);
+    EXPECT_EQ(stream.substr(at, 6), "data: ");
+    const std::string text = stream.substr(at + 6, end - at - 6);
+    at = end + 2;
+    if (text == "[DONE]") {
+      EXPECT_EQ(at, stream.size());
+      break;
+    }
+    events.push_back(json::parse(text));
+    EXPECT_TRUE(events.back().contains("choices"));
+  }
+  return events;
+}
+
+AnswerSpec Spec(bool chat, bool stream, uint32_t n = 1) {
+  AnswerSpec spec;
+  spec.chat = chat;
+  spec.stream = stream;
+  spec.n = n;
+  spec.model = "m";
+  return spec;
+}
+
+TEST(Answer, JoinsPiecesOfEachChoice) {
+  Answer answer(Spec(true, false, 2), 1, "7", 5, nullptr);
+  EXPECT_EQ(answer.Take(0, Piece(1, 1, "b")), "");
+  answer.Take(0, Piece(0, 1, "a"));
+  answer.Take(0, Finish(Piece(0, 2, "a"), FinishReason::kLength));
+  EXPECT_FALSE(answer.done());
+  answer.Take(0, Last(Finish(Piece(1, 2, "b"), FinishReason::kStop), 9, 4, 4));
+  ASSERT_TRUE(answer.done());
+  const json body = json::parse(answer.Body());
+  EXPECT_EQ(body["id"], "chatcmpl-7");
+  EXPECT_EQ(body["created"], 5);
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "aa");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][1]["message"]["content"], "bb");
+  EXPECT_EQ(body["usage"],
+            json::parse(R"({"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,
+      "prompt_tokens_details":{"cached_tokens":4}})"));
+  EXPECT_EQ(body["kvasir"]["reused"]["pool"], 4);
+}
+
+TEST(Answer, TheReceiptRidesOnTheLastEvent) {
+  Answer answer(Spec(true, true), 1, "7", 5, nullptr);
+  std::string stream = answer.Take(0, Piece(0, 1, "a"));
+  stream += answer.Take(0, Finish(Piece(0, 2, "b"), FinishReason::kStop));
+  Event last = Last({}, 3, 0, 2);
+  stream += answer.Take(0, last);
+  const std::vector<json> events = EventsOf(stream);
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(events[1]["choices"][0]["delta"]["content"], "a");
+  EXPECT_EQ(events[2]["choices"][0]["delta"]["content"], "b");
+  EXPECT_EQ(events[3]["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(events[3].contains("kvasir"));
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(events[i].contains("kvasir"));
+}
+
+TEST(Answer, UsageComesWithNoChoices) {
+  AnswerSpec spec = Spec(false, true);
+  spec.include_usage = true;
+  Answer answer(spec, 2, "7", 5, nullptr);
+  std::string stream = answer.Take(1, Last(Finish(Piece(0, 1, "b"), FinishReason::kStop), 5, 5, 1));
+  stream += answer.Take(0, Last(Finish(Piece(0, 1, "a"), FinishReason::kStop), 4, 1, 1));
+  const std::vector<json> events = EventsOf(stream);
+  EXPECT_EQ(events.back()["choices"], json::array());
+  EXPECT_EQ(events.back()["usage"]["prompt_tokens"], 9);
+  EXPECT_EQ(events.back()["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
+  EXPECT_EQ(events.front()["choices"][0]["index"], 1);
+  EXPECT_TRUE(events.front()["usage"].is_null());
+}
+
+TEST(Answer, AnErrorEndsItAndIsOneEvent) {
+  Answer answer(Spec(true, true), 1, "7", 5, nullptr);
+  answer.Take(0, Piece(0, 1, "a"));
+  Event event = Finish({}, FinishReason::kError);
+  event.error = Error{Code::kExhausted, "no room"};
+  EXPECT_EQ(answer.Take(0, event), "");
+  EXPECT_TRUE(answer.done());
+  ASSERT_TRUE(answer.error());
+  const std::vector<json> events = EventsOf(answer.ErrorEvent());
+  EXPECT_EQ(events[0]["error"]["code"], "exhausted");
+  EXPECT_EQ(answer.Take(0, Piece(0, 1, "b")), "");
+  EXPECT_EQ(ErrorResponse(*answer.error()).status, 429);
+}
+
+TEST(Answer, LegacyOffsetsCountCharacters) {
+  auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  AnswerSpec spec = Spec(false, false);
+  spec.logprobs = 1;
+  spec.echo = {"\xc3\xa9!"};
+  Answer answer(spec, 1, "7", 5, tokenizer.get());
+  Event event;
+  event.text =
+      "a\xc3\xa9"
+      "b";
+  event.tokens = {{'a', "a", -1, {{'a', -1}}},
+                  {0xc3, "", -2, {{'x', -0.5}}},
+                  {0xa9, "\xc3\xa9", -3, {}},
+                  {'b', "b", -INFINITY, {}}};
+  answer.Take(0, Last(Finish(event, FinishReason::kLength), 2, 0, 4));
+  const json choice = json::parse(answer.Body())["choices"][0];
+  EXPECT_EQ(choice["text"],
+            "\xc3\xa9!a\xc3\xa9"
+            "b");
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json({2, 3, 3, 4}));
+  EXPECT_EQ(choice["logprobs"]["tokens"], json({"a", "bytes:\\xc3", "bytes:\\xa9", "b"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], json({-1.0, -2.0, -3.0, -9999.0}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1], json::parse(R"({"x":-0.5,"bytes:\\xc3":-2.0})"));
+}
+
+TEST(SpellToken, GivesTheBytesOfHalfACharacter) {
+  auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  for (int byte = 0; byte < 256; ++byte) {
+    const TokenSpelling spelling = SpellToken(tokenizer.get(), byte);
+    EXPECT_EQ(spelling.bytes, std::string(1, static_cast<char>(byte)));
+    EXPECT_EQ(spelling.text == spelling.bytes, byte < 0x80);
+  }
+  EXPECT_EQ(SpellToken(tokenizer.get(), 257).text, "<|end|>");
+  EXPECT_EQ(SpellToken(nullptr, 257).text, "token_id:257");
+}
+
+}  // namespace
+}  // namespace kvasir
