@@ -1,5 +1,6 @@
 // kvasir chat: a conversation in the terminal.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +16,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Asks for lines of stdin by read(), which Ctrl-C ends (getline would take that for the end of
+// Asks for lines of stdin, and may be interrupted (getline would take that for the end of the
 // input).
 class LineReader {
  public:
@@ -31,12 +32,15 @@ class LineReader {
         if (!line.empty() && line.back() == '\r') line.pop_back();
         return End::kLine;
       }
+      pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};
+      if (poll(waits, 2, -1) < 0 && errno == EINTR) continue;
+      if (interrupt.interrupted()) return End::kInterrupted;
       char bytes[4096];
       const ssize_t size = read(STDIN_FILENO, bytes, sizeof bytes);
       if (size > 0) {
         buffer_.append(bytes, static_cast<size_t>(size));
       } else if (size < 0 && errno == EINTR) {
-        if (interrupt.interrupted()) return End::kInterrupted;
+        continue;
       } else if (!buffer_.empty()) {
         buffer_ += '\n';  // a last line without its end
       } else {

@@ -7,8 +7,8 @@ namespace kvasir::cli {
 // whose server owns the signal.
 void ExitOnInterrupt();
 
-// While it lives the first Ctrl-C only sets a flag and ends a read() that waits (EINTR); the second
-// exits. One at a time.
+// While it lives the first Ctrl-C only sets a flag and makes fd() readable; the second exits. One
+// at a time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -16,6 +16,8 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   bool interrupted() const;
+  // For poll() beside what is waited for: a flag alone may be set just before the wait begins.
+  int fd() const;
 };
 
 }  // namespace kvasir::cli

@@ -1,0 +1,80 @@
+"""What the tests of the commands share: running kvasir and checking how it ended."""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BINARY = os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
+GOLDEN = json.loads((ROOT / "models/kvasir-demo/golden.json").read_text())
+SMALL = ["--kv-memory", "16MiB"]
+
+
+def kvasir(*arguments, stdin="", environment=None, timeout=120):
+    return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True,
+                          text=True, timeout=timeout,
+                          env={**os.environ, **(environment or {})})
+
+
+def ids_text(ids):
+    return ",".join(map(str, ids))
+
+
+@contextlib.contextmanager
+def server(*arguments):
+    """kvasir serve on a port of its own: yields (url, process)."""
+    process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments],
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        url, said = None, []
+        for line in process.stderr:
+            said.append(line)
+            if found := re.search(r"listening on (http://\S+)", line):
+                url = found.group(1)
+                break
+        assert url, "serve ended: " + "".join(said)
+        yield url, process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def get_json(url, headers=None):
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}),
+                                timeout=30) as response:
+        return json.load(response)
+
+
+class CliTest(unittest.TestCase):
+    def ok(self, *arguments, **options):
+        result = kvasir(*arguments, **options)
+        self.assertEqual(result.returncode, 0, f"{arguments}: {result.stderr}")
+        self.assertEqual(result.stderr, "", "progress is for terminals")
+        return result.stdout
+
+    def ok_json(self, *arguments, **options):
+        return json.loads(self.ok(*arguments, **options))
+
+    def wrong(self, *arguments, says=(), **options):
+        """Exit 2, nothing on stdout, and one line that holds all of `says`."""
+        result = kvasir(*arguments, **options)
+        self.assertEqual(result.returncode, 2, f"{arguments}: {result.stdout} {result.stderr}")
+        self.assertEqual(result.stdout, "", arguments)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("kvasir"), result.stderr)
+        for text in [says] if isinstance(says, str) else says:
+            self.assertIn(text, result.stderr)
+
+
+def main():
+    """unittest, on the binary that the command line names, if it names one."""
+    global BINARY
+    if len(sys.argv) > 1 and os.path.sep in sys.argv[1]:
+        BINARY = sys.argv.pop(1)
+    unittest.main()
