@@ -82,8 +82,7 @@ class CpuBackend final : public Backend {
 
   void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
              size_t stride) override {
-    const uint64_t row_bytes =
-        uint64_t{table.hidden} * (table.format == WeightFormat::kF32 ? 4 : 2);
+    const uint64_t row_bytes = uint64_t{table.hidden} * BytesOf(table.format);
     for (uint32_t row = 0; row < tokens.size(); ++row) {
       tensor_.widen(table.rows + static_cast<uint64_t>(tokens[row]) * row_bytes, table.format,
                     table.hidden, y + row * stride);
@@ -105,8 +104,7 @@ class CpuBackend final : public Backend {
                                     y, y_stride, rows,      w.k,      w.outputs,
                                     0, panels,   accumulate};
     if (uint64_t{rows} * w.k * w.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
-    const uint64_t panel_bytes =
-        uint64_t{w.k} * kPanelOutputs * (w.format == WeightFormat::kF32 ? 4 : 2);
+    const uint64_t panel_bytes = uint64_t{w.k} * kPanelOutputs * BytesOf(w.format);
     const uint32_t in_flight = rows > 8 ? 6 : 8;  // multiples of every kernel's panels in flight
     const uint32_t group =
         std::max<uint32_t>(1, uint32_t(kPanelGroupBytes / panel_bytes / in_flight)) * in_flight;
@@ -359,7 +357,6 @@ class CpuBackend final : public Backend {
     float* out = call.out + (sequence.first_row + item.row) * call.out_stride;
     const uint32_t spans = Spans(Limit(sequence, item.row));
     KV_DCHECK(i + spans <= items);
-    (void)items;
     for (uint32_t head = 0; head < o_.heads; ++head) {
       float* merged = s_.unit_partials + (size_t{item.unit} * o_.heads + head) * s_.partial_floats;
       for (uint32_t span = 1; span < spans; ++span) {

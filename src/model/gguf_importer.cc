@@ -248,12 +248,7 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   Metadata tokenizer(gguf, "tokenizer.", file);
   model.chat_template = tokenizer.Text("chat_template", "");
   KV_TRY(tokenizer.status());
-  TensorCatalog catalog;
-  for (StoredTensor& tensor : gguf.tensors) {
-    std::string name = tensor.name;
-    catalog.emplace(std::move(name), std::move(tensor));
-  }
-  KV_TRY(BindTensors(catalog, NameStyle::kGguf, file, model));
+  KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
   return model;
 }
 
@@ -263,19 +258,12 @@ Result<ImportedModel> ImportGgufFile(const fs::path& path) {
   KV_ASSIGN(ImportedModel model, ModelFromGguf(std::move(gguf), path.string()));
   model.path = path;
   model.name = path.stem().string();
-  model.weight_files.push_back(path);
   model.mapped_files.push_back(std::move(mapped));
   std::error_code error;
   if (const fs::path beside = path.parent_path() / "tokenizer.json"; fs::exists(beside, error)) {
     KV_ASSIGN(model.tokenizer_json, ReadTextFile(beside, kMaxTokenizerBytes));
   }
   return model;
-}
-
-Result<ModelConfig> ReadGgufFileConfig(const fs::path& path) {
-  KV_ASSIGN(const auto mapped, MappedFile::Open(path));
-  KV_ASSIGN(const GgufFile gguf, ParseGguf(mapped->bytes(), path.string()));
-  return GgufConfig(gguf, path.string());
 }
 
 }  // namespace kvasir

@@ -10,9 +10,8 @@
 
 namespace kvasir {
 
-// As ImportModel and ReadModelConfig, for a file.
+// As ImportModel, for a file.
 Result<ImportedModel> ImportGgufFile(const std::filesystem::path& path);
-Result<ModelConfig> ReadGgufFileConfig(const std::filesystem::path& path);
 
 // The config that a parsed file describes; `file` names it in errors.
 Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file);

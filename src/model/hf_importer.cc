@@ -78,7 +78,6 @@ Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path
 Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedModel& model) {
   KV_ASSIGN(auto file, MappedFile::Open(path));
   KV_ASSIGN(auto tensors, ParseSafetensors(file->bytes(), path.string()));
-  model.weight_files.push_back(path);
   model.mapped_files.push_back(std::move(file));
   return tensors;
 }
@@ -89,11 +88,7 @@ Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
   KV_ASSIGN(const auto tensors_of_shard, ReadIndex(index));
   for (const auto& [shard, names] : tensors_of_shard) {
     KV_ASSIGN(auto tensors, OpenWeights(folder / shard, model));
-    TensorCatalog in_shard;
-    for (StoredTensor& tensor : tensors) {
-      std::string name = tensor.name;
-      in_shard.emplace(std::move(name), std::move(tensor));
-    }
+    TensorCatalog in_shard = CatalogOf(std::move(tensors));
     for (const std::string& name : names) {
       const auto found = in_shard.find(name);
       if (found == in_shard.end()) {
@@ -113,13 +108,8 @@ Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) 
   if (!Exists(single)) {
     return Fail(Code::kNotFound, "{}: has no model.safetensors{}", folder.string(), Advice(folder));
   }
-  TensorCatalog catalog;
   KV_ASSIGN(auto tensors, OpenWeights(single, model));
-  for (StoredTensor& tensor : tensors) {
-    std::string name = tensor.name;
-    catalog.emplace(std::move(name), std::move(tensor));
-  }
-  return catalog;
+  return CatalogOf(std::move(tensors));
 }
 
 // A tied model has one table under one or both of two names. Two different tables are a
@@ -166,9 +156,7 @@ Result<std::string> ReadChatTemplate(const fs::path& folder, const std::string& 
   return text;
 }
 
-}  // namespace
-
-Result<ModelConfig> ReadHfFolderConfig(const fs::path& folder) {
+Result<ModelConfig> ReadConfig(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!Exists(path)) {
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
@@ -181,11 +169,13 @@ Result<ModelConfig> ReadHfFolderConfig(const fs::path& folder) {
   return ParseHfConfig(config, generation, path.string());
 }
 
+}  // namespace
+
 Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
   ImportedModel model;
   model.path = folder;
   model.name = folder.filename().string();
-  KV_ASSIGN(model.config, ReadHfFolderConfig(folder));
+  KV_ASSIGN(model.config, ReadConfig(folder));
   KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
   KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));

@@ -8,8 +8,7 @@
 
 namespace kvasir {
 
-// As ImportModel and ReadModelConfig, for a folder.
+// As ImportModel, for a folder.
 Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder);
-Result<ModelConfig> ReadHfFolderConfig(const std::filesystem::path& folder);
 
 }  // namespace kvasir

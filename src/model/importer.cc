@@ -39,9 +39,4 @@ Result<ImportedModel> ImportModel(const fs::path& path) {
   return source.is_folder ? ImportHfFolder(source.path) : ImportGgufFile(source.path);
 }
 
-Result<ModelConfig> ReadModelConfig(const fs::path& path) {
-  KV_ASSIGN(const Source source, Locate(path));
-  return source.is_folder ? ReadHfFolderConfig(source.path) : ReadGgufFileConfig(source.path);
-}
-
 }  // namespace kvasir

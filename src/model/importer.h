@@ -44,17 +44,14 @@ struct ImportedModel {
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
   std::string tokenizer_json, tokenizer_config_json, chat_template;
-  std::vector<std::filesystem::path> weight_files;
-  std::vector<std::shared_ptr<const MappedFile>> mapped_files;  // [weight_files]
-  std::vector<std::shared_ptr<const void>> mappings;            // of what is in no file
+  std::vector<std::shared_ptr<const MappedFile>>
+      mapped_files;                                   // with the weights, in a fixed order
+  std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file
 };
 
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
 // the numbers, and the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path);
-
-// Reads config.json only (a folder) or the metadata (GGUF): for `kvasir plan` without weights.
-Result<ModelConfig> ReadModelConfig(const std::filesystem::path& path);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
 // qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how

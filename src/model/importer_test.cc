@@ -67,7 +67,9 @@ void ExpectSameModel(const ImportedModel& a, const ImportedModel& b) {
   EXPECT_EQ(Numbers(a.embedding), Numbers(b.embedding));
   EXPECT_EQ(Numbers(a.final_norm), Numbers(b.final_norm));
   ASSERT_EQ(a.lm_head.has_value(), b.lm_head.has_value());
-  if (a.lm_head) EXPECT_EQ(Numbers(*a.lm_head, d), Numbers(*b.lm_head, d));
+  if (a.lm_head) {
+    EXPECT_EQ(Numbers(*a.lm_head, d), Numbers(*b.lm_head, d));
+  }
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
     const LayerSource &x = a.layers[i], &y = b.layers[i];
@@ -96,11 +98,10 @@ TEST(Importer, ReadsTheBundledModel) {
   EXPECT_EQ(m.layers[3].k.view.shape, (std::vector<uint64_t>{64, 192}));
   EXPECT_FALSE(m.layers[3].k.interleaved_rope_rows);
   EXPECT_FALSE(m.layers[3].q_bias);
-  EXPECT_EQ(m.weight_files.size(), 1u);
+  EXPECT_EQ(m.mapped_files.size(), 1u);
   EXPECT_NE(m.tokenizer_json.find("\"model\""), std::string::npos);
   EXPECT_FALSE(m.tokenizer_config_json.empty());
   EXPECT_NE(m.chat_template.find("message"), std::string::npos);
-  EXPECT_EQ(CanonicalText(*ReadModelConfig(Demo())), CanonicalText(m.config));
 }
 
 TEST(Importer, ViewsOutliveTheImportedModelsMove) {
@@ -138,7 +139,7 @@ TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
 TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
   NEEDS_SHARED("goldens/llama-mha");
   const ImportedModel hf = Import(Shared("goldens/llama-mha"));
-  EXPECT_EQ(hf.weight_files.size(), 2u);
+  EXPECT_EQ(hf.mapped_files.size(), 2u);
   EXPECT_TRUE(hf.lm_head);
   EXPECT_EQ(hf.config.rms_norm_eps, 1e-6);
   ExpectSameModel(hf, Import(Shared("goldens/llama-mha/model-f32.gguf")));
@@ -151,7 +152,6 @@ TEST(Importer, ReadsLlamaQuantAndRefusesItsQuantisedFilesByType) {
   EXPECT_TRUE(hf.lm_head);
   for (const char* type : {"Q4_0", "Q8_0", "Q6_K", "IQ4_NL"}) {
     const fs::path file = Shared("goldens/llama-quant/model-" + std::string(type) + ".gguf");
-    EXPECT_TRUE(ReadModelConfig(file));
     ExpectError(ImportModel(file), Code::kUnsupported,
                 {"quantised", "not supported yet", "F32, F16 or BF16", "weight' is "});
   }

@@ -11,6 +11,13 @@
 namespace kvasir {
 namespace {
 
+WeightFormat FormatOf(DType dtype) {
+  static_assert(static_cast<int>(DType::kF32) == static_cast<int>(WeightFormat::kF32) &&
+                static_cast<int>(DType::kF16) == static_cast<int>(WeightFormat::kF16) &&
+                static_cast<int>(DType::kBf16) == static_cast<int>(WeightFormat::kBf16));
+  return static_cast<WeightFormat>(dtype);
+}
+
 // Rows of one stored tensor as part of a packed matrix.
 struct Part {
   const TensorView* view;
@@ -44,8 +51,12 @@ class Packer {
 
   Status Build(PackedWeights& out) {
     const ModelConfig& c = model_.config;
-    out.embedding = {model_.embedding.data, static_cast<WeightFormat>(model_.embedding.dtype),
-                     c.hidden_size, c.vocab_size};
+    out.embedding = {model_.embedding.data, FormatOf(model_.embedding.dtype), c.hidden_size,
+                     c.vocab_size};
+    // It is used in place; a tied one is looked at when the head is packed.
+    if (fill_ && model_.lm_head && !AllFinite(model_.embedding)) {
+      return NotFinite(model_.embedding);
+    }
     for (const LayerSource& layer : model_.layers) {
       PackedLayer packed{};
       KV_ASSIGN(packed.attention_norm, Vector({Part{&layer.attention_norm, false}}));
@@ -75,7 +86,7 @@ class Packer {
     for (const Part& part : parts) {
       for (uint64_t i = 0; i < part.view->num_elements(); ++i) {
         const float x = NumberAt(*part.view, StoredRow(part, i, model_.config.head_dim));
-        if ((BitsOf(x) & 0x7f800000u) == 0x7f800000u) return NotFinite(*part.view, i);
+        if ((BitsOf(x) & 0x7f800000u) == 0x7f800000u) return NotFinite(*part.view);
         *numbers++ = x;
       }
     }
@@ -87,15 +98,14 @@ class Packer {
     PackedMatrix matrix;
     const TensorView& first = (*sources.begin())->view;
     matrix.k = static_cast<uint32_t>(first.shape[1]);
-    matrix.format = static_cast<WeightFormat>(first.dtype);
+    matrix.format = FormatOf(first.dtype);
     for (const MatrixSource* source : sources) {
       matrix.outputs += static_cast<uint32_t>(source->view.shape[0]);
       // Stored types that differ meet in f32, which holds each of them exactly.
       if (source->view.dtype != first.dtype) matrix.format = WeightFormat::kF32;
     }
-    const uint32_t bytes = matrix.format == WeightFormat::kF32 ? 4 : 2;
     const uint64_t panels = CeilDiv(matrix.outputs, kPanelOutputs);
-    std::byte* data = arena_.Take(panels * kPanelOutputs * matrix.k * bytes);
+    std::byte* data = arena_.Take(panels * kPanelOutputs * matrix.k * BytesOf(matrix.format));
     matrix.panels = data;
     if (fill_) {
       uint64_t output = 0;
@@ -123,7 +133,7 @@ class Packer {
   Status FillRows(const MatrixSource& source, const PackedMatrix& matrix, uint64_t first_output,
                   std::byte* data) {
     const Part part{&source.view, source.interleaved_rope_rows};
-    const bool same = static_cast<WeightFormat>(source.view.dtype) == matrix.format;
+    const bool same = FormatOf(source.view.dtype) == matrix.format;
     for (uint64_t row = 0; row < source.view.shape[0]; ++row) {
       const uint64_t stored = StoredRow(part, row, model_.config.head_dim) * matrix.k;
       const uint64_t output = first_output + row;
@@ -145,7 +155,7 @@ class Packer {
           finite &= (BitsOf(*to) & 0x7f800000u) != 0x7f800000u;
         }
       }
-      if (!finite) return NotFinite(source.view, stored);
+      if (!finite) return NotFinite(source.view);
     }
     return {};
   }
@@ -163,11 +173,25 @@ class Packer {
     return finite;
   }
 
-  static tl::unexpected<Error> NotFinite(const TensorView& view, uint64_t near) {
+  static bool AllFinite(const TensorView& view) {
+    const auto all = [&, count = view.num_elements()](auto exponent) {
+      bool finite = true;
+      for (uint64_t i = 0; i < count; ++i) {
+        auto bits = exponent;
+        std::memcpy(&bits, view.data + i * sizeof(bits), sizeof(bits));
+        finite &= (bits & exponent) != exponent;
+      }
+      return finite;
+    };
+    if (view.dtype == DType::kF32) return all(uint32_t{0x7f800000u});
+    return all(static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80));
+  }
+
+  static tl::unexpected<Error> NotFinite(const TensorView& view) {
     return Fail(Code::kCorruption,
-                "weights: tensor {} holds NaN or infinity near element {}: the file is damaged or "
-                "was exported wrongly; export it again",
-                view.name, near);
+                "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
+                "wrongly; fetch or export it again",
+                view.name);
   }
 
   const ImportedModel& model_;

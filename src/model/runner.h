@@ -58,7 +58,7 @@ class Runner {
 
   // Computes all rows; tokens [num rows]. KV of the new rows is in the blocks afterwards and
   // hidden(row) is valid until the next Step. kInvalidArgument for a token outside the vocabulary.
-  // KvCorrupt rows: a row whose activations became non-finite has finite(row) == false.
+  // A row whose activations became non-finite has finite(row) == false: its KV is not to be used.
   virtual Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) = 0;
   // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor
   // keeps.

@@ -205,6 +205,28 @@ TEST(Runner, RefusesTokensOutsideTheVocabulary) {
   }
 }
 
+TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
+  const std::string tiny = std::string(KVASIR_SOURCE_DIR) + "/tests/data/tiny-bias";  // untied, f32
+  for (auto find : {+[](ImportedModel& m) { return &m.embedding; },
+                    +[](ImportedModel& m) { return &m.lm_head->view; },
+                    +[](ImportedModel& m) { return &m.layers[1].ffn_norm; },
+                    +[](ImportedModel& m) { return &m.layers[1].up.view; },
+                    +[](ImportedModel& m) { return &m.layers[0].q_bias->view; }}) {
+    for (float bad : {NAN, -INFINITY}) {
+      ImportedModel model = Import(tiny);
+      TensorView& view = *find(model);
+      std::vector<std::byte> bytes(view.data, view.data + view.num_bytes());
+      std::memcpy(bytes.data() + bytes.size() - sizeof(bad), &bad, sizeof(bad));
+      view.data = bytes.data();
+      const std::string name = view.name;
+      const auto runner = Runner::Create(std::move(model), RunnerOptions(), nullptr);
+      ASSERT_FALSE(runner) << name;
+      EXPECT_EQ(runner.error().code, Code::kCorruption);
+      EXPECT_NE(runner.error().message.find(name), std::string::npos) << runner.error().message;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RunnerTargets, testing::ValuesIn(SupportedTargets()),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 

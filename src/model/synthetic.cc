@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "model/architecture.h"
+#include "simd/half.h"
 
 namespace kvasir {
 namespace {
@@ -91,14 +92,9 @@ void Encode(double value, DType dtype, std::byte* out) {
   const auto single = static_cast<float>(value);
   if (dtype == DType::kF32) {
     std::memcpy(out, &single, 4);
-  } else if (dtype == DType::kF16) {
-    const auto half = static_cast<_Float16>(single);
-    std::memcpy(out, &half, 2);
   } else {
-    uint32_t bits;
-    std::memcpy(&bits, &single, 4);
-    const auto high = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to even
-    std::memcpy(out, &high, 2);
+    const uint16_t half = dtype == DType::kF16 ? ToF16(single) : ToBf16(single);
+    std::memcpy(out, &half, 2);
   }
 }
 

@@ -65,6 +65,15 @@ Status CheckTensor(const StoredTensor& tensor, const SlotTraits& traits,
 
 }  // namespace
 
+TensorCatalog CatalogOf(std::vector<StoredTensor> tensors) {
+  TensorCatalog catalog;
+  for (StoredTensor& tensor : tensors) {
+    std::string name = tensor.name;
+    catalog.emplace(std::move(name), std::move(tensor));
+  }
+  return catalog;
+}
+
 Status BindTensors(const TensorCatalog& catalog, NameStyle style, const std::string& where,
                    ImportedModel& model) {
   const Architecture& architecture = ArchitectureOf(model.config);

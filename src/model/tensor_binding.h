@@ -11,7 +11,9 @@
 
 namespace kvasir {
 
+// Tensors by name.
 using TensorCatalog = std::unordered_map<std::string, StoredTensor>;
+TensorCatalog CatalogOf(std::vector<StoredTensor> tensors);
 
 enum class NameStyle { kHuggingFace, kGguf };
 

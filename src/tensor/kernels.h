@@ -10,8 +10,9 @@
 
 namespace kvasir {
 
-// How packed weights are stored. Same numbers as DType of the files.
+// How packed weights are stored.
 enum class WeightFormat : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+inline uint32_t BytesOf(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
 
 inline constexpr uint32_t kPanelOutputs = 16;
 
