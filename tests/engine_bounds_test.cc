@@ -180,6 +180,33 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
   EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
 }
 
+TEST(Bounds, SeveralRequestsAreTakenTogetherOrNotAtAll) {
+  EngineOptions options = SmallPool(40);
+  options.parallel = 2;
+  options.max_queued = 2;
+  const auto engine = LoadEngine(options);
+  const auto never = [](size_t, const Event&) { ADD_FAILURE() << "news of a refused request"; };
+  const auto code = [&](std::vector<GenerateRequest> requests) {
+    return engine->SubmitAll(std::move(requests), never).error().code;
+  };
+  GenerateRequest wrong = Endless(10, 5, 1);
+  wrong.prompt.back() = -1;
+  EXPECT_EQ(code({Endless(10, 5, 2), wrong}), Code::kInvalidArgument);
+  EXPECT_EQ(code(std::vector(5, Endless(10, 5, 3))), Code::kInvalidArgument) << "never room for 5";
+  std::vector<std::promise<void>> done(3);
+  const auto ids =
+      engine->SubmitAll(std::vector(3, Endless(10, 400, 4)), [&](size_t i, const Event& event) {
+        if (event.last) done[i].set_value();
+      });
+  ASSERT_TRUE(ids);
+  EXPECT_EQ(code(std::vector(2, Endless(10, 5, 5))), Code::kExhausted) << "room for one";
+  for (const RequestId id : *ids) engine->Cancel(id);
+  for (auto& promise : done) promise.get_future().wait();
+  engine->CheckInvariants();
+  EXPECT_EQ(engine->Stats().requests_cancelled, 3u);
+  EXPECT_EQ(engine->Stats().requests_finished + engine->Stats().requests_failed, 0u);
+}
+
 TEST(Bounds, TheDestructorCancelsWhatRuns) {
   auto engine = LoadEngine(SmallPool(40));
   Pending running(*engine, Endless(10, 500, 1));

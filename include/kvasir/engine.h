@@ -119,6 +119,8 @@ struct GenerateRequest {
 };
 
 using EventSink = std::function<void(const Event&)>;  // on the engine's thread; must not block
+// Of several requests: `index` says whose news it is.
+using IndexedSink = std::function<void(size_t index, const Event& event)>;
 enum class RequestId : uint64_t {};
 
 // A snapshot of counters and gauges; each name's unit is in its comment.
@@ -154,10 +156,12 @@ class Engine {
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what runs, joins
 
-  // Queues a request (FIFO). kInvalidArgument when it can never fit (the message has the numbers),
-  // kExhausted when the queue is full, kUnavailable while draining. After a success `sink` gets
-  // events until one is last.
-  virtual Result<RequestId> Submit(GenerateRequest request, EventSink sink) = 0;
+  // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the
+  // message has the numbers), kExhausted when the queue has not room for all, kUnavailable while
+  // draining. After a success `sink` gets events of each request until one is last.
+  virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
+                                                   IndexedSink sink) = 0;
+  Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // of one
   virtual void Cancel(
       RequestId id) = 0;  // gives all blocks back; the sink still gets its last event
   // Refuses new requests and waits for the running ones; a second call cancels them.

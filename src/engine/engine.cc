@@ -59,7 +59,8 @@ class EngineOnThread final : public Engine {
   explicit EngineOnThread(Parts parts);
   ~EngineOnThread() override;
 
-  Result<RequestId> Submit(GenerateRequest request, EventSink sink) override;
+  Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
+                                           IndexedSink sink) override;
   void Cancel(RequestId id) override { Post(CancelCommand{id}); }
   void Drain() override;
   void Erase(std::string_view tenant) override;
@@ -128,7 +129,8 @@ void EngineOnThread::Post(Command command) {
   wake_.notify_one();
 }
 
-Result<RequestId> EngineOnThread::Submit(GenerateRequest request, EventSink sink) {
+Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
+                                                         IndexedSink sink) {
   const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
                              .vocab_size = parts_.card.vocab_size,
                              .parallel = parts_.options.parallel,
@@ -136,22 +138,33 @@ Result<RequestId> EngineOnThread::Submit(GenerateRequest request, EventSink sink
                              .block_tokens = parts_.plan.block_tokens,
                              .cache_mode = parts_.options.cache_mode,
                              .tokenizer = parts_.text.tokenizer.get()};
-  KV_ASSIGN(auto checked, CheckRequest(std::move(request), std::move(sink), limits));
-  checked->seed = checked->spec.sampling.seed ? *checked->spec.sampling.seed : RandomSeed();
-  checked->submitted_ns = MonotonicNs();
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (requests.size() > limit) {
+    return Fail(Code::kInvalidArgument, "prompt: {} prompts; at most {} may run or wait at once",
+                requests.size(), limit);
+  }
+  std::vector<std::unique_ptr<Request>> checked;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto one = [sink, i](const Event& event) { sink(i, event); };
+    KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
+    request->seed = request->spec.sampling.seed ? *request->spec.sampling.seed : RandomSeed();
+    request->submitted_ns = MonotonicNs();
+    checked.push_back(std::move(request));
+  }
   const std::lock_guard lock(mutex_);
   if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
-  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
-  if (num_outstanding_ >= limit) {
+  if (num_outstanding_ + checked.size() > limit) {
     return Fail(Code::kExhausted, "engine: {} requests are running or queued already: wait",
                 num_outstanding_);
   }
-  ++num_outstanding_;
-  const RequestId id{next_id_++};
-  checked->id = id;
-  commands_.push_back(std::move(checked));
+  num_outstanding_ += static_cast<uint32_t>(checked.size());
+  std::vector<RequestId> ids;
+  for (auto& request : checked) {
+    request->id = ids.emplace_back(RequestId{next_id_++});
+    commands_.push_back(std::move(request));
+  }
   wake_.notify_one();
-  return id;
+  return ids;
 }
 
 void EngineOnThread::Drain() {
@@ -256,6 +269,15 @@ Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenize
 }
 
 }  // namespace
+
+Result<RequestId> Engine::Submit(GenerateRequest request, EventSink sink) {
+  std::vector<GenerateRequest> requests;
+  requests.push_back(std::move(request));
+  KV_ASSIGN(const std::vector<RequestId> ids,
+            SubmitAll(std::move(requests),
+                      [sink = std::move(sink)](size_t, const Event& event) { sink(event); }));
+  return ids.front();
+}
 
 Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options) {
   KV_ASSIGN(const Assembly assembly, Assemble(options));

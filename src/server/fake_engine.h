@@ -21,9 +21,15 @@ class FakeEngine : public Engine {
     card_.ctx_size = card_.max_positions = 64;
   }
 
-  Result<RequestId> Submit(GenerateRequest request, EventSink sink) override {
-    submitted.emplace_back(std::move(request), std::move(sink));
-    return static_cast<RequestId>(submitted.size());
+  Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
+                                           IndexedSink sink) override {
+    std::vector<RequestId> ids;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      submitted.emplace_back(std::move(requests[i]),
+                             [sink, i](const Event& event) { sink(i, event); });
+      ids.push_back(static_cast<RequestId>(submitted.size()));
+    }
+    return ids;
   }
   void Cancel(RequestId id) override { cancelled.push_back(id); }
   void Drain() override {}
