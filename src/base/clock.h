@@ -1,4 +1,4 @@
-// Monotonic time behind a seam that tests own.
+// Monotonic time, for what is measured; nothing is decided by it.
 #pragma once
 
 #include <chrono>

@@ -3,26 +3,15 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace kvasir {
 namespace {
-
-// A descriptor that closes itself.
-struct Descriptor {
-  int fd;
-  explicit Descriptor(int value) : fd(value) {}
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
 
 tl::unexpected<Error> FailErrno(const std::filesystem::path& path, const char* what, int error) {
   Code code = Code::kIoError;
@@ -54,14 +43,14 @@ Result<FileStamp> StampOf(const std::filesystem::path& path) {
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd < 0) return FailErrno(path, "open", errno);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return FailErrno(path, "open", errno);
   struct stat s;
-  if (fstat(file.fd, &s) != 0) return FailErrno(path, "open", errno);
+  if (fstat(file.fd(), &s) != 0) return FailErrno(path, "open", errno);
   KV_ASSIGN(const FileStamp stamp, FromStat(path, s));
   const std::byte* data = nullptr;
   if (stamp.size_bytes > 0) {
-    void* mapped = mmap(nullptr, stamp.size_bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+    void* mapped = mmap(nullptr, stamp.size_bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
     if (mapped == MAP_FAILED) return FailErrno(path, "map", errno);
     data = static_cast<const std::byte*>(mapped);
   }

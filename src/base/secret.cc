@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -20,24 +21,9 @@ tl::unexpected<Error> IoFailure(const char* what, const std::string& path) {
   return Fail(Code::kIoError, "secret: cannot {} {}: {}", what, path, std::strerror(errno));
 }
 
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
 // Absent: there is no such file.
 Result<std::optional<Secret>> Read(const std::string& path) {
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
     if (errno == ENOENT) return std::optional<Secret>();
     if (errno == ELOOP) return Fail(Code::kCorruption, "secret: {} is a symbolic link", path);
@@ -64,7 +50,7 @@ Result<std::optional<Secret>> Read(const std::string& path) {
 }
 
 Status WriteAll(const std::string& path, const Secret& secret) {
-  const File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return IoFailure("create", path);
   if (write(file.fd(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size()) ||
       fsync(file.fd()) != 0) {
@@ -106,7 +92,8 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
     errno = link_error;
     return IoFailure("create", path);
   }
-  if (const File folder(open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder) {
+  if (const Descriptor folder(open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      folder) {
     fsync(folder.fd());  // the name survives a power loss, where the file system can promise it
   }
   KV_ASSIGN(const std::optional<Secret> created, Read(path));

@@ -1,8 +1,5 @@
 #include "block/block_pool.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -24,32 +21,30 @@ Result<std::unique_ptr<BlockPool>> BlockPool::Create(BlockLayout layout, uint32_
     return Fail(Code::kInvalidArgument, "block pool: {} blocks of {} bytes", num_blocks,
                 layout.block_bytes());
   }
-  void* arena = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (arena == MAP_FAILED) {
-    return Fail(Code::kExhausted, "block pool: the system refuses {} bytes: {}; lower --kv-memory",
-                *bytes, std::strerror(errno));
+  auto arena = Arena::Create(*bytes);
+  if (!arena) {
+    return Fail(arena.error().code, "block pool: {}; lower --kv-memory", arena.error().message);
   }
-  madvise(arena, *bytes, MADV_HUGEPAGE);  // advice: small pages work as well
-  ASAN_POISON_MEMORY_REGION(arena, *bytes);
   return std::unique_ptr<BlockPool>(
-      new BlockPool(std::move(layout), num_blocks, static_cast<std::byte*>(arena)));
+      new BlockPool(std::move(layout), num_blocks, std::move(*arena)));
 }
 
-BlockPool::BlockPool(BlockLayout layout, uint32_t num_blocks, std::byte* arena)
+BlockPool::BlockPool(BlockLayout layout, uint32_t num_blocks, Arena arena)
     : layout_(std::move(layout)),
       num_blocks_(num_blocks),
-      arena_(arena),
+      arena_(std::move(arena)),
+      base_(arena_.Take(arena_.size())),
       num_free_(num_blocks),
       states_(num_blocks),
       free_stack_(num_blocks) {
+  ASAN_POISON_MEMORY_REGION(base_, arena_bytes());
   // The lowest addresses are handed out first, in order.
   for (uint32_t i = 0; i < num_blocks; ++i) free_stack_[i] = num_blocks - 1 - i;
 }
 
 BlockPool::~BlockPool() {
   KV_CHECK(num_pinned() == 0);
-  ASAN_UNPOISON_MEMORY_REGION(arena_, arena_bytes());
-  munmap(arena_, arena_bytes());
+  ASAN_UNPOISON_MEMORY_REGION(base_, arena_bytes());
 }
 
 uint64_t BlockPool::MetadataBytes(uint32_t num_blocks) {
@@ -60,7 +55,7 @@ BlockRef BlockPool::Allocate() {
   if (num_free_ == 0) return {};
   const uint32_t index = free_stack_[--num_free_];
   states_[index] = {.pins = 1};
-  ASAN_UNPOISON_MEMORY_REGION(arena_ + index * layout_.block_bytes(), layout_.block_bytes());
+  ASAN_UNPOISON_MEMORY_REGION(base_ + index * layout_.block_bytes(), layout_.block_bytes());
   return BlockRef(this, BlockId{index});
 }
 

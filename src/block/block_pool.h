@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arena.h"
 #include "block/block_layout.h"
 #include "kvasir/status.h"
 
@@ -29,7 +30,7 @@ class BlockRef {
   explicit operator bool() const { return pool_ != nullptr; }
   BlockId id() const { return id_; }
   const std::byte* data() const;
-  std::byte* mutable_data();  // REQUIRES: the caller may write (see BlockTable)
+  std::byte* mutable_data();  // REQUIRES: nobody reads the bytes that are written
   BlockRef Share() const;     // another pin on the same block
   void Reset();
 
@@ -86,9 +87,9 @@ class BlockPool {
     const State& state = states_[Index(id)];
     return state.pins == 0 && !state.retained;
   }
-  uint64_t arena_bytes() const { return uint64_t{num_blocks_} * layout_.block_bytes(); }
-  const std::byte* data(BlockId id) const { return arena_ + Index(id) * layout_.block_bytes(); }
-  std::byte* mutable_data(BlockId id) { return arena_ + Index(id) * layout_.block_bytes(); }
+  uint64_t arena_bytes() const { return arena_.size(); }
+  const std::byte* data(BlockId id) const { return base_ + Index(id) * layout_.block_bytes(); }
+  std::byte* mutable_data(BlockId id) { return base_ + Index(id) * layout_.block_bytes(); }
   void CheckInvariants() const;  // O(blocks)
 
  private:
@@ -99,7 +100,7 @@ class BlockPool {
     uint32_t scrub : 1 = 0;  // zero the bytes when the last pin goes
   };
 
-  BlockPool(BlockLayout layout, uint32_t num_blocks, std::byte* arena);
+  BlockPool(BlockLayout layout, uint32_t num_blocks, Arena arena);
   static size_t Index(BlockId id) { return static_cast<size_t>(id); }
   void Release(BlockId id);
   void PushFree(BlockId id);
@@ -107,12 +108,13 @@ class BlockPool {
 
   BlockLayout layout_;
   uint32_t num_blocks_;
-  std::byte* arena_;  // [num_blocks][block_bytes]
+  Arena arena_;
+  std::byte* base_;  // [num_blocks][block_bytes]
   uint32_t num_free_ = 0;
   uint32_t num_idle_ = 0;
   std::vector<State> states_;  // [num_blocks]
-  std::vector<uint32_t>
-      free_stack_;  // [num_blocks], the first num_free_ are free, last in first out
+  // [num_blocks], the first num_free_ are free, last in first out
+  std::vector<uint32_t> free_stack_;
   Observer* observer_ = nullptr;
 };
 

@@ -194,6 +194,11 @@ void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
   const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
   cursors_->Drop(node);
   index_->Remove(node, kind);
+  LetGo(block, num_tokens);
+}
+
+// The index no longer holds `block`, of num_tokens tokens.
+void KvCache::LetGo(BlockId block, uint32_t num_tokens) {
   if (pool_->pin_count(block) > 0) {
     pool_->SetRetained(block, false);
     SetFill(block, num_tokens);
@@ -219,15 +224,8 @@ void KvCache::Erase(NamespaceId ns) {
   ++space.epoch;
   cursors_->Drop(space.root);
   index_->Clear(space.root, [this](NodeId node) {
-    const BlockId block = index_->block(node);
     cursors_->Drop(node);
-    if (pool_->pin_count(block) > 0) {
-      pool_->SetRetained(block, false);
-      SetFill(block, static_cast<uint32_t>(index_->tokens(node).size()));
-    } else {
-      policy_->OnBusy(block);
-      pool_->Reclaim(block);
-    }
+    LetGo(index_->block(node), static_cast<uint32_t>(index_->tokens(node).size()));
   });
   // Also what a running sequence has not published yet, and what earlier sequences left in blocks
   // that are free by now.
@@ -247,8 +245,7 @@ CacheUsage KvCache::usage() const {
           .token_bytes = layout().token_bytes(),
           .cached_tokens = index_->num_tokens(),
           .live_tokens = live_tokens_,
-          .num_cursors = cursors_->num_cursors(),
-          .nodes = index_->num_nodes()};
+          .num_cursors = cursors_->num_cursors()};
 }
 
 void KvCache::CheckInvariants() const {

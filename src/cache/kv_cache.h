@@ -1,7 +1,6 @@
 // KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/secret.h"
 #include "block/block_pool.h"
 #include "block/block_table.h"
 #include "cache/identity.h"
@@ -33,7 +33,6 @@ struct CacheUsage {
   uint64_t cached_tokens;  // tokens reachable through the index (a shared token counts once)
   uint64_t live_tokens;    // tokens of running sequences that no index node holds
   uint64_t num_cursors;
-  uint64_t nodes;
 
   // Share of the bytes of non-free blocks that hold no live or cached token; 0 when all are free.
   double waste() const {
@@ -67,8 +66,8 @@ struct KvCacheOptions {
   uint64_t budget_bytes;
   uint32_t hidden_size;  // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;
-  std::array<uint8_t, 32> secret;  // server secret: root of all salts and keys
-  bool reuse = true;               // false: nothing outlives its sequence (--cache sequence, none)
+  Secret secret;      // root of all salts and keys
+  bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
 };
 
 // The KV of one sequence: its tokens and BlockTable. States: tokens [0, num_committed) are
@@ -85,8 +84,7 @@ class KvSequence {
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
   uint32_t num_committed() const { return num_committed_; }
   std::span<const TokenId> tokens() const { return tokens_; }
-  const BlockTable& table() const { return table_; }  // what attention reads
-  BlockTable& table() { return table_; }
+  const BlockTable& table() const { return table_; }  // what attention reads and writes
   bool shares() const { return shares_; }
 
  private:
@@ -235,6 +233,7 @@ class KvCache final : private BlockPool::Observer {
   BlockRef Take(const KvSequence& sequence);
   void EvictOne();
   void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
+  void LetGo(BlockId block, uint32_t num_tokens);
   void Link(NodeId parent, std::span<const TokenId> tokens, const BlockRef& block);
   void PublishFull(KvSequence& sequence, uint32_t block_index);
   void PublishTail(KvSequence& sequence);

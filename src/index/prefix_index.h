@@ -62,8 +62,7 @@ class PrefixIndex {
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
   void Remove(NodeId node, RemoveKind kind);       // REQUIRES: a node without children
   // Removes all nodes under a root and what is remembered of them; calls `leaving` for each node
-  // before it goes.
-  // O(num_blocks).
+  // before it goes. O(num_blocks).
   void Clear(NodeId root, const std::function<void(NodeId)>& leaving);
 
   bool is_root(NodeId node) const { return (Raw(node) & kRootBit) != 0; }
@@ -75,8 +74,6 @@ class PrefixIndex {
   uint32_t depth(NodeId node) const { return is_root(node) ? 0 : At(node).depth; }  // blocks
   bool has_children(NodeId node) const;
   const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
-  // Hash of all tokens from the root to `tokens` below `parent`, for tables of others.
-  uint64_t HashOf(NodeId parent, std::span<const TokenId> tokens) const;
   std::optional<NodeId> node_of(BlockId block) const {
     const uint32_t node = node_of_block_[static_cast<size_t>(block)];
     return node == kNone ? std::nullopt : std::optional(NodeId{node});
@@ -113,6 +110,8 @@ class PrefixIndex {
   const TokenId* TokensOf(uint32_t node) const { return &tokens_[size_t{node} * block_tokens_]; }
   uint32_t* ChildrenOf(uint32_t parent);
   uint32_t ChildrenOf(uint32_t parent) const;
+  // Hash of all tokens from the root to `tokens` below `parent`.
+  uint64_t HashOf(NodeId parent, std::span<const TokenId> tokens) const;
   uint64_t Priority(uint32_t node) const;
   bool TokensEqual(uint32_t node, std::span<const TokenId> tokens) const;
   bool Less(std::span<const TokenId> tokens, uint32_t node) const;

@@ -4,9 +4,9 @@
 
 namespace kvasir {
 
-double Exp(double x);  // relative error below 4e-16 on [-700, 700]; 0 below, +inf above
-double Log(double x);  // absolute error below 1 ulp or so of the result; x > 0 and normal
-// sin and cos of x radians, absolute error below 2e-16 * (1 + |x| * 1e-9), |x| <= 1e9.
+double Exp(double x);  // relative error below 1e-15 on [-700, 709]; 0 below, +inf above
+double Log(double x);  // error below 4e-16 * max(1, |log x|); x > 0 and normal
+// sin and cos of x radians, absolute error below 4e-16, |x| <= 2^30.
 void SinCos(double x, double* sin, double* cos);
 
 }  // namespace kvasir
