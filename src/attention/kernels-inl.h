@@ -92,7 +92,9 @@ KV_INLINE void Weigh(SpanState& state, float* score, uint32_t n, uint32_t value_
   const V16 m = Set(state.m);
   for (uint32_t j = 0; j < n; j += 16) {
     const uint32_t valid = n - j < 16 ? n - j : 16;
-    const V16 weight = SelectFirst(valid, Exp(Sub(Load(score + j), m)), Zero());
+    const V16 s = Load(score + j);
+    // s - s: 0, or NaN where the score overflowed, since Exp and Max would turn it into a number.
+    const V16 weight = SelectFirst(valid, Add(Exp(Sub(s, m)), Sub(s, s)), Zero());
     state.lanes = Add(state.lanes, weight);
     Store(score + j, weight);
   }
