@@ -91,6 +91,24 @@ class BadInput(WithServer):
         self.refused("/v1/completions", {"prompt": ["fits", [5] * 3000]}, "prompt")
         self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), before)
 
+    def test_a_prompt_that_leaves_no_room_and_too_many_choices(self):
+        self.refused("/v1/completions", {"prompt": [5] * 2048}, "prompt", text="2048")
+        self.assertEqual(self.server.post("/v1/completions", {"prompt": [5] * 2048, "max_tokens": 0})[
+            "usage"]["completion_tokens"], 0)
+        clipped = self.server.post("/v1/completions", {"prompt": [5] * 2040, "max_tokens": 10**6,
+                                                       "ignore_eos": True})
+        self.assertEqual(clipped["usage"]["completion_tokens"], 8)
+        self.assertEqual(clipped["choices"][0]["finish_reason"], "length")
+        self.refused("/v1/completions", {"prompt": "x", "n": 9}, "n", text="--parallel")
+
+    def test_a_full_queue_says_when_to_come_again(self):
+        status, headers, answer = self.server.request(
+            "POST", "/v1/completions", {"prompt": [[5, 6, 7]] * 1000, "max_tokens": 500})
+        self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"))
+        self.assertIn("retry-after", headers)
+        self.server.until("idle", lambda: self.server.metric("vllm:num_requests_waiting") == 0 and
+                          self.server.metric("vllm:num_requests_running") == 0)
+
     def test_bytes_that_are_no_http(self):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 10,
                      b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n"

@@ -211,22 +211,18 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Generate(GenerationStart start) {
     answer_ = std::move(start.answer);
     begun_ = false;
-    const uint64_t exchange = exchange_;
-    for (size_t i = 0; i < start.requests.size(); ++i) {
-      auto sink = [weak = weak_from_this(), exchange, i](const Event& event) {
-        const std::shared_ptr<Connection> self = weak.lock();
-        if (!self) return;
-        asio::post(self->strand_,
-                   [self, exchange, i, event] { self->OnEvent(exchange, i, event); });
-      };
-      const auto id = service_.engine().Submit(std::move(start.requests[i]), std::move(sink));
-      if (!id) {
-        CancelAll();
-        const bool of_prompt = id.error().code == Code::kInvalidArgument;
-        return Respond(ErrorResponse(ToApiError(id.error(), of_prompt ? start.prompt_param : "")));
-      }
-      running_.push_back(*id);
+    auto sink = [weak = weak_from_this(), exchange = exchange_](size_t prompt, const Event& event) {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (!self) return;
+      asio::post(self->strand_,
+                 [self, exchange, prompt, event] { self->OnEvent(exchange, prompt, event); });
+    };
+    auto ids = service_.engine().SubmitAll(std::move(start.requests), std::move(sink));
+    if (!ids) {
+      CancelAll();
+      return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_param)));
     }
+    running_ = std::move(*ids);
     if (buffer_.size() == 0) ReadSome();
   }
 

@@ -11,6 +11,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxUnread = 64;       // names told
+constexpr size_t kMaxUnreadBytes = 64;  // of each
 
 // Whether brackets nest deeper than kMaxDepth; strings are skipped.
 bool TooDeep(std::string_view text) {
@@ -170,7 +172,8 @@ void JsonFields::Ids(std::string_view name, uint32_t vocab_size, std::vector<Tok
   }
 }
 
-void JsonFields::Strings(std::string_view name, size_t max, std::vector<std::string>* out) {
+void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
+                         std::vector<std::string>* out) {
   const json* value = Find(name);
   if (!value) return;
   const json list = value->is_string() ? json::array({*value}) : *value;
@@ -184,7 +187,12 @@ void JsonFields::Strings(std::string_view name, size_t max, std::vector<std::str
     if (!element.is_string()) {
       return Fail(name, fmt::format("has {} where a string must be", KindOf(element)));
     }
-    if (element.get_ref<const std::string&>().empty()) return Fail(name, "has an empty string");
+    const size_t bytes = element.get_ref<const std::string&>().size();
+    if (bytes == 0) return Fail(name, "has an empty string");
+    if (bytes > max_bytes) {
+      return Fail(name,
+                  fmt::format("has a string of {} bytes; at most {} are taken", bytes, max_bytes));
+    }
     out->push_back(element.get<std::string>());
   }
 }
@@ -192,7 +200,9 @@ void JsonFields::Strings(std::string_view name, size_t max, std::vector<std::str
 std::vector<std::string> JsonFields::Unread() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.items()) {
-    if (!read_.contains(name)) names.push_back(name);
+    if (read_.contains(name)) continue;
+    names.push_back(name.substr(0, kMaxUnreadBytes));
+    if (names.size() == kMaxUnread) break;
   }
   return names;
 }

@@ -44,10 +44,11 @@ class JsonFields {
   void String(std::string_view name, std::string* out);
   void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
   // One string or a list of at most `max` strings, none of them empty.
-  void Strings(std::string_view name, size_t max, std::vector<std::string>* out);
+  void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
 
   const std::optional<ApiError>& error() const { return error_; }
-  std::vector<std::string> Unread() const;  // names that nothing asked for
+  // Names that nothing asked for: the first 64 of them, each cut to 64 bytes.
+  std::vector<std::string> Unread() const;
 
  private:
   const nlohmann::json& object_;

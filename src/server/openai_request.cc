@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxPrompts = 1024;
+constexpr size_t kMaxAnswers = 1024;  // prompts times n
 constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's
@@ -33,7 +33,8 @@ ApiResult<std::vector<TokenId>> IdsOf(const json& list, const ModelView& model) 
 }
 
 // `prompt`: a text, a list of ids, or a list of those.
-ApiResult<RawPrompts> ReadPrompts(JsonFields& fields, const ModelView& model) {
+ApiResult<RawPrompts> ReadPrompts(JsonFields& fields, uint32_t num_choices,
+                                  const ModelView& model) {
   bool add_special = true, parse_special = true;
   fields.Bool("add_special_tokens", &add_special);
   fields.Bool("add_special", &add_special);
@@ -47,9 +48,10 @@ ApiResult<RawPrompts> ReadPrompts(JsonFields& fields, const ModelView& model) {
   if (!list.is_array() || list.empty()) {
     return Invalid("prompt", "prompt: must be a text, a list of token ids, or a list of those");
   }
-  if (list.size() > kMaxPrompts) {
-    return Invalid("prompt", fmt::format("prompt: has {} prompts; at most {} are taken",
-                                         list.size(), kMaxPrompts));
+  if (list.size() * num_choices > kMaxAnswers) {
+    return Invalid("prompt", fmt::format("prompt: {} prompts with n {}; at most {} answers to a "
+                                         "request",
+                                         list.size(), num_choices, kMaxAnswers));
   }
   RawPrompts prompts;
   for (const json& one : list) {
@@ -72,12 +74,16 @@ ApiResult<RawPrompts> ReadPrompts(JsonFields& fields, const ModelView& model) {
   return prompts;
 }
 
-ApiResult<void> CheckLength(size_t tokens, const std::string& param, const ModelView& model) {
+ApiResult<void> CheckLength(const GenerateRequest& request, const std::string& param,
+                            const ModelView& model) {
+  const size_t tokens = request.prompt.size();
   if (tokens == 0) return Invalid(param, param + ": has no tokens");
-  if (tokens <= model.ctx_size) return {};
-  return Invalid(param, fmt::format("{}: has {} tokens, more than the context of {}; shorten it or "
-                                    "start the server with a larger --ctx-size",
-                                    param, tokens, model.ctx_size));
+  const uint32_t answer = request.max_tokens == 0 ? 0 : 1;
+  if (tokens + answer <= model.ctx_size) return {};
+  return Invalid(param, fmt::format("{}: has {} tokens, which with {} to generate do not fit the "
+                                    "context of {}; shorten it or start the server with a larger "
+                                    "--ctx-size",
+                                    param, tokens, answer, model.ctx_size));
 }
 
 void ReadChatLogprobs(JsonFields& fields, GenerationCall* call) {
@@ -148,11 +154,11 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
                                    "messages"});
   }
   KV_ASSIGN_API(ChatPrompt prompt, EncodeChat(chat, *model.tokenizer));
-  if (auto fits = CheckLength(prompt.ids.size(), "messages", model); !fits) {
-    return tl::unexpected(fits.error());
-  }
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
+  if (auto fits = CheckLength(request, "messages", model); !fits) {
+    return tl::unexpected(fits.error());
+  }
   request.ignored = fields.Unread();
   call.requests.push_back(std::move(request));
   return call;
@@ -174,17 +180,13 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
   if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
-  KV_ASSIGN_API(RawPrompts prompts, ReadPrompts(fields, model));
-  for (const std::vector<TokenId>& ids : prompts.ids) {
-    if (auto fits = CheckLength(ids.size(), "prompt", model); !fits) {
-      return tl::unexpected(fits.error());
-    }
-  }
+  KV_ASSIGN_API(RawPrompts prompts, ReadPrompts(fields, request.n, model));
   request.ignored = fields.Unread();
   if (echo) call.spec.echo = std::move(prompts.texts);
   for (std::vector<TokenId>& ids : prompts.ids) {
     GenerateRequest& one = call.requests.emplace_back(request);
     one.prompt = std::move(ids);
+    if (auto fits = CheckLength(one, "prompt", model); !fits) return tl::unexpected(fits.error());
   }
   return call;
 }

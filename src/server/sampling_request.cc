@@ -11,7 +11,12 @@ namespace {
 using nlohmann::json;
 
 constexpr uint32_t kMaxChoices = 128;
+// Every prompt of a request has its own copy of these, and each token is compared with them: what
+// is written once must not cost a thousand times.
 constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;  // of each
+constexpr size_t kMaxStopIds = 1024;
+constexpr size_t kMaxBiases = 4096;
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
 // the number that switches the feature off.
@@ -77,6 +82,10 @@ void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* samp
   if (!bias->is_object()) {
     return fields.Fail("logit_bias",
                        fmt::format("is {}, not an object from token id to bias", KindOf(*bias)));
+  }
+  if (bias->size() > kMaxBiases) {
+    return fields.Fail(
+        "logit_bias", fmt::format("has {} tokens; at most {} are taken", bias->size(), kMaxBiases));
   }
   for (const auto& [key, value] : bias->items()) {
     TokenId id = -1;
@@ -154,8 +163,12 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   uint32_t best_of = request->n;
   fields.Unsigned("best_of", 1, kMaxChoices, &best_of);
   if (best_of != request->n) fields.Fail("best_of", "is supported only where it equals n");
-  fields.Strings("stop", kMaxStops, &request->stop);
+  fields.Strings("stop", kMaxStops, kMaxStopBytes, &request->stop);
   fields.Ids("stop_token_ids", model.vocab_size, &request->stop_ids);
+  if (request->stop_ids.size() > kMaxStopIds) {
+    fields.Fail("stop_token_ids", fmt::format("has {} ids; at most {} are taken",
+                                              request->stop_ids.size(), kMaxStopIds));
+  }
   fields.Bool("ignore_eos", &request->ignore_eos);
   fields.Bool("cache_prompt", &request->cache_prompt);
   bool skip_special = true;

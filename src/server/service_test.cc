@@ -102,6 +102,26 @@ TEST_F(ServiceTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_EQ(request.ignored, std::vector<std::string>{"extra"});
 }
 
+// A request has a thousand prompts at most, and each of them a copy of these.
+TEST_F(ServiceTest, WhatEveryPromptCarriesIsBounded) {
+  const auto param = [&](const char* name, json value) {
+    const json body = {{"prompt", "a"}, {name, std::move(value)}};
+    return ParamOf(Ask("POST", "/v1/completions", body.dump()));
+  };
+  json biases;
+  for (int i = 0; i < 5000; ++i) biases[std::string(i, '0') + "7"] = 1;  // one token, many names
+  EXPECT_EQ(param("logit_bias", std::move(biases)), "logit_bias");
+  EXPECT_EQ(param("stop", std::string(2000, 'x')), "stop");
+  EXPECT_EQ(param("stop_token_ids", std::vector<int>(2000, 7)), "stop_token_ids");
+  json many = {{"prompt", std::vector<std::string>(200, "a")}, {"n", 100}};
+  EXPECT_EQ(ParamOf(Ask("POST", "/v1/completions", many.dump())), "prompt");
+  json body = {{"prompt", "a"}};
+  for (int i = 0; i < 1000; ++i) body["unknown" + std::string(i, 'x')] = i;
+  const std::vector<std::string> ignored = Start("/v1/completions", body).requests[0].ignored;
+  EXPECT_EQ(ignored.size(), 64u);
+  for (const std::string& name : ignored) EXPECT_LE(name.size(), 64u);
+}
+
 TEST_F(ServiceTest, DefaultsAreThoseOfOpenAi) {
   const GenerationStart text = Start("/v1/completions", {{"prompt", "abc"}});
   EXPECT_EQ(text.requests[0].max_tokens, 16u);
