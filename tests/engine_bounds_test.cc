@@ -87,7 +87,6 @@ TEST(Bounds, RequestsThatFillThePoolToItsLastBlockRun) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     GenerateRequest request = Endless(1 + static_cast<uint32_t>(seed * 13 % (capacity / 2)),
                                       std::numeric_limits<uint32_t>::max(), seed % 3);
-    request.prompt.resize(request.prompt.size(), 1);
     request.n = seed % 4 == 3 ? 2 : 1;
     const Answer answer = Ask(*engine, request);
     EXPECT_FALSE(answer.error) << answer.error->message;
@@ -205,6 +204,21 @@ TEST(Bounds, SeveralRequestsAreTakenTogetherOrNotAtAll) {
   engine->CheckInvariants();
   EXPECT_EQ(engine->Stats().requests_cancelled, 3u);
   EXPECT_EQ(engine->Stats().requests_finished + engine->Stats().requests_failed, 0u);
+}
+
+TEST(BoundsDeathTest, WaitingForTheEngineFromASinkIsABug) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_DEATH(
+      {
+        const auto engine = LoadEngine(SmallPool(40));
+        std::promise<void> done;
+        (void)engine->Submit(Endless(10, 1, 1), [&](const Event&) {
+          engine->Erase("default");
+          done.set_value();
+        });
+        done.get_future().wait();
+      },
+      "get_id");
 }
 
 TEST(Bounds, TheDestructorCancelsWhatRuns) {

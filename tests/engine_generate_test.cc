@@ -273,6 +273,21 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   fails(options, Code::kInvalidArgument, "mmx");
 }
 
+TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {
+  namespace fs = std::filesystem;
+  EngineOptions options = TinyOptions();
+  options.state_dir = ScratchDir() / "exposed";
+  fs::create_directories(options.state_dir);
+  std::ofstream(options.state_dir + "/secret") << std::string(32, 'x');
+  fs::permissions(options.state_dir + "/secret", fs::perms(0644));
+  const auto exposed = Engine::Load(options);
+  ASSERT_FALSE(exposed);
+  EXPECT_EQ(exposed.error().code, Code::kPermissionDenied);
+  EXPECT_NE(exposed.error().message.find("chmod 600"), std::string::npos);
+  options.state_dir += "/secret/below a file";
+  EXPECT_TRUE(Engine::Load(options)) << "a secret of this process will do";
+}
+
 TEST(Generate, FindsTheBundledModelFromAnyFolder) {
   unsetenv("KVASIR_MODEL");
   EngineOptions options = DemoOptions();

@@ -43,13 +43,14 @@ struct BenchReport {
 // tokens exceed the model's context.
 Result<BenchReport> RunBench(const BenchOptions& options);
 
-// The share of an engine's step time spent inside Match, Extend and Commit, with nothing to reuse.
+// Of an engine's prefill, the share spent inside Match, Extend and Commit, with nothing to reuse.
 struct CacheShare {
   uint32_t prompt_tokens = 0;
   double step_ms = 0;   // of one prefill, mean
   double cache_us = 0;  // of it, inside the cache
   double share() const { return step_ms > 0 ? cache_us / 1000 / step_ms : 0; }
 };
+// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument: none to run.
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens);
 
 }  // namespace kvasir

@@ -37,8 +37,14 @@ struct EngineOptions {
   uint32_t block_tokens = 16;
   uint32_t step_tokens = 512;  // rows of one step
   std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU
-  std::string cache_dir;       // "": XDG_CACHE_HOME/kvasir
-  std::string state_dir;       // "": XDG_STATE_HOME/kvasir
+  // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the
+  // digests of weights.
+  std::string cache_dir;
+  // "": XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are derived
+  // from, made at first start. Where it cannot be written, or there is no home, a secret of this
+  // process alone is used, since nothing is stored outside of it yet. A secret that is there and
+  // that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
+  std::string state_dir;
   // Called while loading, from Load's thread: a phase and its share done.
   std::function<void(const char* phase, double share)> progress;
 };
@@ -118,7 +124,10 @@ struct GenerateRequest {
   std::vector<std::string> ignored;  // copied into the receipt
 };
 
-using EventSink = std::function<void(const Event&)>;  // on the engine's thread; must not block
+// Called on the engine's thread, as on_logits is: must not block nor throw, nor wait for that thread.
+// Drain, Erase, CheckInvariants and the engine's destructor abort there; Generate never returns.
+// Submit, Cancel and Stats are fine.
+using EventSink = std::function<void(const Event&)>;
 // Of several requests: `index` says whose news it is.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;
 enum class RequestId : uint64_t {};
@@ -128,7 +137,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;  // tokens
   uint64_t reused_pool = 0, reused_partial = 0;                           // tokens
   uint64_t cursor_hits = 0;                                               // prompts
-  uint64_t misses[5] = {};                                                // prompts by MissReason
+  uint64_t misses[kNumMissReasons] = {};                                  // prompts by MissReason
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
   uint64_t running = 0, queued = 0;  // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
@@ -162,8 +171,8 @@ class Engine {
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
   Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // of one
-  virtual void Cancel(
-      RequestId id) = 0;  // gives all blocks back; the sink still gets its last event
+  // Gives all blocks back; the sink still gets its last event. An id that is done is ignored.
+  virtual void Cancel(RequestId id) = 0;
   // Refuses new requests and waits for the running ones; a second call cancels them.
   virtual void Drain() = 0;
   // Forgets everything of a tenant; returns when done.

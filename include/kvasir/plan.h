@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace kvasir {
 
+// `plan --json` and `GET /v1/cache` show every figure under its name, in this order
+// (plan/plan_json.h).
 struct MemoryPlan {
   uint64_t weights_bytes = 0;  // packed weights, norms, biases: anonymous memory
   uint64_t mapped_bytes = 0;   // weight files used in place (embedding)
@@ -27,8 +27,5 @@ struct MemoryPlan {
   uint32_t parallel = 0;
   std::string kv_format;
 };
-
-// Every figure with its key, in the order of the struct: `plan --json` and `GET /v1/cache` print
-// it. (Implemented where JSON is at hand: plan/plan_json.h.)
 
 }  // namespace kvasir

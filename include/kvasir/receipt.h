@@ -9,6 +9,7 @@
 namespace kvasir {
 
 enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled };
+inline constexpr uint32_t kNumMissReasons = 5;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled".
 const char* ToString(MissReason reason);

@@ -48,7 +48,7 @@ struct CacheCounters {
   uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial;
   uint64_t cursor_hits;  // prompts
   uint64_t committed_blocks, evicted_blocks, copied_blocks /* copy on write */, deduplicated_blocks;
-  uint64_t misses[5];  // prompts, by MissReason
+  uint64_t misses[kNumMissReasons];  // prompts, by MissReason
 };
 
 // The arithmetic that plan and the allocator share.

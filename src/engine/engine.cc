@@ -1,6 +1,5 @@
 #include "kvasir/engine.h"
 
-#include <cfenv>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -74,6 +73,8 @@ class EngineOnThread final : public Engine {
   void CheckInvariants() override;
 
  private:
+  // From a sink a wait for the engine's thread would never end.
+  void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
   void Run();
   void Apply(Command& command);
@@ -113,6 +114,7 @@ EngineOnThread::EngineOnThread(Parts parts)
 }
 
 EngineOnThread::~EngineOnThread() {
+  CheckMayWait();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -168,6 +170,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
 }
 
 void EngineOnThread::Drain() {
+  CheckMayWait();
   std::unique_lock lock(mutex_);
   if (draining_) {
     commands_.push_back(CancelAllCommand{});
@@ -178,6 +181,7 @@ void EngineOnThread::Drain() {
 }
 
 void EngineOnThread::Erase(std::string_view tenant) {
+  CheckMayWait();
   EraseCommand command{std::string(tenant), {}};
   const std::future<void> done = command.done.get_future();
   Post(std::move(command));
@@ -185,6 +189,7 @@ void EngineOnThread::Erase(std::string_view tenant) {
 }
 
 void EngineOnThread::CheckInvariants() {
+  CheckMayWait();
   CheckCommand command;
   const std::future<void> done = command.done.get_future();
   Post(std::move(command));
@@ -235,21 +240,6 @@ void EngineOnThread::Apply(Command& command) {
   }
 }
 
-// Floating point of this thread as portable-1 needs it while weights are packed; then as it was.
-class ComputeScope {
- public:
-  ComputeScope() {
-    std::fegetenv(&saved_);
-    EnterComputeThread();
-  }
-  ~ComputeScope() { std::fesetenv(&saved_); }
-  ComputeScope(const ComputeScope&) = delete;
-  ComputeScope& operator=(const ComputeScope&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
-
 Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenizer,
                              const EngineOptions& options) {
   const auto progress = [&](uint64_t done, uint64_t total) {
@@ -266,6 +256,15 @@ Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenize
   parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kTileTokens);
   parts.numerics = "portable-1";
   return IdentityOf(parts);
+}
+
+// The decision is in EngineOptions::state_dir.
+Result<Secret> SecretFor(const EngineOptions& options) {
+  const std::string state_dir = StateDir(options.state_dir).string();
+  if (state_dir.empty()) return EphemeralSecret();
+  Result<Secret> secret = LoadOrCreateSecret(state_dir);
+  if (!secret && secret.error().code == Code::kIoError) return EphemeralSecret();
+  return secret;
 }
 
 }  // namespace
@@ -297,9 +296,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.card = CardOf(assembly, end_tokens);
   KV_ASSIGN(const Identity identity, IdentityFor(assembly, tokenizer, options));
 
-  // Nothing is stored outside this process yet: without a state folder a secret of its own will do.
-  const Result<Secret> secret = LoadOrCreateSecret(StateDir(options.state_dir).string());
-  assembly.cache.secret = secret ? *secret : EphemeralSecret();
+  KV_ASSIGN(assembly.cache.secret, SecretFor(options));
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);
@@ -308,7 +305,6 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 
   parts.scheduler = {.cache_mode = options.cache_mode,
                      .parallel = options.parallel,
-                     .step_tokens = options.step_tokens,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
                      .identity = identity,

@@ -11,6 +11,7 @@
 #include "block/block_table.h"
 #include "engine/assembly.h"
 #include "kvasir/bench.h"
+#include "simd/target.h"
 
 namespace kvasir {
 namespace {
@@ -117,6 +118,8 @@ class ModelBench {
   }
 
   const Runner& runner() const { return *runner_; }
+  const ModelCard& card() const { return card_; }
+  Target target() const { return target_; }
   uint64_t BytesPerToken(uint32_t depth) const {
     return runner_->weights_bytes() + depth * pool_->layout().token_bytes();
   }
@@ -133,6 +136,8 @@ class ModelBench {
   }
 
   uint32_t max_rows_ = 0;
+  ModelCard card_;
+  Target target_{};
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockPool> pool_;
   BlockTable table_;  // after pool_: its pins go first
@@ -152,6 +157,8 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   }
   assembly.runner.max_positions = max_tokens;
   bench.max_rows_ = assembly.runner.max_rows;
+  bench.card_ = CardOf(assembly, {});
+  bench.target_ = assembly.runner.target;
   const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));
   const auto progress = [&](double share) {
     if (options.progress) options.progress(fmt::format("packing weights: {:.0f}%", share * 100));
@@ -211,18 +218,16 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
     return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
   }
-  EnterComputeThread();  // the calling thread computes too
+  const ComputeScope compute;  // the calling thread computes too
   BenchReport report;
   if (options.progress) options.progress("measuring this machine");
   report.limits = MeasureLimits(options.engine.threads);
   KV_ASSIGN(ModelBench bench, ModelBench::Create(options, static_cast<uint32_t>(max_tokens)));
-  KV_ASSIGN(const Assembly assembly, Assemble(options.engine));
-  const ModelCard card = CardOf(assembly, {});
-  report.model = card.id;
-  report.weights = card.dtype;
+  report.model = bench.card().id;
+  report.weights = bench.card().dtype;
   report.kv_format = options.engine.kv_format;
-  report.target = NameOf(assembly.runner.target);
-  report.parameters = card.parameters;
+  report.target = NameOf(bench.target());
+  report.parameters = bench.card().parameters;
   const RowFlops flops = FlopsOf(bench.runner().source());
   for (const uint32_t depth : options.depths) {
     for (const uint32_t tokens : options.prefill_tokens) {
@@ -239,9 +244,14 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
 }
 
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
+  if (prompt_tokens == 0 || options.repeats == 0) {
+    return Fail(Code::kInvalidArgument, "{} prompts of {} tokens: give at least one of each",
+                options.repeats, prompt_tokens);
+  }
   if (options.progress) options.progress("measuring the cache's share of a prefill");
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
-  prompt_tokens = std::min(prompt_tokens, engine->card().ctx_size - 1);
+  // One position is the answer's; a context of one token is refused by Submit.
+  prompt_tokens = std::min(prompt_tokens, std::max(engine->card().ctx_size, 2u) - 1);
   Random random(kSeed);
   EngineStats before;
   // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.

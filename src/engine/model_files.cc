@@ -24,8 +24,7 @@ fs::path UserDir(const std::string& option, const char* xdg, const char* below_h
   if (const std::string home = Env("HOME"); !home.empty()) {
     return fs::path(home) / below_home / "kvasir";
   }
-  std::error_code error;
-  return fs::temp_directory_path(error) / "kvasir";
+  return {};
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ namespace kvasir {
 // kNotFound names what was looked at.
 Result<std::filesystem::path> FindModel(const std::string& option);
 
-// `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); a
-// folder below the temporary one when there is no home. Nothing is created.
+// `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
+// when there is no home: a folder that others can write to is no place for either. Nothing is
+// created.
 std::filesystem::path CacheDir(const std::string& option);
 std::filesystem::path StateDir(const std::string& option);
 

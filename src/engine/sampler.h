@@ -11,11 +11,12 @@
 namespace kvasir {
 
 // Steps, in this order, on a copy of the logits l:
-//   logit_bias           l[i] += b                                 (OpenAI)
-//   repetition_penalty   tokens of prompt and answer: l > 0 ? l / r : l * r   (CTRL, as HF and
-//   vLLM) presence_penalty     tokens of the answer: l -= p              (OpenAI) frequency_penalty
-//   tokens of the answer: l -= f * count      (OpenAI) temperature 0        the largest l, the
-//   lowest id among equals; nothing below is read temperature T        w[i] = exp((l[i] - max) / T)
+//   logit_bias           l[i] += b                                        (OpenAI)
+//   repetition_penalty   of prompt and answer: l = l > 0 ? l / r : l * r  (CTRL; as HF and vLLM)
+//   presence_penalty     tokens of the answer: l -= p                     (OpenAI)
+//   frequency_penalty    tokens of the answer: l -= f * count             (OpenAI)
+//   temperature 0        the largest l, of equals the lowest id; nothing below is read
+//   temperature T        w[i] = exp((l[i] - max) / T)
 //   top_k                the k largest; the lowest ids among equals
 //   top_p                of those, the fewest largest whose sum is at least p of their whole
 //   min_p                of those, w >= min_p * the largest w

@@ -15,7 +15,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       options_(std::move(options)),
       sampler_(runner.config().vocab_size),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size) {
-  KV_CHECK(options_.max_rows >= options_.parallel && options_.max_rows >= options_.step_tokens);
+  KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);
   running_.reserve(options_.parallel);

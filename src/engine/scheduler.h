@@ -20,8 +20,7 @@ namespace kvasir {
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
   uint32_t parallel = 8;
-  uint32_t step_tokens = 512;
-  uint32_t max_rows = 512;   // of the runner; at least step_tokens and parallel
+  uint32_t max_rows = 512;   // of a step: what the runner was made for; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
   Identity identity{};
   std::vector<TokenId> end_tokens;  // ascending
@@ -29,7 +28,7 @@ struct SchedulerOptions {
 };
 
 // Runs requests: FIFO admission by whole footprint (the head waits, nobody overtakes), then steps
-// of one token for every generating sequence and chunks of prompts under step_tokens rows. A
+// of one token for every generating sequence and chunks of prompts, max_rows in all. A
 // running sequence always finds the blocks it still needs: available_blocks() >= the sum of what
 // running requests are owed. A request leaves with all its blocks given back, before its last event
 // is told. Sinks are called at the end of a step. Runner and cache must outlive it. Engine thread
@@ -51,7 +50,6 @@ class Scheduler {
   // One step, then tells the sinks. Returns how many requests got their last event.
   // With nothing to run it only tells the news (of cancelled requests).
   uint32_t Step();
-  const EngineStats& stats() const { return stats_; }
   // Called at once, then before the sinks of each step: what they see is in the snapshot already.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);

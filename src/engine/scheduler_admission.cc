@@ -95,13 +95,7 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
     if (message != ends.end()) {
       receipt.miss->message_index = static_cast<uint32_t>(message - ends.begin());
     }
-    ++stats_.misses[static_cast<size_t>(receipt.miss->reason)];
   }
-  stats_.prompt_tokens += receipt.prompt_tokens;
-  stats_.computed_tokens += receipt.computed;
-  stats_.reused_pool += receipt.reused_pool;
-  stats_.reused_partial += receipt.reused_partial;
-  stats_.cursor_hits += match.has_cursor() ? 1 : 0;
 }
 
 }  // namespace kvasir

@@ -201,6 +201,12 @@ void Scheduler::PublishStats() {
     stats_.worst_waste = std::max(stats_.worst_waste, stats_.waste);
   }
   const CacheCounters& counters = cache_.counters();
+  stats_.prompt_tokens = counters.queried_tokens;
+  stats_.reused_pool = counters.hit_tokens_pool;
+  stats_.reused_partial = counters.hit_tokens_partial;
+  stats_.computed_tokens = stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial;
+  stats_.cursor_hits = counters.cursor_hits;
+  std::ranges::copy(counters.misses, stats_.misses);
   stats_.committed_blocks = counters.committed_blocks;
   stats_.evicted_blocks = counters.evicted_blocks;
   stats_.copied_blocks = counters.copied_blocks;

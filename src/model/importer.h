@@ -59,8 +59,8 @@ Result<ImportedModel> ImportModel(const std::filesystem::path& path);
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
 // SHA-256 over the content of all weight files. Remembered in `cache_dir` by path, device, inode,
-// size, mtime and ctime (ns), so that a later start reads no weights; an unusable cache_dir only
-// costs time. progress(done_bytes, total_bytes) may be empty.
+// size, mtime and ctime (ns), so that a later start reads no weights; an unusable cache_dir, or
+// an empty one, only costs time. progress(done_bytes, total_bytes) may be empty.
 Result<Digest> WeightsDigest(const ImportedModel& model, const std::filesystem::path& cache_dir,
                              const std::function<void(uint64_t, uint64_t)>& progress);
 

@@ -106,7 +106,9 @@ Result<Digest> WeightsDigest(const ImportedModel& model, const fs::path& cache_d
   }
   const std::string key = KeyOf(model);
   const fs::path remembered = RememberedPath(model, cache_dir);
-  if (const auto digest = Recall(remembered, key)) return *digest;
+  if (!cache_dir.empty()) {
+    if (const auto digest = Recall(remembered, key)) return *digest;
+  }
   uint64_t done_bytes = 0, total_bytes = 0;
   for (const auto& file : model.mapped_files) total_bytes += file->bytes().size();
   Sha256 sha;

@@ -1,6 +1,7 @@
 // Target: the instruction set that kernels use. All targets compute the same bits.
 #pragma once
 
+#include <cfenv>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -18,5 +19,20 @@ Target BestTarget();
 // Sets this thread's floating-point environment to what portable-1 needs: round to nearest, no
 // flush to zero, no denormals-are-zero. Every thread that computes calls it first.
 void EnterComputeThread();
+
+// The same for a thread that is not ours, until the scope ends: then it is as it was.
+class ComputeScope {
+ public:
+  ComputeScope() {
+    std::fegetenv(&saved_);
+    EnterComputeThread();
+  }
+  ~ComputeScope() { std::fesetenv(&saved_); }
+  ComputeScope(const ComputeScope&) = delete;
+  ComputeScope& operator=(const ComputeScope&) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
 
 }  // namespace kvasir
