@@ -52,6 +52,30 @@ class Connections(WithServer):
         self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_waiting") == 1,
                            self.LONG, self.LONG)
 
+    def test_a_full_queue_says_when_to_come_again(self):
+        with self.server.open() as s:
+            many = self.LONG | {"prompt": [[7] * 200] * 250}
+            s.sendall(post_bytes("/v1/completions", many))
+            self.server.until("queued", lambda: self.server.metric("vllm:num_requests_waiting") > 240)
+            status, headers, answer = self.server.request(
+                "POST", "/v1/completions", {"prompt": [[5, 6, 7]] * 20})
+            self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"))
+            self.assertIn("retry-after", headers)
+        self.server.until("idle", self.idle)
+
+    def test_large_bodies_at_once_are_bounded(self):
+        head = (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (32 << 20))
+        slow = [self.server.open() for _ in range(9)]
+        for s in slow:
+            s.sendall(head)
+        self.server.until("full", lambda: self.server.request(
+            "POST", "/tokenize", {"content": "x" * 100000})[0] == 503)
+        self.assertEqual(self.server.post("/tokenize", {"content": "x"})["count"], 1)
+        for s in slow:
+            s.close()
+        self.server.until("room again", lambda: self.server.request(
+            "POST", "/tokenize", {"content": "x" * 100000})[0] == 200)
+
     def test_a_client_that_does_not_read_holds_up_nobody(self):
         with self.server.open() as lazy:
             lazy.sendall(post_bytes("/v1/completions", self.LONG))
