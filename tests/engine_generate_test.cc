@@ -15,14 +15,6 @@ nlohmann::json ReadJson(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path), nullptr, false);
 }
 
-GenerateRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
-  GenerateRequest request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.sampling.temperature = 0;
-  return request;
-}
-
 TEST(Generate, SaysWhatTheGoldensSay) {
   const auto engine = LoadEngine(DemoOptions());
   const auto golden = ReadJson(KVASIR_SOURCE_DIR "/models/kvasir-demo/golden.json");

@@ -27,14 +27,6 @@ std::vector<TokenId> Chat(const Engine& engine, const nlohmann::json& messages, 
   return *engine.tokenizer()->Encode(rendered->text, encode);
 }
 
-GenerateRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
-  GenerateRequest request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.sampling.temperature = 0;
-  return request;
-}
-
 TEST(Recall, FactsOfTheFirstTurnComeFromTheCache) {
   const auto engine = LoadEngine(DemoOptions());
   std::ifstream file(KVASIR_SOURCE_DIR "/models/kvasir-demo/eval.jsonl");

@@ -57,6 +57,14 @@ inline std::unique_ptr<Engine> LoadEngine(const EngineOptions& options) {
   return std::move(*engine);
 }
 
+inline GenerateRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) {
+  GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = 0;
+  return request;
+}
+
 // What a sink was told, joined per choice.
 struct Answer {
   struct Choice {

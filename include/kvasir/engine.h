@@ -124,9 +124,9 @@ struct GenerateRequest {
   std::vector<std::string> ignored;  // copied into the receipt
 };
 
-// Called on the engine's thread, as on_logits is: must not block nor throw, nor wait for that thread.
-// Drain, Erase, CheckInvariants and the engine's destructor abort there; Generate never returns.
-// Submit, Cancel and Stats are fine.
+// Called on the engine's thread, as on_logits is: must not block nor throw, nor wait for that
+// thread. Drain, Erase, CheckInvariants and the engine's destructor abort there; Generate never
+// returns. Submit, Cancel and Stats are fine.
 using EventSink = std::function<void(const Event&)>;
 // Of several requests: `index` says whose news it is.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;

@@ -10,6 +10,9 @@
 
 namespace kvasir {
 
+// What decides the bits of a logit beside weights and tokens: docs/numerics.md.
+inline constexpr const char* kNumericsVersion = "portable-1";
+
 // Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first; "scalar"
 // among them.
 std::vector<std::string> SupportedTargetNames();

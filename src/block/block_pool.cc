@@ -69,10 +69,14 @@ BlockRef BlockPool::Pin(BlockId id) {
   return BlockRef(this, id);
 }
 
-void BlockPool::SetRetained(BlockId id, bool retained) {
-  State& state = states_[Index(id)];
-  KV_CHECK(state.pins > 0);
-  state.retained = retained;
+void BlockPool::Retain(BlockId id) {
+  KV_CHECK(states_[Index(id)].pins > 0);
+  states_[Index(id)].retained = 1;
+}
+
+void BlockPool::Unretain(BlockId id) {
+  KV_CHECK(states_[Index(id)].pins > 0);
+  states_[Index(id)].retained = 0;
 }
 
 void BlockPool::Reclaim(BlockId id) {

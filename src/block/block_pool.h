@@ -42,7 +42,7 @@ class BlockRef {
 };
 
 // States of a block: free -> pinned (Allocate) -> free, or -> idle when its owner retained it
-// (SetRetained) -> pinned again (Pin) or free (Reclaim). All moves are O(1) and allocate nothing.
+// (Retain) -> pinned again (Pin) or free (Reclaim). All moves are O(1) and allocate nothing.
 // Under AddressSanitizer free blocks are poisoned. One thread at a time.
 class BlockPool {
  public:
@@ -69,8 +69,9 @@ class BlockPool {
   // ref when none is free.
   BlockRef Allocate();
   BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
-  // retained: idle instead of free at the last release. REQUIRES: pinned.
-  void SetRetained(BlockId id, bool retained);
+  // Retained: idle instead of free at the last release. Both: REQUIRES: pinned.
+  void Retain(BlockId id);
+  void Unretain(BlockId id);
   void Reclaim(BlockId id);  // idle -> free. REQUIRES: idle
   // Zeroes the block's bytes: now if nobody pins it, else when its last pin goes. O(block_bytes).
   // REQUIRES: not idle.

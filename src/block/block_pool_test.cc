@@ -162,8 +162,11 @@ TEST_P(BlockPoolModel, BehavesLikeItsTwin) {
         break;
       case 2:
         if (refs.empty()) break;
-        twins_[refs[pick].id()].retained = random.Below(2) == 0;
-        pool->SetRetained(refs[pick].id(), twins_[refs[pick].id()].retained);
+        if ((twins_[refs[pick].id()].retained = random.Below(2) == 0)) {
+          pool->Retain(refs[pick].id());
+        } else {
+          pool->Unretain(refs[pick].id());
+        }
         break;
       case 3:
         if (idle_.empty()) break;

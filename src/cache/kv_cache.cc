@@ -200,7 +200,7 @@ void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
 // The index no longer holds `block`, of num_tokens tokens.
 void KvCache::LetGo(BlockId block, uint32_t num_tokens) {
   if (pool_->pin_count(block) > 0) {
-    pool_->SetRetained(block, false);
+    pool_->Unretain(block);
     SetFill(block, num_tokens);
   } else {
     policy_->OnBusy(block);

@@ -66,7 +66,7 @@ void KvCache::Link(NodeId parent, std::span<const TokenId> tokens, const BlockRe
   }
   SetFill(block.id(), 0);
   index_->Insert(parent, tokens, block.id());
-  pool_->SetRetained(block.id(), true);
+  pool_->Retain(block.id());
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {

@@ -27,7 +27,7 @@ Result<int> Run(const Args& args) {
     const nlohmann::json json = {
         {"version", kVersion},
         {"build", {{"commit", kCommit}, {"compiler", kCompiler}, {"type", kBuildType}}},
-        {"numerics", "portable-1"},
+        {"numerics", kNumericsVersion},
         {"target", target},
         {"targets", targets},
         {"threads", threads},
@@ -39,7 +39,7 @@ Result<int> Run(const Args& args) {
     return kExitDone;
   }
   fmt::print("kvasir    {} (commit {}, {}, {})\n", kVersion, kCommit, kCompiler, kBuildType);
-  fmt::print("numerics  portable-1\n");
+  fmt::print("numerics  {}\n", kNumericsVersion);
   fmt::print("target    {}{}\n", target, is_forced ? " (KVASIR_TARGET)" : "");
   fmt::print("targets   {} (values of KVASIR_TARGET on this CPU; all compute the same bits)\n",
              fmt::join(targets, " "));

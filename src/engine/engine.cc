@@ -16,6 +16,7 @@
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
+#include "kvasir/machine.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -254,7 +255,7 @@ Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenize
   if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
   parts.kv_format = options.kv_format;
   parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kTileTokens);
-  parts.numerics = "portable-1";
+  parts.numerics = kNumericsVersion;
   return IdentityOf(parts);
 }
 

@@ -37,9 +37,10 @@ class Backend {
   // y[row] = RMSNorm(x[row]) * w, rows of n.
   virtual void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps,
                     uint32_t rows, float* y) = 0;
-  // y[row] = w x[row] + bias; with `accumulate`, y[row] += that.
+  // y[row] = w x[row] + bias; with kAdd, y[row] += that.
+  enum class Into { kReplace, kAdd };
   virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
-                      float* y, size_t y_stride, bool accumulate) = 0;
+                      float* y, size_t y_stride, Into into) = 0;
   // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
   // `layer`, and multiplies q by 1/sqrt(head_dim).
   virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,

@@ -98,11 +98,11 @@ class CpuBackend final : public Backend {
   }
 
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
-              size_t y_stride, bool accumulate) override {
+              size_t y_stride, Into into) override {
     const uint32_t panels = static_cast<uint32_t>(CeilDiv(w.outputs, kPanelOutputs));
-    TensorKernels::MatMulArgs whole{x, x_stride, w.panels,  w.format, w.bias,
-                                    y, y_stride, rows,      w.k,      w.outputs,
-                                    0, panels,   accumulate};
+    TensorKernels::MatMulArgs whole{
+        x,         x_stride, w.panels, w.format,          w.bias, y, y_stride, rows, w.k,
+        w.outputs, 0,        panels,   into == Into::kAdd};
     if (uint64_t{rows} * w.k * w.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
     const uint64_t panel_bytes = uint64_t{w.k} * kPanelOutputs * BytesOf(w.format);
     const uint32_t in_flight = rows > 8 ? 6 : 8;  // multiples of every kernel's panels in flight

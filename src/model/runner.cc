@@ -109,7 +109,8 @@ class LlamaRunner final : public Runner {
       std::copy_n(hidden[i], c.hidden_size, head_.hidden + i * a_.hidden_stride);
     }
     backend_->MatMul(weights_.head, head_.hidden, a_.hidden_stride,
-                     static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride, false);
+                     static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride,
+                     Backend::Into::kReplace);
     for (size_t i = 0; i < hidden.size(); ++i) {
       std::copy_n(head_.logits + i * vocab_stride, c.vocab_size, logits[i]);
     }
@@ -127,14 +128,17 @@ class LlamaRunner final : public Runner {
     const float eps = static_cast<float>(c.rms_norm_eps);
     Backend& b = *backend_;
     b.Norm(a_.x, a_.hidden_stride, w.attention_norm, c.hidden_size, eps, rows, a_.normed);
-    b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride, false);
+    b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
+             Backend::Into::kReplace);
     b.RotateAndPack(layout_, layer, a_.qkv, a_.qkv_stride);
     b.Attend(layout_, layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
-    b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride, true);
+    b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
+             Backend::Into::kAdd);
     b.Norm(a_.x, a_.hidden_stride, w.ffn_norm, c.hidden_size, eps, rows, a_.normed);
-    b.MatMul(w.gate_up, a_.normed, a_.hidden_stride, rows, a_.gate_up, a_.gate_up_stride, false);
+    b.MatMul(w.gate_up, a_.normed, a_.hidden_stride, rows, a_.gate_up, a_.gate_up_stride,
+             Backend::Into::kReplace);
     b.GateUp(a_.gate_up, a_.gate_up_stride, c.ffn_size, rows, a_.ffn, a_.ffn_stride);
-    b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, true);
+    b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
   }
 
   ImportedModel model_;

@@ -1,0 +1,77 @@
+#include "engine/request_check.h"
+
+#include <gtest/gtest.h>
+
+namespace kvasir {
+namespace {
+
+RequestLimits Limits(CacheMode mode) {
+  return {.ctx_size = 8192,
+          .vocab_size = 100,
+          .parallel = 4,
+          .num_blocks = 400,
+          .block_tokens = 16,
+          .cache_mode = mode};
+}
+
+GenerateRequest Prompt(uint32_t tokens) {
+  GenerateRequest request;
+  request.prompt.assign(tokens, 5);
+  return request;
+}
+
+TEST(CheckRequest, ClipsMaxTokensToContextAndPool) {
+  RequestLimits limits = Limits(CacheMode::kPrefix);
+  // The last token needs a position, but no room in a block.
+  EXPECT_EQ((*CheckRequest(Prompt(100), {}, limits))->max_tokens, 400u * 16 + 1 - 100);
+  limits.num_blocks = 4000;
+  EXPECT_EQ((*CheckRequest(Prompt(100), {}, limits))->max_tokens, 8192u - 100);
+  GenerateRequest few = Prompt(100);
+  few.max_tokens = 7;
+  EXPECT_EQ((*CheckRequest(few, {}, limits))->max_tokens, 7u);
+}
+
+TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
+  GenerateRequest request = Prompt(100);  // six whole blocks and a tail
+  request.n = 3;
+  request.max_tokens = 30;  // 129 tokens are computed: nine blocks
+  const auto checked = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
+  ASSERT_TRUE(checked) << checked.error().message;
+  EXPECT_EQ((*checked)->footprint.shared_blocks, 6u);
+  EXPECT_EQ((*checked)->footprint.choice_blocks, 9u);
+  EXPECT_EQ((*checked)->footprint.total(3), 6u + 3 * 3);
+  // Without a cache each choice computes the prompt again, in blocks of its own.
+  const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
+  EXPECT_EQ((*alone)->footprint.total(3), 3u * 9);
+}
+
+TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {
+  const RequestLimits limits = Limits(CacheMode::kNone);
+  EXPECT_EQ((*CheckRequest(Prompt(4095), {}, limits))->max_tokens, 1u);
+  const auto refused = CheckRequest(Prompt(4096), {}, limits);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("--cache prefix"), std::string::npos);
+  EXPECT_TRUE(CheckRequest(Prompt(4096), {}, Limits(CacheMode::kPrefix)));
+}
+
+TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {
+  RequestLimits limits = Limits(CacheMode::kPrefix);
+  limits.num_blocks = 8;
+  EXPECT_TRUE(CheckRequest(Prompt(128), {}, limits));
+  const auto refused = CheckRequest(Prompt(129), {}, limits);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("--kv-memory"), std::string::npos);
+}
+
+TEST(CheckRequest, StopStringsNeedATokenizer) {
+  GenerateRequest request = Prompt(3);
+  request.stop = {"end"};
+  const auto refused = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("tokenizer.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvasir
