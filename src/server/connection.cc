@@ -13,6 +13,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvasir {
@@ -25,8 +26,9 @@ using ErrorCode = beast::error_code;
 
 constexpr uint32_t kMaxHeadBytes = 64 << 10;
 constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kMaxLingerBytes = 64 << 20;  // read and dropped after an early answer
-constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does not keep up
+constexpr size_t kMaxLingerBytes = 64 << 20;    // read and dropped after an early answer
+constexpr size_t kMaxUnsentBytes = 8 << 20;     // of a stream whose client does not keep up
+constexpr uint64_t kSmallBodyBytes = 64 << 10;  // more counts in ConnectionSet::TakeBodyBytes
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
@@ -140,6 +142,15 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return Respond(*refusal);
     }
     if (parser_->is_done()) return Dispatch();
+    const uint64_t bytes = body_bytes.value_or(options_.max_body_bytes);
+    if (bytes > kSmallBodyBytes) {
+      if (!connections_.TakeBodyBytes(bytes)) {
+        keep_alive_ = false;
+        return Respond(ErrorResponse(
+            {Code::kUnavailable, "too many large requests are being read; try again"}));
+      }
+      body_bytes_ = bytes;
+    }
     parser_->body_limit(options_.max_body_bytes);
     if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return ReadBody();
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -175,6 +186,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     });
   }
 
+  void GiveBody() {
+    if (body_bytes_ > 0) connections_.GiveBodyBytes(std::exchange(body_bytes_, 0));
+  }
+
   // A request that cannot be read ends the connection, with an answer where the client may see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
@@ -204,6 +219,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     ClearDeadline();
     Outcome outcome = service_.Handle(request_);
     request_.body = std::string();
+    GiveBody();
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(*response);
     Generate(std::move(std::get<GenerationStart>(outcome)));
   }
@@ -338,6 +354,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Close() {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
+    GiveBody();
     CancelAll();
     timer_.cancel();
     ErrorCode ignored;
@@ -363,8 +380,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // Of the request that is being answered.
   HttpRequest request_;
   bool keep_alive_ = false, http11_ = true, without_body_ = false;
-  bool begun_ = false;  // a stream's head was sent
-  bool ended_ = false;  // all of the answer is in unsent_ or in_flight_
+  bool begun_ = false;       // a stream's head was sent
+  uint64_t body_bytes_ = 0;  // taken from connections_
+  bool ended_ = false;       // all of the answer is in unsent_ or in_flight_
   uint64_t exchange_ = 0;
   std::unique_ptr<Answer> answer_;
   std::vector<RequestId> running_;

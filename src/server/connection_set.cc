@@ -24,6 +24,18 @@ size_t ConnectionSet::size() const {
   return open_.size();
 }
 
+bool ConnectionSet::TakeBodyBytes(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > kMaxBodyBytes - body_bytes_) return false;
+  body_bytes_ += bytes;
+  return true;
+}
+
+void ConnectionSet::GiveBodyBytes(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  body_bytes_ -= bytes;
+}
+
 void ConnectionSet::FinishAll() {
   const std::lock_guard lock(mutex_);
   for (const auto& [key, connection] : open_) connection->Finish();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -24,7 +25,14 @@ class ConnectionSet {
   size_t size() const;
   void FinishAll();
 
+  // Large bodies that are in memory at once share kMaxBodyBytes: a thousand connections with one
+  // each would not fit any machine. False: no room now.
+  bool TakeBodyBytes(uint64_t bytes);
+  void GiveBodyBytes(uint64_t bytes);
+
  private:
+  static constexpr uint64_t kMaxBodyBytes = uint64_t{256} << 20;
+  uint64_t body_bytes_ = 0;
   mutable std::mutex mutex_;
   std::unordered_map<const ConnectionHandle*, std::shared_ptr<ConnectionHandle>> open_;
 };
