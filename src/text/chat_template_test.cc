@@ -333,6 +333,11 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
   EXPECT_EQ(starts("{{ ('x' * 99999)|list|join('y' * 99999) }}"), steps);
   EXPECT_NE(ErrorOf("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").find("nested too deeply"),
             std::string::npos);
+  std::string loops, ends;  // statements cost stack too
+  for (int i = 0; i < 42; ++i) loops += "{% for i in [1] %}", ends += "{% endfor %}";
+  EXPECT_NE(ErrorOf("{% macro m() %}" + loops + "{{ m() }}" + ends + "{% endmacro %}{{ m() }}")
+                .find("nested too deeply"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("{% set n = namespace(l=[]) %}{% for i in range(999) %}"
                     "{% set n.l = [n.l] %}{% endfor %}")
                 .find("nested too deeply"),

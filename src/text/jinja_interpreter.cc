@@ -75,12 +75,18 @@ Value Interpreter::NewNamespace(std::vector<std::pair<std::string, Value>> items
 }
 
 Interpreter::Flow Interpreter::Execute(const std::vector<NodePtr>& body) {
-  for (const NodePtr& node : body) {
-    const Flow flow = ExecuteNode(*node);
-    if (failed_) return Flow::kBreak;
-    if (flow != Flow::kNormal) return flow;
+  if (depth_ >= limits_.depth) {
+    Fail("calls nested too deeply");
+    return Flow::kBreak;
   }
-  return Flow::kNormal;
+  ++depth_;
+  Flow flow = Flow::kNormal;
+  for (size_t i = 0; i < body.size() && flow == Flow::kNormal; ++i) {
+    flow = ExecuteNode(*body[i]);
+    if (failed_) flow = Flow::kBreak;
+  }
+  --depth_;
+  return flow;
 }
 
 Interpreter::Flow Interpreter::ExecuteNode(const Node& node) {

@@ -24,7 +24,8 @@ struct Scope {
 // MB.
 struct Limits {
   uint64_t steps = 5'000'000;
-  uint32_t depth = 300;  // expressions and statements inside each other, calls included
+  // Expressions and bodies inside each other, calls included: each takes up to a kilobyte of stack.
+  uint32_t depth = 600;
 };
 
 // One rendering. The first error is kept and everything after it is a quick no-op, so callees
