@@ -1,0 +1,60 @@
+#include "server/chat_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/fake_engine.h"
+
+namespace kvasir {
+namespace {
+
+// What `source` makes of a request body, or the error's message.
+std::string Rendered(std::string_view source, std::string_view body) {
+  const auto chat_template = ChatTemplate::Parse(source);
+  if (!chat_template) return chat_template.error().message;
+  ModelView model;
+  model.chat_template = chat_template->get();
+  const auto parsed = ParseBody(body);
+  if (!parsed) return parsed.error().message;
+  JsonFields fields(*parsed);
+  const auto chat = RenderMessages(fields, body, model);
+  return chat ? chat->text : chat.error().message;
+}
+
+TEST(ChatPrompt, ToolsKeepTheOrderInWhichTheirKeysWereSent) {
+  EXPECT_EQ(Rendered("{{ tools | tojson }}",
+                     R"({"tools":[{"type":"function","function":{"name":"f","arguments":{"z":1,
+                         "a":2}}}],"messages":[{"role":"user","content":"x"}]})"),
+            R"([{"type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}])");
+}
+
+TEST(ChatPrompt, ArgumentsOfACallKeepTheOrderInWhichTheirKeysWereSent) {
+  EXPECT_EQ(Rendered("{{ messages[0].tool_calls[0].function.arguments | tojson }}",
+                     R"({"messages":[{"role":"assistant","tool_calls":[{"function":
+                         {"name":"f","arguments":"{\"to\": 1, \"from\": {\"y\": 2, \"b\": 3}}"}}]}]})"),
+            R"({"to": 1, "from": {"y": 2, "b": 3}})");
+}
+
+// Templates add strings to `content` (the bundled one does): null would be an error.
+TEST(ChatPrompt, ContentBesideToolCallsMayBeNullOrAbsentAndIsEmptyThen) {
+  const std::string call = R"("tool_calls":[{"function":{"name":"f","arguments":"{}"}}])";
+  for (const std::string content : {"", R"("content":null,)", R"("content":"",)"}) {
+    EXPECT_EQ(Rendered(kTinyTemplate,
+                       R"({"add_generation_prompt":false,"messages":[{"role":"assistant",)" +
+                           content + call + "}]}"),
+              "assistant:<|end|>");
+  }
+}
+
+TEST(ChatPrompt, ContentWithoutToolCallsMustBeThere) {
+  for (const std::string message :
+       {R"({"role":"assistant","content":null})", R"({"role":"assistant","tool_calls":[]})",
+        R"({"role":"user","tool_calls":[{"function":{"name":"f"}}]})", R"({"role":"tool"})"}) {
+    EXPECT_EQ(Rendered(kTinyTemplate, R"({"messages":[)" + message + "]}"),
+              "messages[0].content: is missing");
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
