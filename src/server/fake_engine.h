@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "text/byte_level.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -59,19 +60,9 @@ class FakeEngine : public Engine {
 // A byte-level tokenizer of the 256 bytes and two markers: id = byte.
 inline std::string TinyTokenizerJson() {
   std::string vocab;
-  unsigned shifted = 0x100;
-  for (unsigned byte = 0; byte < 0x100; ++byte) {
-    const bool is_itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) ||
-                           (byte >= 0xae && byte <= 0xff);
-    const unsigned c = is_itself ? byte : shifted++;
-    std::string letter;
-    if (c < 0x80) {
-      if (c == '"' || c == '\\') letter += '\\';
-      letter += static_cast<char>(c);
-    } else {
-      letter += static_cast<char>(0xc0 | c >> 6);
-      letter += static_cast<char>(0x80 | (c & 0x3f));
-    }
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string letter(ByteLevelChar(static_cast<uint8_t>(byte)));
+    if (letter == "\"" || letter == "\\") letter.insert(0, "\\");
     vocab += (byte ? ",\"" : "\"") + letter + "\":" + std::to_string(byte);
   }
   return R"({"added_tokens":[

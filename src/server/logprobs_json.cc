@@ -8,7 +8,9 @@
 #include <optional>
 #include <string_view>
 
+#include "text/byte_level.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace kvasir {
 namespace {
@@ -20,33 +22,13 @@ constexpr float kLowestLogprob = -9999.0f;
 
 float Finite(float logprob) { return logprob >= kLowestLogprob ? logprob : kLowestLogprob; }
 
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-
-// GPT-2's byte-level alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 on.
+// What a token of a byte-level vocabulary stands for; nullopt: it is not written in that alphabet.
 std::optional<std::string> FromByteLevel(std::string_view token) {
-  const auto is_itself = [](unsigned c) {
-    return (c >= 0x21 && c <= 0x7e) || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff);
-  };
   std::string bytes;
-  for (size_t i = 0; i < token.size(); ++i) {
-    unsigned c = static_cast<unsigned char>(token[i]);
-    if (c >= 0xc2 && c <= 0xc5 && i + 1 < token.size()) {
-      c = (c & 0x1f) << 6 | (static_cast<unsigned char>(token[++i]) & 0x3f);
-    } else if (c >= 0x80) {
-      return std::nullopt;
-    }
-    if (c < 0x100) {
-      if (!is_itself(c)) return std::nullopt;
-      bytes += static_cast<char>(c);
-      continue;
-    }
-    unsigned shifted = 0x100;
-    unsigned byte = 0;
-    for (; byte < 0x100; ++byte) {
-      if (!is_itself(byte) && shifted++ == c) break;
-    }
-    if (byte == 0x100) return std::nullopt;
-    bytes += static_cast<char>(byte);
+  for (size_t pos = 0; pos < token.size();) {
+    const std::optional<uint8_t> byte = ByteOfChar(NextChar(token, &pos));
+    if (!byte) return std::nullopt;
+    bytes += static_cast<char>(*byte);
   }
   return bytes;
 }
@@ -84,7 +66,7 @@ TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id) {
   const std::string once = tokenizer->Decode({twice, 1}, false);
   std::string text = tokenizer->Decode(twice, false);
   text = text.starts_with(once) ? text.substr(once.size()) : once;
-  if (text.find(kReplacement) == std::string::npos) return {text, text};
+  if (text.find(kReplacementChar) == std::string::npos) return {text, text};
   const std::optional<std::string> bytes = PartialBytes(tokenizer->TokenText(id));
   if (!bytes || *bytes == text) return {text, text};
   std::string spelt = "bytes:";
