@@ -111,8 +111,8 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   fields.Number("min_p", 0, 1, &sampling->min_p);
   fields.Number("repeat_penalty", 0.01, 100, &sampling->repetition_penalty);
   fields.Number("repetition_penalty", 0.01, 100, &sampling->repetition_penalty);
-  fields.Number("presence_penalty", -100, 100, &sampling->presence_penalty);
-  fields.Number("frequency_penalty", -100, 100, &sampling->frequency_penalty);
+  fields.Number("presence_penalty", -2, 2, &sampling->presence_penalty);
+  fields.Number("frequency_penalty", -2, 2, &sampling->frequency_penalty);
   if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
     sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
   }

@@ -18,8 +18,8 @@ struct ServerOptions {
   std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
   std::vector<std::string> api_keys;  // none: no credential is asked for
   std::string chat_template;          // source text, instead of the model's own; "": the model's
-  std::vector<std::string>
-      cors_origins;  // "*" or origins that browsers may call from; none: no CORS
+  // Origins that browsers may call from; "*" or none at all: any.
+  std::vector<std::string> cors_origins;
   uint64_t max_body_bytes = uint64_t{32} << 20;  // more: 413
   uint32_t max_connections = 1024;               // more wait in the listen queue
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
