@@ -48,6 +48,14 @@ class HelpTest(CliTest):
     def test_version(self):
         self.assertRegex(self.ok("--version"), r"^kvasir \d+\.\d+\.\d+ \(\w+")
 
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for arguments in (["info"], ["run", "--prompt", "x", "--max-tokens", "1"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([cli_support.BINARY, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                        text=True, timeout=120)
+            self.assertEqual(result.returncode, 1, arguments)
+            self.assertIn("standard output", result.stderr)
+
     def test_unknown_and_absent_commands(self):
         self.wrong("frobnicate", says=["'frobnicate'", "--help"])
         for command in ["inspect", "fsck", "replay", "eval", "pull", "top"]:

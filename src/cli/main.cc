@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <span>
 #include <string_view>
 
@@ -77,5 +78,13 @@ int Main(std::span<char* const> arguments) {
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
-  return kvasir::cli::Main(std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(1));
+  try {
+    const int status =
+        kvasir::cli::Main(std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(1));
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    std::fputs("kvasir: standard output cannot be written; is the disk full?\n", stderr);
+  } catch (const std::exception& error) {  // of a library: memory that is not there, a full disk
+    fmt::print(stderr, "kvasir: {}\n", error.what());
+  }
+  return kvasir::cli::kExitFailed;
 }
