@@ -81,7 +81,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void OnDeadline() {
     if (state_ == State::kReading && !late_) {
       late_ = true;  // the pending read ends and answers 408
-      socket_.cancel();
+      ErrorCode ignored;
+      socket_.cancel(ignored);
       return;
     }
     Close();
