@@ -131,6 +131,7 @@ void Scheduler::CancelAll() {
 void Scheduler::Erase(std::string_view tenant) {
   cache_.Erase(cache_.OpenNamespace(tenant, options_.identity));
   retry_admission_ = true;
+  PublishStats();  // whoever waited for this sees it
 }
 
 void Scheduler::CollectEnded() {
