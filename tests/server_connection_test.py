@@ -64,8 +64,8 @@ class Connections(WithServer):
         self.server.until("idle", self.idle)
 
     def test_large_bodies_at_once_are_bounded(self):
-        head = (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (32 << 20))
-        slow = [self.server.open() for _ in range(9)]
+        head = (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (8 << 20))
+        slow = [self.server.open() for _ in range(33)]
         for s in slow:
             s.sendall(head)
         self.server.until("full", lambda: self.server.request(

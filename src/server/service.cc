@@ -26,6 +26,16 @@ bool Matches(std::string_view pattern, std::string_view path) {
   return path.size() > pattern.size() && path.starts_with(pattern);
 }
 
+constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
+
+HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
+  ApiError error{Code::kInvalidArgument,
+                 fmt::format("the body has {} bytes; at most {} are taken", bytes, max_bytes)};
+  error.status = 413;
+  error.name = "body_too_large";
+  return ErrorResponse(error);
+}
+
 }  // namespace
 
 const Service::Route Service::kRoutes[] = {
@@ -105,10 +115,13 @@ std::vector<std::string> Service::Endpoints() {
 
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
-  if (head.method == "OPTIONS") return std::nullopt;
   const std::string_view path = PathOf(head.target);
   const Route* route = FindRoute(path);
-  const bool open = route && route->open;
+  const bool open = head.method == "OPTIONS" || (route && route->open);
+  // What needs no key carries nothing large.
+  const uint64_t max_bytes = open ? kMaxOpenBodyBytes : options_.max_body_bytes;
+  if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
+  if (head.method == "OPTIONS") return std::nullopt;
   if (!open && !credentials_.TenantOf(head.authorization, head.api_key)) {
     ApiError error{Code::kPermissionDenied,
                    "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
@@ -134,14 +147,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
-  if (body_bytes && *body_bytes > options_.max_body_bytes) {
-    ApiError error{Code::kInvalidArgument,
-                   fmt::format("the body has {} bytes; at most {} are taken", *body_bytes,
-                               options_.max_body_bytes)};
-    error.status = 413;
-    error.name = "body_too_large";
-    return ErrorResponse(error);
-  }
+  if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (match->generates && draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }

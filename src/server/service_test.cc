@@ -109,7 +109,7 @@ TEST_F(ServiceTest, WhatEveryPromptCarriesIsBounded) {
     return ParamOf(Ask("POST", "/v1/completions", body.dump()));
   };
   json biases;
-  for (int i = 0; i < 5000; ++i) biases[std::string(i, '0') + "7"] = 1;  // one token, many names
+  for (int i = 0; i < 5000; ++i) biases[std::to_string(i)] = 1;
   EXPECT_EQ(param("logit_bias", std::move(biases)), "logit_bias");
   EXPECT_EQ(param("stop", std::string(2000, 'x')), "stop");
   EXPECT_EQ(param("stop_token_ids", std::vector<int>(2000, 7)), "stop_token_ids");
@@ -201,8 +201,8 @@ TEST_F(ServiceTest, ATenantComesFromTheKeyOnly) {
 
 TEST_F(ServiceTest, AHeadIsRefusedBeforeItsBodyIsRead) {
   const HttpRequest post = Request("POST", "/v1/completions");
-  EXPECT_EQ(service_->CheckHead(post, uint64_t{32} << 20), std::nullopt);
-  EXPECT_EQ(service_->CheckHead(post, (uint64_t{32} << 20) + 1)->status, 413);
+  EXPECT_EQ(service_->CheckHead(post, uint64_t{8} << 20), std::nullopt);
+  EXPECT_EQ(service_->CheckHead(post, (uint64_t{8} << 20) + 1)->status, 413);
   EXPECT_EQ(service_->CheckHead(Request("GET", "/v1/completions"), 0)->status, 405);
   EXPECT_EQ(service_->CheckHead(Request("GET", "/no"), 0)->status, 404);
   service_->BeginDrain();
