@@ -34,6 +34,13 @@ if(KVASIR_TESTS)
   include(GoogleTest)
 endif()
 
+# Folders whose sources nearly all read the same heavy headers are compiled four files at a time where
+# no ccache remembers objects: a third off a newcomer's first build. The sanitizer builds do the same,
+# so that CI sees it when two files of a folder do not go together.
+if(NOT CCACHE OR KVASIR_SANITIZE)
+  set(KVASIR_UNITY_FOLDERS text model engine server)
+endif()
+
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow|stress): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
@@ -57,6 +64,9 @@ function(kvasir_library name)
   if(sources)
     add_library(kvasir_${name} STATIC ${sources})
     target_link_libraries(kvasir_${name} PUBLIC kvasir_flags ${L_DEPS})
+    if(name IN_LIST KVASIR_UNITY_FOLDERS)
+      set_target_properties(kvasir_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+    endif()
   else()
     add_library(kvasir_${name} INTERFACE)
     target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})

@@ -13,8 +13,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of Sequences in Sequences
-
 // Without a decoder: a space between two tokens.
 class SpacesStage : public DecodeStage {
  public:
@@ -426,7 +424,7 @@ Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
   if (value.is_null()) {
     decoder.specs_.push_back(std::make_unique<PlainSpec<SpacesStage>>());
   } else {
-    KV_TRY(ParseStages(value, kMaxDepth, &fused, &decoder.specs_));
+    KV_TRY(ParseStages(value, kMaxNesting, &fused, &decoder.specs_));
   }
   return decoder;
 }

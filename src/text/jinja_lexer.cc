@@ -9,8 +9,6 @@
 namespace kvasir::jinja {
 namespace {
 
-using Kind = Token::Kind;
-
 bool IsWordByte(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' ||
          static_cast<unsigned char>(c) >= 0x80;
@@ -26,7 +24,7 @@ class Lexer {
   Result<std::vector<Token>> Run() {
     while (at_ < source_.size() && !failed_) LexData();
     if (failed_) return tl::unexpected(error_);
-    tokens_.push_back({Kind::kEnd, "", source_.size()});
+    tokens_.push_back({Token::Kind::kEnd, "", source_.size()});
     return std::move(tokens_);
   }
 
@@ -68,7 +66,7 @@ class Lexer {
       const bool blank = std::all_of(text.begin() + line, text.end(), IsBlank);
       if (blank && (line > 0 || line_starting_)) text = text.substr(0, line);
     }
-    if (!text.empty()) tokens_.push_back({Kind::kData, std::string(text), begin});
+    if (!text.empty()) tokens_.push_back({Token::Kind::kData, std::string(text), begin});
   }
 
   // str.rstrip() knows the spaces of Unicode; moves *keep before one if it stands there.
@@ -115,7 +113,7 @@ class Lexer {
     if (kind == '#') return LexComment(tag);
     if (kind == '%' && LexRaw(tag)) return;
     const bool variable = kind == '{';
-    tokens_.push_back({variable ? Kind::kVariableBegin : Kind::kBlockBegin, "", tag});
+    tokens_.push_back({variable ? Token::Kind::kVariableBegin : Token::Kind::kBlockBegin, "", tag});
     LexExpression(tag, variable);
   }
 
@@ -173,7 +171,7 @@ class Lexer {
   bool AtTagEnd(std::string_view end, bool variable) {
     const char sign = source_[at_] == '-' || (source_[at_] == '+' && !variable) ? source_[at_] : 0;
     if (!source_.substr(at_ + (sign ? 1 : 0)).starts_with(end)) return false;
-    tokens_.push_back({variable ? Kind::kVariableEnd : Kind::kBlockEnd, "", at_});
+    tokens_.push_back({variable ? Token::Kind::kVariableEnd : Token::Kind::kBlockEnd, "", at_});
     at_ += sign ? 3 : 2;
     AfterTag(sign, variable);
     return true;
@@ -190,7 +188,7 @@ class Lexer {
   void LexName() {
     const size_t begin = at_;
     while (at_ < source_.size() && IsWordByte(source_[at_])) ++at_;
-    tokens_.push_back({Kind::kName, std::string(source_.substr(begin, at_ - begin)), begin});
+    tokens_.push_back({Token::Kind::kName, std::string(source_.substr(begin, at_ - begin)), begin});
   }
 
   void TakeDigits() {
@@ -231,7 +229,8 @@ class Lexer {
     }
     std::string text(source_.substr(begin, at_ - begin));
     std::erase(text, '_');
-    tokens_.push_back({is_float ? Kind::kFloat : Kind::kInteger, std::move(text), begin});
+    tokens_.push_back(
+        {is_float ? Token::Kind::kFloat : Token::Kind::kInteger, std::move(text), begin});
   }
 
   void LexOperator() {
@@ -246,7 +245,8 @@ class Lexer {
     }
     if (!two && !Balance(c)) return;
     at_ += two ? 2 : 1;
-    tokens_.push_back({Kind::kOperator, std::string(source_.substr(begin, two ? 2 : 1)), begin});
+    tokens_.push_back(
+        {Token::Kind::kOperator, std::string(source_.substr(begin, two ? 2 : 1)), begin});
   }
 
   bool Balance(char c) {
@@ -275,7 +275,7 @@ class Lexer {
     }
     if (at_ >= source_.size()) return Fail(begin, "string without its closing quote");
     ++at_;
-    tokens_.push_back({Kind::kString, std::move(value), begin});
+    tokens_.push_back({Token::Kind::kString, std::move(value), begin});
   }
 
   // An escape of a Python string; one that Python does not know stays as it is.

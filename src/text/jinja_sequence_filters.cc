@@ -10,13 +10,11 @@
 namespace kvasir::jinja {
 namespace {
 
-using Kind = List::Kind;
-
 Value Length(Interpreter& run, const Value& v, const Arguments&) {
   if (v.is_undefined()) return FromInt(0);
   if (v.is_string()) return FromInt(CharCount(v.text().view()));
   if (const Dict* dict = v.dict()) return FromInt(dict->items.size());
-  if (const List* list = v.list(); list && list->kind != Kind::kGenerator) {
+  if (const List* list = v.list(); list && list->kind != List::Kind::kGenerator) {
     return FromInt(list->items.size());
   }
   return run.Fail(fmt::format("object of type '{}' has no len()", TypeName(v)));
@@ -32,7 +30,7 @@ Value Default(Interpreter&, const Value& v, const Arguments& arguments) {
 
 Value First(Interpreter& run, const Value& v, const Arguments&) {
   const List* list = v.list();
-  if (list && list->kind == Kind::kGenerator && list->taken < list->items.size()) {
+  if (list && list->kind == List::Kind::kGenerator && list->taken < list->items.size()) {
     return list->items[list->taken++];
   }
   const std::vector<Value> items = run.Iterate(v);
@@ -40,7 +38,7 @@ Value First(Interpreter& run, const Value& v, const Arguments&) {
 }
 
 Value Last(Interpreter& run, const Value& v, const Arguments&) {
-  if (v.list() && v.list()->kind == Kind::kGenerator) {
+  if (v.list() && v.list()->kind == List::Kind::kGenerator) {
     return run.Fail("'generator' object is not reversible");
   }
   const std::vector<Value> items = run.Iterate(v);
@@ -51,7 +49,7 @@ Value Reverse(Interpreter& run, const Value& v, const Arguments&) {
   std::vector<Value> items = run.Iterate(v);
   std::reverse(items.begin(), items.end());
   if (v.is_string()) return FromText(Join(run, items, Text()));
-  return FromItems(std::move(items), Kind::kGenerator, "reversed");
+  return FromItems(std::move(items), List::Kind::kGenerator, "reversed");
 }
 
 // item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
@@ -117,7 +115,7 @@ Value DictSort(Interpreter& run, const Value& v, const Arguments& arguments) {
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, value] : dict->items) {
     keyed.emplace_back(Key(run, by_value ? value : key, nullptr, case_sensitive),
-                       FromItems({key, value}, Kind::kTuple));
+                       FromItems({key, value}, List::Kind::kTuple));
   }
   return FromItems(Sorted(run, std::move(keyed), BoolArgument(arguments, 2, "reverse", false)));
 }
@@ -134,7 +132,7 @@ Value Unique(Interpreter& run, const Value& v, const Arguments& arguments) {
     seen.push_back(std::move(key));
     out.push_back(item);
   }
-  return FromItems(std::move(out), Kind::kGenerator, "do_unique");
+  return FromItems(std::move(out), List::Kind::kGenerator, "do_unique");
 }
 
 template <bool largest>
@@ -192,7 +190,7 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
       Value found = Path(run, item, *attribute);
       out.push_back(found.is_undefined() && otherwise ? *otherwise : std::move(found));
     }
-    return FromItems(std::move(out), Kind::kGenerator, "sync_do_map");
+    return FromItems(std::move(out), List::Kind::kGenerator, "sync_do_map");
   }
   const std::string name = ToText(arguments.positional[0]).bytes();
   if (!IsFilter(name))
@@ -202,7 +200,7 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
     if (!run.Charge(WeightOf(item))) return Value();
     out.push_back(ApplyFilter(run, name, item, rest));
   }
-  return FromItems(std::move(out), Kind::kGenerator, "sync_do_map");
+  return FromItems(std::move(out), List::Kind::kGenerator, "sync_do_map");
 }
 
 // select, reject, selectattr and rejectattr.
@@ -223,17 +221,17 @@ Value Select(Interpreter& run, const Value& v, const Arguments& arguments) {
     const bool passes = has_test ? ApplyTest(run, test, value, rest) : Truthy(value);
     if (passes == keeps) out.push_back(item);
   }
-  return FromItems(std::move(out), Kind::kGenerator, "select_or_reject");
+  return FromItems(std::move(out), List::Kind::kGenerator, "select_or_reject");
 }
 
 Value Items(Interpreter& run, const Value& v, const Arguments&) {
-  if (v.is_undefined()) return FromItems({}, Kind::kGenerator, "do_items");
+  if (v.is_undefined()) return FromItems({}, List::Kind::kGenerator, "do_items");
   if (!v.dict()) return run.Fail("Can only get item pairs from a mapping.");
   std::vector<Value> out;
   for (const auto& [key, value] : v.dict()->items) {
-    out.push_back(FromItems({key, value}, Kind::kTuple));
+    out.push_back(FromItems({key, value}, List::Kind::kTuple));
   }
-  return FromItems(std::move(out), Kind::kGenerator, "do_items");
+  return FromItems(std::move(out), List::Kind::kGenerator, "do_items");
 }
 
 Value Batch(Interpreter& run, const Value& v, const Arguments& arguments) {
@@ -249,7 +247,7 @@ Value Batch(Interpreter& run, const Value& v, const Arguments& arguments) {
     while (fills && static_cast<int64_t>(row.size()) < count && run.Charge(1)) row.push_back(*fill);
     out.push_back(FromItems(std::move(row)));
   }
-  return FromItems(std::move(out), Kind::kGenerator, "do_batch");
+  return FromItems(std::move(out), List::Kind::kGenerator, "do_batch");
 }
 
 Value SliceFilter(Interpreter& run, const Value& v, const Arguments& arguments) {
@@ -268,7 +266,7 @@ Value SliceFilter(Interpreter& run, const Value& v, const Arguments& arguments) 
     out.push_back(FromItems(std::move(row)));
     at = end;
   }
-  return FromItems(std::move(out), Kind::kGenerator, "do_slice");
+  return FromItems(std::move(out), List::Kind::kGenerator, "do_slice");
 }
 
 Value GroupBy(Interpreter& run, const Value& v, const Arguments& arguments) {
@@ -288,7 +286,7 @@ Value GroupBy(Interpreter& run, const Value& v, const Arguments& arguments) {
   const auto flush = [&] {
     if (!group.empty()) {
       const Value name = key_of(group[0]);
-      out.push_back(FromItems({name, FromItems(std::exchange(group, {}))}, Kind::kTuple));
+      out.push_back(FromItems({name, FromItems(std::exchange(group, {}))}, List::Kind::kTuple));
     }
   };
   for (const Value& item : Sorted(run, std::move(keyed), false)) {

@@ -9,6 +9,8 @@
 
 namespace kvasir {
 
+inline constexpr int kMaxNesting = 16;  // of Sequences in Sequences
+
 // kCorruption names the field.
 inline Result<std::string> StringField(const nlohmann::json& object, const char* name,
                                        std::string_view fallback) {

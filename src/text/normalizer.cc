@@ -14,7 +14,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kMaxDepth = 16;      // of Sequences in Sequences
 constexpr size_t kMaxGrowth = 64;  // of a text, and of a byte that is replaced
 
 using Step = std::unique_ptr<Normalizer>;
@@ -248,7 +247,7 @@ Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* ste
 
 Result<std::unique_ptr<Normalizer>> Normalizer::Parse(const nlohmann::json& value) {
   std::vector<Step> steps;
-  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxDepth, &steps));
+  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxNesting, &steps));
   return std::make_unique<SequenceStep>(std::move(steps));
 }
 

@@ -8,7 +8,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of Sequences in Sequences
 constexpr TokenId kMaxId = (1 << 22) - 1;
 constexpr size_t kMaxAdded = 64;
 
@@ -103,7 +102,7 @@ Status ParseInto(const nlohmann::json& value, int depth, PostProcessor* all) {
 
 Result<PostProcessor> PostProcessor::Parse(const nlohmann::json& value) {
   PostProcessor processor;
-  if (!value.is_null()) KV_TRY(ParseInto(value, kMaxDepth, &processor));
+  if (!value.is_null()) KV_TRY(ParseInto(value, kMaxNesting, &processor));
   return processor;
 }
 

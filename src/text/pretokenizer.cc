@@ -13,7 +13,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kMaxDepth = 16;      // of Sequences in Sequences
 constexpr size_t kMaxGrowth = 64;  // of a text
 
 using Step = std::unique_ptr<PreTokenizer>;
@@ -356,7 +355,7 @@ Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* ste
 
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(const nlohmann::json& value) {
   std::vector<Step> steps;
-  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxDepth, &steps));
+  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxNesting, &steps));
   return std::make_unique<SequenceStep>(std::move(steps));
 }
 
