@@ -208,6 +208,9 @@ class RunTest(CliTest):
                                   "--json", *SMALL)
             self.assertEqual((answer["tokens"], answer["text"]),
                              (GOLDEN["prompts"][0]["greedy"][:3], ""))
+            printed = self.ok("run", "--model", folder, "--ids",
+                              ids_text(GOLDEN["prompts"][0]["ids"]), "--max-tokens", "3", *SMALL)
+            self.assertEqual(printed.strip(), ids_text(GOLDEN["prompts"][0]["greedy"][:3]))
 
     def test_ctrl_c_is_130(self):
         process = subprocess.Popen(

@@ -77,6 +77,16 @@ class LogitsTest(CliTest):
                        says="9999")
             self.assertEqual(os.listdir(folder), [])
 
+    def test_out_replaces_files_behind_links_and_nothing_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.wrong("logits", "--ids", "1", "--out", folder, says="no regular file")
+            file, link = os.path.join(folder, "x.npy"), os.path.join(folder, "link.npy")
+            pathlib.Path(file).write_bytes(b"old")
+            os.symlink(file, link)
+            self.ok("logits", "--ids", "1", "--out", link, *SMALL)
+            self.assertTrue(os.path.islink(link))
+            self.assertEqual(numpy.load(file).shape, (1, 1024))
+
 
 class SelftestTest(CliTest):
     def test_passes_and_counts_rows(self):

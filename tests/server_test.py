@@ -227,6 +227,9 @@ class OpenAiClient(WithClient):
     def test_unknown_fields_are_ignored_and_told(self):
         answer = self.chat(user="me", extra_body={"zebra": 1, "apple": None})
         self.assertEqual(answer.kvasir["ignored"], ["apple", "zebra"])
+        tool = {"type": "function", "function": {"name": "weather"}}
+        answer = self.chat(user="me", tools=[tool])  # the bundled template does not speak of them
+        self.assertEqual(answer.kvasir["ignored"], ["tools"])
 
     def test_tools_are_given_to_the_template(self):
         tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

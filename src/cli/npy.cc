@@ -3,6 +3,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -11,7 +13,18 @@ namespace kvasir::cli {
 
 static_assert(std::endian::native == std::endian::little, "the header says '<f4'");
 
-Result<NpyWriter> NpyWriter::Open(const std::string& path, uint64_t rows, uint64_t columns) {
+Result<NpyWriter> NpyWriter::Open(const std::string& given, uint64_t rows, uint64_t columns) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  std::string path = given;
+  if (fs::exists(given, ignored)) {
+    if (!fs::is_regular_file(given, ignored)) {
+      return Fail(Code::kInvalidArgument, "--out: '{}' is no regular file; give another name",
+                  given);
+    }
+    const fs::path target = fs::canonical(given, ignored);
+    if (!target.empty()) path = target.string();
+  }
   std::FILE* file = std::fopen((path + ".partial").c_str(), "wb");
   if (file == nullptr) {
     return Fail(Code::kInvalidArgument,
@@ -31,7 +44,7 @@ Result<NpyWriter> NpyWriter::Open(const std::string& path, uint64_t rows, uint64
   header += static_cast<char>(text.size() >> 8);
   header += text;
   writer.header_bytes_ = header.size();
-  writer.failed_ = std::fwrite(header.data(), 1, header.size(), file) != header.size();
+  if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) writer.error_ = errno;
   return writer;
 }
 
@@ -43,14 +56,20 @@ NpyWriter::~NpyWriter() {
 
 void NpyWriter::WriteRow(uint64_t row, std::span<const float> values) {
   const uint64_t offset = header_bytes_ + row * values.size_bytes();
-  failed_ |= std::fseek(file_.get(), static_cast<long>(offset), SEEK_SET) != 0;
-  failed_ |= std::fwrite(values.data(), 4, values.size(), file_.get()) != values.size();
+  if (error_ != 0) return;
+  if (std::fseek(file_.get(), static_cast<long>(offset), SEEK_SET) != 0 ||
+      std::fwrite(values.data(), 4, values.size(), file_.get()) != values.size()) {
+    error_ = errno;
+  }
 }
 
 Status NpyWriter::Close() {
-  failed_ |= std::fclose(file_.release()) != 0;
-  if (!failed_ && std::rename(partial_path().c_str(), path_.c_str()) == 0) return {};
-  const std::string reason = std::strerror(errno);
+  if (std::fclose(file_.release()) != 0 && error_ == 0) error_ = errno;
+  if (error_ == 0) {
+    if (std::rename(partial_path().c_str(), path_.c_str()) == 0) return {};
+    error_ = errno;
+  }
+  const std::string reason = std::strerror(error_);
   std::remove(partial_path().c_str());
   return Fail(Code::kIoError, "--out: writing '{}' failed: {}", path_, reason);
 }

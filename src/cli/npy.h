@@ -17,6 +17,8 @@ class NpyWriter {
  public:
   NpyWriter(NpyWriter&&) = default;
   ~NpyWriter();  // of a file that was not closed: removes what there is
+  // What stands at `path` is replaced if it is a regular file (behind a link: there); anything else
+  // is kInvalidArgument.
   static Result<NpyWriter> Open(const std::string& path, uint64_t rows, uint64_t columns);
   // REQUIRES: row < rows, values.size() == columns. A failed write is told by Close.
   void WriteRow(uint64_t row, std::span<const float> values);
@@ -32,7 +34,7 @@ class NpyWriter {
   std::string path_;
   std::unique_ptr<std::FILE, Closer> file_;
   uint64_t header_bytes_ = 0;
-  bool failed_ = false;
+  int error_ = 0;  // errno of the first write that failed
 };
 
 }  // namespace kvasir::cli

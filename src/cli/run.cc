@@ -1,5 +1,6 @@
 // kvasir run: one generation.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -98,8 +99,10 @@ Result<int> Run(const Args& args) {
                                    {"receipt", ReceiptJson(outcome.receipt)},
                                    {"timings", TimingsJson(outcome, load_ms)}};
     fmt::print("{}\n", object.dump());
-  } else {
+  } else if (engine->tokenizer() != nullptr) {
     fmt::print("\n");
+  } else {
+    fmt::print("{}\n", fmt::join(outcome.tokens, ","));  // ids are all there is
   }
   return outcome.finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
 }

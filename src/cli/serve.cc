@@ -46,6 +46,9 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
   options.port = static_cast<uint16_t>(port);
   options.aliases = args.List("alias");
+  for (const std::string& alias : options.aliases) {
+    if (alias.empty()) return Fail(Code::kInvalidArgument, "--alias: '' is no name; leave it out");
+  }
   options.api_keys = args.List("api-key");
   for (const std::string& key : options.api_keys) {
     if (key.empty()) return Fail(Code::kInvalidArgument, "--api-key: '' is no key; leave it out");

@@ -146,9 +146,11 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KV_ASSIGN(ImportedModel model, OpenModel(options));
   const uint32_t trained = model.config.max_positions;
   if (options.ctx_size > trained) {
-    return Fail(Code::kInvalidArgument,
-                "ctx_size: {} is more than the {} positions that the model was trained for",
-                options.ctx_size, trained);
+    return Fail(
+        Code::kInvalidArgument,
+        "ctx_size: {} is more than the {} positions that the model was trained for; give at "
+        "most that, or leave it out",
+        options.ctx_size, trained);
   }
   const uint32_t ctx_size = options.ctx_size == 0 ? trained : options.ctx_size;
   // Every running sequence wants one row a step; a few more serve requests for all rows.

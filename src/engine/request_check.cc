@@ -55,7 +55,8 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
   uint64_t context = limits.ctx_size;
-  const char* fix = "shorten the prompt or raise --ctx-size";
+  const char* fix =
+      "shorten the prompt (or raise --ctx-size, up to what the model was trained for)";
   if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
     context = kMaxTokensWithoutCache;
     fix = "--cache none computes everything for every token: use --cache prefix";

@@ -160,6 +160,9 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
     return tl::unexpected(fits.error());
   }
   request.ignored = fields.Unread();
+  if (const json* tools = fields.Find("tools"); tools && !tools->empty() && !model.uses_tools) {
+    request.ignored.push_back("tools");
+  }
   call.requests.push_back(std::move(request));
   return call;
 }

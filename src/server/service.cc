@@ -96,6 +96,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   } else if (model_.tokenizer) {
     template_text_ = model_.tokenizer->chat_template();
   }
+  model_.uses_tools = template_text_.empty() || template_text_.find("tools") != std::string::npos;
   model_.knows_developer = template_text_.find("developer") != std::string::npos;
 }
 
