@@ -12,7 +12,7 @@ changed_sources() {
 }
 
 check_format() {
-  git ls-files -z '*.h' '*.cc' | xargs -0r clang-format-16 --dry-run --Werror
+  git ls-files -z '*.h' '*.cc' | xargs -0r clang-format-16 --dry-run --Werror || return 1
   echo "format: $(git ls-files '*.h' '*.cc' | wc -l) files are formatted"
 }
 
@@ -23,7 +23,7 @@ check_tidy() {
     grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
   done || true)
   if [ -n "$files" ]; then
-    xargs -n1 -P"$(nproc)" clang-tidy-16 -p build/release --quiet <<<"$files" 2>/dev/null
+    xargs -n1 -P"$(nproc)" clang-tidy-16 -p build/release --quiet <<<"$files" 2>/dev/null || return 1
   fi
   echo "tidy: $(grep -c . <<<"$files" || true) changed files are clean"
 }
@@ -34,5 +34,6 @@ check_sizes() { python3 tools/sizes.py; }
 
 [ $# -gt 0 ] || set -- format layers headers sizes tidy
 failed=()
+# `set -e` does not reach into these: each says itself when it fails.
 for name in "$@"; do "check_$name" || failed+=("$name"); done
 [ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }

@@ -21,7 +21,7 @@ struct ServerOptions {
   // Origins that browsers may call from; "*" or none at all: any.
   std::vector<std::string> cors_origins;
   uint64_t max_body_bytes = uint64_t{8} << 20;  // more: 413; a million token ids fit
-  uint32_t max_connections = 1024;               // more wait in the listen queue
+  uint32_t max_connections = 1024;              // more wait in the listen queue
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string version = "0.1.0";     // told by /props and the Server header
