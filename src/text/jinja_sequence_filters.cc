@@ -188,7 +188,8 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
     if (!attribute) return run.Fail("map takes a filter or an attribute");
     for (const Value& item : run.Iterate(v)) {
       Value found = Path(run, item, *attribute);
-      out.push_back(found.is_undefined() && otherwise ? *otherwise : std::move(found));
+      if (found.is_undefined() && otherwise) found = *otherwise;
+      out.push_back(std::move(found));
     }
     return FromItems(std::move(out), List::Kind::kGenerator, "sync_do_map");
   }
