@@ -95,6 +95,8 @@ void MatMul(const MatMulArgs& a) {
       return MatMulOf<StoredF16>(a);
     case WeightFormat::kBf16:
       return MatMulOf<StoredBf16>(a);
+    default:
+      return;  // quantised: another kernel's
   }
 }
 

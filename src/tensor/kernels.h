@@ -7,14 +7,9 @@
 
 #include "format/kv_format.h"
 #include "simd/target.h"
+#include "tensor/weight_format.h"
 
 namespace kvasir {
-
-// How packed weights are stored.
-enum class WeightFormat : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
-inline uint32_t BytesOf(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
-
-inline constexpr uint32_t kPanelOutputs = 16;
 
 struct TensorKernels {
   // y[m][n] = bias[n] + sum over k, in order, of x[m][k] * w[n][k] by FMA from 0 (bias last, may be
