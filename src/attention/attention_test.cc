@@ -7,8 +7,8 @@
 #include "attention/kernels.h"
 #include "attention/reference.h"
 #include "base/random.h"
+#include "format/pack.h"
 #include "simd/half.h"
-#include "tensor/kernels.h"
 
 namespace kvasir {
 namespace {
@@ -23,7 +23,6 @@ struct Kv {
   Kv(Random& random, uint32_t tokens, uint32_t kv_heads, uint32_t head_dim, uint32_t block_tokens,
      KvFormat format)
       : layout(Shape(kv_heads, head_dim, block_tokens, format)) {
-    const TensorKernels& pack = TensorKernelsFor(Target::kScalar);
     const uint32_t runs = block_tokens / 16;
     k.resize(kv_heads);
     v.resize(kv_heads);
@@ -35,10 +34,10 @@ struct Kv {
         for (float& x : kt) x = RoundTrip(static_cast<float>(random.Uniform() * 6 - 3), format);
         for (float& x : vt) x = RoundTrip(static_cast<float>(random.Uniform() * 2 - 1), format);
         const uint32_t in = t % block_tokens;
-        pack.pack_key(kt.data(), format, head_dim, in % 16,
+        PackKey(kt.data(), format, head_dim, in % 16,
                       block + layout.key_offset(0) +
                           (h * runs + in / 16) * KvBytes(format, uint64_t{head_dim} * 16));
-        pack.pack_value(vt.data(), format, head_dim, layout.value_stride(),
+        PackValue(vt.data(), format, head_dim, layout.value_stride(),
                         block + layout.value_offset(0) +
                             (h * block_tokens + in) * KvBytes(format, layout.value_stride()));
         k[h].insert(k[h].end(), kt.begin(), kt.end());

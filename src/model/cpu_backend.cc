@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/thread_pool.h"
+#include "format/pack.h"
 #include "model/backend.h"
 #include "simd/math.h"
 #include "tensor/kernels.h"
@@ -217,10 +218,10 @@ class CpuBackend final : public Backend {
     const uint64_t row_bytes = KvBytes(vf, layout.value_stride());
     for (uint32_t h = 0; h < o_.kv_heads; ++h) {
       std::byte* tile = block + layout.key_offset(layer) + (uint64_t{h} * runs + run) * tile_bytes;
-      tensor_.pack_key(k + size_t{h} * o_.head_dim, kf, o_.head_dim, token % kTileTokens, tile);
+      PackKey(k + size_t{h} * o_.head_dim, kf, o_.head_dim, token % kTileTokens, tile);
       std::byte* value =
           block + layout.value_offset(layer) + (uint64_t{h} * bt + token) * row_bytes;
-      tensor_.pack_value(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(),
+      PackValue(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(),
                          value);
     }
   }

@@ -14,6 +14,7 @@
 #include "attention/kernels.h"
 #include "base/digest.h"
 #include "base/random.h"
+#include "format/pack.h"
 #include "model/runner.h"
 #include "simd/half.h"
 #include "tensor/kernels.h"
@@ -76,9 +77,8 @@ void AddAttention(Target target, Digests& digests) {
     for (uint32_t t = 0; t < kTokens; ++t) {
       if (t % 16 == 0) blocks.push_back(memory.emplace_back(layout.block_bytes()).data());
       const auto k = RandomFloats(random, kDim, 3), v = RandomFloats(random, kDim, 1);
-      const TensorKernels& pack = TensorKernelsFor(target);
-      pack.pack_key(k.data(), format, kDim, t % 16, blocks.back());
-      pack.pack_value(v.data(), format, kDim, layout.value_stride(),
+      PackKey(k.data(), format, kDim, t % 16, blocks.back());
+      PackValue(v.data(), format, kDim, layout.value_stride(),
                       blocks.back() + layout.value_offset(0) +
                           (t % 16) * KvBytes(format, layout.value_stride()));
     }

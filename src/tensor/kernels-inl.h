@@ -158,30 +158,6 @@ void Widen(const std::byte* src, WeightFormat format, uint32_t n, float* dst) {
   }
 }
 
-void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* tile) {
-  if (format == KvFormat::kF32) {
-    float* column = reinterpret_cast<float*>(tile) + lane;
-    for (uint32_t i = 0; i < head_dim; ++i) column[size_t{i} * 16] = k[i];
-    return;
-  }
-  uint16_t* column = reinterpret_cast<uint16_t*>(tile) + lane;
-  for (uint32_t i = 0; i < head_dim; ++i) {
-    column[size_t{i} * 16] = format == KvFormat::kF16 ? ToF16(k[i]) : ToBf16(k[i]);
-  }
-}
-
-void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
-               std::byte* row) {
-  for (uint32_t i = 0; i < value_stride; ++i) {
-    const float x = i < head_dim ? v[i] : 0.0f;
-    if (format == KvFormat::kF32) {
-      reinterpret_cast<float*>(row)[i] = x;
-    } else {
-      reinterpret_cast<uint16_t*>(row)[i] = format == KvFormat::kF16 ? ToF16(x) : ToBf16(x);
-    }
-  }
-}
-
 bool AllFinite(const float* x, uint32_t n) {
   uint32_t bad = 0;
   for (uint32_t i = 0; i < n; ++i) bad |= (BitsOf(x[i]) & 0x7f800000u) == 0x7f800000u;
@@ -190,7 +166,6 @@ bool AllFinite(const float* x, uint32_t n) {
 
 }  // namespace
 
-const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope,      SwiGlu,
-                                      Widen,  PackKey, PackValue, AllFinite};
+const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope, SwiGlu, Widen, AllFinite};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

@@ -1,11 +1,10 @@
-// Tensor kernels of one target: matrix products, norms, rotary embedding, activations, packing of
-// KV. All targets compute the same bits (docs/numerics.md); none of them allocates or locks.
+// Tensor kernels of one target: matrix products, norms, rotary embedding, activations. All
+// targets compute the same bits (docs/numerics.md); none of them allocates or locks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "format/kv_format.h"
 #include "simd/target.h"
 #include "tensor/weight_format.h"
 
@@ -43,13 +42,6 @@ struct TensorKernels {
 
   // dst[i] = the number stored at src[i]: a row of the embedding.
   void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);
-
-  // Packs one head of one token. Keys go to a tile column: tile[i * 16 + lane], i < head_dim;
-  // values to a row, zero up to value_stride.
-  void (*pack_key)(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane,
-                   std::byte* tile);
-  void (*pack_value)(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
-                     std::byte* row);
 
   // Whether all of x[0, n) are finite.
   bool (*all_finite)(const float* x, uint32_t n);
