@@ -57,7 +57,7 @@ __attribute__((target("avx512f"))) float Fma512(float seed) {
 }
 
 FlopKernel BestFlopKernel() {
-  if (BestTarget() == Target::kAvx512) return {16, Fma512};
+  if (FloatTarget(BestTarget()) == Target::kAvx512) return {16, Fma512};
   return {8, Fma256};
 }
 #else

@@ -3,6 +3,9 @@
 #include <cfenv>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 #endif
 
@@ -14,24 +17,67 @@ std::string_view NameOf(Target target) {
       return "scalar";
     case Target::kAvx2:
       return "avx2";
+    case Target::kAvxVnni:
+      return "avxvnni";
     case Target::kAvx512:
       return "avx512";
+    case Target::kAvx512Vnni:
+      return "avx512vnni";
+    case Target::kAmx:
+      return "amx";
   }
   return "unknown";
 }
 
-std::vector<Target> SupportedTargets() {
-  std::vector<Target> targets{Target::kScalar};
+Target FloatTarget(Target target) {
+  if (target == Target::kScalar) return target;
+  return target <= Target::kAvxVnni ? Target::kAvx2 : Target::kAvx512;
+}
+
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    targets.push_back(Target::kAvx2);
+namespace {
+
+// CPUID leaf 7, since GCC 12's __builtin_cpu_supports knows neither.
+bool HasAvxVnni() {
+  uint32_t a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+bool HasAmxInt8() {
+  uint32_t a, b, c, d;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  const bool tiles = (d >> 24 & 1) != 0, int8 = (d >> 25 & 1) != 0;
+  if (!tiles || !int8) return false;
+  // Linux hands out tile registers on request, once for all threads of the process.
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+std::vector<Target> DetectTargets() {
+  std::vector<Target> targets{Target::kScalar};
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return targets;
+  targets.push_back(Target::kAvx2);
+  if (HasAvxVnni()) targets.push_back(Target::kAvxVnni);
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
+    return targets;
   }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    targets.push_back(Target::kAvx512);
-  }
-#endif
+  targets.push_back(Target::kAvx512);
+  if (!__builtin_cpu_supports("avx512vnni")) return targets;
+  targets.push_back(Target::kAvx512Vnni);
+  if (HasAmxInt8()) targets.push_back(Target::kAmx);
   return targets;
+}
+
+}  // namespace
+#endif
+
+std::vector<Target> SupportedTargets() {
+#if defined(__x86_64__)
+  static const auto* targets = new std::vector<Target>(DetectTargets());
+  return *targets;
+#else
+  return {Target::kScalar};
+#endif
 }
 
 std::optional<Target> ParseTarget(std::string_view name) {

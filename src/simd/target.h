@@ -8,9 +8,13 @@
 
 namespace kvasir {
 
-enum class Target { kScalar, kAvx2, kAvx512 };
+// kAvxVnni and kAvx512Vnni add 8-bit dot products, kAmx tiles of them, to what stands before.
+enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx };
 
-std::string_view NameOf(Target target);  // "scalar", "avx2", "avx512": values of KVASIR_TARGET
+// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx": values of KVASIR_TARGET.
+std::string_view NameOf(Target target);
+// The target whose float kernels it uses: scalar, avx2 or avx512.
+Target FloatTarget(Target target);
 std::vector<Target> SupportedTargets();  // of this CPU, slowest first
 // nullopt: no such name, or not on this CPU.
 std::optional<Target> ParseTarget(std::string_view name);

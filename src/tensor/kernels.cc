@@ -4,6 +4,7 @@ namespace kvasir {
 
 const TensorKernels& TensorKernelsFor(Target target) {
 #if defined(__x86_64__)
+  target = FloatTarget(target);
   if (target == Target::kAvx512) return avx512::kTensorKernels;
   if (target == Target::kAvx2) return avx2::kTensorKernels;
 #endif

@@ -1,0 +1,326 @@
+// The lanes of tensor/quant.h, compiled once per target. A lane sums one output; the integers of a
+// group are exact, so their order is free, and groups are joined in order by FMA.
+#pragma once
+
+#include "tensor/quant.h"
+#include "tensor/quant_ops-inl.h"
+
+namespace kvasir::KVASIR_TARGET_NS {
+namespace {
+
+using MatMulArgs = QuantKernels::MatMulArgs;
+
+// A weight format as constants.
+template <WeightFormat kStoredFormat>
+struct Stored {
+  static constexpr WeightFormat kFormat = kStoredFormat;
+  static constexpr WeightLayout kLayout = LayoutOf(kStoredFormat);
+  // Sums of a group that are scaled apart.
+  static constexpr int kSums = kLayout.scale == ScaleKind::kSuperHalf ? 2 : 1;
+  static constexpr bool kSigned = kLayout.code_bits == 8 || kLayout.table;
+  // What the codes that Dot sees are too large by. Signed bytes are flipped to unsigned for VNNI.
+  static constexpr int32_t kExcess = kSigned ? (KVASIR_VNNI ? 128 : 0) : kLayout.zero;
+  // Steps (two products of a code and an activation each) that int16 holds.
+  static constexpr int kChain = kSigned                  ? 1
+                                : kLayout.code_bits == 4 ? 8
+                                : kLayout.code_bits == 5 ? 4
+                                                         : 2;
+  static constexpr uint32_t kGroupBytes = kLayout.group_code_bytes();
+  static constexpr uint32_t kGroups = kLayout.groups();
+
+  // Quads i and i + 4 of a group, i < 4: unsigned codes, or signed ones.
+  template <int i>
+  static KV_INLINE void Quads(const std::byte* codes, Bytes* low, Bytes* high) {
+    const Bytes v = LoadBytes(codes + i * 64);
+    if constexpr (kLayout.code_bits == 8) {
+      *low = v;
+      *high = LoadBytes(codes + (i + 4) * 64);
+      return;
+    }
+    *low = ShiftMask<0>(v, 0x0f);
+    *high = ShiftMask<-4>(v, 0x0f);
+    if constexpr (kLayout.table) {
+      *low = LookUp(kIq4NlLevels, *low);
+      *high = LookUp(kIq4NlLevels, *high);
+    }
+    if constexpr (kLayout.code_bits == 5) {
+      const Bytes plane = LoadBytes(codes + 256);
+      *low = Or(*low, ShiftMask<4 - i>(plane, 0x10));
+      *high = Or(*high, ShiftMask<-i>(plane, 0x10));
+    } else if constexpr (kLayout.code_bits == 6) {
+      *low = Or(*low, ShiftMask<4 - 2 * i>(LoadBytes(codes + 256), 0x30));
+      *high = Or(*high, ShiftMask<4 - 2 * i>(LoadBytes(codes + 320), 0x30));
+    }
+  }
+};
+
+// Dot products of a group of kRows x kPanels: sum[r][p][h] of the group's half h, or of all of it.
+template <class S, int kRows, int kPanels>
+struct GroupDots {
+  Ints sum[kRows][kPanels][S::kSums];
+#if !KVASIR_VNNI
+  Shorts chain[kRows][kPanels][S::kSums];
+#endif
+
+  KV_INLINE GroupDots(const std::byte* const* rows, uint64_t offsets_at, uint64_t group) {
+    for (int r = 0; r < kRows; ++r) {
+      const auto* offsets = reinterpret_cast<const int32_t*>(rows[r] + offsets_at) + group * 2;
+      for (int p = 0; p < kPanels; ++p) {
+        for (int h = 0; h < S::kSums; ++h) sum[r][p][h] = SetInts(offsets + h);
+      }
+    }
+  }
+
+  KV_INLINE void Add(const std::byte* const* codes, const std::byte* const* rows, uint64_t group) {
+    Step<0>(codes, rows, group);
+    Step<1>(codes, rows, group);
+    Step<2>(codes, rows, group);
+    Step<3>(codes, rows, group);
+  }
+
+ private:
+  template <int i>
+  KV_INLINE void Step(const std::byte* const* codes, const std::byte* const* rows, uint64_t group) {
+    for (int p = 0; p < kPanels; ++p) {
+      Bytes low, high;
+      S::template Quads<i>(codes[p], &low, &high);
+      Multiply<i * 2>(p, 0, low, rows, group * kGroup + i * 4);
+      Multiply<i * 2 + 1>(p, S::kSums - 1, high, rows, group * kGroup + i * 4 + 16);
+    }
+  }
+
+  // The step-th of a group's eight products.
+  template <int kStep>
+  KV_INLINE void Multiply(int p, int h, Bytes codes, const std::byte* const* rows,
+                          uint64_t column) {
+#if KVASIR_VNNI
+    if constexpr (S::kSigned) codes = FlipSign(codes);
+    for (int r = 0; r < kRows; ++r) {
+      const Quad a = LoadQuad(reinterpret_cast<const int8_t*>(rows[r]) + column);
+      sum[r][p][h] = Dot(sum[r][p][h], codes, a);
+    }
+#else
+    [[maybe_unused]] const Bytes size = S::kSigned ? AbsBytes(codes) : codes;
+    constexpr int kIndex = kStep / S::kSums;  // of this half's products
+    for (int r = 0; r < kRows; ++r) {
+      const Quad a = LoadQuad(reinterpret_cast<const int8_t*>(rows[r]) + column);
+      Shorts& s = chain[r][p][h];
+      if constexpr (S::kSigned) {
+        s = MulShorts(size, WithSign(a, codes));
+      } else if constexpr (kIndex % S::kChain == 0) {
+        s = MulShorts(codes, a);
+      } else {
+        s = AddShorts(s, MulShorts(codes, a));
+      }
+      if constexpr (kIndex % S::kChain == S::kChain - 1) {
+        sum[r][p][h] = AddPairs(sum[r][p][h], s);
+      }
+    }
+#endif
+  }
+};
+
+// Scales and minimum of a group of 16 outputs.
+template <class S>
+struct Scales {
+  V16 scale[S::kSums];
+  V16 minimum;
+  // unit: the unit's first byte; g: the group in it.
+  KV_INLINE Scales(const std::byte* unit, uint32_t g) {
+    constexpr WeightLayout kLayout = S::kLayout;
+    if constexpr (kLayout.scale == ScaleKind::kGroup) {
+      scale[0] = StoredF16::At(unit + g * 32);
+      if constexpr (kLayout.minimum) {
+        minimum = StoredF16::At(unit + kLayout.minimums_offset() + g * 32);
+      }
+      return;
+    }
+    const V16 d = StoredF16::At(unit);
+    const std::byte* sub = unit + kLayout.sub_scales_offset() + g * 32;
+    if constexpr (kLayout.scale == ScaleKind::kSuper) {
+      scale[0] = Mul(d, LoadU8(sub));
+      minimum = Sub(Zero(), Mul(StoredF16::At(unit + 32), LoadU8(sub + 16)));
+    } else {
+      for (int h = 0; h < S::kSums; ++h) scale[h] = Mul(d, LoadI8(sub + h * 16));
+    }
+  }
+};
+
+KV_INLINE float RowScale(const std::byte* row, uint64_t at, uint64_t group) {
+  return reinterpret_cast<const float*>(row + at)[group];
+}
+
+// bias, accumulation and the store of one row's panel.
+KV_INLINE void StoreSums(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 sum) {
+  const uint32_t output = panel * kPanelOutputs;
+  const uint32_t n = a.outputs - output < kPanelOutputs ? a.outputs - output : kPanelOutputs;
+  float* y = a.y + row * a.y_stride + output;
+  if (a.bias != nullptr) sum = Add(sum, LoadFirst(n, a.bias + output));
+  if (a.accumulate) sum = Add(LoadFirst(n, y), sum);
+  StoreFirst(n, y, sum);
+}
+
+// kRows x kPanels outputs in registers, groups in order.
+template <class S, int kRows, int kPanels>
+void Tile(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+  constexpr WeightLayout kLayout = S::kLayout;
+  const ActivationLayout layout(a.k);
+  const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
+  const std::byte* rows[kRows];
+  for (int r = 0; r < kRows; ++r) rows[r] = a.rows + (row + r) * a.row_stride;
+  const std::byte* unit = a.w + panel * panel_bytes;
+  V16 sum[kRows][kPanels];
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
+  }
+  const uint32_t groups = (a.k + kGroup - 1) / kGroup;
+  for (uint32_t first = 0; first < groups; first += S::kGroups, unit += kLayout.unit_bytes()) {
+    const uint32_t count = groups - first < S::kGroups ? groups - first : S::kGroups;
+    for (uint32_t g = 0; g < count; ++g) {
+      const uint64_t group = first + g;
+      const std::byte* codes[kPanels];
+      for (int p = 0; p < kPanels; ++p) {
+        codes[p] = unit + p * panel_bytes + kLayout.codes_offset() + g * S::kGroupBytes;
+      }
+      GroupDots<S, kRows, kPanels> dots(rows, layout.offsets_at(), group);
+      dots.Add(codes, rows, group);
+      for (int p = 0; p < kPanels; ++p) {
+        const Scales<S> w(unit + p * panel_bytes, g);
+        for (int r = 0; r < kRows; ++r) {
+          const V16 da = Set(RowScale(rows[r], layout.scales_at(), group));
+          for (int h = 0; h < S::kSums; ++h) {
+            sum[r][p] = Fma(ToFloats(dots.sum[r][p][h]), Mul(w.scale[h], da), sum[r][p]);
+          }
+          if constexpr (kLayout.minimum) {
+            const V16 total = Set(RowScale(rows[r], layout.scaled_sums_at(), group));
+            sum[r][p] = Fma(w.minimum, total, sum[r][p]);
+          }
+        }
+      }
+    }
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    for (int r = 0; r < kRows; ++r) StoreSums(a, row + r, panel + p, sum[r][p]);
+  }
+}
+
+#if KVASIR_TARGET_ID == 2
+constexpr int kMaxRows = 6;
+constexpr int kTilePanels = 2;
+#elif KVASIR_TARGET_ID == 1
+constexpr int kMaxRows = 4;
+constexpr int kTilePanels = 1;
+#else
+constexpr int kMaxRows = 2;
+constexpr int kTilePanels = 1;
+#endif
+constexpr int kRowPanels = KVASIR_TARGET_ID == 0 ? 1 : 2;  // of a single row
+
+template <class S, int kRows, int kPanels>
+void Panels(const MatMulArgs& a, uint32_t row) {
+  uint32_t panel = a.panel_begin;
+  for (; panel + kPanels <= a.panel_end; panel += kPanels) Tile<S, kRows, kPanels>(a, row, panel);
+  if constexpr (kPanels > 1) {
+    for (; panel < a.panel_end; ++panel) Tile<S, kRows, 1>(a, row, panel);
+  }
+}
+
+// Panels outside, rows inside: a few panels stay in the cache while all rows pass by.
+template <class S>
+struct RowProduct {
+  static void Run(const MatMulArgs& a);
+};
+template <class S>
+void RowProduct<S>::Run(const MatMulArgs& a) {
+  const uint32_t full = a.row_count / kMaxRows * kMaxRows;
+  uint32_t panel = full > 0 ? a.panel_begin : a.panel_end;
+  for (; panel + kTilePanels <= a.panel_end; panel += kTilePanels) {
+    for (uint32_t row = 0; row < full; row += kMaxRows) {
+      Tile<S, kMaxRows, kTilePanels>(a, row, panel);
+    }
+  }
+  for (; panel < a.panel_end; ++panel) {
+    for (uint32_t row = 0; row < full; row += kMaxRows) Tile<S, kMaxRows, 1>(a, row, panel);
+  }
+  uint32_t row = full;
+  if constexpr (kMaxRows > 4) {
+    for (; row + 4 <= a.row_count; row += 4) Panels<S, 4, kTilePanels>(a, row);
+  }
+  if constexpr (kMaxRows > 2) {
+    for (; row + 2 <= a.row_count; row += 2) Panels<S, 2, kTilePanels>(a, row);
+  }
+  for (; row < a.row_count; ++row) Panels<S, 1, kRowPanels>(a, row);
+}
+
+// Kernel<S>::Run(a) for the format of a.
+template <template <class> class Kernel>
+void ForFormat(const MatMulArgs& a) {
+  switch (a.format) {
+    case WeightFormat::kI8:
+      return Kernel<Stored<WeightFormat::kI8>>::Run(a);
+    case WeightFormat::kQ8_0:
+      return Kernel<Stored<WeightFormat::kQ8_0>>::Run(a);
+    case WeightFormat::kQ4_0:
+      return Kernel<Stored<WeightFormat::kQ4_0>>::Run(a);
+    case WeightFormat::kQ4_1:
+      return Kernel<Stored<WeightFormat::kQ4_1>>::Run(a);
+    case WeightFormat::kQ5_0:
+      return Kernel<Stored<WeightFormat::kQ5_0>>::Run(a);
+    case WeightFormat::kQ5_1:
+      return Kernel<Stored<WeightFormat::kQ5_1>>::Run(a);
+    case WeightFormat::kQ4K:
+      return Kernel<Stored<WeightFormat::kQ4K>>::Run(a);
+    case WeightFormat::kQ5K:
+      return Kernel<Stored<WeightFormat::kQ5K>>::Run(a);
+    case WeightFormat::kQ6K:
+      return Kernel<Stored<WeightFormat::kQ6K>>::Run(a);
+    case WeightFormat::kIq4Nl:
+      return Kernel<Stored<WeightFormat::kIq4Nl>>::Run(a);
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBf16:
+      return;  // tensor/kernels.h
+  }
+}
+
+int32_t ExcessOf(WeightFormat format) {
+  const WeightLayout layout = LayoutOf(format);
+  if (layout.code_bits == 8 || layout.table) return KVASIR_VNNI ? 128 : 0;
+  return layout.zero;
+}
+
+void Quantise(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
+  const ActivationLayout layout(k);
+  auto* q = reinterpret_cast<int8_t*>(row);
+  auto* scales = reinterpret_cast<float*>(row + layout.scales_at());
+  auto* scaled_sums = reinterpret_cast<float*>(row + layout.scaled_sums_at());
+  auto* offsets = reinterpret_cast<int32_t*>(row + layout.offsets_at());
+  const int32_t excess = ExcessOf(format);
+  const bool halves = LayoutOf(format).scale == ScaleKind::kSuperHalf;
+  for (uint64_t g = 0; g < layout.groups; ++g) {
+    const uint32_t at = static_cast<uint32_t>(g) * kGroup;
+    const uint32_t left = at < k ? k - at : 0;
+    const V16 a = LoadFirst(left < 16 ? left : 16, x + at);
+    const V16 b = LoadFirst(left < 16 ? 0 : left < 32 ? left - 16 : 16, x + at + 16);
+    const V16 lost = Add(Sub(a, a), Sub(b, b));  // NaN where a number is not finite
+    const bool finite = SumTree(lost) == 0.0f;
+    const float amax = MaxLane(Max(Abs(a), Abs(b)));
+    const bool some = finite && amax >= 0x1p-100f;
+    const V16 inverse = Set(some ? 127.0f / amax : 0.0f);
+    int32_t sum[2] = {0, 0};
+    if (some) {
+      StoreI8(q + at, RoundEven(Mul(a, inverse)));
+      StoreI8(q + at + 16, RoundEven(Mul(b, inverse)));
+      for (int i = 0; i < 32; ++i) sum[i / 16] += q[at + i];
+    } else {
+      __builtin_memset(q + at, 0, kGroup);
+    }
+    scales[g] = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
+    scaled_sums[g] = scales[g] * static_cast<float>(sum[0] + sum[1]);
+    offsets[g * 2] = -excess * (halves ? sum[0] : sum[0] + sum[1]);
+    offsets[g * 2 + 1] = -excess * sum[1];
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::KVASIR_TARGET_NS

@@ -1,0 +1,44 @@
+#define KVASIR_TARGET_NS amxsoft
+#define KVASIR_TARGET_ID 0
+#define KVASIR_VNNI 1
+#include "tensor/quant_amx-inl.h"
+
+namespace kvasir::amxsoft {
+namespace {
+
+// TDPBSSD as its definition has it (Intel SDM, volume 2), and nothing else.
+struct SoftTiles {
+  struct Session {
+    ~Session() {}
+  };
+
+  template <int kSums>
+  static void Multiply(const std::byte* rows, size_t stride, const std::byte* codes, int32_t* out) {
+    constexpr uint32_t kQuads = 8 / kSums;
+    for (uint32_t half = 0; half < kSums; ++half, rows += 16, codes += 256, out += 256) {
+      for (uint32_t r = 0; r < kTileRows; ++r) {
+        for (uint32_t n = 0; n < 16; ++n) {
+          int32_t sum = 0;
+          for (uint32_t quad = 0; quad < kQuads; ++quad) {
+            for (uint32_t j = 0; j < 4; ++j) {
+              sum += static_cast<int8_t>(rows[r * stride + quad * 4 + j]) *
+                     static_cast<int8_t>(codes[quad * 64 + n * 4 + j]);
+            }
+          }
+          out[r * 16 + n] = sum;
+        }
+      }
+    }
+  }
+};
+
+template <class S>
+struct TileProduct {
+  static void Run(const MatMulArgs& a) { TileProductOf<S, SoftTiles>(a); }
+};
+
+}  // namespace
+
+const QuantKernels kQuantKernels = {Quantise, ForFormat<TileProduct>};
+
+}  // namespace kvasir::amxsoft

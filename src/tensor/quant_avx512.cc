@@ -1,0 +1,10 @@
+#define KVASIR_TARGET_NS avx512
+#define KVASIR_TARGET_ID 2
+#define KVASIR_VNNI 0
+#include "tensor/quant-inl.h"
+
+namespace kvasir::avx512 {
+
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+
+}  // namespace kvasir::avx512

@@ -1,0 +1,10 @@
+#define KVASIR_TARGET_NS avx512vnni
+#define KVASIR_TARGET_ID 2
+#define KVASIR_VNNI 1
+#include "tensor/quant-inl.h"
+
+namespace kvasir::avx512vnni {
+
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+
+}  // namespace kvasir::avx512vnni

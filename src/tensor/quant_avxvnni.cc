@@ -1,0 +1,10 @@
+#define KVASIR_TARGET_NS avxvnni
+#define KVASIR_TARGET_ID 1
+#define KVASIR_VNNI 1
+#include "tensor/quant-inl.h"
+
+namespace kvasir::avxvnni {
+
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+
+}  // namespace kvasir::avxvnni
