@@ -214,43 +214,34 @@ constexpr int kTilePanels = 1;
 constexpr int kMaxRows = 2;
 constexpr int kTilePanels = 1;
 #endif
-constexpr int kRowPanels = KVASIR_TARGET_ID == 0 ? 1 : 2;  // of a single row
 
+// Rows [row, row + kRows) of panels [begin, end).
 template <class S, int kRows, int kPanels>
-void Panels(const MatMulArgs& a, uint32_t row) {
-  uint32_t panel = a.panel_begin;
-  for (; panel + kPanels <= a.panel_end; panel += kPanels) Tile<S, kRows, kPanels>(a, row, panel);
-  if constexpr (kPanels > 1) {
-    for (; panel < a.panel_end; ++panel) Tile<S, kRows, 1>(a, row, panel);
+void Panels(const MatMulArgs& a, uint32_t row, uint32_t begin, uint32_t end) {
+  uint32_t panel = begin;
+  for (; panel + kPanels <= end; panel += kPanels) Tile<S, kRows, kPanels>(a, row, panel);
+  if constexpr (kPanels > 1) {  // the last of an odd number: row by row, so that there is less code
+    for (int r = 0; panel < end && r < kRows; ++r) Tile<S, 1, 1>(a, row + r, panel);
   }
 }
 
-// Panels outside, rows inside: a few panels stay in the cache while all rows pass by.
+// A few panels at a time, which stay in the cache while all rows pass by.
 template <class S>
 struct RowProduct {
-  static void Run(const MatMulArgs& a);
-};
-template <class S>
-void RowProduct<S>::Run(const MatMulArgs& a) {
-  const uint32_t full = a.row_count / kMaxRows * kMaxRows;
-  uint32_t panel = full > 0 ? a.panel_begin : a.panel_end;
-  for (; panel + kTilePanels <= a.panel_end; panel += kTilePanels) {
-    for (uint32_t row = 0; row < full; row += kMaxRows) {
-      Tile<S, kMaxRows, kTilePanels>(a, row, panel);
+  static void Run(const MatMulArgs& a) {
+    for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kTilePanels) {
+      const uint32_t end = panel + kTilePanels < a.panel_end ? panel + kTilePanels : a.panel_end;
+      uint32_t row = 0;
+      for (; row + kMaxRows <= a.row_count; row += kMaxRows) {
+        Panels<S, kMaxRows, kTilePanels>(a, row, panel, end);
+      }
+      if constexpr (kMaxRows > 2) {
+        for (; row + 2 <= a.row_count; row += 2) Panels<S, 2, kTilePanels>(a, row, panel, end);
+      }
+      for (; row < a.row_count; ++row) Panels<S, 1, kTilePanels>(a, row, panel, end);
     }
   }
-  for (; panel < a.panel_end; ++panel) {
-    for (uint32_t row = 0; row < full; row += kMaxRows) Tile<S, kMaxRows, 1>(a, row, panel);
-  }
-  uint32_t row = full;
-  if constexpr (kMaxRows > 4) {
-    for (; row + 4 <= a.row_count; row += 4) Panels<S, 4, kTilePanels>(a, row);
-  }
-  if constexpr (kMaxRows > 2) {
-    for (; row + 2 <= a.row_count; row += 2) Panels<S, 2, kTilePanels>(a, row);
-  }
-  for (; row < a.row_count; ++row) Panels<S, 1, kRowPanels>(a, row);
-}
+};
 
 // Kernel<S>::Run(a) for the format of a.
 template <template <class> class Kernel>
