@@ -61,6 +61,15 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), stamp_.size_bytes);
 }
 
+void MappedFile::Drop(std::span<const std::byte> part) const {
+  const std::byte* end = data_ + stamp_.size_bytes;
+  if (part.empty() || part.data() < data_ || part.data() + part.size() > end) return;
+  constexpr uint64_t kPage = 4096;
+  const uint64_t begin = static_cast<uint64_t>(part.data() - data_) / kPage * kPage;
+  const auto bytes = static_cast<uint64_t>(part.data() + part.size() - data_) - begin;
+  madvise(const_cast<std::byte*>(data_ + begin), bytes, MADV_DONTNEED);
+}
+
 Result<std::string> ReadTextFile(const std::filesystem::path& path, uint64_t max_bytes) {
   KV_ASSIGN(const auto file, MappedFile::Open(path));
   const auto bytes = file->bytes();

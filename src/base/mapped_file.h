@@ -34,6 +34,10 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // Lets go of the pages that `part` touches: they are read again when they are needed. Bytes that
+  // are not of this file are left alone.
+  void Drop(std::span<const std::byte> part) const;
+
   std::span<const std::byte> bytes() const { return {data_, stamp_.size_bytes}; }
   const std::filesystem::path& path() const { return path_; }
   const FileStamp& stamp() const { return stamp_; }  // when it was opened

@@ -21,6 +21,7 @@ void PrintTable(const MemoryPlan& plan) {
   bytes("cursors", plan.cursor_bytes, "");
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
   bytes("total", plan.total_bytes, "");
+  bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   bytes("mapped files", plan.mapped_bytes, "used in place; the system may drop and reread them");
   bytes("cap (--kv-memory)", plan.kv_memory_bytes,
         "KV blocks + prefix index + cursors stay within");

@@ -1,6 +1,7 @@
 #include "engine/assembly.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/result.h"
 #include "engine/model_files.h"
@@ -15,21 +16,30 @@ constexpr uint32_t kMaxParallel = 4096;
 constexpr uint32_t kMaxStepTokens = 1 << 16;
 constexpr uint64_t kShapeSeed = 1;
 
-const char* NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBf16:
-      return "bf16";
+// "bf16", "q4_k": as --weights and the model's card have it.
+std::string WeightsName(DType dtype) {
+  std::string name(LayoutOf(dtype).name);
+  std::ranges::transform(name, name.begin(),
+                         [](char c) { return c < 'A' || c > 'Z' ? c : char(c + 32); });
+  return name;
+}
+
+// The format of most of the weights: a file's layers may mix them.
+DType MainFormat(const ImportedModel& model) {
+  std::map<DType, uint64_t> numbers;
+  for (const LayerSource& layer : model.layers) {
+    for (const MatrixSource* m :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      numbers[m->view.dtype] += m->view.num_elements();
+    }
   }
-  return "unknown";
+  return std::ranges::max_element(numbers, {}, [](const auto& entry) { return entry.second; })
+      ->first;
 }
 
 std::optional<DType> ParseDType(std::string_view name) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
-    if (name == NameOf(dtype)) return dtype;
+    if (name == WeightsName(dtype)) return dtype;
   }
   return std::nullopt;
 }
@@ -45,11 +55,15 @@ Result<ImportedModel> OpenModel(const EngineOptions& options) {
   }
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
   KV_ASSIGN(ImportedModel model, ImportModel(path));
-  const char* stored = NameOf(model.embedding.dtype);
+  const std::string stored = WeightsName(MainFormat(model));
   if (!options.weights.empty() && options.weights != stored) {
     return Fail(Code::kUnsupported,
                 "weights: {} is not there yet; this model's are used as stored ({}): leave it out",
                 options.weights, stored);
+  }
+  if (IsQuantised(MainFormat(model)) || IsQuantised(model.embedding.dtype)) {
+    return Fail(Code::kUnsupported, "{}: weights in {} are not computed yet", path.string(),
+                stored);
   }
   return model;
 }
@@ -109,6 +123,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
                        Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes;
+  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.block_bytes = a.cache_plan.block_bytes;
   plan.block_tokens = options.block_tokens;
@@ -179,7 +194,7 @@ ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos) {
   return {.id = model.name,
           .architecture = model.config.architecture,
           .path = model.path.string(),
-          .dtype = NameOf(model.embedding.dtype),
+          .dtype = WeightsName(MainFormat(model)),
           .parameters = ParametersOf(model),
           .vocab_size = model.config.vocab_size,
           .max_positions = model.config.max_positions,

@@ -121,7 +121,7 @@ class ModelBench {
   const ModelCard& card() const { return card_; }
   Target target() const { return target_; }
   uint64_t BytesPerToken(uint32_t depth) const {
-    return runner_->weights_bytes() + depth * pool_->layout().token_bytes();
+    return token_bytes_ + depth * pool_->layout().token_bytes();
   }
 
  private:
@@ -136,6 +136,7 @@ class ModelBench {
   }
 
   uint32_t max_rows_ = 0;
+  uint64_t token_bytes_ = 0;  // of the weights
   ModelCard card_;
   Target target_{};
   std::unique_ptr<Runner> runner_;
@@ -157,6 +158,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   }
   assembly.runner.max_positions = max_tokens;
   bench.max_rows_ = assembly.runner.max_rows;
+  bench.token_bytes_ = assembly.runner_plan.token_bytes;
   bench.card_ = CardOf(assembly, {});
   bench.target_ = assembly.runner.target;
   const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "format/pack.h"
 #include "model/backend.h"
+#include "model/panel_filler.h"
 #include "simd/math.h"
 #include "tensor/kernels.h"
 
@@ -83,6 +84,7 @@ class CpuBackend final : public Backend {
 
   void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
              size_t stride) override {
+    if (table.rows == nullptr) return EmbedPacked(table.packed, tokens, y, stride);
     const uint64_t row_bytes = uint64_t{table.hidden} * BytesOf(table.format);
     for (uint32_t row = 0; row < tokens.size(); ++row) {
       tensor_.widen(table.rows + static_cast<uint64_t>(tokens[row]) * row_bytes, table.format,
@@ -100,12 +102,21 @@ class CpuBackend final : public Backend {
 
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
               size_t y_stride, Into into) override {
-    const uint32_t panels = static_cast<uint32_t>(CeilDiv(w.outputs, kPanelOutputs));
+    for (const PackedRun& run : w.runs()) {
+      MultiplyRun(w, run, x, x_stride, rows, y + run.first_output, y_stride, into);
+    }
+  }
+
+  void MultiplyRun(const PackedMatrix& w, const PackedRun& run, const float* x, size_t x_stride,
+                   uint32_t rows, float* y, size_t y_stride, Into into) {
+    KV_CHECK(!LayoutOf(run.format).quantised());
+    const uint32_t panels = static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
+    const float* bias = w.bias == nullptr ? nullptr : w.bias + run.first_output;
     TensorKernels::MatMulArgs whole{
-        x,         x_stride, w.panels, w.format,          w.bias, y, y_stride, rows, w.k,
-        w.outputs, 0,        panels,   into == Into::kAdd};
-    if (uint64_t{rows} * w.k * w.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
-    const uint64_t panel_bytes = uint64_t{w.k} * kPanelOutputs * BytesOf(w.format);
+        x,           x_stride, run.panels, run.format,        bias, y, y_stride, rows, w.k,
+        run.outputs, 0,        panels,     into == Into::kAdd};
+    if (uint64_t{rows} * w.k * run.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
+    const uint64_t panel_bytes = PanelBytes(run.format, w.k);
     const uint32_t in_flight = rows > 8 ? 6 : 8;  // multiples of every kernel's panels in flight
     const uint32_t group =
         std::max<uint32_t>(1, uint32_t(kPanelGroupBytes / panel_bytes / in_flight)) * in_flight;
@@ -192,6 +203,16 @@ class CpuBackend final : public Backend {
     return sequence.position + (row - sequence.first_row);
   }
 
+  void EmbedPacked(const PackedMatrix& table, std::span<const TokenId> tokens, float* y,
+                   size_t stride) {
+    const PackedRun& run = table.run[0];
+    ForRows(static_cast<uint32_t>(tokens.size()), table.k * 16, [&](uint32_t row) {
+      const auto token = static_cast<uint32_t>(tokens[row]);
+      const std::byte* panel = run.panels + token / kPanelOutputs * PanelBytes(run.format, table.k);
+      WidenLane(run.format, panel, token % kPanelOutputs, table.k, y + row * stride);
+    });
+  }
+
   // fn(row) for each row, handed out in chunks of 16 when `work` a row adds up.
   template <typename Fn>
   void ForRows(uint32_t rows, uint64_t work, Fn&& fn) {
@@ -221,8 +242,7 @@ class CpuBackend final : public Backend {
       PackKey(k + size_t{h} * o_.head_dim, kf, o_.head_dim, token % kTileTokens, tile);
       std::byte* value =
           block + layout.value_offset(layer) + (uint64_t{h} * bt + token) * row_bytes;
-      PackValue(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(),
-                         value);
+      PackValue(v + size_t{h} * o_.head_dim, vf, o_.head_dim, layout.value_stride(), value);
     }
   }
 

@@ -42,18 +42,43 @@ struct Type {
   std::optional<DType> dtype;
 };
 constexpr Type kTypes[] = {
-    {0, "F32", 1, 4, DType::kF32}, {1, "F16", 1, 2, DType::kF16}, {30, "BF16", 1, 2, DType::kBf16},
-    {2, "Q4_0", 32, 18, {}},       {3, "Q4_1", 32, 20, {}},       {6, "Q5_0", 32, 22, {}},
-    {7, "Q5_1", 32, 24, {}},       {8, "Q8_0", 32, 34, {}},       {9, "Q8_1", 32, 36, {}},
-    {10, "Q2_K", 256, 84, {}},     {11, "Q3_K", 256, 110, {}},    {12, "Q4_K", 256, 144, {}},
-    {13, "Q5_K", 256, 176, {}},    {14, "Q6_K", 256, 210, {}},    {15, "Q8_K", 256, 292, {}},
-    {16, "IQ2_XXS", 256, 66, {}},  {17, "IQ2_XS", 256, 74, {}},   {18, "IQ3_XXS", 256, 98, {}},
-    {19, "IQ1_S", 256, 50, {}},    {20, "IQ4_NL", 32, 18, {}},    {21, "IQ3_S", 256, 110, {}},
-    {22, "IQ2_S", 256, 82, {}},    {23, "IQ4_XS", 256, 136, {}},  {24, "I8", 1, 1, {}},
-    {25, "I16", 1, 2, {}},         {26, "I32", 1, 4, {}},         {27, "I64", 1, 8, {}},
-    {28, "F64", 1, 8, {}},         {29, "IQ1_M", 256, 56, {}},    {34, "TQ1_0", 256, 54, {}},
-    {35, "TQ2_0", 256, 66, {}},    {39, "MXFP4", 32, 17, {}},
+    {0, "F32", 1, 4, DType::kF32},
+    {1, "F16", 1, 2, DType::kF16},
+    {30, "BF16", 1, 2, DType::kBf16},
+    {2, "Q4_0", 32, 18, DType::kQ4_0},
+    {3, "Q4_1", 32, 20, DType::kQ4_1},
+    {6, "Q5_0", 32, 22, DType::kQ5_0},
+    {7, "Q5_1", 32, 24, DType::kQ5_1},
+    {8, "Q8_0", 32, 34, DType::kQ8_0},
+    {12, "Q4_K", 256, 144, DType::kQ4K},
+    {13, "Q5_K", 256, 176, DType::kQ5K},
+    {14, "Q6_K", 256, 210, DType::kQ6K},
+    {20, "IQ4_NL", 32, 18, DType::kIq4Nl},
+    {9, "Q8_1", 32, 36, {}},
+    {10, "Q2_K", 256, 84, {}},
+    {11, "Q3_K", 256, 110, {}},
+    {15, "Q8_K", 256, 292, {}},
+    {16, "IQ2_XXS", 256, 66, {}},
+    {17, "IQ2_XS", 256, 74, {}},
+    {18, "IQ3_XXS", 256, 98, {}},
+    {19, "IQ1_S", 256, 50, {}},
+    {21, "IQ3_S", 256, 110, {}},
+    {22, "IQ2_S", 256, 82, {}},
+    {23, "IQ4_XS", 256, 136, {}},
+    {24, "I8", 1, 1, {}},
+    {25, "I16", 1, 2, {}},
+    {26, "I32", 1, 4, {}},
+    {27, "I64", 1, 8, {}},
+    {28, "F64", 1, 8, {}},
+    {29, "IQ1_M", 256, 56, {}},
+    {34, "TQ1_0", 256, 54, {}},
+    {35, "TQ2_0", 256, 66, {}},
+    {39, "MXFP4", 32, 17, {}},
 };
+static_assert(std::ranges::all_of(kTypes, [](const Type& type) {
+  return !type.dtype || (BlockOf(*type.dtype).columns == type.elements &&
+                         BlockOf(*type.dtype).bytes == type.bytes);
+}));
 
 // Reads the header front to back; every read is checked against the end of the file. A failed read
 // leaves the reader failed: callers look at ok() once per record.
@@ -213,9 +238,8 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
   }
   const auto type = std::ranges::find(kTypes, type_id, &Type::id);
   if (type == std::end(kTypes)) {
-    return Fail(Code::kUnsupported,
-                "{}: tensor '{}' has the unknown type {}; weights may be F32, F16 or BF16", file,
-                row.tensor.name, type_id);
+    return Fail(Code::kUnsupported, "{}: tensor '{}' has the unknown type {}; weights may be {}",
+                file, row.tensor.name, type_id, kWeightTypes);
   }
   row.tensor.type = type->name;
   row.tensor.dtype = type->dtype;
@@ -223,7 +247,13 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
   std::optional<uint64_t> elements = 1;
   for (uint64_t dim : row.tensor.shape) elements = elements ? CheckedMul(*elements, dim) : elements;
   const auto bytes = elements ? CheckedMul(*elements / type->elements, type->bytes) : std::nullopt;
-  if (!bytes || row_elements % type->elements != 0) {
+  if (row_elements % type->elements != 0) {
+    return Fail(Code::kCorruption,
+                "{}: tensor '{}': its dimensions do not fit type {}: rows of {} numbers are no "
+                "whole blocks of {}",
+                file, row.tensor.name, type->name, row_elements, type->elements);
+  }
+  if (!bytes) {
     return Fail(Code::kCorruption, "{}: tensor '{}': its dimensions do not fit type {}", file,
                 row.tensor.name, type->name);
   }

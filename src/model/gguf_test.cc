@@ -50,7 +50,7 @@ TEST_P(GgufVersions, ReadMetadataOfEveryTypeAndTensors) {
   EXPECT_EQ(gguf->tensors[0].dtype, DType::kF16);
   EXPECT_EQ(gguf->tensors[0].bytes[0], std::byte{'h'});
   EXPECT_EQ(gguf->tensors[1].type, "Q8_0");
-  EXPECT_FALSE(gguf->tensors[1].dtype);
+  EXPECT_EQ(gguf->tensors[1].dtype, DType::kQ8_0);
   EXPECT_EQ(gguf->tensors[1].bytes.size(), 68u);
 }
 
@@ -126,7 +126,8 @@ TEST(Gguf, RefusesATensorTableThatLies) {
   ExpectCorrupt(file({4}, 0, ~uint64_t{31}), {"'b'", "not within"});
   ExpectCorrupt(file({uint64_t{1} << 62, 8}, 0, 32), {"'b'", "dimensions"});
   ExpectCorrupt(file({uint64_t{1} << 62, 4, 2}, 14, 32), {"'b'"});
-  ExpectCorrupt(file({33}, 2, 32), {"'b'", "Q4_0"});  // a row is no multiple of its block
+  ExpectCorrupt(file({33}, 2, 32), {"'b'", "Q4_0", "rows of 33", "blocks of 32"});
+  ExpectCorrupt(file({128, 2}, 12, 32), {"'b'", "Q4_K", "rows of 128", "blocks of 256"});
   ExpectCorrupt(file({}, 0, 32), {"'b'", "0 dimensions"});
   ExpectCorrupt(file({1, 1, 1, 1, 1}, 0, 32), {"5 dimensions"});
   ExpectError(Parse(file({4}, 4, 32)), Code::kUnsupported, {"'b'", "unknown type 4"});

@@ -145,15 +145,19 @@ TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
   ExpectSameModel(hf, Import(Shared("goldens/llama-mha/model-f32.gguf")));
 }
 
-TEST(Importer, ReadsLlamaQuantAndRefusesItsQuantisedFilesByType) {
+TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
   NEEDS_SHARED("goldens/llama-quant");
   const ImportedModel hf = Import(Shared("goldens/llama-quant"));
   EXPECT_EQ(hf.layers[1].gate.view.dtype, DType::kBf16);
   EXPECT_TRUE(hf.lm_head);
-  for (const char* type : {"Q4_0", "Q8_0", "Q6_K", "IQ4_NL"}) {
-    const fs::path file = Shared("goldens/llama-quant/model-" + std::string(type) + ".gguf");
-    ExpectError(ImportModel(file), Code::kUnsupported,
-                {"quantised", "not supported yet", "F32, F16 or BF16", "weight' is "});
+  const std::pair<const char*, DType> files[] = {
+      {"Q4_0", DType::kQ4_0},  {"Q8_0", DType::kQ8_0}, {"Q4_K_M", DType::kQ4K},
+      {"Q5_K_M", DType::kQ5K}, {"Q6_K", DType::kQ6K},  {"IQ4_NL", DType::kIq4Nl}};
+  for (const auto& [name, dtype] : files) {
+    const ImportedModel m =
+        Import(Shared("goldens/llama-quant/model-" + std::string(name) + ".gguf"));
+    EXPECT_EQ(m.layers[0].gate.view.dtype, dtype) << name;
+    EXPECT_EQ(m.layers[0].attention_norm.dtype, DType::kF32) << name;
   }
 }
 

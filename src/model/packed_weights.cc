@@ -1,24 +1,26 @@
 #include "model/packed_weights.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <initializer_list>
 #include <string>
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
+#include "model/panel_filler.h"
 #include "simd/half.h"
+#include "simd/target.h"
 
 namespace kvasir {
 namespace {
 
-WeightFormat FormatOf(DType dtype) {
-  static_assert(static_cast<int>(DType::kF32) == static_cast<int>(WeightFormat::kF32) &&
-                static_cast<int>(DType::kF16) == static_cast<int>(WeightFormat::kF16) &&
-                static_cast<int>(DType::kBf16) == static_cast<int>(WeightFormat::kBf16));
-  return static_cast<WeightFormat>(dtype);
-}
+// Source bytes packed between two rounds of dropping pages.
+constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 
-// Rows of one stored tensor as part of a packed matrix.
+// Rows of one stored tensor.
 struct Part {
   const TensorView* view;
   bool interleaved;  // see MatrixSource
@@ -42,21 +44,29 @@ float NumberAt(const TensorView& view, uint64_t index) {
   return view.dtype == DType::kF16 ? FromF16(h) : FromBf16(h);
 }
 
-// Builds the weights into an arena, or, with an arena that only counts, adds up their bytes.
+bool IsFinite(float x) { return (BitsOf(x) & 0x7f800000u) != 0x7f800000u; }
+
+tl::unexpected<Error> NotFinite(const TensorView& view) {
+  return Fail(Code::kCorruption,
+              "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
+              "wrongly; fetch or export it again",
+              view.name);
+}
+
+// What fills panels: absent when an arena only counts.
+struct Filling {
+  ThreadPool pool;
+  const std::function<void(double)>& progress;
+  uint64_t done_bytes = 0, total_bytes = 0;
+};
+
+// Lays the weights out in an arena, and packs them where there is a Filling.
 class Packer {
  public:
-  Packer(const ImportedModel& model, Arena& arena, bool fill,
-         const std::function<void(double)>& progress)
-      : model_(model), arena_(arena), fill_(fill), progress_(progress) {}
+  Packer(const ImportedModel& model, Arena& arena, Filling* filling)
+      : model_(model), arena_(arena), filling_(filling) {}
 
   Status Build(PackedWeights& out) {
-    const ModelConfig& c = model_.config;
-    out.embedding = {model_.embedding.data, FormatOf(model_.embedding.dtype), c.hidden_size,
-                     c.vocab_size};
-    // It is used in place; a tied one is looked at when the head is packed.
-    if (fill_ && model_.lm_head && !AllFinite(model_.embedding)) {
-      return NotFinite(model_.embedding);
-    }
     for (const LayerSource& layer : model_.layers) {
       PackedLayer packed{};
       KV_ASSIGN(packed.attention_norm, Vector({Part{&layer.attention_norm, false}}));
@@ -68,58 +78,69 @@ class Packer {
                 Matrix({&layer.gate, &layer.up}, {&layer.gate_bias, &layer.up_bias}));
       KV_ASSIGN(packed.down, Matrix({&layer.down}, {&layer.down_bias}));
       out.layers.push_back(packed);
-      if (fill_ && progress_) progress_(double(out.layers.size()) / (model_.layers.size() + 1));
     }
     KV_ASSIGN(out.final_norm, Vector({Part{&model_.final_norm, false}}));
-    const MatrixSource tied{model_.embedding, false};
-    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &tied}, {}));
+    const MatrixSource table{model_.embedding, false};
+    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &table}, {}));
+    plan_.token_bytes = arena_.used();
+    out.embedding = {
+        nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
+    if (!model_.lm_head) {
+      out.embedding.packed = out.head;
+    } else if (IsQuantised(table.view.dtype)) {
+      KV_ASSIGN(out.embedding.packed, Matrix({&table}, {}));
+    } else {
+      out.embedding.rows = table.view.data;
+      plan_.mapped_bytes = table.view.num_bytes();
+      if (filling_ != nullptr && !AllFinite(table.view)) return NotFinite(table.view);
+    }
+    plan_.arena_bytes = arena_.used();
     return {};
   }
 
+  const PackedPlan& plan() const { return plan_; }
+  uint64_t source_bytes() const { return source_bytes_; }
+
  private:
+  using Sources = std::initializer_list<const MatrixSource*>;
+  using Biases = std::initializer_list<const std::optional<MatrixSource>*>;
+
   // Numbers of the parts one after another, widened. [sum of sizes], padded to 16 with zeros.
   Result<const float*> Vector(std::initializer_list<Part> parts) {
     uint64_t count = 0;
     for (const Part& part : parts) count += part.view->num_elements();
     float* numbers = arena_.TakeArray<float>(RoundUp(count, 16));
-    if (!fill_) return numbers;
+    if (filling_ == nullptr) return numbers;
     for (const Part& part : parts) {
       for (uint64_t i = 0; i < part.view->num_elements(); ++i) {
         const float x = NumberAt(*part.view, StoredRow(part, i, model_.config.head_dim));
-        if ((BitsOf(x) & 0x7f800000u) == 0x7f800000u) return NotFinite(*part.view);
+        if (!IsFinite(x)) return NotFinite(*part.view);
         *numbers++ = x;
       }
     }
     return numbers - count;
   }
 
-  Result<PackedMatrix> Matrix(std::initializer_list<const MatrixSource*> sources,
-                              std::initializer_list<const std::optional<MatrixSource>*> biases) {
+  Result<PackedMatrix> Matrix(Sources sources, Biases biases) {
     PackedMatrix matrix;
-    const TensorView& first = (*sources.begin())->view;
-    matrix.k = static_cast<uint32_t>(first.shape[1]);
-    matrix.format = FormatOf(first.dtype);
-    for (const MatrixSource* source : sources) {
-      matrix.outputs += static_cast<uint32_t>(source->view.shape[0]);
-      // Stored types that differ meet in f32, which holds each of them exactly.
-      if (source->view.dtype != first.dtype) matrix.format = WeightFormat::kF32;
-    }
-    const uint64_t panels = CeilDiv(matrix.outputs, kPanelOutputs);
-    std::byte* data = arena_.Take(panels * kPanelOutputs * matrix.k * BytesOf(matrix.format));
-    matrix.panels = data;
-    if (fill_) {
-      uint64_t output = 0;
-      for (const MatrixSource* source : sources) {
-        KV_TRY(FillRows(*source, matrix, output, data));
-        output += source->view.shape[0];
+    matrix.k = static_cast<uint32_t>((*sources.begin())->view.shape[1]);
+    for (auto first = sources.begin(); first != sources.end();) {
+      const WeightFormat format = (*first)->view.dtype;
+      PackedRun& run = matrix.run[matrix.num_runs++];
+      run = {nullptr, format, matrix.outputs, 0};
+      const auto begin = first;
+      for (; first != sources.end() && (*first)->view.dtype == format; ++first) {
+        run.outputs += static_cast<uint32_t>((*first)->view.shape[0]);
       }
+      KV_TRY(PackRun({begin, first}, matrix.k, run));
+      matrix.outputs += run.outputs;
     }
     KV_ASSIGN(matrix.bias, Bias(biases));
     return matrix;
   }
 
   // Absent biases of a stacked matrix beside present ones do not occur: a config has all or none.
-  Result<const float*> Bias(std::initializer_list<const std::optional<MatrixSource>*> biases) {
+  Result<const float*> Bias(Biases biases) {
     if (biases.size() == 0 || !(*biases.begin())->has_value()) return nullptr;
     auto part = [](const std::optional<MatrixSource>* bias) {
       return Part{&(*bias)->view, (*bias)->interleaved_rope_rows};
@@ -130,47 +151,77 @@ class Packer {
     return Vector({part(b[0]), part(b[1]), part(b[2])});
   }
 
-  Status FillRows(const MatrixSource& source, const PackedMatrix& matrix, uint64_t first_output,
-                  std::byte* data) {
-    const Part part{&source.view, source.interleaved_rope_rows};
-    const bool same = FormatOf(source.view.dtype) == matrix.format;
-    for (uint64_t row = 0; row < source.view.shape[0]; ++row) {
-      const uint64_t stored = StoredRow(part, row, model_.config.head_dim) * matrix.k;
-      const uint64_t output = first_output + row;
-      const uint64_t at =
-          output / kPanelOutputs * kPanelOutputs * matrix.k + output % kPanelOutputs;
-      bool finite;
-      if (same && matrix.format != WeightFormat::kF32) {
-        finite = CopyRow<uint16_t>(source.view.data + stored * 2, matrix.k,
-                                   reinterpret_cast<uint16_t*>(data) + at,
-                                   matrix.format == WeightFormat::kF16 ? 0x7c00 : 0x7f80);
-      } else if (same) {
-        finite = CopyRow<uint32_t>(source.view.data + stored * 4, matrix.k,
-                                   reinterpret_cast<uint32_t*>(data) + at, 0x7f800000u);
-      } else {
-        finite = true;
-        float* to = reinterpret_cast<float*>(data) + at;
-        for (uint32_t k = 0; k < matrix.k; ++k, to += kPanelOutputs) {
-          *to = NumberAt(source.view, stored + k);
-          finite &= (BitsOf(*to) & 0x7f800000u) != 0x7f800000u;
-        }
+  // Takes memory for a run and fills it from its sources, in batches of about kBatchBytes.
+  Status PackRun(std::span<const MatrixSource* const> sources, uint32_t k, PackedRun& run) {
+    const uint32_t panels = static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
+    const uint64_t panel_bytes = PanelBytes(run.format, k);
+    std::byte* data = arena_.Take(panels * panel_bytes);
+    run.panels = data;
+    const uint64_t source_panel_bytes = StoredBytes(run.format, uint64_t{k} * kPanelOutputs);
+    const uint32_t batch =
+        static_cast<uint32_t>(std::clamp<uint64_t>(kBatchBytes / source_panel_bytes, 1, panels));
+    source_bytes_ += panels * source_panel_bytes;
+    plan_.load_bytes = std::max(plan_.load_bytes, batch * source_panel_bytes);
+    if (filling_ == nullptr) return {};
+    for (uint32_t begin = 0; begin < panels; begin += batch) {
+      const uint32_t end = std::min(begin + batch, panels);
+      std::atomic<uint32_t> bad = UINT32_MAX;  // the first output with a number that is not finite
+      filling_->pool.Run(end - begin, [&](uint32_t i, uint32_t) {
+        Fill(sources, k, run, begin + i, data + (begin + i) * panel_bytes, bad);
+      });
+      if (bad != UINT32_MAX) return NotFinite(*PartOf(sources, bad).first.view);
+      Drop(sources, begin * kPanelOutputs, end * kPanelOutputs);
+      filling_->done_bytes += (end - begin) * source_panel_bytes;
+      if (filling_->progress) {
+        filling_->progress(double(filling_->done_bytes) / double(filling_->total_bytes));
       }
-      if (!finite) return NotFinite(source.view);
     }
     return {};
   }
 
-  // Copies k numbers to a column of a panel; whether none has an exponent of all ones.
-  template <typename Bits>
-  static bool CopyRow(const std::byte* from, uint32_t k, Bits* to, Bits exponent) {
-    bool finite = true;
-    for (uint32_t i = 0; i < k; ++i, to += kPanelOutputs) {
-      Bits bits;
-      std::memcpy(&bits, from + size_t{i} * sizeof(Bits), sizeof(Bits));
-      finite &= (bits & exponent) != exponent;
-      *to = bits;
+  // The source of an output of a run, and its row there.
+  static std::pair<Part, uint32_t> PartOf(std::span<const MatrixSource* const> sources,
+                                          uint32_t output) {
+    size_t i = 0;
+    for (; output >= sources[i]->view.shape[0]; ++i) {
+      output -= static_cast<uint32_t>(sources[i]->view.shape[0]);
     }
-    return finite;
+    return {{&sources[i]->view, sources[i]->interleaved_rope_rows}, output};
+  }
+
+  void Fill(std::span<const MatrixSource* const> sources, uint32_t k, const PackedRun& run,
+            uint32_t panel, std::byte* to, std::atomic<uint32_t>& bad) const {
+    const uint32_t first = panel * kPanelOutputs;
+    std::array<PanelRow, kPanelOutputs> rows;
+    const uint32_t lanes = std::min(kPanelOutputs, run.outputs - first);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      const auto [part, row] = PartOf(sources, first + lane);
+      const uint64_t stored = StoredRow(part, row, model_.config.head_dim);
+      rows[lane] = {part.view->data + stored * part.view->row_bytes(), part.view->dtype};
+    }
+    const uint32_t bad_lanes = FillPanel(run.format, {rows.data(), lanes}, k, to);
+    if (bad_lanes == 0) return;
+    const uint32_t output = first + static_cast<uint32_t>(__builtin_ctz(bad_lanes));
+    uint32_t seen = bad;
+    while (output < seen && !bad.compare_exchange_weak(seen, output)) {
+    }
+  }
+
+  // Outputs [begin, end) of a run are packed. The rows of a head that is not done are kept.
+  void Drop(std::span<const MatrixSource* const> sources, uint64_t begin, uint64_t end) const {
+    for (const MatrixSource* source : sources) {
+      const uint64_t rows = source->view.shape[0];
+      const uint64_t head = source->interleaved_rope_rows ? model_.config.head_dim : 1;
+      const uint64_t from = std::min(begin, rows) / head * head;
+      const uint64_t to = std::min(end, rows) / head * head;
+      const std::byte* data = source->view.data;
+      const uint64_t row_bytes = source->view.row_bytes();
+      for (const auto& file : model_.mapped_files) {
+        file->Drop({data + from * row_bytes, data + to * row_bytes});
+      }
+      begin -= std::min(begin, rows);
+      end -= std::min(end, rows);
+    }
   }
 
   static bool AllFinite(const TensorView& view) {
@@ -187,32 +238,31 @@ class Packer {
     return all(static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80));
   }
 
-  static tl::unexpected<Error> NotFinite(const TensorView& view) {
-    return Fail(Code::kCorruption,
-                "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
-                "wrongly; fetch or export it again",
-                view.name);
-  }
-
   const ImportedModel& model_;
   Arena& arena_;
-  bool fill_;
-  const std::function<void(double)>& progress_;
+  Filling* filling_;
+  PackedPlan plan_;
+  uint64_t source_bytes_ = 0;
 };
 
 }  // namespace
 
-uint64_t PackedBytes(const ImportedModel& model) {
+PackedPlan PlanPacked(const ImportedModel& model) {
   PackedWeights counted;
-  (void)Packer(model, counted.arena, false, nullptr).Build(counted);
-  return counted.arena.used();
+  Packer packer(model, counted.arena, nullptr);
+  (void)packer.Build(counted);
+  return packer.plan();
 }
 
-Result<PackedWeights> Pack(const ImportedModel& model,
+Result<PackedWeights> Pack(const ImportedModel& model, uint32_t threads,
                            const std::function<void(double)>& progress) {
+  PackedWeights counted;
+  Packer counter(model, counted.arena, nullptr);
+  (void)counter.Build(counted);
+  Filling filling{ThreadPool(threads, &EnterComputeThread), progress, 0, counter.source_bytes()};
   PackedWeights weights;
-  KV_ASSIGN(weights.arena, Arena::Create(PackedBytes(model)));
-  KV_TRY(Packer(model, weights.arena, true, progress).Build(weights));
+  KV_ASSIGN(weights.arena, Arena::Create(counter.plan().arena_bytes));
+  KV_TRY(Packer(model, weights.arena, &filling).Build(weights));
   return weights;
 }
 

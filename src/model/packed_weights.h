@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/arena.h"
@@ -15,19 +16,32 @@
 
 namespace kvasir {
 
-// [outputs, k], stored as panels [outputs / 16][k][16]; missing outputs of the last panel are zero.
-struct PackedMatrix {
+// Outputs [first_output, first_output + outputs) of a matrix, all in one format:
+// panels [ceil(outputs / 16)], PanelBytes each; missing outputs of the last are zero.
+struct PackedRun {
   const std::byte* panels = nullptr;
-  const float* bias = nullptr;  // [outputs] or none
   WeightFormat format = WeightFormat::kF32;
-  uint32_t outputs = 0, k = 0;
+  uint32_t first_output = 0, outputs = 0;
 };
 
-// Rows of the embedding, used in place in the mapped file.
+// [outputs, k]. Stacked matrices (q, k and v) may be stored in different formats: then each keeps
+// its own numbers in a run of its own, which begins with a new panel.
+struct PackedMatrix {
+  PackedRun run[3];
+  uint32_t num_runs = 0;
+  const float* bias = nullptr;  // [outputs] or none
+  uint32_t outputs = 0, k = 0;
+
+  std::span<const PackedRun> runs() const { return {run, num_runs}; }
+};
+
+// Rows of the embedding: in place in the mapped file, or those of a packed matrix (the output head
+// when they are tied; a quantised one is packed for itself).
 struct EmbeddingTable {
-  const std::byte* rows = nullptr;
+  const std::byte* rows = nullptr;  // nullptr: packed
   WeightFormat format = WeightFormat::kF32;
   uint32_t hidden = 0, vocab = 0;
+  PackedMatrix packed;
 };
 
 struct PackedLayer {
@@ -47,11 +61,17 @@ struct PackedWeights {
   Arena arena;
 };
 
-// Bytes of the arena: the sum that Pack allocates, exactly.
-uint64_t PackedBytes(const ImportedModel& model);
+struct PackedPlan {
+  uint64_t arena_bytes = 0;   // what Pack allocates, exactly
+  uint64_t token_bytes = 0;   // of the arena, read by a step of one token: all but a table's rows
+  uint64_t mapped_bytes = 0;  // used in place in the files
+  uint64_t load_bytes = 0;    // at most these of the files' pages are needed at once by Pack
+};
+PackedPlan PlanPacked(const ImportedModel& model);
 
-// kCorruption names a tensor with a number that is not finite. O(weights).
-Result<PackedWeights> Pack(const ImportedModel& model,
+// Pages of the files are dropped as soon as they are packed. kCorruption names a tensor with a
+// number that is not finite. O(weights), on `threads` threads.
+Result<PackedWeights> Pack(const ImportedModel& model, uint32_t threads,
                            const std::function<void(double share)>& progress);
 
 }  // namespace kvasir

@@ -161,7 +161,9 @@ uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options) {
 }  // namespace
 
 Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& options) {
-  return {PackedBytes(model), model.embedding.num_bytes(), ScratchBytes(model.config, options)};
+  const PackedPlan packed = PlanPacked(model);
+  return {packed.arena_bytes, packed.token_bytes, packed.mapped_bytes, packed.load_bytes,
+          ScratchBytes(model.config, options)};
 }
 
 BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& options) {
@@ -181,7 +183,7 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
     return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to 512 are supported",
                 model.name, model.config.head_dim);
   }
-  KV_ASSIGN(PackedWeights weights, Pack(model, progress));
+  KV_ASSIGN(PackedWeights weights, Pack(model, options.threads, progress));
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options)));
   return std::make_unique<LlamaRunner>(std::move(model), std::move(weights), std::move(arena),
                                        options);

@@ -45,7 +45,9 @@ class Runner {
   // Bytes that Create will allocate, by the same arithmetic: exact.
   struct Plan {
     uint64_t weights_bytes;
-    uint64_t mapped_bytes;
+    uint64_t token_bytes;   // of the weights: read by a step of one token
+    uint64_t mapped_bytes;  // of the files: used in place
+    uint64_t load_bytes;    // of the files: needed at once while weights are packed
     uint64_t scratch_bytes;
   };
   static Plan PlanFor(const ImportedModel& model, const RunnerOptions& options);

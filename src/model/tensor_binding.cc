@@ -49,9 +49,14 @@ Status CheckTensor(const StoredTensor& tensor, const SlotTraits& traits,
                    const ModelConfig& config) {
   if (!tensor.dtype) {
     return Fail(Code::kUnsupported,
-                "{}: tensor '{}' is {}: quantised and other number types are not supported yet; "
-                "use the model's original files, or a GGUF, in F32, F16 or BF16",
-                tensor.file, tensor.name, tensor.type);
+                "{}: tensor '{}' is {}, which is not supported; weights may be {}: quantise the "
+                "model's original files to one of these",
+                tensor.file, tensor.name, tensor.type, kWeightTypes);
+  }
+  if (!traits.columns && IsQuantised(*tensor.dtype)) {
+    return Fail(Code::kUnsupported,
+                "{}: tensor '{}' is {}: norms and biases may be F32, F16 or BF16", tensor.file,
+                tensor.name, tensor.type);
   }
   std::vector<uint64_t> shape = {SizeOf(traits.rows, config)};
   if (traits.columns) shape.push_back(SizeOf(*traits.columns, config));

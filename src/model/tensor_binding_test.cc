@@ -128,8 +128,9 @@ TEST_F(Folder, AShapeThatIsNotTheConfigsIsNamedWithBoth) {
 
 TEST_F(Folder, ANumberTypeThatWeightsCannotHaveIsNamed) {
   tensors_["model.layers.0.mlp.up_proj.weight"].dtype = "I16";
-  ExpectError(ImportWith(tensors_), Code::kUnsupported,
-              {"'model.layers.0.mlp.up_proj.weight' is I16", "F32, F16 or BF16"});
+  ExpectError(
+      ImportWith(tensors_), Code::kUnsupported,
+      {"'model.layers.0.mlp.up_proj.weight' is I16", "weights may be F32, F16, BF16, Q8_0"});
 }
 
 TEST_F(Folder, EveryFloatTypeMayBeMixed) {

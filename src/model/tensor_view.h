@@ -6,11 +6,52 @@
 #include <string>
 #include <vector>
 
+#include "tensor/weight_format.h"
+
 namespace kvasir {
 
-enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+// How a file stores numbers: any WeightFormat but kI8, which is ours alone.
+using DType = WeightFormat;
 
-inline uint32_t BytesOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+// Numbers of a row lie in blocks: `columns` of them in `bytes` bytes (ggml's block structs).
+struct StoredBlock {
+  uint32_t columns, bytes;
+};
+constexpr StoredBlock BlockOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return {1, 4};
+    case DType::kF16:
+    case DType::kBf16:
+      return {1, 2};
+    case DType::kQ4_0:
+    case DType::kIq4Nl:
+      return {32, 18};
+    case DType::kQ4_1:
+      return {32, 20};
+    case DType::kQ5_0:
+      return {32, 22};
+    case DType::kQ5_1:
+      return {32, 24};
+    case DType::kQ8_0:
+      return {32, 34};
+    case DType::kQ4K:
+      return {256, 144};
+    case DType::kQ5K:
+      return {256, 176};
+    case DType::kQ6K:
+      return {256, 210};
+    case DType::kI8:
+      break;
+  }
+  return {1, 1};
+}
+constexpr bool IsQuantised(DType dtype) { return LayoutOf(dtype).quantised(); }
+
+// Bytes of `count` numbers, whole blocks.
+constexpr uint64_t StoredBytes(DType dtype, uint64_t count) {
+  return count / BlockOf(dtype).columns * BlockOf(dtype).bytes;
+}
 
 struct TensorView {
   std::string name;  // in its file, for messages
@@ -22,7 +63,8 @@ struct TensorView {
     for (uint64_t d : shape) n *= d;
     return n;
   }
-  uint64_t num_bytes() const { return num_elements() * BytesOf(dtype); }
+  uint64_t num_bytes() const { return StoredBytes(dtype, num_elements()); }
+  uint64_t row_bytes() const { return StoredBytes(dtype, shape.back()); }
 };
 
 }  // namespace kvasir

@@ -6,14 +6,23 @@ namespace kvasir {
 
 nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
   return {
-      {"weights_bytes", plan.weights_bytes}, {"mapped_bytes", plan.mapped_bytes},
-      {"kv_bytes", plan.kv_bytes},           {"index_bytes", plan.index_bytes},
-      {"cursor_bytes", plan.cursor_bytes},   {"scratch_bytes", plan.scratch_bytes},
-      {"total_bytes", plan.total_bytes},     {"kv_memory_bytes", plan.kv_memory_bytes},
-      {"block_bytes", plan.block_bytes},     {"block_tokens", plan.block_tokens},
-      {"num_blocks", plan.num_blocks},       {"kv_bytes_per_token", plan.kv_bytes_per_token},
-      {"max_tokens", plan.max_tokens},       {"ctx_size", plan.ctx_size},
-      {"parallel", plan.parallel},           {"kv_format", plan.kv_format},
+      {"weights_bytes", plan.weights_bytes},
+      {"mapped_bytes", plan.mapped_bytes},
+      {"kv_bytes", plan.kv_bytes},
+      {"index_bytes", plan.index_bytes},
+      {"cursor_bytes", plan.cursor_bytes},
+      {"scratch_bytes", plan.scratch_bytes},
+      {"total_bytes", plan.total_bytes},
+      {"load_peak_bytes", plan.load_peak_bytes},
+      {"kv_memory_bytes", plan.kv_memory_bytes},
+      {"block_bytes", plan.block_bytes},
+      {"block_tokens", plan.block_tokens},
+      {"num_blocks", plan.num_blocks},
+      {"kv_bytes_per_token", plan.kv_bytes_per_token},
+      {"max_tokens", plan.max_tokens},
+      {"ctx_size", plan.ctx_size},
+      {"parallel", plan.parallel},
+      {"kv_format", plan.kv_format},
   };
 }
 

@@ -16,6 +16,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.cursor_bytes = 5;
   plan.scratch_bytes = 6;
   plan.total_bytes = 7;
+  plan.load_peak_bytes = 17;
   plan.kv_memory_bytes = 8;
   plan.block_bytes = 9;
   plan.block_tokens = 10;
@@ -27,9 +28,9 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.kv_format = "bf16";
   EXPECT_EQ(PlanJson(plan).dump(),
             R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
-            R"("scratch_bytes":6,"total_bytes":7,"kv_memory_bytes":8,"block_bytes":9,)"
-            R"("block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,"max_tokens":13,)"
-            R"("ctx_size":14,"parallel":15,"kv_format":"bf16"})");
+            R"("scratch_bytes":6,"total_bytes":7,"load_peak_bytes":17,"kv_memory_bytes":8,)"
+            R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
+            R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16"})");
 }
 
 }  // namespace

@@ -9,22 +9,16 @@ namespace {
 
 // Where a group of one lane lies.
 struct Place {
-  Place(const WeightLayout& layout, uint32_t lane, uint32_t group) : lane_(lane) {
+  Place(const WeightLayout& layout, uint32_t lane, uint32_t group) {
     unit = size_t{group} / layout.groups() * layout.unit_bytes();
     in_unit = group % layout.groups();
-    codes = unit + layout.codes_offset() + size_t{in_unit} * layout.group_code_bytes();
+    codes = unit + layout.codes_offset() + in_unit * layout.group_code_bytes() + lane * 4;
     const bool own = layout.scale == ScaleKind::kGroup;
     scale = unit + (own ? in_unit * 32 : 0) + lane * 2;
     minimum = own ? scale + layout.minimums_offset() : scale + 32;
     sub_scale = unit + layout.sub_scales_offset() + in_unit * 32 + lane;
   }
-  // Byte of quad q, column j of it, counted from the group's vector `row` of 64 bytes.
-  size_t Byte(uint32_t row, uint32_t j) const { return codes + row * 64 + lane_ * 4 + j; }
-
   size_t unit, in_unit, codes, scale, minimum, sub_scale;
-
- private:
-  uint32_t lane_;
 };
 
 void PutHalf(std::byte* at, uint16_t h) { std::memcpy(at, &h, 2); }
@@ -33,13 +27,48 @@ uint16_t GetHalf(const std::byte* at) {
   std::memcpy(&h, at, 2);
   return h;
 }
-// Sets bits [shift, shift + bits) of a byte.
-void PutBits(std::byte& byte, uint32_t shift, uint32_t bits, uint32_t value) {
-  const uint32_t mask = ((1u << bits) - 1) << shift;
-  byte = static_cast<std::byte>((static_cast<uint32_t>(byte) & ~mask) | (value << shift & mask));
+// Four bytes, one of each column of a quad. `row` counts the group's vectors of 64 bytes.
+void PutQuad(std::byte* codes, uint32_t row, uint32_t quad) {
+  std::memcpy(codes + row * 64, &quad, 4);
 }
-uint32_t GetBits(std::byte byte, uint32_t shift, uint32_t bits) {
-  return static_cast<uint32_t>(byte) >> shift & ((1u << bits) - 1);
+uint32_t GetQuad(const std::byte* codes, uint32_t row) {
+  uint32_t quad;
+  std::memcpy(&quad, codes + row * 64, 4);
+  return quad;
+}
+constexpr uint32_t kLow4 = 0x0f0f0f0f, kLow2 = 0x03030303, kLow1 = 0x01010101;
+
+void PutCodes(uint32_t bits, const uint8_t* from, std::byte* codes) {
+  uint32_t quad[8];
+  std::memcpy(quad, from, sizeof(quad));
+  if (bits == 8) {
+    for (uint32_t q = 0; q < 8; ++q) PutQuad(codes, q, quad[q]);
+    return;
+  }
+  for (uint32_t q = 0; q < 4; ++q) {
+    PutQuad(codes, q, (quad[q] & kLow4) | (quad[q + 4] & kLow4) << 4);
+  }
+  if (bits == 5) {
+    uint32_t fifth = 0;
+    for (uint32_t q = 0; q < 8; ++q) fifth |= (quad[q] >> 4 & kLow1) << q;
+    PutQuad(codes, 4, fifth);
+  } else if (bits == 6) {
+    for (uint32_t h = 0; h < 2; ++h) {
+      uint32_t high = 0;
+      for (uint32_t i = 0; i < 4; ++i) high |= (quad[4 * h + i] >> 4 & kLow2) << 2 * i;
+      PutQuad(codes, 4 + h, high);
+    }
+  }
+}
+
+void GetCodes(uint32_t bits, const std::byte* codes, uint8_t* to) {
+  uint32_t quad[8];
+  for (uint32_t q = 0; q < 8; ++q) {
+    quad[q] = bits == 8 ? GetQuad(codes, q) : GetQuad(codes, q % 4) >> q / 4 * 4 & kLow4;
+    if (bits == 5) quad[q] |= (GetQuad(codes, 4) >> q & kLow1) << 4;
+    if (bits == 6) quad[q] |= (GetQuad(codes, 4 + q / 4) >> q % 4 * 2 & kLow2) << 4;
+  }
+  std::memcpy(to, quad, sizeof(quad));
 }
 
 }  // namespace
@@ -48,16 +77,7 @@ void PutGroup(WeightFormat format, std::byte* panel, uint32_t lane, uint32_t gro
               const WeightGroup& weights) {
   const WeightLayout layout = LayoutOf(format);
   const Place at(layout, lane, group);
-  for (uint32_t i = 0; i < kGroup; ++i) {
-    const uint32_t q = i / 4, j = i % 4, code = weights.codes[i];
-    if (layout.code_bits == 8) {
-      panel[at.Byte(q, j)] = static_cast<std::byte>(code);
-      continue;
-    }
-    PutBits(panel[at.Byte(q % 4, j)], q / 4 * 4, 4, code);
-    if (layout.code_bits == 5) PutBits(panel[at.Byte(4, j)], q, 1, code >> 4);
-    if (layout.code_bits == 6) PutBits(panel[at.Byte(4 + q / 4, j)], q % 4 * 2, 2, code >> 4);
-  }
+  PutCodes(layout.code_bits, weights.codes, panel + at.codes);
   PutHalf(panel + at.scale, weights.d);
   if (layout.minimum) PutHalf(panel + at.minimum, weights.dmin);
   if (layout.scale == ScaleKind::kGroup) return;
@@ -70,18 +90,7 @@ WeightGroup GetGroup(WeightFormat format, const std::byte* panel, uint32_t lane,
   const WeightLayout layout = LayoutOf(format);
   const Place at(layout, lane, group);
   WeightGroup weights{};
-  for (uint32_t i = 0; i < kGroup; ++i) {
-    const uint32_t q = i / 4, j = i % 4;
-    uint32_t code;
-    if (layout.code_bits == 8) {
-      code = static_cast<uint32_t>(panel[at.Byte(q, j)]);
-    } else {
-      code = GetBits(panel[at.Byte(q % 4, j)], q / 4 * 4, 4);
-      if (layout.code_bits == 5) code |= GetBits(panel[at.Byte(4, j)], q, 1) << 4;
-      if (layout.code_bits == 6) code |= GetBits(panel[at.Byte(4 + q / 4, j)], q % 4 * 2, 2) << 4;
-    }
-    weights.codes[i] = static_cast<uint8_t>(code);
-  }
+  GetCodes(layout.code_bits, panel + at.codes, weights.codes);
   weights.d = GetHalf(panel + at.scale);
   if (layout.minimum) weights.dmin = GetHalf(panel + at.minimum);
   if (layout.scale == ScaleKind::kGroup) return weights;
