@@ -76,19 +76,25 @@ function(kvasir_library name)
   endif()
 endfunction()
 
-# kvasir_target_sources(OUT PREFIX TARGETS...): PREFIX_TARGET.cc of each target is compiled for it; off
-# x86 only the scalar form of the kernels is built. Sets OUT to what kvasir_library must leave out.
+# kvasir_target_sources(OUT PREFIX TARGETS...): PREFIX_TARGET.cc of each target is compiled for it where
+# the CPU's family has it. Sets OUT to what kvasir_library must leave out.
 set(KVASIR_OPTIONS_avx2 "")
 set(KVASIR_OPTIONS_avxvnni -mavxvnni)
 set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
   -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC bug 105593
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
+set(KVASIR_OPTIONS_neon -march=armv8.2-a+dotprod)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(KVASIR_TARGETS avx2 avxvnni avx512 avx512vnni amx)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(KVASIR_TARGETS neon)
+endif()
 function(kvasir_target_sources out prefix)
   set(others "")
   foreach(target ${ARGN})
     set(file ${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_${target}.cc)
-    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    if(target IN_LIST KVASIR_TARGETS)
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}")
     else()
       list(APPEND others ${file})

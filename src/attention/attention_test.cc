@@ -35,11 +35,11 @@ struct Kv {
         for (float& x : vt) x = RoundTrip(static_cast<float>(random.Uniform() * 2 - 1), format);
         const uint32_t in = t % block_tokens;
         PackKey(kt.data(), format, head_dim, in % 16,
-                      block + layout.key_offset(0) +
-                          (h * runs + in / 16) * KvBytes(format, uint64_t{head_dim} * 16));
+                block + layout.key_offset(0) +
+                    (h * runs + in / 16) * KvBytes(format, uint64_t{head_dim} * 16));
         PackValue(vt.data(), format, head_dim, layout.value_stride(),
-                        block + layout.value_offset(0) +
-                            (h * block_tokens + in) * KvBytes(format, layout.value_stride()));
+                  block + layout.value_offset(0) +
+                      (h * block_tokens + in) * KvBytes(format, layout.value_stride()));
         k[h].insert(k[h].end(), kt.begin(), kt.end());
         v[h].insert(v[h].end(), vt.begin(), vt.end());
       }

@@ -7,6 +7,8 @@ const AttentionKernels& AttentionKernelsFor(Target target) {
   target = FloatTarget(target);
   if (target == Target::kAvx512) return avx512::kAttentionKernels;
   if (target == Target::kAvx2) return avx2::kAttentionKernels;
+#elif defined(__aarch64__)
+  if (target == Target::kNeon) return neon::kAttentionKernels;
 #endif
   (void)target;
   return scalar::kAttentionKernels;

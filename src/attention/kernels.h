@@ -62,5 +62,8 @@ extern const AttentionKernels kAttentionKernels;
 namespace avx512 {
 extern const AttentionKernels kAttentionKernels;
 }
+namespace neon {
+extern const AttentionKernels kAttentionKernels;
+}
 
 }  // namespace kvasir

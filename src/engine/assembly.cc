@@ -61,10 +61,6 @@ Result<ImportedModel> OpenModel(const EngineOptions& options) {
                 "weights: {} is not there yet; this model's are used as stored ({}): leave it out",
                 options.weights, stored);
   }
-  if (IsQuantised(MainFormat(model)) || IsQuantised(model.embedding.dtype)) {
-    return Fail(Code::kUnsupported, "{}: weights in {} are not computed yet", path.string(),
-                stored);
-  }
   return model;
 }
 

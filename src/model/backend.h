@@ -15,7 +15,8 @@ namespace kvasir {
 
 struct BackendOptions {
   uint32_t threads;
-  uint32_t max_rows;
+  uint32_t max_rows, max_logit_rows;
+  uint32_t quant_columns;  // PackedPlan's
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
   std::vector<double> rope_frequencies;  // [head_dim / 2]

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "format/pack.h"
 #include "model/backend.h"
+#include "model/matrix_product.h"
 #include "model/panel_filler.h"
 #include "simd/math.h"
 #include "tensor/kernels.h"
@@ -15,8 +16,6 @@ namespace {
 
 // Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
 constexpr uint64_t kMinParallelWork = 1 << 20;
-constexpr uint32_t kPanelGroupBytes = 64 << 10;
-constexpr uint32_t kRowChunk = 48;  // a multiple of every kernel's rows in flight
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;
 
@@ -49,6 +48,10 @@ struct Scratch {
   float* thread_partials;  // [thread][query][partial]
 };
 
+MatrixProduct::Options ProductOptions(const BackendOptions& o) {
+  return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns};
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendOptions& options, Arena& arena)
@@ -56,7 +59,8 @@ class CpuBackend final : public Backend {
         s_(options, arena),
         tensor_(TensorKernelsFor(options.target)),
         attention_(AttentionKernelsFor(options.target)),
-        pool_(options.threads, &EnterComputeThread) {
+        pool_(options.threads, &EnterComputeThread),
+        product_(ProductOptions(options), arena, pool_) {
     const float root = __builtin_sqrtf(static_cast<float>(o_.head_dim));
     query_scale_ = 1.0f / root;
   }
@@ -102,36 +106,7 @@ class CpuBackend final : public Backend {
 
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
               size_t y_stride, Into into) override {
-    for (const PackedRun& run : w.runs()) {
-      MultiplyRun(w, run, x, x_stride, rows, y + run.first_output, y_stride, into);
-    }
-  }
-
-  void MultiplyRun(const PackedMatrix& w, const PackedRun& run, const float* x, size_t x_stride,
-                   uint32_t rows, float* y, size_t y_stride, Into into) {
-    KV_CHECK(!LayoutOf(run.format).quantised());
-    const uint32_t panels = static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
-    const float* bias = w.bias == nullptr ? nullptr : w.bias + run.first_output;
-    TensorKernels::MatMulArgs whole{
-        x,           x_stride, run.panels, run.format,        bias, y, y_stride, rows, w.k,
-        run.outputs, 0,        panels,     into == Into::kAdd};
-    if (uint64_t{rows} * w.k * run.outputs < kMinParallelWork) return tensor_.mat_mul(whole);
-    const uint64_t panel_bytes = PanelBytes(run.format, w.k);
-    const uint32_t in_flight = rows > 8 ? 6 : 8;  // multiples of every kernel's panels in flight
-    const uint32_t group =
-        std::max<uint32_t>(1, uint32_t(kPanelGroupBytes / panel_bytes / in_flight)) * in_flight;
-    const uint32_t groups = static_cast<uint32_t>(CeilDiv(panels, group));
-    const uint32_t chunks = static_cast<uint32_t>(CeilDiv(rows, kRowChunk));
-    pool_.Run(groups * chunks, [&](uint32_t item, uint32_t) {
-      TensorKernels::MatMulArgs args = whole;
-      const uint32_t row = item % chunks * kRowChunk;
-      args.x += row * x_stride;
-      args.y += row * y_stride;
-      args.rows = std::min(kRowChunk, rows - row);
-      args.panel_begin = item / chunks * group;
-      args.panel_end = std::min(panels, args.panel_begin + group);
-      tensor_.mat_mul(args);
-    });
+    product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
   }
 
   void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
@@ -393,6 +368,7 @@ class CpuBackend final : public Backend {
   const TensorKernels& tensor_;
   const AttentionKernels& attention_;
   ThreadPool pool_;
+  MatrixProduct product_;
   float query_scale_;
   std::span<const StepSequence> sequences_;
   uint32_t rows_ = 0;
@@ -403,6 +379,7 @@ class CpuBackend final : public Backend {
 uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
   Arena counter;
   Scratch scratch(options, counter);
+  counter.Take(MatrixProduct::ScratchBytes(ProductOptions(options)));
   return counter.used();
 }
 

@@ -18,6 +18,7 @@
 #include "model/runner.h"
 #include "simd/half.h"
 #include "tensor/kernels.h"
+#include "tensor/quant.h"
 
 namespace kvasir {
 namespace {
@@ -65,6 +66,40 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.rope"] = DigestOf(rotated);
 }
 
+// Products with quantised weights of random codes and scales.
+void AddQuantKernels(Target target, Digests& digests) {
+  using enum WeightFormat;
+  const QuantKernels& kernels = QuantKernelsFor(target);
+  constexpr uint32_t kRows = 37, kOutputs = 48, kK = 512;
+  constexpr size_t kRowBytes = ActivationLayout(kK).bytes();
+  Random random(104);
+  const auto x = RandomFloats(random, kRows * kK, 2), bias = RandomFloats(random, kOutputs, 1);
+  for (WeightFormat format : {kI8, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4K, kQ5K, kQ6K, kIq4Nl}) {
+    const WeightLayout layout = LayoutOf(format);
+    std::vector<std::byte> w(PanelBytes(format, kK) * kOutputs / 16);
+    for (uint32_t i = 0; i < kOutputs * kK / kGroup; ++i) {
+      const uint32_t output = i / (kK / kGroup), group = i % (kK / kGroup);
+      WeightGroup g{};
+      for (uint8_t& code : g.codes) {
+        code = static_cast<uint8_t>(random.Below(uint64_t{1} << layout.code_bits));
+      }
+      g.d = ToF16(static_cast<float>(random.Uniform()));
+      g.dmin = ToF16(static_cast<float>(random.Uniform()));
+      for (uint8_t& sub : g.sub_scale) sub = static_cast<uint8_t>(random.Below(64));
+      g.sub_minimum = static_cast<uint8_t>(random.Below(64));
+      PutGroup(format, &w[output / 16 * PanelBytes(format, kK)], output % 16, group, g);
+    }
+    std::vector<std::byte> rows(kRows * kRowBytes);
+    std::vector<float> y(kRows * kOutputs);
+    for (uint32_t r = 0; r < kRows; ++r) {
+      kernels.quantise(&x[size_t{r} * kK], kK, format, &rows[r * kRowBytes]);
+    }
+    kernels.mat_mul({rows.data(), kRowBytes, w.data(), format, bias.data(), y.data(), kOutputs,
+                     kRows, kK, kOutputs, 0, kOutputs / 16, false});
+    digests["kernel.mat_mul." + std::string(layout.name)] = DigestOf(y);
+  }
+}
+
 // Three queries that see 1, 300 and 700 of 700 tokens of random K and V.
 void AddAttention(Target target, Digests& digests) {
   const AttentionKernels& kernels = AttentionKernelsFor(target);
@@ -79,8 +114,8 @@ void AddAttention(Target target, Digests& digests) {
       const auto k = RandomFloats(random, kDim, 3), v = RandomFloats(random, kDim, 1);
       PackKey(k.data(), format, kDim, t % 16, blocks.back());
       PackValue(v.data(), format, kDim, layout.value_stride(),
-                      blocks.back() + layout.value_offset(0) +
-                          (t % 16) * KvBytes(format, layout.value_stride()));
+                blocks.back() + layout.value_offset(0) +
+                    (t % 16) * KvBytes(format, layout.value_stride()));
     }
     const PagedKv kv{blocks.data(),        0, layout.value_offset(0), format, format, 16, 1, kDim,
                      layout.value_stride()};
@@ -150,6 +185,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
 Digests ComputeAll(Target target) {
   Digests digests;
   AddTensorKernels(target, digests);
+  AddQuantKernels(target, digests);
   AddAttention(target, digests);
   for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
     auto demo = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo");

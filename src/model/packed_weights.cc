@@ -162,6 +162,7 @@ class Packer {
         static_cast<uint32_t>(std::clamp<uint64_t>(kBatchBytes / source_panel_bytes, 1, panels));
     source_bytes_ += panels * source_panel_bytes;
     plan_.load_bytes = std::max(plan_.load_bytes, batch * source_panel_bytes);
+    if (IsQuantised(run.format)) plan_.quant_columns = std::max(plan_.quant_columns, k);
     if (filling_ == nullptr) return {};
     for (uint32_t begin = 0; begin < panels; begin += batch) {
       const uint32_t end = std::min(begin + batch, panels);

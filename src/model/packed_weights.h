@@ -62,10 +62,11 @@ struct PackedWeights {
 };
 
 struct PackedPlan {
-  uint64_t arena_bytes = 0;   // what Pack allocates, exactly
-  uint64_t token_bytes = 0;   // of the arena, read by a step of one token: all but a table's rows
-  uint64_t mapped_bytes = 0;  // used in place in the files
-  uint64_t load_bytes = 0;    // at most these of the files' pages are needed at once by Pack
+  uint64_t arena_bytes = 0;    // what Pack allocates, exactly
+  uint64_t token_bytes = 0;    // of the arena, read by a step of one token: all but a table's rows
+  uint64_t mapped_bytes = 0;   // used in place in the files
+  uint32_t quant_columns = 0;  // of the widest quantised matrix; 0: there is none
+  uint64_t load_bytes = 0;     // at most these of the files' pages are needed at once by Pack
 };
 PackedPlan PlanPacked(const ImportedModel& model);
 

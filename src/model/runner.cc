@@ -12,14 +12,11 @@
 namespace kvasir {
 namespace {
 
-BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o) {
-  return {o.threads,
-          o.max_rows,
-          o.max_positions,
-          c.num_heads,
-          c.num_kv_heads,
-          c.head_dim,
-          RopeFrequencies(c.rope, c.head_dim),
+BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
+                                 uint32_t quant_columns) {
+  return {o.threads,      o.max_rows,      o.max_logit_rows,
+          quant_columns,  o.max_positions, c.num_heads,
+          c.num_kv_heads, c.head_dim,      RopeFrequencies(c.rope, c.head_dim),
           o.target};
 }
 
@@ -61,7 +58,8 @@ struct HeadRows {
 
 class LlamaRunner final : public Runner {
  public:
-  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena, const RunnerOptions& options)
+  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena, const RunnerOptions& options,
+              uint32_t quant_columns)
       : model_(std::move(model)),
         weights_(std::move(weights)),
         options_(options),
@@ -69,7 +67,8 @@ class LlamaRunner final : public Runner {
         arena_(std::move(arena)),
         a_(model_.config, options.max_rows, arena_),
         head_(model_.config, options.max_logit_rows, arena_),
-        backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options), arena_)) {}
+        backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options, quant_columns), arena_)) {
+  }
 
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     const ModelConfig& c = model_.config;
@@ -151,11 +150,12 @@ class LlamaRunner final : public Runner {
   std::unique_ptr<Backend> backend_;
 };
 
-uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options) {
+uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options,
+                      uint32_t quant_columns) {
   Arena counter;
   Activations activations(config, options.max_rows, counter);
   HeadRows head(config, options.max_logit_rows, counter);
-  return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options));
+  return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options, quant_columns));
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options) {
 Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& options) {
   const PackedPlan packed = PlanPacked(model);
   return {packed.arena_bytes, packed.token_bytes, packed.mapped_bytes, packed.load_bytes,
-          ScratchBytes(model.config, options)};
+          ScratchBytes(model.config, options, packed.quant_columns)};
 }
 
 BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& options) {
@@ -184,9 +184,10 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
                 model.name, model.config.head_dim);
   }
   KV_ASSIGN(PackedWeights weights, Pack(model, options.threads, progress));
-  KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options)));
+  const uint32_t quant_columns = PlanPacked(model).quant_columns;
+  KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
   return std::make_unique<LlamaRunner>(std::move(model), std::move(weights), std::move(arena),
-                                       options);
+                                       options, quant_columns);
 }
 
 }  // namespace kvasir

@@ -11,6 +11,12 @@
 namespace kvasir {
 namespace {
 
+#if defined(__aarch64__)
+using CompilersHalf = __fp16;
+#else
+using CompilersHalf = _Float16;
+#endif
+
 TEST(Half, EveryF16SurvivesARoundTrip) {
   for (uint32_t h = 0; h < 0x10000; ++h) {
     const float x = FromF16(static_cast<uint16_t>(h));
@@ -29,7 +35,7 @@ TEST(Half, F16RoundsToNearestEvenLikeTheCompilersOwn) {
   for (int i = 0; i < 2000000; ++i) {
     const float x = FloatOf(static_cast<uint32_t>(random.Bits()));
     if (!(std::fabs(x) < 65504.0f)) continue;
-    const _Float16 expected = static_cast<_Float16>(x);
+    const CompilersHalf expected = static_cast<CompilersHalf>(x);
     uint16_t bits;
     std::memcpy(&bits, &expected, sizeof(bits));
     if (FromF16(bits) > 65504.0f || FromF16(bits) < -65504.0f) continue;

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace kvasir {
@@ -25,12 +27,14 @@ std::string_view NameOf(Target target) {
       return "avx512vnni";
     case Target::kAmx:
       return "amx";
+    case Target::kNeon:
+      return "neon";
   }
   return "unknown";
 }
 
 Target FloatTarget(Target target) {
-  if (target == Target::kScalar) return target;
+  if (target == Target::kScalar || target == Target::kNeon) return target;
   return target <= Target::kAvxVnni ? Target::kAvx2 : Target::kAvx512;
 }
 
@@ -75,6 +79,9 @@ std::vector<Target> SupportedTargets() {
 #if defined(__x86_64__)
   static const auto* targets = new std::vector<Target>(DetectTargets());
   return *targets;
+#elif defined(__aarch64__)
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return {Target::kScalar};
+  return {Target::kScalar, Target::kNeon};
 #else
   return {Target::kScalar};
 #endif

@@ -9,11 +9,12 @@
 namespace kvasir {
 
 // kAvxVnni and kAvx512Vnni add 8-bit dot products, kAmx tiles of them, to what stands before.
-enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx };
+enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx, kNeon };
 
-// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx": values of KVASIR_TARGET.
+// "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon" (with dot products): values of
+// KVASIR_TARGET.
 std::string_view NameOf(Target target);
-// The target whose float kernels it uses: scalar, avx2 or avx512.
+// The target whose float kernels it uses: scalar, avx2, avx512 or neon.
 Target FloatTarget(Target target);
 std::vector<Target> SupportedTargets();  // of this CPU, slowest first
 // nullopt: no such name, or not on this CPU.

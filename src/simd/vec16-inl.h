@@ -2,8 +2,8 @@
 // written once against it and compiled once per target, in the namespace KVASIR_TARGET_NS; its bits
 // are those of the scalar form, since each operation is IEEE and lane by lane.
 // No include guard by pragma alone: each target's source defines the two macros first.
-//   KVASIR_TARGET_NS   scalar | avx2 | avx512
-//   KVASIR_TARGET_ID   0 | 1 | 2
+//   KVASIR_TARGET_NS   scalar | avx2 | avx512 | neon, or a target that adds integer products to one
+//   KVASIR_TARGET_ID   0 | 1 | 2 | 3
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,9 @@
 
 #include "simd/half.h"
 
-#if KVASIR_TARGET_ID > 0
+#if KVASIR_TARGET_ID == 3
+#include <arm_neon.h>
+#elif KVASIR_TARGET_ID > 0
 #include <immintrin.h>
 #endif
 
@@ -122,6 +124,61 @@ KV_INLINE float SumTree(V16 a) {
   const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
   return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
+
+#elif KVASIR_TARGET_ID == 3
+
+struct V16 {
+  float32x4_t v[4];
+};
+#define KV_QUARTERS(expr)                      \
+  V16 r;                                       \
+  for (int i = 0; i < 4; ++i) r.v[i] = (expr); \
+  return r
+KV_INLINE V16 Zero() { KV_QUARTERS(vdupq_n_f32(0)); }
+KV_INLINE V16 Set(float x) { KV_QUARTERS(vdupq_n_f32(x)); }
+KV_INLINE V16 Load(const float* p) { KV_QUARTERS(vld1q_f32(p + i * 4)); }
+KV_INLINE void Store(float* p, V16 a) {
+  for (int i = 0; i < 4; ++i) vst1q_f32(p + i * 4, a.v[i]);
+}
+KV_INLINE V16 Fma(V16 a, V16 b, V16 c) { KV_QUARTERS(vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
+KV_INLINE V16 Add(V16 a, V16 b) { KV_QUARTERS(vaddq_f32(a.v[i], b.v[i])); }
+KV_INLINE V16 Sub(V16 a, V16 b) { KV_QUARTERS(vsubq_f32(a.v[i], b.v[i])); }
+KV_INLINE V16 Mul(V16 a, V16 b) { KV_QUARTERS(vmulq_f32(a.v[i], b.v[i])); }
+KV_INLINE V16 Div(V16 a, V16 b) { KV_QUARTERS(vdivq_f32(a.v[i], b.v[i])); }
+// Not vmaxq: x86's max takes the second operand where one is NaN, and so does this.
+KV_INLINE V16 Max(V16 a, V16 b) {
+  KV_QUARTERS(vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
+}
+KV_INLINE V16 Min(V16 a, V16 b) {
+  KV_QUARTERS(vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
+}
+KV_INLINE V16 RoundEven(V16 a) { KV_QUARTERS(vrndnq_f32(a.v[i])); }
+KV_INLINE V16 Pow2(V16 n) {
+  KV_QUARTERS(
+      vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)));
+}
+KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
+  KV_QUARTERS(vbslq_f32(vcltq_f32(a.v[i], b.v[i]), yes.v[i], no.v[i]));
+}
+KV_INLINE V16 SelectFirst(uint32_t n, V16 a, V16 b) {
+  constexpr uint32_t kLanes[4] = {0, 1, 2, 3};
+  const uint32x4_t lanes = vld1q_u32(kLanes);
+  KV_QUARTERS(vbslq_f32(
+      vcltq_u32(vaddq_u32(lanes, vdupq_n_u32(static_cast<uint32_t>(i) * 4)), vdupq_n_u32(n)),
+      a.v[i], b.v[i]));
+}
+KV_INLINE V16 LoadF16(const uint16_t* p) {
+  KV_QUARTERS(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + i * 4))));
+}
+KV_INLINE V16 LoadBf16(const uint16_t* p) {
+  KV_QUARTERS(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + i * 4), 16)));
+}
+KV_INLINE float SumTree(V16 a) {
+  const float32x4_t s4 = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+  const float32x2_t s2 = vadd_f32(vget_low_f32(s4), vget_high_f32(s4));
+  return vget_lane_f32(s2, 0) + vget_lane_f32(s2, 1);
+}
+#undef KV_QUARTERS
 
 #else
 

@@ -7,6 +7,8 @@ const TensorKernels& TensorKernelsFor(Target target) {
   target = FloatTarget(target);
   if (target == Target::kAvx512) return avx512::kTensorKernels;
   if (target == Target::kAvx2) return avx2::kTensorKernels;
+#elif defined(__aarch64__)
+  if (target == Target::kNeon) return neon::kTensorKernels;
 #endif
   (void)target;
   return scalar::kTensorKernels;

@@ -59,5 +59,8 @@ extern const TensorKernels kTensorKernels;
 namespace avx512 {
 extern const TensorKernels kTensorKernels;
 }
+namespace neon {
+extern const TensorKernels kTensorKernels;
+}
 
 }  // namespace kvasir

@@ -10,6 +10,9 @@ namespace {
 
 using MatMulArgs = QuantKernels::MatMulArgs;
 
+// VNNI multiplies unsigned codes: signed ones are flipped, and are 128 too large then.
+constexpr bool kFlipSigned = KVASIR_VNNI && KVASIR_TARGET_ID != 3;
+
 // A weight format as constants.
 template <WeightFormat kStoredFormat>
 struct Stored {
@@ -18,8 +21,6 @@ struct Stored {
   // Sums of a group that are scaled apart.
   static constexpr int kSums = kLayout.scale == ScaleKind::kSuperHalf ? 2 : 1;
   static constexpr bool kSigned = kLayout.code_bits == 8 || kLayout.table;
-  // What the codes that Dot sees are too large by. Signed bytes are flipped to unsigned for VNNI.
-  static constexpr int32_t kExcess = kSigned ? (KVASIR_VNNI ? 128 : 0) : kLayout.zero;
   // Steps (two products of a code and an activation each) that int16 holds.
   static constexpr int kChain = kSigned                  ? 1
                                 : kLayout.code_bits == 4 ? 8
@@ -94,7 +95,7 @@ struct GroupDots {
   KV_INLINE void Multiply(int p, int h, Bytes codes, const std::byte* const* rows,
                           uint64_t column) {
 #if KVASIR_VNNI
-    if constexpr (S::kSigned) codes = FlipSign(codes);
+    if constexpr (S::kSigned && kFlipSigned) codes = FlipSign(codes);
     for (int r = 0; r < kRows; ++r) {
       const Quad a = LoadQuad(reinterpret_cast<const int8_t*>(rows[r]) + column);
       sum[r][p][h] = Dot(sum[r][p][h], codes, a);
@@ -160,6 +161,9 @@ KV_INLINE void StoreSums(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 
   StoreFirst(n, y, sum);
 }
 
+// A single row is bound by memory: one stream, asked for so many bytes ahead.
+constexpr size_t kPrefetchAhead = 4096;
+
 // kRows x kPanels outputs in registers, groups in order.
 template <class S, int kRows, int kPanels>
 void Tile(const MatMulArgs& a, uint32_t row, uint32_t panel) {
@@ -182,6 +186,7 @@ void Tile(const MatMulArgs& a, uint32_t row, uint32_t panel) {
       for (int p = 0; p < kPanels; ++p) {
         codes[p] = unit + p * panel_bytes + kLayout.codes_offset() + g * S::kGroupBytes;
       }
+      if constexpr (kRows == 1) Prefetch<S::kGroupBytes>(codes[0] + kPrefetchAhead);
       GroupDots<S, kRows, kPanels> dots(rows, layout.offsets_at(), group);
       dots.Add(codes, rows, group);
       for (int p = 0; p < kPanels; ++p) {
@@ -207,13 +212,15 @@ void Tile(const MatMulArgs& a, uint32_t row, uint32_t panel) {
 #if KVASIR_TARGET_ID == 2
 constexpr int kMaxRows = 6;
 constexpr int kTilePanels = 2;
-#elif KVASIR_TARGET_ID == 1
+#elif KVASIR_TARGET_ID == 1 || KVASIR_TARGET_ID == 3
 constexpr int kMaxRows = 4;
 constexpr int kTilePanels = 1;
 #else
 constexpr int kMaxRows = 2;
 constexpr int kTilePanels = 1;
 #endif
+
+constexpr uint32_t kRowChunk = 48;  // a multiple of kMaxRows
 
 // Rows [row, row + kRows) of panels [begin, end).
 template <class S, int kRows, int kPanels>
@@ -238,7 +245,7 @@ struct RowProduct {
       if constexpr (kMaxRows > 2) {
         for (; row + 2 <= a.row_count; row += 2) Panels<S, 2, kTilePanels>(a, row, panel, end);
       }
-      for (; row < a.row_count; ++row) Panels<S, 1, kTilePanels>(a, row, panel, end);
+      for (; row < a.row_count; ++row) Panels<S, 1, 1>(a, row, panel, end);
     }
   }
 };
@@ -274,9 +281,10 @@ void ForFormat(const MatMulArgs& a) {
   }
 }
 
+// What the codes that a dot product sees are too large by.
 int32_t ExcessOf(WeightFormat format) {
   const WeightLayout layout = LayoutOf(format);
-  if (layout.code_bits == 8 || layout.table) return KVASIR_VNNI ? 128 : 0;
+  if (layout.code_bits == 8 || layout.table) return kFlipSigned ? 128 : 0;
   return layout.zero;
 }
 

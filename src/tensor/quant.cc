@@ -16,8 +16,11 @@ const QuantKernels& QuantKernelsFor(Target target) {
     case Target::kAvx2:
       return avx2::kQuantKernels;
     case Target::kScalar:
+    case Target::kNeon:
       break;
   }
+#elif defined(__aarch64__)
+  if (target == Target::kNeon) return neon::kQuantKernels;
 #endif
   (void)target;
   return scalar::kQuantKernels;

@@ -19,7 +19,8 @@ struct ActivationLayout {
   constexpr uint64_t scales_at() const { return columns; }                    // f32 [groups]
   constexpr uint64_t scaled_sums_at() const { return columns + groups * 4; }  // f32 [groups]
   constexpr uint64_t offsets_at() const { return columns + groups * 8; }      // i32 [groups][2]
-  constexpr uint64_t bytes() const { return columns + (groups * 16 + 63) / 64 * 64; }
+  // An odd number of cache lines, so that rows do not fall into the same few sets.
+  constexpr uint64_t bytes() const { return ((columns + groups * 16 + 63) / 64 | 1) * 64; }
 
   uint32_t columns;  // int8, zero beyond k
   uint64_t groups;
@@ -48,6 +49,8 @@ struct QuantKernels {
     bool accumulate;
   };
   void (*mat_mul)(const MatMulArgs& args);
+
+  uint32_t row_chunk;  // rows that a work item should have, where there are more
 };
 
 // REQUIRES: the CPU has the target.
@@ -69,6 +72,9 @@ namespace avx512vnni {
 extern const QuantKernels kQuantKernels;
 }
 namespace amx {
+extern const QuantKernels kQuantKernels;
+}
+namespace neon {
 extern const QuantKernels kQuantKernels;
 }
 // The tile code of amx with a tile unit in plain C++: any CPU can run it, so any test can.

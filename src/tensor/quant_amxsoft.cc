@@ -39,6 +39,6 @@ struct TileProduct {
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<TileProduct>};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<TileProduct>, kMaxBlockRows};
 
 }  // namespace kvasir::amxsoft

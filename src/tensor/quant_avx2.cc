@@ -5,6 +5,6 @@
 
 namespace kvasir::avx2 {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>, kRowChunk};
 
 }  // namespace kvasir::avx2

@@ -5,6 +5,6 @@
 
 namespace kvasir::avx512vnni {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>, kRowChunk};
 
 }  // namespace kvasir::avx512vnni

@@ -5,6 +5,6 @@
 
 namespace kvasir::avxvnni {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>, kRowChunk};
 
 }  // namespace kvasir::avxvnni

@@ -1,8 +1,13 @@
 // What quant-inl.h is made of: 64 bytes of codes (16 outputs x 4 columns), 16 int32 sums, and the
 // exact dot products of both with four broadcast activations. KVASIR_VNNI: 1 where the target sums
-// u8 x i8 straight into int32; else int16 sums, which the formats keep in range.
+// products straight into int32; else int16 sums, which the formats keep in range.
 #pragma once
 
+#ifndef KVASIR_TARGET_ID  // read alone, by a tool
+#define KVASIR_TARGET_NS scalar
+#define KVASIR_TARGET_ID 0
+#define KVASIR_VNNI 1
+#endif
 #include "simd/vec16-inl.h"
 #include "tensor/weight_format.h"
 
@@ -175,6 +180,70 @@ KV_INLINE Bytes WithSign(Quad a, Bytes codes) {
 }
 #endif
 
+#elif KVASIR_TARGET_ID == 3
+
+struct Bytes {
+  uint8x16_t v[4];
+};
+struct Ints {
+  int32x4_t v[4];
+};
+using Shorts = Ints;
+struct Quad {
+  int8x16_t v;
+};
+#define KV_EACH(Type, expr)                    \
+  Type r;                                      \
+  for (int i = 0; i < 4; ++i) r.v[i] = (expr); \
+  return r
+KV_INLINE Bytes LoadBytes(const std::byte* p) {
+  KV_EACH(Bytes, vld1q_u8(reinterpret_cast<const uint8_t*>(p) + i * 16));
+}
+KV_INLINE Bytes Or(Bytes a, Bytes b) { KV_EACH(Bytes, vorrq_u8(a.v[i], b.v[i])); }
+KV_INLINE Bytes FlipSign(Bytes a) { KV_EACH(Bytes, veorq_u8(a.v[i], vdupq_n_u8(0x80))); }
+template <int kLeft>
+KV_INLINE Bytes ShiftMask(Bytes a, int mask) {
+  KV_EACH(Bytes,
+          vandq_u8(vshlq_u8(a.v[i], vdupq_n_s8(kLeft)), vdupq_n_u8(static_cast<uint8_t>(mask))));
+}
+KV_INLINE Bytes LookUp(const int8_t* table16, Bytes index) {
+  const uint8x16_t t = vreinterpretq_u8_s8(vld1q_s8(table16));
+  KV_EACH(Bytes, vqtbl1q_u8(t, index.v[i]));
+}
+KV_INLINE Quad LoadQuad(const int8_t* p) {
+  int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return {vreinterpretq_s8_s32(vdupq_n_s32(x))};
+}
+KV_INLINE Ints SetInts(const int32_t* p) { KV_EACH(Ints, vdupq_n_s32(*p)); }
+KV_INLINE Ints AddInts(Ints a, Ints b) { KV_EACH(Ints, vaddq_s32(a.v[i], b.v[i])); }
+KV_INLINE V16 ToFloats(Ints a) { KV_EACH(V16, vcvtq_f32_s32(a.v[i])); }
+KV_INLINE V16 LoadU8(const std::byte* p) {
+  const uint8x16_t b = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
+  const uint16x8_t h[2] = {vmovl_u8(vget_low_u8(b)), vmovl_u8(vget_high_u8(b))};
+  KV_EACH(V16,
+          vcvtq_f32_u32(vmovl_u16(i % 2 == 0 ? vget_low_u16(h[i / 2]) : vget_high_u16(h[i / 2]))));
+}
+KV_INLINE V16 LoadI8(const std::byte* p) {
+  const int8x16_t b = vld1q_s8(reinterpret_cast<const int8_t*>(p));
+  const int16x8_t h[2] = {vmovl_s8(vget_low_s8(b)), vmovl_s8(vget_high_s8(b))};
+  KV_EACH(V16,
+          vcvtq_f32_s32(vmovl_s16(i % 2 == 0 ? vget_low_s16(h[i / 2]) : vget_high_s16(h[i / 2]))));
+}
+KV_INLINE V16 Abs(V16 a) { KV_EACH(V16, vabsq_f32(a.v[i])); }
+KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
+  for (int i = 0; i < 4; ++i) {
+    const int16x4_t h = vmovn_s32(vcvtq_s32_f32(rounded.v[i]));
+    const int8x8_t b = vmovn_s16(vcombine_s16(h, h));
+    vst1_lane_s32(reinterpret_cast<int32_t*>(p + i * 4), vreinterpret_s32_s8(b), 0);
+  }
+}
+// sdot: both signed, so that signed codes stay as they are.
+KV_INLINE Ints Dot(Ints sum, Bytes codes, Quad a) {
+  KV_EACH(Ints, vdotq_s32(sum.v[i], vreinterpretq_s8_u8(codes.v[i]), a.v));
+}
+#undef KV_EACH
+
 #else  // scalar
 
 struct Bytes {
@@ -251,6 +320,12 @@ KV_INLINE Ints Dot(Ints sum, Bytes codes, Quad a) {  // as VNNI does
 }
 
 #endif
+
+// Asks for `bytes` from p on, which may lie beyond what there is.
+template <uint32_t kBytes>
+KV_INLINE void Prefetch(const std::byte* p) {
+  for (uint32_t i = 0; i < kBytes; i += 64) __builtin_prefetch(p + i);
+}
 
 }  // namespace
 }  // namespace kvasir::KVASIR_TARGET_NS

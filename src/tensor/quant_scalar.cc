@@ -5,6 +5,6 @@
 
 namespace kvasir::scalar {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>, kRowChunk};
 
 }  // namespace kvasir::scalar

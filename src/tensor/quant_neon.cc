@@ -1,0 +1,10 @@
+#define KVASIR_TARGET_NS neon
+#define KVASIR_TARGET_ID 3
+#define KVASIR_VNNI 1
+#include "tensor/quant-inl.h"
+
+namespace kvasir::neon {
+
+const QuantKernels kQuantKernels = {Quantise, ForFormat<RowProduct>, kRowChunk};
+
+}  // namespace kvasir::neon

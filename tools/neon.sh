@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# tools/neon.sh: builds the kernels and their tests for aarch64 (NEON with dot products) with Debian's
+# cross compiler and runs them under qemu-user. Needs g++-aarch64-linux-gnu, qemu-user and googletest
+# (tools/packages/neon.txt); skips (exit 77) where one is missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly out=build/neon gtest=/usr/src/googletest/googletest
+readonly cxx=aarch64-linux-gnu-g++
+for need in "$cxx" qemu-aarch64; do
+  command -v "$need" >/dev/null || { echo "neon: no $need: not run"; exit 77; }
+done
+[ -d "$gtest" ] || { echo "neon: no $gtest: not run"; exit 77; }
+
+mkdir -p "$out"
+readonly flags=(-std=c++20 -O2 -ffp-contract=off -fno-math-errno -Iinclude -Isrc -I"$gtest/include"
+  -DKVASIR_SOURCE_DIR="\"$PWD\"" -static)
+objects=()
+# compile SOURCE [FLAGS...]: to an object, unless that is newer than every source.
+compile() {
+  local object=$out/${1//\//_}.o
+  objects+=("$object")
+  if [ -f "$object" ] && [ -z "$(find src include "$1" -newer "$object" -print -quit)" ]; then return; fi
+  "$cxx" "${flags[@]}" "${@:2}" -c "$1" -o "$object"
+}
+for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
+  src/block/block_layout.cc; do
+  case $source in
+    *_avx2.cc | *_avxvnni.cc | *_avx512.cc | *_avx512vnni.cc | *_amx.cc) continue ;;
+    *_neon.cc) compile "$source" -O3 -march=armv8.2-a+dotprod ;;
+    *) compile "$source" ;;
+  esac
+done
+compile "$gtest/src/gtest-all.cc" -I"$gtest"
+compile "$gtest/src/gtest_main.cc" -I"$gtest"
+"$cxx" -static "${objects[@]}" -o "$out/kernels_test"
+exec qemu-aarch64 -cpu max "$out/kernels_test" "$@"
