@@ -118,7 +118,7 @@ Result<int> Run(const Args& args) {
   };
   KV_ASSIGN(const BenchReport report, RunBench(options));
   std::optional<CacheShare> cache;
-  if (!options.prefill_tokens.empty()) {
+  if (!options.prefill_tokens.empty() && !args.Has("speed-only")) {
     KV_ASSIGN(cache, MeasureCacheShare(options, kSharePromptTokens));
   }
   progress.Clear();
@@ -144,6 +144,8 @@ Command BenchCommand() {
              {"d", "N,...",
               "after this many tokens, whose KV is generated, not computed (default 0)"},
              {"repeats", "N", "at least N times each; the median counts (default 5)"},
+             {"speed-only", "", "no cache row, which takes a load and prompts of its own",
+              FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             CommonFlags()}),
