@@ -33,7 +33,10 @@ struct EngineOptions {
   uint32_t ctx_size = 0;      // 0: what the model was trained for
   uint32_t parallel = 8;      // sequences that run at once
   uint32_t max_queued = 256;  // more are refused: kExhausted
-  uint32_t threads = 0;       // 0: all CPUs this process may use
+  // What requests take beside the KV cache: being read and parsed (by a server), and waiting. At
+  // least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
+  uint64_t request_memory_bytes = uint64_t{256} << 20;
+  uint32_t threads = 0;  // 0: all CPUs this process may use
   uint32_t block_tokens = 16;
   uint32_t step_tokens = 512;  // rows of one step
   std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU

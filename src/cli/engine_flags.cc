@@ -73,6 +73,12 @@ std::vector<Flag> CacheFlags() {
       {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}};
 }
 
+std::vector<Flag> RequestFlags() {
+  return {{"request-memory", "SIZE",
+           "the most that requests may take beside the cache: being read, parsed, waiting (default "
+           "256MiB, at least 16MiB)"}};
+}
+
 std::vector<Flag> SamplingFlags() {
   return {{"max-tokens", "N", "at most N tokens of answer (default: the room that is left)"},
           {"temperature", "T", "0 (default): always the likeliest token, so runs repeat"},
@@ -120,6 +126,8 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   options.cache_dir = args.Text("cache-dir").value_or("");
   KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
+  KV_ASSIGN(options.request_memory_bytes,
+            args.Bytes("request-memory", options.request_memory_bytes));
   KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 0));
   KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
   KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));

@@ -13,6 +13,8 @@ namespace kvasir::cli {
 std::vector<Flag> CommonFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
 std::vector<Flag> CacheFlags();
+// --request-memory: of commands about a server.
+std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: of commands that generate.
 std::vector<Flag> SamplingFlags();
 // Flags of parts that are not there yet; each is refused with the part's name.

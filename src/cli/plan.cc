@@ -20,6 +20,7 @@ void PrintTable(const MemoryPlan& plan) {
   bytes("prefix index", plan.index_bytes, "");
   bytes("cursors", plan.cursor_bytes, "");
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
+  bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("total", plan.total_bytes, "");
   bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   bytes("mapped files", plan.mapped_bytes, "used in place; the system may drop and reread them");
@@ -53,7 +54,8 @@ Command PlanCommand() {
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch}},
                 CommonFlags(),
-                CacheFlags()}),
+                CacheFlags(),
+                RequestFlags()}),
           Run};
 }
 

@@ -28,6 +28,7 @@ std::vector<Flag> ServeFlags() {
         {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
        CommonFlags(),
        CacheFlags(),
+       RequestFlags(),
        AbsentFlags()});
 }
 

@@ -14,6 +14,9 @@ namespace {
 
 constexpr uint32_t kMaxParallel = 4096;
 constexpr uint32_t kMaxStepTokens = 1 << 16;
+constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
+// Of a running sequence: its ids twice (the request's and the cache's), and its table of blocks.
+constexpr uint64_t kSequenceBytesPerToken = 10;
 constexpr uint64_t kShapeSeed = 1;
 
 // "bf16", "q4_k": as --weights and the model's card have it.
@@ -74,6 +77,10 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
   KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
+  if (options.request_memory_bytes < kMinRequestMemoryBytes) {
+    return Fail(Code::kInvalidArgument, "request_memory: {} bytes are less than {}",
+                options.request_memory_bytes, kMinRequestMemoryBytes);
+  }
   if (options.block_tokens == 0 || options.block_tokens % kTileTokens != 0 ||
       options.block_tokens > 1024) {
     return Fail(Code::kInvalidArgument, "block_tokens: {} is no multiple of {} up to 1024",
@@ -117,8 +124,10 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.cursor_bytes = a.cache_plan.cursor_bytes;
   plan.scratch_bytes = a.runner_plan.scratch_bytes +
                        Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows);
+  plan.request_bytes = options.request_memory_bytes +
+                       uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
-                     plan.scratch_bytes;
+                     plan.scratch_bytes + plan.request_bytes;
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.block_bytes = a.cache_plan.block_bytes;

@@ -1,5 +1,6 @@
 #include "kvasir/engine.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -35,6 +36,20 @@ struct CheckCommand {
 };
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
                              EraseCommand, CheckCommand>;
+
+// Of options.request_memory_bytes, for requests that wait or run. A server has the rest.
+constexpr uint64_t kWaitingShare = 16;
+
+// What a request holds until its last event.
+uint64_t BytesOf(const GenerateRequest& spec) {
+  uint64_t bytes = sizeof(Request) + spec.prompt.capacity() * sizeof(TokenId) +
+                   spec.message_ends.capacity() * sizeof(uint32_t) +
+                   spec.stop_ids.capacity() * sizeof(TokenId) +
+                   spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
+  for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
+  for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
+  return bytes;
+}
 
 uint64_t RandomSeed() {
   std::random_device device;
@@ -88,6 +103,7 @@ class EngineOnThread final : public Engine {
   std::deque<Command> commands_;
   uint64_t next_id_ = 1;
   uint32_t num_outstanding_ = 0;  // requests whose last event is not told
+  uint64_t waiting_bytes_ = 0;    // of what they ask; a part of request_memory_bytes
   bool draining_ = false;
   bool stopping_ = false;
 
@@ -147,11 +163,13 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                 requests.size(), limit);
   }
   std::vector<std::unique_ptr<Request>> checked;
+  uint64_t bytes = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto one = [sink, i](const Event& event) { sink(i, event); };
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
     request->seed = request->spec.sampling.seed ? *request->spec.sampling.seed : RandomSeed();
     request->submitted_ns = MonotonicNs();
+    bytes += request->bytes = BytesOf(request->spec);
     checked.push_back(std::move(request));
   }
   const std::lock_guard lock(mutex_);
@@ -160,6 +178,14 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     return Fail(Code::kExhausted, "engine: {} requests are running or queued already: wait",
                 num_outstanding_);
   }
+  const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
+  if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
+    return Fail(Code::kExhausted,
+                "engine: {} bytes of requests are running or queued already, and {} more do not "
+                "fit {}: wait",
+                waiting_bytes_, bytes, most_bytes);
+  }
+  waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(checked.size());
   std::vector<RequestId> ids;
   for (auto& request : checked) {
@@ -217,10 +243,11 @@ void EngineOnThread::Run() {
     for (Command& command : commands) Apply(command);
     commands.clear();
     if (stopping) scheduler_.CancelAll();
-    const uint32_t num_ended = scheduler_.Step();
+    const auto [num_ended, ended_bytes] = scheduler_.Step();
     if (num_ended == 0) continue;
     const std::lock_guard lock(mutex_);
     num_outstanding_ -= num_ended;
+    waiting_bytes_ -= ended_bytes;
     if (num_outstanding_ == 0) drained_.notify_all();
   }
 }

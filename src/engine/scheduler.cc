@@ -33,7 +33,7 @@ uint64_t Scheduler::scratch_bytes() const {
   return sampler_.bytes() + logits_.capacity() * sizeof(float);
 }
 
-uint32_t Scheduler::Step() {
+Scheduler::Ended Scheduler::Step() {
   CollectEnded();
   Admit();
   PlanRows();

@@ -47,9 +47,14 @@ class Scheduler {
   void Erase(std::string_view tenant);
 
   bool idle() const { return waiting_.empty() && running_.empty() && ended_.empty(); }
-  // One step, then tells the sinks. Returns how many requests got their last event.
-  // With nothing to run it only tells the news (of cancelled requests).
-  uint32_t Step();
+  // Requests that got their last event, and the sum of their bytes.
+  struct Ended {
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+  };
+  // One step, then tells the sinks. With nothing to run it only tells the news (of cancelled
+  // requests).
+  Ended Step();
   // Called at once, then before the sinks of each step: what they see is in the snapshot already.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);
@@ -96,7 +101,7 @@ class Scheduler {
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
   void CollectEnded();
-  uint32_t Deliver();
+  Ended Deliver();
   void CountStep(uint64_t step_ns);
   void PublishStats();
 

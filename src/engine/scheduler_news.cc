@@ -141,7 +141,7 @@ void Scheduler::CollectEnded() {
   std::erase(running_, nullptr);
 }
 
-uint32_t Scheduler::Deliver() {
+Scheduler::Ended Scheduler::Deliver() {
   const auto tell = [](Request& request) {
     if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
         request.has_event.end()) {
@@ -163,9 +163,10 @@ uint32_t Scheduler::Deliver() {
   };
   for (const auto& request : running_) tell(*request);
   for (const auto& request : ended_) tell(*request);
-  const auto num_ended = static_cast<uint32_t>(ended_.size());
+  Ended ended{.count = static_cast<uint32_t>(ended_.size())};
+  for (const auto& request : ended_) ended.bytes += request->bytes;
   ended_.clear();
-  return num_ended;
+  return ended;
 }
 
 void Scheduler::CountStep(uint64_t step_ns) {

@@ -50,6 +50,7 @@ struct Request {
   uint32_t max_tokens = 0;  // clipped
   Footprint footprint;
   uint64_t submitted_ns = 0;
+  uint64_t bytes = 0;  // of spec, as submission counted them
 
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers

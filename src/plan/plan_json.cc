@@ -12,6 +12,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"index_bytes", plan.index_bytes},
       {"cursor_bytes", plan.cursor_bytes},
       {"scratch_bytes", plan.scratch_bytes},
+      {"request_bytes", plan.request_bytes},
       {"total_bytes", plan.total_bytes},
       {"load_peak_bytes", plan.load_peak_bytes},
       {"kv_memory_bytes", plan.kv_memory_bytes},

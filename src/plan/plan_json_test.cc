@@ -15,6 +15,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.index_bytes = 4;
   plan.cursor_bytes = 5;
   plan.scratch_bytes = 6;
+  plan.request_bytes = 16;
   plan.total_bytes = 7;
   plan.load_peak_bytes = 17;
   plan.kv_memory_bytes = 8;
@@ -26,11 +27,12 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.ctx_size = 14;
   plan.parallel = 15;
   plan.kv_format = "bf16";
-  EXPECT_EQ(PlanJson(plan).dump(),
-            R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
-            R"("scratch_bytes":6,"total_bytes":7,"load_peak_bytes":17,"kv_memory_bytes":8,)"
-            R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
-            R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16"})");
+  EXPECT_EQ(
+      PlanJson(plan).dump(),
+      R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
+      R"("scratch_bytes":6,"request_bytes":16,"total_bytes":7,"load_peak_bytes":17,"kv_memory_bytes":8,)"
+      R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
+      R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16"})");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+constexpr int kTooLarge = 413;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
 // Text parts are joined by a newline, as llama.cpp's server and vLLM do.
@@ -52,7 +53,7 @@ ApiResult<std::string> ContentOf(JsonFields& message, const std::string& path, b
 }
 
 // Templates expect arguments as an object; the API carries them as JSON text.
-ApiResult<json> ToolCalls(const json& calls, const std::string& path) {
+ApiResult<json> ToolCalls(const json& calls, const std::string& path, size_t* values_left) {
   if (!calls.is_array()) {
     return Invalid(path, fmt::format("{}: is {}, not an array", path, KindOf(calls)));
   }
@@ -67,13 +68,18 @@ ApiResult<json> ToolCalls(const json& calls, const std::string& path) {
     }
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
-    auto parsed = ParseBody(arguments->get_ref<const std::string&>());
-    if (parsed) *arguments = std::move(*parsed);
+    auto parsed = ParseBody(arguments->get_ref<const std::string&>(), values_left);
+    if (parsed) {
+      *arguments = std::move(*parsed);
+    } else if (parsed.error().status == kTooLarge) {
+      return tl::unexpected(parsed.error());
+    }
   }
   return result;
 }
 
-ApiResult<json> Message(const json& raw, size_t index, const ModelView& model) {
+ApiResult<json> Message(const json& raw, size_t index, const ModelView& model,
+                        size_t* values_left) {
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
     return Invalid(path, fmt::format("{}: is {}, not an object", path, KindOf(raw)));
@@ -90,7 +96,7 @@ ApiResult<json> Message(const json& raw, size_t index, const ModelView& model) {
   json message = raw;
   const json* calls = fields.Find("tool_calls");
   if (calls) {
-    KV_ASSIGN_API(message["tool_calls"], ToolCalls(*calls, path + ".tool_calls"));
+    KV_ASSIGN_API(message["tool_calls"], ToolCalls(*calls, path + ".tool_calls", values_left));
   } else {
     message.erase("tool_calls");
   }
@@ -150,7 +156,7 @@ Result<RenderedChat> Render(const json& messages, const json& tools, const json&
   if (!has_objects || num_keys > kMaxOrderedKeys) {
     return model.chat_template->Render(messages, tools, variables, options);
   }
-  const ordered_json sent = ordered_json::parse(body, nullptr, false);
+  const ordered_json sent = ParseInOrder(body);
   const auto in_order = [&sent](const json& value, const char* name) {
     return sent.contains(name) ? InSentOrder(value, sent[name]) : ordered_json(value);
   };
@@ -174,8 +180,9 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body
     return Invalid("messages", "messages: must be an array with at least one message");
   }
   json rendered_from = json::array();
+  size_t values_left = kMaxJsonValues;  // of the arguments of all calls
   for (size_t i = 0; i < messages->size(); ++i) {
-    KV_ASSIGN_API(json message, Message((*messages)[i], i, model));
+    KV_ASSIGN_API(json message, Message((*messages)[i], i, model, &values_left));
     rendered_from.push_back(std::move(message));
   }
   KV_ASSIGN_API(const json tools, Tools(fields));
@@ -194,12 +201,23 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body
   return std::move(*chat);
 }
 
-ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const Tokenizer& tokenizer) {
+ApiError EncodeError(const Error& error, const std::string& param, const EncodeOptions& options,
+                     const ModelView& model) {
+  if (error.code != Code::kExhausted) return ToApiError(error, param);
+  return {Code::kInvalidArgument,
+          fmt::format("{}: has more than {} tokens; the context has {}", param, options.max_tokens,
+                      model.ctx_size),
+          param};
+}
+
+ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
   EncodeOptions options;
   options.add_special = false;  // the template writes them
   options.literal = chat.literal;
+  options.max_tokens = model.max_text_tokens();
   auto ids = tokenizer.Encode(chat.text, options);
-  if (!ids) return tl::unexpected(ToApiError(ids.error(), "messages"));
+  if (!ids) return tl::unexpected(EncodeError(ids.error(), "messages", options, model));
   ChatPrompt prompt;
   prompt.ids = std::move(*ids);
   // A message ends with the token whose text reaches its last byte. (Where a tokenizer's decoding

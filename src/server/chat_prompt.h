@@ -22,7 +22,14 @@ struct ModelView {
   bool knows_developer = false;  // the template names the role; else it is rendered as system
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
+  uint32_t max_prompts = 1;  // of one request: what may run or wait at once
+  // Of a text: enough that a prompt that is somewhat too long is told its length.
+  size_t max_text_tokens() const { return size_t{ctx_size} * 4 + 65536; }
 };
+
+// Why Tokenizer::Encode took no text.
+ApiError EncodeError(const Error& error, const std::string& param, const EncodeOptions& options,
+                     const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
 // kInvalidArgument names the field: "messages[2].role". `body` is the text that `fields` came from:
@@ -35,7 +42,7 @@ struct ChatPrompt {
   std::vector<uint32_t> message_ends;  // as GenerateRequest wants them
 };
 
-// Special tokens are recognised only in what the template wrote. O(text).
-ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const Tokenizer& tokenizer);
+// Special tokens are recognised only in what the template wrote. O(text). REQUIRES: a tokenizer.
+ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model);
 
 }  // namespace kvasir

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/request_memory.h"
+
 namespace kvasir {
 namespace {
 
@@ -24,11 +26,9 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using ErrorCode = beast::error_code;
 
-constexpr uint32_t kMaxHeadBytes = 64 << 10;
 constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kMaxLingerBytes = 64 << 20;    // read and dropped after an early answer
-constexpr size_t kMaxUnsentBytes = 8 << 20;     // of a stream whose client does not keep up
-constexpr uint64_t kSmallBodyBytes = 64 << 10;  // more counts in ConnectionSet::TakeBodyBytes
+constexpr size_t kMaxLingerBytes = 64 << 20;  // read and dropped after an early answer
+constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does not keep up
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
@@ -125,7 +125,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     late_ = false;
     SetDeadline(options_.read_timeout_ms);
     parser_.emplace();
-    parser_->header_limit(kMaxHeadBytes);
+    parser_->header_limit(kHeadBytes);
     parser_->body_limit(boost::none);  // ours, once the head is known to be welcome
     http::async_read_header(
         socket_, buffer_, *parser_,
@@ -202,7 +202,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       error.status = 413;
       error.name = "body_too_large";
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      error.message = fmt::format("the request's head has more than {} bytes", kMaxHeadBytes);
+      error.message = fmt::format("the request's head has more than {} bytes", kHeadBytes);
       error.status = 431;
     } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
                ec.category() != make_error_code(http::error::bad_method).category()) {

@@ -26,7 +26,7 @@ size_t ConnectionSet::size() const {
 
 bool ConnectionSet::TakeBodyBytes(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (bytes > kMaxBodyBytes - body_bytes_) return false;
+  if (bytes > max_body_bytes_ - body_bytes_) return false;
   body_bytes_ += bytes;
   return true;
 }

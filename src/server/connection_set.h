@@ -20,18 +20,19 @@ class ConnectionHandle {
 // The connections that are open. Thread-safe.
 class ConnectionSet {
  public:
+  explicit ConnectionSet(uint64_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
   void Add(std::shared_ptr<ConnectionHandle> connection);
   void Remove(const ConnectionHandle* connection);
   size_t size() const;
   void FinishAll();
 
-  // Large bodies that are in memory at once share kMaxBodyBytes: a thousand connections with one
+  // Large bodies that are in memory at once share max_body_bytes: a thousand connections with one
   // each would not fit any machine. False: no room now.
   bool TakeBodyBytes(uint64_t bytes);
   void GiveBodyBytes(uint64_t bytes);
 
  private:
-  static constexpr uint64_t kMaxBodyBytes = uint64_t{256} << 20;
+  const uint64_t max_body_bytes_;
   uint64_t body_bytes_ = 0;
   mutable std::mutex mutex_;
   std::unordered_map<const ConnectionHandle*, std::shared_ptr<ConnectionHandle>> open_;

@@ -10,32 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxUnread = 64;       // names told
 constexpr size_t kMaxUnreadBytes = 64;  // of each
-
-// Whether brackets nest deeper than kMaxDepth; strings are skipped.
-bool TooDeep(std::string_view text) {
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) return true;
-    } else if ((c == '}' || c == ']') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
 
 // The integer that a value stands for.
 std::optional<int64_t> AsInteger(const json& value) {
@@ -52,45 +28,6 @@ std::optional<int64_t> AsInteger(const json& value) {
 }
 
 }  // namespace
-
-ApiResult<json> ParseBody(std::string_view body) {
-  if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
-  if (TooDeep(body)) {
-    return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
-  }
-  try {
-    json parsed = json::parse(body);
-    if (!parsed.is_object()) {
-      return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
-    }
-    return parsed;
-  } catch (const json::parse_error& e) {
-    return Invalid("", fmt::format("the body is no JSON in UTF-8: error at byte {}", e.byte));
-  } catch (const json::exception&) {
-    return Invalid("", "the body's JSON has a number that is too large");
-  }
-}
-
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-std::string_view KindOf(const json& value) {
-  switch (value.type()) {
-    case json::value_t::null:
-      return "null";
-    case json::value_t::object:
-      return "an object";
-    case json::value_t::array:
-      return "an array";
-    case json::value_t::string:
-      return "a string";
-    case json::value_t::boolean:
-      return "a boolean";
-    default:
-      return "a number";
-  }
-}
 
 JsonFields::JsonFields(const json& object, std::string path)
     : object_(object), path_(std::move(path)) {}
@@ -159,16 +96,11 @@ void JsonFields::String(std::string_view name, std::string* out) {
 void JsonFields::Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out) {
   const json* value = Find(name);
   if (!value) return;
-  if (!value->is_array()) {
-    return Fail(name, fmt::format("is {}, not an array of token ids", KindOf(*value)));
-  }
-  for (const json& element : *value) {
-    const auto id = ToTokenId(element, vocab_size, path_ + std::string(name));
-    if (!id) {
-      if (!error_) error_ = id.error();
-      return;
-    }
-    out->push_back(*id);
+  auto ids = ToTokenIds(*value, vocab_size, path_ + std::string(name));
+  if (ids) {
+    *out = std::move(*ids);
+  } else if (!error_) {
+    error_ = ids.error();
   }
 }
 
@@ -207,14 +139,21 @@ std::vector<std::string> JsonFields::Unread() const {
   return names;
 }
 
-ApiResult<TokenId> ToTokenId(const json& value, uint32_t vocab_size, const std::string& param) {
-  const std::optional<int64_t> id = AsInteger(value);
-  if (!id) return Invalid(param, fmt::format("{}: has {}, not a token id", param, KindOf(value)));
-  if (*id < 0 || *id >= static_cast<int64_t>(vocab_size)) {
-    return Invalid(param, fmt::format("{}: token id {} is not within 0 and {}", param, *id,
+ApiResult<std::vector<TokenId>> ToTokenIds(const json& value, uint32_t vocab_size,
+                                           const std::string& param) {
+  if (!IsIds(value)) {
+    return Invalid(param,
+                   value.is_array()
+                       ? fmt::format("{}: has {}, not a token id", param, KindOf(value[0]))
+                       : fmt::format("{}: is {}, not an array of token ids", param, KindOf(value)));
+  }
+  const std::span<const TokenId> ids = AsIds(value);
+  for (const TokenId id : ids) {
+    if (id >= 0 && static_cast<uint32_t>(id) < vocab_size) continue;
+    return Invalid(param, fmt::format("{}: token id {} is not within 0 and {}", param, id,
                                       static_cast<int64_t>(vocab_size) - 1));
   }
-  return static_cast<TokenId>(*id);
+  return std::vector<TokenId>(ids.begin(), ids.end());
 }
 
 }  // namespace kvasir

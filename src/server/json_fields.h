@@ -11,18 +11,9 @@
 
 #include "kvasir/types.h"
 #include "server/errors.h"
+#include "server/json_body.h"
 
 namespace kvasir {
-
-// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
-// templates above all, may recurse). kInvalidArgument says where it stops being one.
-ApiResult<nlohmann::json> ParseBody(std::string_view body);
-
-// Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
-std::string Dump(const nlohmann::json& value);
-
-// What "a string" or "an array" a value is, for messages.
-std::string_view KindOf(const nlohmann::json& value);
 
 // The fields of one object, which must outlive it. null counts as absent. Readers leave `out` alone
 // when the field is absent; the first wrong field is kept as error() and later ones do not replace
@@ -57,8 +48,8 @@ class JsonFields {
   std::optional<ApiError> error_;
 };
 
-// An id of the vocabulary, or why it is none.
-ApiResult<TokenId> ToTokenId(const nlohmann::json& value, uint32_t vocab_size,
-                             const std::string& param);
+// The ids of a list that ParseBody kept, all of the vocabulary, or why it is none.
+ApiResult<std::vector<TokenId>> ToTokenIds(const nlohmann::json& value, uint32_t vocab_size,
+                                           const std::string& param);
 
 }  // namespace kvasir

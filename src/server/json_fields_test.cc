@@ -30,6 +30,50 @@ TEST(ParseBody, LimitsDepthAndNotBracketsInStrings) {
   EXPECT_TRUE(ParseBody("{\"a\":\"\\\"" + std::string(1000, '[') + "\"}"));
 }
 
+std::string ListOf(std::string_view field, std::string_view unit, size_t count) {
+  std::string body = "{\"" + std::string(field) + "\":[" + std::string(unit);
+  for (size_t i = 1; i < count; ++i) body.append(",").append(unit);
+  return body + "]}";
+}
+
+TEST(ParseBody, LimitsValuesButNotTokenIds) {
+  EXPECT_TRUE(ParseBody(ListOf("x", "1", kMaxJsonValues - 2)));
+  for (const char* unit : {"1", "[]", "{}", "\"\"", "null", "{\"a\":1}", "[1]"}) {
+    const auto parsed = ParseBody(ListOf("x", unit, kMaxJsonValues));
+    ASSERT_FALSE(parsed) << unit;
+    EXPECT_EQ(parsed.error().status, 413);
+    EXPECT_NE(parsed.error().message.find("65536"), std::string::npos);
+  }
+  const auto ids = ParseBody(ListOf("prompt", "7", 1 << 20));
+  ASSERT_TRUE(ids);
+  EXPECT_EQ(AsIds((*ids)["prompt"]).size(), size_t{1} << 20);
+  EXPECT_FALSE(ParseBody(ListOf("prompt", "[7]", kMaxJsonValues)));
+  EXPECT_FALSE(ParseBody(ListOf("prompt", "\"7\"", kMaxJsonValues)));
+}
+
+TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
+  const auto body = ParseBody(R"({"prompt":[[1,16.0],[],"x",[-1]],"tokens":[],"x":[1,2],
+                                  "y":{"prompt":[3]},"stop_token_ids":[5]})");
+  ASSERT_TRUE(body);
+  const json& prompt = (*body)["prompt"];
+  ASSERT_EQ(prompt.size(), 4u);
+  EXPECT_EQ(ToTokenIds(prompt[0], 17, "p").value(), (std::vector<TokenId>{1, 16}));
+  EXPECT_EQ(ToTokenIds(prompt[0], 16, "p").error().param, "p");
+  EXPECT_TRUE(ToTokenIds(prompt[1], 17, "p")->empty());
+  EXPECT_FALSE(ToTokenIds(prompt[3], 17, "p"));
+  EXPECT_TRUE(IsIds((*body)["tokens"]));
+  EXPECT_EQ((*body)["x"], json::parse("[1,2]"));
+  EXPECT_EQ((*body)["y"]["prompt"], json::parse("[3]"));
+  EXPECT_EQ(AsIds((*body)["stop_token_ids"])[0], 5);
+  for (const char* bad : {R"({"prompt":[1,"a"]})", R"({"prompt":[1.5]})", R"({"prompt":[1,[2]]})",
+                          R"({"prompt":[4294967296]})", R"({"prompt":[1,null]})"}) {
+    const auto parsed = ParseBody(bad);
+    ASSERT_FALSE(parsed) << bad;
+    EXPECT_EQ(parsed.error().param, "prompt");
+    EXPECT_EQ(HttpStatus(parsed.error().code), 400);
+  }
+}
+
 TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
   const json object = {{"a", "x"}, {"b", -1}, {"c", 2.5}, {"d", nullptr}, {"e", 1}};
   JsonFields fields(object, "top.");

@@ -17,68 +17,72 @@ constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's
 
-struct RawPrompts {
-  std::vector<std::vector<TokenId>> ids;
-  std::vector<std::string> texts;  // of each, where it was given as text
-};
+using RawPrompts = std::vector<std::vector<TokenId>>;
 
-ApiResult<std::vector<TokenId>> IdsOf(const json& list, const ModelView& model) {
-  std::vector<TokenId> ids;
-  ids.reserve(list.size());
-  for (const json& element : list) {
-    KV_ASSIGN_API(const TokenId id, ToTokenId(element, model.vocab_size, "prompt"));
-    ids.push_back(id);
+ApiResult<std::vector<TokenId>> IdsOf(const json& one, const EncodeOptions& options,
+                                      const ModelView& model) {
+  if (one.is_string()) {
+    return EncodeText(one.get_ref<const std::string&>(), "prompt", options, model);
   }
-  return ids;
+  if (!one.is_array() && !IsIds(one)) {
+    return Invalid("prompt", fmt::format("prompt: has {} where a text or a list of token ids must "
+                                         "be",
+                                         KindOf(one)));
+  }
+  return ToTokenIds(one, model.vocab_size, "prompt");
+}
+
+// The texts in front of the answers. What ids stand for can be a hundred times their size.
+ApiResult<std::vector<std::string>> EchoOf(std::span<const json* const> list,
+                                           const RawPrompts& prompts, const ModelView& model) {
+  std::vector<std::string> texts;
+  size_t bytes = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i]->is_string()) {
+      texts.push_back(list[i]->get<std::string>());
+      continue;
+    }
+    KV_ASSIGN_API(std::string text, DecodeIds(prompts[i], "prompt", model));
+    bytes += text.size();
+    if (bytes > kMaxDecodedBytes) {
+      return Invalid("echo", fmt::format("echo: the prompts have more than {} bytes of text",
+                                         kMaxDecodedBytes));
+    }
+    texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 // `prompt`: a text, a list of ids, or a list of those.
-ApiResult<RawPrompts> ReadPrompts(JsonFields& fields, uint32_t num_choices,
-                                  const ModelView& model) {
-  bool add_special = true, parse_special = true;
-  fields.Bool("add_special_tokens", &add_special);
-  fields.Bool("add_special", &add_special);
-  fields.Bool("parse_special", &parse_special);
+ApiResult<std::vector<const json*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
+                                                const ModelView& model) {
   const json* prompt = fields.Find("prompt");
-  if (fields.error()) return tl::unexpected(*fields.error());
   if (!prompt) return Invalid("prompt", "prompt: is missing");
-  const bool single = prompt->is_string() ||
-                      (prompt->is_array() && !prompt->empty() && prompt->front().is_number());
-  const json list = single ? json::array({*prompt}) : *prompt;
-  if (!list.is_array() || list.empty()) {
+  std::vector<const json*> list;
+  if (prompt->is_string() || prompt->is_binary()) {
+    list.push_back(prompt);
+  } else if (prompt->is_array()) {
+    for (const json& one : *prompt) list.push_back(&one);
+  }
+  if (list.empty()) {
     return Invalid("prompt", "prompt: must be a text, a list of token ids, or a list of those");
+  }
+  if (list.size() > model.max_prompts) {
+    return Invalid("prompt", fmt::format("prompt: {} prompts; at most {} may run or wait at once",
+                                         list.size(), model.max_prompts));
   }
   if (list.size() * num_choices > kMaxAnswers) {
     return Invalid("prompt", fmt::format("prompt: {} prompts with n {}; at most {} answers to a "
                                          "request",
                                          list.size(), num_choices, kMaxAnswers));
   }
-  RawPrompts prompts;
-  for (const json& one : list) {
-    std::string text;
-    std::vector<TokenId> ids;
-    if (one.is_string()) {
-      text = one.get<std::string>();
-      KV_ASSIGN_API(ids, EncodeText(text, "prompt", add_special, parse_special, model));
-    } else if (one.is_array()) {
-      KV_ASSIGN_API(ids, IdsOf(one, model));
-    } else {
-      return Invalid("prompt", fmt::format("prompt: has {} where a text or a list of token ids "
-                                           "must be",
-                                           KindOf(one)));
-    }
-    if (!one.is_string() && model.tokenizer) text = model.tokenizer->Decode(ids, false);
-    prompts.ids.push_back(std::move(ids));
-    prompts.texts.push_back(std::move(text));
-  }
-  return prompts;
+  return list;
 }
 
-ApiResult<void> CheckLength(const GenerateRequest& request, const std::string& param,
+ApiResult<void> CheckLength(size_t tokens, uint32_t max_tokens, const std::string& param,
                             const ModelView& model) {
-  const size_t tokens = request.prompt.size();
   if (tokens == 0) return Invalid(param, param + ": has no tokens");
-  const uint32_t answer = request.max_tokens == 0 ? 0 : 1;
+  const uint32_t answer = max_tokens == 0 ? 0 : 1;
   if (tokens + answer <= model.ctx_size) return {};
   return Invalid(param, fmt::format("{}: has {} tokens, which with {} to generate do not fit the "
                                     "context of {}; shorten it or start the server with a larger "
@@ -117,21 +121,31 @@ ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model) {
   return tl::unexpected(std::move(error));
 }
 
-ApiResult<std::vector<TokenId>> EncodeText(const std::string& text, const std::string& param,
-                                           bool add_special, bool parse_special,
-                                           const ModelView& model) {
+ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
+                                           const EncodeOptions& options, const ModelView& model) {
   if (!model.tokenizer) {
     return tl::unexpected(ApiError{Code::kUnsupported,
                                    param + ": the model has no tokenizer.json, so text cannot be "
                                            "read; send token ids",
                                    param});
   }
-  EncodeOptions options;
-  options.add_special = add_special;
-  options.parse_special = parse_special;
   auto ids = model.tokenizer->Encode(text, options);
-  if (!ids) return tl::unexpected(ToApiError(ids.error(), param));
+  if (!ids) return tl::unexpected(EncodeError(ids.error(), param, options, model));
   return std::move(*ids);
+}
+
+ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
+                                 const ModelView& model) {
+  std::string text;
+  const auto decoder = model.tokenizer->StartDecoder(/*skip_special=*/false);
+  for (const TokenId id : ids) {
+    decoder->Append(id, &text);
+    if (text.size() > kMaxDecodedBytes) break;
+  }
+  if (text.size() <= kMaxDecodedBytes) decoder->Finish(&text);
+  if (text.size() <= kMaxDecodedBytes) return text;
+  return Invalid(param, fmt::format("{}: the ids stand for more than {} bytes of text", param,
+                                    kMaxDecodedBytes));
 }
 
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
@@ -153,10 +167,11 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
                                    "read; send token ids to /v1/completions",
                                    "messages"});
   }
-  KV_ASSIGN_API(ChatPrompt prompt, EncodeChat(chat, *model.tokenizer));
+  KV_ASSIGN_API(ChatPrompt prompt, EncodeChat(chat, model));
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
-  if (auto fits = CheckLength(request, "messages", model); !fits) {
+  if (auto fits = CheckLength(request.prompt.size(), request.max_tokens, "messages", model);
+      !fits) {
     return tl::unexpected(fits.error());
   }
   request.ignored = fields.Unread();
@@ -179,17 +194,28 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
   RefuseUnsupported(fields);
   bool echo = false;
   fields.Bool("echo", &echo);
+  EncodeOptions options;
+  options.max_tokens = model.max_text_tokens();
+  fields.Bool("add_special_tokens", &options.add_special);
+  fields.Bool("add_special", &options.add_special);
+  fields.Bool("parse_special", &options.parse_special);
   if (echo && call.spec.logprobs) fields.Fail("echo", "is not supported with logprobs");
   if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
-  KV_ASSIGN_API(RawPrompts prompts, ReadPrompts(fields, request.n, model));
+  KV_ASSIGN_API(const auto list, ListPrompts(fields, request.n, model));
   request.ignored = fields.Unread();
-  if (echo) call.spec.echo = std::move(prompts.texts);
-  for (std::vector<TokenId>& ids : prompts.ids) {
-    GenerateRequest& one = call.requests.emplace_back(request);
-    one.prompt = std::move(ids);
-    if (auto fits = CheckLength(one, "prompt", model); !fits) return tl::unexpected(fits.error());
+  RawPrompts prompts;
+  for (const json* one : list) {
+    KV_ASSIGN_API(prompts.emplace_back(), IdsOf(*one, options, model));
+    auto fits = CheckLength(prompts.back().size(), request.max_tokens, "prompt", model);
+    if (!fits) return tl::unexpected(fits.error());
+  }
+  if (echo) {
+    KV_ASSIGN_API(call.spec.echo, EchoOf(list, prompts, model));
+  }
+  for (std::vector<TokenId>& ids : prompts) {
+    call.requests.emplace_back(request).prompt = std::move(ids);
   }
   return call;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,8 +41,12 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
 ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.
-ApiResult<std::vector<TokenId>> EncodeText(const std::string& text, const std::string& param,
-                                           bool add_special, bool parse_special,
-                                           const ModelView& model);
+ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
+                                           const EncodeOptions& options, const ModelView& model);
+
+// The text of ids, at most kMaxDecodedBytes. REQUIRES: a tokenizer.
+inline constexpr size_t kMaxDecodedBytes = size_t{8} << 20;
+ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
+                                 const ModelView& model);
 
 }  // namespace kvasir

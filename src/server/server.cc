@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "server/connection.h"
+#include "server/request_memory.h"
 #include "server/service.h"
 
 namespace kvasir {
@@ -30,10 +31,12 @@ constexpr auto kFlushTime = std::chrono::seconds(5);  // for clients to read the
 // Accepts connections and answers the two signals. Its handlers run on one strand.
 class Server {
  public:
-  Server(const ServerOptions& options, Engine& engine, std::unique_ptr<Service> service)
+  Server(const ServerOptions& options, const RequestMemory& memory, Engine& engine,
+         std::unique_ptr<Service> service)
       : options_(options),
         engine_(engine),
         service_(std::move(service)),
+        connections_(memory.large_bodies_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
@@ -157,7 +160,7 @@ class Server {
   const ServerOptions& options_;
   Engine& engine_;
   const std::unique_ptr<Service> service_;
-  asio::io_context io_{2};  // outlives the sockets in connections_
+  asio::io_context io_{kIoThreads};  // outlives the sockets in connections_
   ConnectionSet connections_;
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
@@ -170,9 +173,13 @@ class Server {
 
 }  // namespace
 
-Status RunServer(const ServerOptions& options, Engine& engine) {
+Status RunServer(const ServerOptions& given, Engine& engine) {
+  const RequestMemory memory = Divide(engine.options().request_memory_bytes, given);
+  ServerOptions options = given;
+  options.max_body_bytes = memory.max_body_bytes;
+  options.max_connections = memory.max_connections;
   KV_ASSIGN(std::unique_ptr<Service> service, Service::Make(options, engine));
-  Server server(options, engine, std::move(service));
+  Server server(options, memory, engine, std::move(service));
   KV_TRY(server.Listen());
   return server.Run();
 }

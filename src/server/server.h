@@ -20,8 +20,9 @@ struct ServerOptions {
   std::string chat_template;          // source text, instead of the model's own; "": the model's
   // Origins that browsers may call from; "*" or none at all: any.
   std::vector<std::string> cors_origins;
+  // Both at most what the engine's request_memory_bytes allow (server/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // more: 413; a million token ids fit
-  uint32_t max_connections = 1024;              // more wait in the listen queue
+  uint32_t max_connections = 512;               // more wait in the listen queue
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string version = "0.1.0";     // told by /props and the Server header

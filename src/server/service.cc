@@ -91,6 +91,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
   model_.vocab_size = engine.card().vocab_size;
   model_.ctx_size = engine.card().ctx_size;
+  model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (own_template_) {
     template_text_ = options.chat_template;
   } else if (model_.tokenizer) {

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxTokens = size_t{1} << 20;  // of /tokenize and /detokenize
+
 json ModelEntry(const std::string& name, const ModelCard& card, int64_t created) {
   return {{"id", name},
           {"object", "model"},
@@ -49,19 +51,25 @@ std::string PercentDecoded(std::string_view text) {
   return out;
 }
 
-json PiecesJson(const std::vector<TokenId>& ids, const Tokenizer& tokenizer) {
-  json pieces = json::array();
+// The ids, or {"id", "piece"} of each, as JSON: written as text, since a million values would take
+// a hundred times theirs.
+std::string TokensJson(const std::vector<TokenId>& ids, const Tokenizer* pieces_of) {
+  std::string out = "[";
   for (const TokenId id : ids) {
-    const TokenSpelling spelling = SpellToken(&tokenizer, id);
+    if (out.size() > 1) out += ',';
+    if (!pieces_of) {
+      out += std::to_string(id);
+      continue;
+    }
+    const TokenSpelling spelling = SpellToken(pieces_of, id);
     json piece = spelling.text;
-    if (spelling.text !=
-        spelling.bytes) {  // no whole character: its bytes, as llama.cpp sends them
-      piece = json::array();
+    if (spelling.text != spelling.bytes) {
+      piece = json::array();  // no whole character: its bytes, as llama.cpp sends them
       for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
     }
-    pieces.push_back({{"id", id}, {"piece", std::move(piece)}});
+    out += Dump({{"id", id}, {"piece", std::move(piece)}});
   }
-  return pieces;
+  return out + ']';
 }
 
 json CacheJson(const EngineStats& stats, const char* mode) {
@@ -162,17 +170,22 @@ Outcome Service::Tokenize(const Call& call) {
   fields.String(name, &text);
   if (!fields.Has(name)) fields.Fail(name, "is missing");
   // Each name with its server's default: llama.cpp adds none, vLLM adds them.
-  bool add_special = name == std::string_view("prompt"), parse_special = true, with_pieces = false;
-  fields.Bool("add_special_tokens", &add_special);
-  fields.Bool("add_special", &add_special);
-  fields.Bool("parse_special", &parse_special);
+  EncodeOptions options;
+  options.add_special = name == std::string_view("prompt");
+  options.max_tokens = kMaxTokens;
+  bool with_pieces = false;
+  fields.Bool("add_special_tokens", &options.add_special);
+  fields.Bool("add_special", &options.add_special);
+  fields.Bool("parse_special", &options.parse_special);
   fields.Bool("with_pieces", &with_pieces);
   if (fields.error()) return ErrorResponse(*fields.error());
-  const auto ids = EncodeText(text, name, add_special, parse_special, model_);
+  const auto ids = EncodeText(text, name, options, model_);
   if (!ids) return ErrorResponse(ids.error());
-  json answer = {{"count", ids->size()}, {"max_model_len", model_.ctx_size}};
-  answer["tokens"] = with_pieces ? PiecesJson(*ids, *model_.tokenizer) : json(*ids);
-  return JsonResponse(answer);
+  HttpResponse response;
+  response.body =
+      fmt::format(R"({{"count":{},"max_model_len":{},"tokens":{}}})", ids->size(), model_.ctx_size,
+                  TokensJson(*ids, with_pieces ? model_.tokenizer : nullptr));
+  return response;
 }
 
 Outcome Service::Detokenize(const Call& call) {
@@ -184,8 +197,13 @@ Outcome Service::Detokenize(const Call& call) {
   if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
   if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
   if (fields.error()) return ErrorResponse(*fields.error());
-  const std::string text = model_.tokenizer->Decode(ids, /*skip_special=*/false);
-  return JsonResponse({{"content", text}, {"prompt", text}});
+  if (ids.size() > kMaxTokens) {
+    fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));
+    return ErrorResponse(*fields.error());
+  }
+  const auto text = DecodeIds(ids, "tokens", model_);
+  if (!text) return ErrorResponse(text.error());
+  return JsonResponse({{"content", *text}, {"prompt", *text}});
 }
 
 Outcome Service::ApplyTemplate(const Call& call) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
-#include "text/json_fields.h"
+#include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
 namespace kvasir {
@@ -146,11 +146,10 @@ bool AddedTokens::Counts(const AddedToken& token, const MarkedText& text, size_t
   return !token.single_word || !InsideWord(text.text, begin, end);
 }
 
-std::vector<AddedTokens::Part> AddedTokens::Split(const MarkedText& marked, Stage stage,
-                                                  ParseSpecial parse) const {
+Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial parse,
+                          const std::function<Status(const Part&)>& visit) const {
   const Trie& trie = TrieOf(stage);
   const std::string_view text = marked.text;
-  std::vector<Part> parts;
   size_t done = 0;
   for (size_t pos = 0; pos < text.size() && !trie.nodes.empty();) {
     if (!trie.starts[static_cast<uint8_t>(text[pos])]) {
@@ -168,12 +167,12 @@ std::vector<AddedTokens::Part> AddedTokens::Split(const MarkedText& marked, Stag
     if (!Counts(token, marked, begin, end, parse)) continue;
     if (token.lstrip) begin = std::max(BeginOfSpaces(text, begin), done);
     if (token.rstrip) end = EndOfSpaces(text, end);
-    if (done < begin) parts.push_back({done, begin, std::nullopt});
-    parts.push_back({begin, end, token.id});
+    if (done < begin) KV_TRY(visit({done, begin, std::nullopt}));
+    KV_TRY(visit({begin, end, token.id}));
     done = end;
   }
-  if (done < text.size()) parts.push_back({done, text.size(), std::nullopt});
-  return parts;
+  if (done < text.size()) KV_TRY(visit({done, text.size(), std::nullopt}));
+  return {};
 }
 
 const AddedToken* AddedTokens::Find(TokenId id) const {

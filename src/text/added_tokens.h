@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -49,10 +50,11 @@ class AddedTokens {
                                    const Normalizer& normalizer, std::string_view bos,
                                    std::string_view eos);
 
-  // The parts of text, in order and without gaps (but for `tokenizers`' own overlaps where a token
-  // swallows spaces that are one themselves). A token that is not blank and overlaps a literal byte
-  // is not recognised.
-  std::vector<Part> Split(const MarkedText& text, Stage stage, ParseSpecial parse) const;
+  // Visits the parts of text, in order and without gaps (but for `tokenizers`' own overlaps where a
+  // token swallows spaces that are one themselves), until a visit fails. A token that is not blank
+  // and overlaps a literal byte is not recognised.
+  Status Split(const MarkedText& text, Stage stage, ParseSpecial parse,
+               const std::function<Status(const Part&)>& visit) const;
 
   const AddedToken* Find(TokenId id) const;
   const AddedToken* Find(std::string_view content) const;

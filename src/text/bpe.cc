@@ -8,7 +8,7 @@
 #include <queue>
 
 #include "base/result.h"
-#include "text/json_fields.h"
+#include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
 namespace kvasir {
@@ -17,6 +17,7 @@ namespace {
 constexpr char32_t kSmallChars = 0x3100;   // Latin to kana, and the byte-level alphabet
 constexpr TokenId kMaxId = (1 << 22) - 1;  // sixteen times the largest vocabulary known
 constexpr size_t kShortWord = 32;          // a linear scan beats a heap up to here
+constexpr size_t kMaxRun = 1 << 20;        // of symbols: merging takes some 60 bytes for each
 
 }  // namespace
 
@@ -235,7 +236,8 @@ Status Bpe::StartSymbols(std::string_view word, Special special,
   return {};
 }
 
-Status Bpe::Encode(std::string_view word, Special special, std::vector<TokenId>* ids) const {
+Status Bpe::Encode(std::string_view word, Special special, size_t max_ids,
+                   std::vector<TokenId>* ids) const {
   if (word.empty()) return {};
   if (ignore_merges_) {
     const auto id = IdOf(word);
@@ -260,18 +262,28 @@ Status Bpe::Encode(std::string_view word, Special special, std::vector<TokenId>*
   for (size_t i = 1; i <= symbols.size(); ++i) {
     if (i < symbols.size() && (!has_seams_ || seams_.contains(PairOf(symbols[i - 1], symbols[i]))))
       continue;
-    MergeAny(std::span(symbols).subspan(begin, i - begin), special, ids);
+    KV_TRY(MergeAny(std::span(symbols).subspan(begin, i - begin), special, ids));
+    if (ids->size() > max_ids) return Fail(Code::kExhausted, "more than {} tokens", max_ids);
     begin = i;
   }
   return {};
 }
 
-void Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
-                   std::vector<TokenId>* ids) const {
-  if (symbols.size() > kShortWord) return MergeLong(symbols, special, ids);
+Status Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
+                     std::vector<TokenId>* ids) const {
+  if (symbols.size() > kMaxRun) {
+    return Fail(Code::kInvalidArgument,
+                "tokenizer: {} characters without a place to cut them; at most {} are taken",
+                symbols.size(), kMaxRun);
+  }
+  if (symbols.size() > kShortWord) {
+    MergeLong(symbols, special, ids);
+    return {};
+  }
   const size_t begin = ids->size();
   ids->insert(ids->end(), symbols.begin(), symbols.end());
   MergeShort(std::span(*ids).subspan(begin), special, ids);
+  return {};
 }
 
 // The pairs of characters' tokens that lie side by side inside what a merge makes. Symbols that do

@@ -31,7 +31,9 @@ class Bpe {
   enum class Special { kAllowed, kProtected };
   // Appends the ids of word. kCorruption when an unknown character meets an unk_token that is not
   // in the vocabulary.
-  Status Encode(std::string_view word, Special special, std::vector<TokenId>* ids) const;
+  // kExhausted soon after *ids has more than max_ids.
+  Status Encode(std::string_view word, Special special, size_t max_ids,
+                std::vector<TokenId>* ids) const;
 
   std::optional<TokenId> IdOf(std::string_view token) const;
   std::string_view TextOf(TokenId id) const;  // "" if none
@@ -69,7 +71,8 @@ class Bpe {
   Status StartSymbols(std::string_view word, Special special, std::vector<TokenId>* symbols) const;
   void MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
   void CollectSeams();
-  void MergeAny(std::span<const TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
+  Status MergeAny(std::span<const TokenId> symbols, Special special,
+                  std::vector<TokenId>* ids) const;
   void MergeLong(std::span<const TokenId> symbols, Special special,
                  std::vector<TokenId>* ids) const;
 

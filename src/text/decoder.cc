@@ -6,8 +6,8 @@
 
 #include "base/result.h"
 #include "text/byte_level.h"
-#include "text/json_fields.h"
 #include "text/pattern.h"
+#include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
 namespace kvasir {

@@ -5,6 +5,7 @@
 
 #include "base/result.h"
 #include "text/jinja_text.h"
+#include "text/utf8.h"
 
 namespace kvasir::jinja {
 namespace {
@@ -294,7 +295,7 @@ class Lexer {
            ++i) {
         code = code * 8 + (source_[at_++] - '0');
       }
-      AppendUtf8(value, code);
+      AppendUtf8(code, &value);
     } else if (c != '\n') {
       value += '\\';
       value += c;
@@ -313,7 +314,7 @@ class Lexer {
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
       return Fail(begin, "escape of no character");
     }
-    AppendUtf8(value, code);
+    AppendUtf8(code, &value);
   }
 
   std::string_view source_;

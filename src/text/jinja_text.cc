@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "text/utf8.h"
+
 namespace kvasir::jinja {
 
 void Text::Append(std::string_view bytes, Origin origin) {
@@ -126,12 +128,6 @@ size_t CharOffset(std::string_view text, size_t character) {
   return i;
 }
 
-void AppendUtf8(std::string& out, char32_t code) {
-  uint8_t bytes[4];
-  const auto n = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(std::max<long>(n, 0)));
-}
-
 bool IsSpace(char32_t code) {
   if (code < 0x80) return (code >= 9 && code <= 13) || (code >= 28 && code <= 32);
   if (code == 0x85) return true;
@@ -182,14 +178,14 @@ std::string UpperOf(char32_t code) {
       break;
   }
   std::string out;
-  AppendUtf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
+  AppendUtf8(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))), &out);
   return out;
 }
 
 std::string LowerOf(char32_t code) {
   if (code == 0x130) return "i\xCC\x87";  // capital I with a dot above
   std::string out;
-  AppendUtf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
+  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))), &out);
   return out;
 }
 

@@ -55,7 +55,6 @@ size_t CharSize(std::string_view text, size_t offset);       // bytes of the cha
 char32_t CharAt(std::string_view text, size_t offset);       // its code point
 size_t CharCount(std::string_view text);                     // O(size)
 size_t CharOffset(std::string_view text, size_t character);  // size() when past the end
-void AppendUtf8(std::string& out, char32_t code);
 
 // Python's str.isspace, isprintable, isalpha and full upper and lower mappings of one character.
 bool IsSpace(char32_t code);

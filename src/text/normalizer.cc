@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
-#include "text/json_fields.h"
 #include "text/pattern.h"
+#include "text/tokenizer_json.h"
 #include "text/unicode_form.h"
 #include "text/utf8.h"
 

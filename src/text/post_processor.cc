@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
-#include "text/json_fields.h"
+#include "text/tokenizer_json.h"
 
 namespace kvasir {
 namespace {

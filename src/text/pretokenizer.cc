@@ -1,13 +1,14 @@
 #include "text/pretokenizer.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/result.h"
 #include "text/byte_level.h"
-#include "text/json_fields.h"
 #include "text/pattern.h"
+#include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
 namespace kvasir {
@@ -35,62 +36,80 @@ struct Part {
   bool is_match;
 };
 
-// Joins the parts of one word as the behavior says; parts are in order and without gaps.
-void JoinParts(Behavior behavior, std::vector<Part>* parts) {
-  size_t kept = 0;
-  bool previous = false;
-  if (behavior == Behavior::kMergedWithNext) std::reverse(parts->begin(), parts->end());
-  for (const Part part : *parts) {
-    bool join = false;
-    switch (behavior) {
-      case Behavior::kIsolated:
-        break;
-      case Behavior::kRemoved:
-        if (part.is_match) continue;
-        break;
-      case Behavior::kContiguous:
-        join = part.is_match == previous;
-        break;
-      case Behavior::kMergedWithPrevious:
-      case Behavior::kMergedWithNext:
-        join = part.is_match && !previous;
-        break;
+using Emit = std::function<void(Words::Range)>;
+
+// Joins the parts of one word, which come in order and without gaps, as the behavior says.
+class PartJoiner {
+ public:
+  PartJoiner(Behavior behavior, const Words::Range& word, const Emit& emit)
+      : behavior_(behavior), word_(word), emit_(emit) {}
+
+  void Add(const Part& part) {
+    if (behavior_ == Behavior::kRemoved && part.is_match) return;
+    if (waits_ && Joins(part)) {
+      last_.end = part.end;
+      last_.is_match = part.is_match;
+      return;
     }
-    previous = part.is_match;
-    if (join && kept > 0) {
-      Part& last = (*parts)[kept - 1];
-      last.begin = std::min(last.begin, part.begin);
-      last.end = std::max(last.end, part.end);
-    } else {
-      (*parts)[kept++] = part;
-    }
+    Finish();
+    last_ = part;
+    waits_ = true;
   }
-  parts->resize(kept);
-  if (behavior == Behavior::kMergedWithNext) std::reverse(parts->begin(), parts->end());
-}
+  void Finish() {
+    if (!waits_ || last_.begin == last_.end) return;
+    emit_({word_.begin + last_.begin, word_.begin + last_.end, word_.at_start && last_.begin == 0});
+    waits_ = false;
+  }
+
+ private:
+  bool Joins(const Part& part) const {
+    switch (behavior_) {
+      case Behavior::kIsolated:
+      case Behavior::kRemoved:
+        return false;
+      case Behavior::kContiguous:
+        return part.is_match == last_.is_match;
+      case Behavior::kMergedWithPrevious:
+        return part.is_match && !last_.is_match;
+      case Behavior::kMergedWithNext:
+        return !part.is_match && last_.is_match;
+    }
+    return false;
+  }
+
+  const Behavior behavior_;
+  const Words::Range word_;
+  const Emit& emit_;
+  Part last_{};
+  bool waits_ = false;  // last_ may still grow
+};
 
 // Splits every word at what find(word, visit) reports.
 template <typename Find>
-Status SplitWords(Behavior behavior, const Find& find, Words* words) {
-  std::vector<Words::Range> ranges;
-  ranges.reserve(words->ranges.size());
-  std::vector<Part> parts;
-  for (size_t i = 0; i < words->ranges.size(); ++i) {
-    const Words::Range& range = words->ranges[i];
-    parts.clear();
-    KV_TRY(find(words->At(i), [&](size_t begin, size_t end, bool is_match) {
-      parts.push_back({begin, end, is_match});
+Status SplitWords(Behavior behavior, const Find& find, const Words& words, const Emit& emit) {
+  for (size_t i = 0; i < words.ranges.size(); ++i) {
+    PartJoiner joiner(behavior, words.ranges[i], emit);
+    KV_TRY(find(words.At(i), [&](size_t begin, size_t end, bool is_match) {
+      joiner.Add({begin, end, is_match});
     }));
-    JoinParts(behavior, &parts);
-    for (const Part& part : parts) {
-      if (part.begin == part.end) continue;
-      ranges.push_back(
-          {range.begin + part.begin, range.begin + part.end, range.at_start && part.begin == 0});
-    }
+    joiner.Finish();
   }
-  words->ranges = std::move(ranges);
   return {};
 }
+
+// A step that leaves the text as it is and only cuts its words into shorter ones, in order.
+class CuttingStep : public PreTokenizer {
+ public:
+  virtual Status Cut(const Words& words, const Emit& emit) const = 0;
+
+  Status Apply(Words* words) const override {
+    std::vector<Words::Range> ranges;
+    ranges.reserve(words->ranges.size());
+    KV_TRY(Cut(*words, [&ranges](const Words::Range& range) { ranges.push_back(range); }));
+    words->ranges = std::move(ranges);
+    return {};
+  }
+};
 
 // Rewrites every word: write(word, at_start, out) appends what it becomes.
 template <typename Write>
@@ -106,11 +125,11 @@ void RewriteWords(const Write& write, Words* words) {
   words->text = std::move(text);
 }
 
-class SplitStep : public PreTokenizer {
+class SplitStep : public CuttingStep {
  public:
   SplitStep(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  Status Apply(Words* words) const override {
+  Status Cut(const Words& words, const Emit& emit) const override {
     return SplitWords(
         behavior_,
         [this](std::string_view word, const auto& visit) {
@@ -118,7 +137,7 @@ class SplitStep : public PreTokenizer {
             visit(begin, end, is_match != invert_);
           });
         },
-        words);
+        words, emit);
   }
 
  private:
@@ -128,11 +147,11 @@ class SplitStep : public PreTokenizer {
 };
 
 // Each character of a class is a match.
-class CharStep : public PreTokenizer {
+class CharStep : public CuttingStep {
  public:
   CharStep(bool (*is_match)(char32_t), Behavior behavior)
       : is_match_(is_match), behavior_(behavior) {}
-  Status Apply(Words* words) const override {
+  Status Cut(const Words& words, const Emit& emit) const override {
     return SplitWords(
         behavior_,
         [this](std::string_view word, const auto& visit) -> Status {
@@ -147,7 +166,7 @@ class CharStep : public PreTokenizer {
           if (done < word.size()) visit(done, word.size(), false);
           return {};
         },
-        words);
+        words, emit);
   }
 
  private:
@@ -155,9 +174,9 @@ class CharStep : public PreTokenizer {
   Behavior behavior_;
 };
 
-class RustWordsStep : public PreTokenizer {
+class RustWordsStep : public CuttingStep {
  public:
-  Status Apply(Words* words) const override {
+  Status Cut(const Words& words, const Emit& emit) const override {
     return SplitWords(
         Behavior::kRemoved,
         [](std::string_view word, const auto& visit) -> Status {
@@ -168,24 +187,26 @@ class RustWordsStep : public PreTokenizer {
             visit(match->begin, match->end, false);
           }
         },
+        words, emit);
+  }
+};
+
+class PrefixSpaceStep : public PreTokenizer {
+ public:
+  Status Apply(Words* words) const override {
+    RewriteWords(
+        [](std::string_view word, bool, std::string* out) {
+          if (!word.starts_with(' ')) *out += ' ';
+          *out += word;
+        },
         words);
+    return {};
   }
 };
 
 class ByteLevelStep : public PreTokenizer {
  public:
-  ByteLevelStep(bool add_prefix_space, std::optional<SplitStep> split)
-      : add_prefix_space_(add_prefix_space), split_(std::move(split)) {}
   Status Apply(Words* words) const override {
-    if (add_prefix_space_) {
-      RewriteWords(
-          [](std::string_view word, bool, std::string* out) {
-            if (!word.starts_with(' ')) *out += ' ';
-            *out += word;
-          },
-          words);
-    }
-    if (split_) KV_TRY(split_->Apply(words));
     RewriteWords(
         [](std::string_view word, bool, std::string* out) {
           for (char c : word) *out += ByteLevelChar(static_cast<uint8_t>(c));
@@ -193,17 +214,13 @@ class ByteLevelStep : public PreTokenizer {
         words);
     return {};
   }
-
- private:
-  bool add_prefix_space_;
-  std::optional<SplitStep> split_;
 };
 
 class MetaspaceStep : public PreTokenizer {
  public:
   enum class Prepend { kNever, kFirst, kAlways };
-  MetaspaceStep(std::string replacement, Prepend prepend, bool split)
-      : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
+  MetaspaceStep(std::string replacement, Prepend prepend)
+      : replacement_(std::move(replacement)), prepend_(prepend) {}
 
   Status Apply(Words* words) const override {
     RewriteWords(
@@ -222,7 +239,19 @@ class MetaspaceStep : public PreTokenizer {
           }
         },
         words);
-    if (!split_) return {};
+    return {};
+  }
+
+ private:
+  std::string replacement_;
+  Prepend prepend_;
+};
+
+// Each replaced space begins a word.
+class MetaspaceCut : public CuttingStep {
+ public:
+  explicit MetaspaceCut(std::string replacement) : replacement_(std::move(replacement)) {}
+  Status Cut(const Words& words, const Emit& emit) const override {
     return SplitWords(
         Behavior::kMergedWithNext,
         [this](std::string_view word, const auto& visit) -> Status {
@@ -236,49 +265,91 @@ class MetaspaceStep : public PreTokenizer {
           if (done < word.size()) visit(done, word.size(), false);
           return {};
         },
-        words);
+        words, emit);
   }
 
  private:
   std::string replacement_;
-  Prepend prepend_;
-  bool split_;
 };
 
 // All Sequences, however nested, become one list: then this is the only place where text can grow
 // step by step, and a hostile file cannot make it explode.
+//
+// A text of a million words is never held as a million ranges: the words that the first cutting
+// step finds go through the rest in batches. (A range is 24 bytes, a word often one.)
 class SequenceStep : public PreTokenizer {
  public:
   explicit SequenceStep(std::vector<Step> steps) : steps_(std::move(steps)) {}
+
   Status Apply(Words* words) const override {
-    const size_t max_bytes = kMaxGrowth * words->text.size() + (64 << 10);
-    for (const auto& step : steps_) {
-      KV_TRY(step->Apply(words));
-      if (words->text.size() > max_bytes) {
-        return Fail(Code::kInvalidArgument,
-                    "tokenizer: the pre-tokenizer makes the text {} times longer", kMaxGrowth);
-      }
-    }
+    const size_t max_bytes = MaxBytes(words->text.size());
+    for (size_t i = 0; i < steps_.size(); ++i) KV_TRY(ApplyOne(i, max_bytes, words));
     return {};
   }
 
+  Status ApplyInBatches(Words words, const BatchSink& sink) const override {
+    const size_t max_bytes = MaxBytes(words.text.size());
+    return BatchesFrom(0, max_bytes, std::move(words), sink);
+  }
+
  private:
+  static constexpr size_t kBatchWords = 4096;
+
+  static size_t MaxBytes(size_t bytes) { return kMaxGrowth * bytes + (64 << 10); }
+
+  Status ApplyOne(size_t i, size_t max_bytes, Words* words) const {
+    KV_TRY(steps_[i]->Apply(words));
+    if (words->text.size() <= max_bytes) return {};
+    return Fail(Code::kInvalidArgument,
+                "tokenizer: the pre-tokenizer makes the text {} times longer", kMaxGrowth);
+  }
+
+  // Steps [first, ...). Each cutting step hands on what it found some thousand words at a time.
+  Status BatchesFrom(size_t first, size_t max_bytes, Words words, const BatchSink& sink) const {
+    const CuttingStep* cut = nullptr;
+    for (; first < steps_.size(); ++first) {
+      cut = dynamic_cast<const CuttingStep*>(steps_[first].get());
+      if (cut != nullptr) break;
+      KV_TRY(ApplyOne(first, max_bytes, &words));
+    }
+    if (cut == nullptr) return sink(words);
+    Status status;
+    std::vector<Words::Range> ranges;
+    const auto flush = [&] {
+      if (!status || ranges.empty()) return;
+      const size_t begin = ranges.front().begin;
+      Words batch{words.text.substr(begin, ranges.back().end - begin), {}};
+      for (Words::Range& range : ranges) range.begin -= begin, range.end -= begin;
+      batch.ranges.swap(ranges);
+      status = BatchesFrom(first + 1, max_bytes, std::move(batch), sink);
+    };
+    KV_TRY(cut->Cut(words, [&](const Words::Range& range) {
+      ranges.push_back(range);
+      if (ranges.size() == kBatchWords) flush();
+      if (!status) ranges.clear();  // the rest is of no use
+    }));
+    flush();
+    return status;
+  }
+
   std::vector<Step> steps_;
 };
 
-Result<Step> ParseByteLevel(const nlohmann::json& value) {
+Status ParseByteLevel(const nlohmann::json& value, std::vector<Step>* steps) {
   KV_ASSIGN(const bool add_prefix_space, BoolField(value, "add_prefix_space", true));
   KV_ASSIGN(const bool use_regex, BoolField(value, "use_regex", true));
-  std::optional<SplitStep> split;
+  if (add_prefix_space) steps->push_back(std::make_unique<PrefixSpaceStep>());
   if (use_regex) {
     KV_ASSIGN(Regex regex, Regex::Compile(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+)"
                                           R"(| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
-    split.emplace(Pattern(std::move(regex)), Behavior::kIsolated, false);
+    steps->push_back(
+        std::make_unique<SplitStep>(Pattern(std::move(regex)), Behavior::kIsolated, false));
   }
-  return std::make_unique<ByteLevelStep>(add_prefix_space, std::move(split));
+  steps->push_back(std::make_unique<ByteLevelStep>());
+  return {};
 }
 
-Result<Step> ParseMetaspace(const nlohmann::json& value) {
+Status ParseMetaspace(const nlohmann::json& value, std::vector<Step>* steps) {
   KV_ASSIGN(std::string replacement, StringField(value, "replacement", "\xE2\x96\x81"));
   size_t pos = 0;
   if (replacement.empty() || (NextChar(replacement, &pos), pos != replacement.size())) {
@@ -299,13 +370,13 @@ Result<Step> ParseMetaspace(const nlohmann::json& value) {
     return Fail(Code::kUnsupported, "tokenizer.json: prepend_scheme \"{}\" is not supported",
                 scheme);
   }
-  return std::make_unique<MetaspaceStep>(std::move(replacement), prepend, split);
+  steps->push_back(std::make_unique<MetaspaceStep>(replacement, prepend));
+  if (split) steps->push_back(std::make_unique<MetaspaceCut>(std::move(replacement)));
+  return {};
 }
 
 Result<Step> ParseStep(const nlohmann::json& value) {
   KV_ASSIGN(const std::string type, StringField(value, "type", ""));
-  if (type == "ByteLevel") return ParseByteLevel(value);
-  if (type == "Metaspace") return ParseMetaspace(value);
   if (type == "Whitespace") return std::make_unique<RustWordsStep>();
   if (type == "WhitespaceSplit") {
     return std::make_unique<CharStep>(&IsWhitespace, Behavior::kRemoved);
@@ -325,19 +396,21 @@ Result<Step> ParseStep(const nlohmann::json& value) {
     KV_ASSIGN(const Behavior behavior, ParseBehavior(value, "Isolated"));
     return std::make_unique<CharStep>(&IsPunctuation, behavior);
   }
-  if (type == "BertPreTokenizer") {
-    std::vector<Step> steps;
-    steps.push_back(std::make_unique<CharStep>(&IsWhitespace, Behavior::kRemoved));
-    steps.push_back(std::make_unique<CharStep>(&IsPunctuation, Behavior::kIsolated));
-    return std::make_unique<SequenceStep>(std::move(steps));
-  }
   return Fail(Code::kUnsupported, "tokenizer.json: pre-tokenizer \"{}\" is not supported", type);
 }
 
 Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
   if (!value.is_object())
     return Fail(Code::kCorruption, "tokenizer.json: pre-tokenizer: no object");
-  if (value.value("type", nlohmann::json()) != "Sequence") {
+  const nlohmann::json type = value.value("type", nlohmann::json());
+  if (type == "ByteLevel") return ParseByteLevel(value, steps);
+  if (type == "Metaspace") return ParseMetaspace(value, steps);
+  if (type == "BertPreTokenizer") {
+    steps->push_back(std::make_unique<CharStep>(&IsWhitespace, Behavior::kRemoved));
+    steps->push_back(std::make_unique<CharStep>(&IsPunctuation, Behavior::kIsolated));
+    return {};
+  }
+  if (type != "Sequence") {
     KV_ASSIGN(Step step, ParseStep(value));
     steps->push_back(std::move(step));
     return {};

@@ -1,12 +1,14 @@
 // Pre-tokenizers of tokenizer.json: normalised text to the words that BPE sees.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -35,6 +37,13 @@ class PreTokenizer {
 
   // REQUIRES: words->text is well-formed UTF-8.
   virtual Status Apply(Words* words) const = 0;
+  // The same for a text of any length: `sink` gets the words in order, some thousand at a time, and
+  // memory does not grow with their number. Ends with the first error of `sink`.
+  using BatchSink = std::function<Status(const Words& batch)>;
+  virtual Status ApplyInBatches(Words words, const BatchSink& sink) const {
+    KV_TRY(Apply(&words));
+    return sink(words);
+  }
 };
 
 }  // namespace kvasir

@@ -7,10 +7,10 @@
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/decoder.h"
-#include "text/json_fields.h"
 #include "text/normalizer.h"
 #include "text/post_processor.h"
 #include "text/pretokenizer.h"
+#include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
 namespace kvasir {
@@ -101,7 +101,7 @@ class BpeTokenizer : public Tokenizer {
   void Adopt(Config config);
   Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
                     std::vector<TokenId>* ids) const;
-  Status EncodeWords(std::string_view text, bool at_start, Bpe::Special special,
+  Status EncodeWords(std::string_view text, bool at_start, Bpe::Special special, size_t max_tokens,
                      std::vector<TokenId>* ids) const;
 
   Bpe bpe_;
@@ -180,6 +180,11 @@ Result<std::string> FlagsOf(std::string_view text, const EncodeOptions& options)
   return flags;
 }
 
+Status CheckCount(size_t num_tokens, size_t max_tokens) {
+  if (num_tokens <= max_tokens) return {};
+  return Fail(Code::kExhausted, "tokenizer: the text has more than {} tokens", max_tokens);
+}
+
 MarkedText Slice(const MarkedText& text, size_t begin, size_t end) {
   MarkedText slice{text.text.substr(begin, end - begin), ""};
   if (!text.literal.empty()) slice.literal = text.literal.substr(begin, end - begin);
@@ -199,19 +204,20 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   MarkedText marked{std::string(text), ""};
   KV_ASSIGN(marked.literal, FlagsOf(text, options));
   std::vector<TokenId> ids;
-  ids.reserve(text.size() / 3 + 8);
+  ids.reserve(std::min(text.size() / 3, options.max_tokens) + 8);
   if (options.add_special) ids = post_processor_.prefix;
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
-  for (const auto& part : added_.Split(marked, AddedTokens::Stage::kPlain, parse)) {
-    if (part.id) {
-      ids.push_back(*part.id);
-    } else {
-      KV_TRY(EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, &ids));
+  KV_TRY(added_.Split(marked, AddedTokens::Stage::kPlain, parse, [&](const auto& part) -> Status {
+    if (!part.id) {
+      return EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, &ids);
     }
-  }
+    ids.push_back(*part.id);
+    return CheckCount(ids.size(), options.max_tokens);
+  }));
   if (options.add_special) {
     ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
   }
+  KV_TRY(CheckCount(ids.size(), options.max_tokens));
   return ids;
 }
 
@@ -223,25 +229,26 @@ Status BpeTokenizer::EncodeText(MarkedText text, bool at_start, const EncodeOpti
                                                                         : Bpe::Special::kProtected;
   KV_TRY(normalizer_->Apply(&text));
   const std::string_view all = text.text;
-  for (const auto& part : added_.Split(text, AddedTokens::Stage::kNormalized, parse)) {
-    if (part.id) {
-      ids->push_back(*part.id);
-    } else {
-      KV_TRY(EncodeWords(all.substr(part.begin, part.end - part.begin), at_start && part.begin == 0,
-                         special, ids));
-    }
-  }
-  return {};
+  return added_.Split(
+      text, AddedTokens::Stage::kNormalized, parse, [&](const auto& part) -> Status {
+        if (!part.id) {
+          return EncodeWords(all.substr(part.begin, part.end - part.begin),
+                             at_start && part.begin == 0, special, options.max_tokens, ids);
+        }
+        ids->push_back(*part.id);
+        return CheckCount(ids->size(), options.max_tokens);
+      });
 }
 
 Status BpeTokenizer::EncodeWords(std::string_view text, bool at_start, Bpe::Special special,
-                                 std::vector<TokenId>* ids) const {
-  Words words{std::string(text), {{0, text.size(), at_start}}};
-  KV_TRY(pre_tokenizer_->Apply(&words));
-  for (size_t i = 0; i < words.ranges.size(); ++i) {
-    KV_TRY(bpe_.Encode(words.At(i), special, ids));
-  }
-  return {};
+                                 size_t max_tokens, std::vector<TokenId>* ids) const {
+  const auto encode = [&](const Words& words) -> Status {
+    for (size_t i = 0; i < words.ranges.size(); ++i) {
+      KV_TRY(bpe_.Encode(words.At(i), special, max_tokens, ids));
+    }
+    return CheckCount(ids->size(), max_tokens);
+  };
+  return pre_tokenizer_->ApplyInBatches({std::string(text), {{0, text.size(), at_start}}}, encode);
 }
 
 class BpeTokenDecoder : public TokenDecoder {

@@ -1,6 +1,7 @@
 // Tokenizer: text to ids and back, from a Hugging Face tokenizer.json.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,8 @@ struct EncodeOptions {
   // parse_special says: what users wrote in a chat. A token that overlaps one is not recognised.
   // (Added tokens of white space only, such as phi-2's runs of spaces, are no markers and count.)
   std::vector<std::pair<size_t, size_t>> literal;
+  // More are kExhausted, found soon after the first one too many.
+  size_t max_tokens = std::numeric_limits<size_t>::max();
   // With parse_special = false or literal ranges, no merge and no whole-word look-up gives the id
   // of a special token, BOS or EOS either.
 };

@@ -1,0 +1,239 @@
+#include "server/json_body.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxNumberText = 40;  // of a number, in a message
+
+// Whether brackets nest deeper than kMaxDepth; strings are skipped.
+bool TooDeep(std::string_view text) {
+  size_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxDepth) return true;
+    } else if ((c == '}' || c == ']') && depth > 0) {
+      --depth;
+    }
+  }
+  return false;
+}
+
+bool HoldsIds(std::string_view key) {
+  return key == "prompt" || key == "tokens" || key == "stop_token_ids";
+}
+
+// Events of the parser: counts values, packs lists of ids into one binary value each, and leaves
+// the rest to nlohmann's own builder. One parse.
+template <typename Json>
+class BodyReader {
+ public:
+  using number_integer_t = typename Json::number_integer_t;
+  using number_unsigned_t = typename Json::number_unsigned_t;
+  using number_float_t = typename Json::number_float_t;
+  using string_t = typename Json::string_t;
+  using binary_t = typename Json::binary_t;
+
+  BodyReader(Json* root, size_t* values_left)
+      : builder_(*root, /*allow_exceptions_=*/false), values_left_(values_left) {}
+
+  bool null() { return Other("null") && builder_.null(); }
+  bool boolean(bool value) { return Other("a boolean") && builder_.boolean(value); }
+  bool string(string_t& value) { return Other("a string") && builder_.string(value); }
+  bool binary(binary_t&) { return false; }  // not in text
+  bool number_integer(number_integer_t value) {
+    if (TakesNumber()) return AddId(value);
+    return Count() && builder_.number_integer(value);
+  }
+  bool number_unsigned(number_unsigned_t value) {
+    const auto most = static_cast<number_unsigned_t>(std::numeric_limits<int64_t>::max());
+    if (TakesNumber()) return AddId(static_cast<int64_t>(std::min(value, most)));
+    return Count() && builder_.number_unsigned(value);
+  }
+  bool number_float(number_float_t value, const string_t& text) {
+    if (!TakesNumber()) return Count() && builder_.number_float(value, text);
+    // 16.0 is an id, as some clients write it.
+    if (std::abs(value) < 0x1p53 && value == std::floor(value)) {
+      return AddId(static_cast<int64_t>(value));
+    }
+    return Fail(fmt::format("{} is not a token id", text.substr(0, kMaxNumberText)));
+  }
+  bool start_object(size_t size) {
+    ++depth_;
+    return Other("an object") && builder_.start_object(size);
+  }
+  bool key(string_t& name) {
+    if (depth_ == 1) key_ = HoldsIds(name) ? std::string(name) : std::string();
+    return builder_.key(name);
+  }
+  bool end_object() {
+    --depth_;
+    return builder_.end_object();
+  }
+  bool start_array(size_t size) {
+    ++depth_;
+    if (!Other("an array")) return false;
+    opened_ = !key_.empty();
+    return opened_ || builder_.start_array(size);
+  }
+  bool end_array() {
+    --depth_;
+    if (opened_) {  // empty
+      opened_ = false;
+      return builder_.start_array(0) && builder_.end_array();
+    }
+    if (!packing_) return builder_.end_array();
+    packing_ = false;
+    std::vector<uint8_t> bytes(ids_.size() * sizeof(TokenId));
+    std::memcpy(bytes.data(), ids_.data(), bytes.size());
+    ids_.clear();
+    binary_t packed(std::move(bytes));
+    return builder_.binary(packed);
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
+    constexpr int kNumberOverflow = 406;
+    error_ = {Code::kInvalidArgument,
+              e.id == kNumberOverflow
+                  ? "the body's JSON has a number that is too large"
+                  : fmt::format("the body is no JSON in UTF-8: error at byte {}", position)};
+    return false;
+  }
+
+  const ApiError& error() const { return error_; }
+
+ private:
+  bool Count() {
+    if (*values_left_ == 0) {
+      error_.message = fmt::format(
+          "the body's JSON has more than {} values (numbers, texts, lists and objects; lists of "
+          "token ids in a prompt count as one)",
+          kMaxJsonValues);
+      error_.status = 413;
+      error_.name = "body_too_large";
+      return false;
+    }
+    --*values_left_;
+    return true;
+  }
+
+  bool Fail(std::string_view what) {
+    error_.param = key_;
+    error_.message = fmt::format("{}: {}", key_, what);
+    return false;
+  }
+
+  // A value that is no number: it ends neither list of ids nor begins one.
+  bool Other(std::string_view kind) {
+    if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
+    if (std::exchange(opened_, false) && !builder_.start_array(size_t(-1))) return false;
+    return Count();
+  }
+
+  bool TakesNumber() {
+    packing_ |= std::exchange(opened_, false);
+    return packing_;
+  }
+
+  bool AddId(int64_t id) {
+    if (id < std::numeric_limits<TokenId>::min() || id > std::numeric_limits<TokenId>::max()) {
+      return Fail(fmt::format("{} is not a token id", id));
+    }
+    ids_.push_back(static_cast<TokenId>(id));
+    return true;
+  }
+
+  nlohmann::detail::json_sax_dom_parser<Json> builder_;
+  size_t* values_left_;
+  size_t depth_ = 0;
+  std::string key_;       // of the body, where its value may hold ids; else empty
+  bool opened_ = false;   // an array whose first element decides what it is
+  bool packing_ = false;  // inside a list of ids
+  std::vector<TokenId> ids_;
+  ApiError error_;
+};
+
+}  // namespace
+
+ApiResult<json> ParseBody(std::string_view body, size_t* values_left) {
+  if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
+  if (TooDeep(body)) {
+    return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
+  }
+  json parsed;
+  BodyReader<json> reader(&parsed, values_left);
+  if (!json::sax_parse(body, &reader)) return tl::unexpected(reader.error());
+  if (!parsed.is_object()) {
+    return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
+  }
+  return parsed;
+}
+
+ApiResult<json> ParseBody(std::string_view body) {
+  size_t values_left = kMaxJsonValues;
+  return ParseBody(body, &values_left);
+}
+
+ordered_json ParseInOrder(std::string_view body) {
+  ordered_json parsed;
+  size_t values_left = kMaxJsonValues;
+  BodyReader<ordered_json> reader(&parsed, &values_left);
+  if (!ordered_json::sax_parse(body, &reader)) return ordered_json();
+  return parsed;
+}
+
+bool IsIds(const json& value) { return value.is_binary() || (value.is_array() && value.empty()); }
+
+std::span<const TokenId> AsIds(const json& value) {
+  if (!value.is_binary()) return {};
+  const std::vector<uint8_t>& bytes = value.get_binary();
+  // The bytes were copied from TokenIds, and the heap aligns every block for one.
+  return {reinterpret_cast<const TokenId*>(bytes.data()), bytes.size() / sizeof(TokenId)};
+}
+
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string_view KindOf(const json& value) {
+  switch (value.type()) {
+    case json::value_t::null:
+      return "null";
+    case json::value_t::object:
+      return "an object";
+    case json::value_t::array:
+    case json::value_t::binary:
+      return "an array";
+    case json::value_t::string:
+      return "a string";
+    case json::value_t::boolean:
+      return "a boolean";
+    default:
+      return "a number";
+  }
+}
+
+}  // namespace kvasir

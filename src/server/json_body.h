@@ -1,0 +1,40 @@
+// From a request's body to JSON of bounded size.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvasir/types.h"
+#include "server/errors.h"
+
+namespace kvasir {
+
+// A value costs about 200 bytes, and a hostile body of 8 MiB has four million of them.
+inline constexpr size_t kMaxJsonValues = size_t{1} << 16;
+
+// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
+// templates above all, may recurse), of at most *values_left values, which it takes from there.
+// Lists of numbers in `prompt`, `tokens` and `stop_token_ids` count as one value: they are kept as
+// token ids, four bytes each (AsIds). kInvalidArgument says where it stops being JSON; status 413
+// names the limit.
+ApiResult<nlohmann::json> ParseBody(std::string_view body, size_t* values_left);
+ApiResult<nlohmann::json> ParseBody(std::string_view body);
+
+// The same with the keys of objects in the order in which they were sent. REQUIRES: ParseBody took
+// `body`.
+nlohmann::ordered_json ParseInOrder(std::string_view body);
+
+// Whether a value is a list of token ids, an empty one included, and the ids of one that is.
+bool IsIds(const nlohmann::json& value);
+std::span<const TokenId> AsIds(const nlohmann::json& value);
+
+// Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
+std::string Dump(const nlohmann::json& value);
+
+// What "a string" or "an array" a value is, for messages.
+std::string_view KindOf(const nlohmann::json& value);
+
+}  // namespace kvasir
