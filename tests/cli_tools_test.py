@@ -18,7 +18,8 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
-             "scratch_bytes", "total_bytes", "load_peak_bytes", "kv_memory_bytes", "block_bytes", "block_tokens",
+             "scratch_bytes", "request_bytes", "total_bytes", "load_peak_bytes",
+             "kv_memory_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "ctx_size", "parallel", "kv_format"]
 
 
@@ -121,7 +122,8 @@ class SelftestTest(CliTest):
 class PlanTest(CliTest):
     def test_each_key_is_that_of_a_server_with_the_same_flags(self):
         for flags in [[], ["--ctx-size", "512", "--parallel", "3", "--kv-memory", "20MiB"],
-                      ["--block-tokens", "64", "--kv-format", "f32", "--kv-memory", "30000000"]]:
+                      ["--block-tokens", "64", "--kv-format", "f32", "--kv-memory", "30000000"],
+                      ["--cache", "none", "--ctx-size", "300", "--request-memory", "32MiB"]]:
             plan = self.ok_json("plan", "--json", *flags)
             self.assertEqual(list(plan), PLAN_KEYS)
             with server(*flags) as (url, _):
@@ -137,7 +139,17 @@ class PlanTest(CliTest):
         self.assertEqual(plan["num_blocks"] * plan["block_bytes"], plan["kv_bytes"])
         self.assertEqual(plan["total_bytes"],
                          sum(plan[key + "_bytes"]
-                             for key in ["weights", "kv", "index", "cursor", "scratch"]))
+                             for key in ["weights", "kv", "index", "cursor", "scratch", "request"]))
+
+    def test_a_mode_that_keeps_nothing_takes_what_it_uses(self):
+        for mode, tokens in [("none", 2048), ("sequence", 2048)]:
+            plan = self.ok_json("plan", "--json", "--cache", mode, "--parallel", "2")
+            self.assertEqual(plan["num_blocks"], 2 * tokens // 16)
+            self.assertEqual(plan["max_tokens"], 2 * tokens)
+            self.assertEqual(plan["cursor_bytes"], 0)
+            self.assertEqual(plan["kv_memory_bytes"], 2 << 30)
+        small = self.ok_json("plan", "--json", "--cache", "none", "--kv-memory", "1MiB")
+        self.assertLessEqual(small["kv_bytes"] + small["index_bytes"], 1 << 20)
 
     def test_table(self):
         text = self.ok("plan", "--kv-memory", "512MiB")

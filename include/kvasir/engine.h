@@ -38,6 +38,7 @@ struct EngineOptions {
   uint64_t request_memory_bytes = uint64_t{256} << 20;
   uint32_t threads = 0;  // 0: all CPUs this process may use
   uint32_t block_tokens = 16;
+  uint32_t max_tenants = 256;  // the prompts of more are computed and not kept
   uint32_t step_tokens = 512;  // rows of one step
   std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU
   // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the

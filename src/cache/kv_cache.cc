@@ -14,18 +14,6 @@
 namespace kvasir {
 namespace {
 
-CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
-  const uint32_t block_tokens = options.layout.block_tokens();
-  return {.num_blocks = num_blocks,
-          .block_bytes = options.layout.block_bytes(),
-          .pool_bytes = num_blocks * options.layout.block_bytes(),
-          .index_bytes = PrefixIndex::BytesFor(num_blocks, block_tokens) +
-                         Lru::BytesFor(num_blocks) + BlockPool::MetadataBytes(num_blocks) +
-                         uint64_t{num_blocks} * 2 * sizeof(uint32_t) /* fill_, owner_ */,
-          .cursor_bytes =
-              CursorStore::BytesFor(options.num_cursors, block_tokens, options.hidden_size)};
-}
-
 uint64_t IndexSeed(std::span<const uint8_t> secret) {
   const Digest digest = HmacKey(secret).Of(std::as_bytes(std::span("kvasir prefix index")));
   uint64_t seed;
@@ -35,11 +23,25 @@ uint64_t IndexSeed(std::span<const uint8_t> secret) {
 
 }  // namespace
 
+CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
+  const uint32_t block_tokens = options.layout.block_tokens();
+  return {
+      .num_blocks = num_blocks,
+      .block_bytes = options.layout.block_bytes(),
+      .pool_bytes = num_blocks * options.layout.block_bytes(),
+      .index_bytes = PrefixIndex::BytesFor(num_blocks, block_tokens, options.num_namespaces + 1) +
+                     NamespaceBytes(options.num_namespaces) + Lru::BytesFor(num_blocks) +
+                     BlockPool::MetadataBytes(num_blocks) +
+                     uint64_t{num_blocks} * 2 * sizeof(uint32_t) /* fill_, owner_ */,
+      .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0, block_tokens,
+                                            options.hidden_size)};
+}
+
 CachePlan KvCache::Plan(const KvCacheOptions& options) {
   // The largest number of blocks that fits: the bytes grow with it, in steps where tables double.
   uint64_t low = 0;
-  uint64_t high = std::min<uint64_t>(options.budget_bytes / options.layout.block_bytes(),
-                                     (uint32_t{1} << 30) - 1);
+  uint64_t high =
+      std::min<uint64_t>(options.budget_bytes / options.layout.block_bytes(), options.max_blocks);
   while (low < high) {
     const uint64_t middle = low + (high - low + 1) / 2;
     if (PlanFor(options, static_cast<uint32_t>(middle)).total_bytes() <= options.budget_bytes) {
@@ -72,12 +74,15 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       index_(std::make_unique<PrefixIndex>(
           PrefixIndex::Options{.num_blocks = plan.num_blocks,
                                .block_tokens = options_.layout.block_tokens(),
+                               .num_roots = options_.num_namespaces + 1,
                                .seed = IndexSeed(options_.secret)})),
-      cursors_(std::make_unique<CursorStore>(options_.num_cursors, options_.layout.block_tokens(),
-                                             options_.hidden_size)),
+      cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
+                                             options_.layout.block_tokens(), options_.hidden_size)),
       fill_(plan.num_blocks),
       owner_(plan.num_blocks) {
   pool_->set_observer(this);
+  namespaces_.reserve(size_t{options_.num_namespaces} + 1);
+  namespaces_.push_back({.tenant = {}, .identity = {}, .root = index_->AddRoot({})});
 }
 
 KvCache::~KvCache() = default;
@@ -87,14 +92,14 @@ NamespaceId KvCache::OpenNamespace(std::string_view tenant, const Identity& iden
   const bool shared = FaultActive(Fault::kForeignNamespace);
   const std::string name(shared ? std::string_view() : tenant);
   const Identity& kind = shared ? kNoIdentity : identity;
-  std::vector<NamespaceId>& theirs = tenants_[name];
-  for (NamespaceId ns : theirs) {
-    if (Of(ns).identity == kind) return ns;
+  const Digest digest = Sha256Of(name);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    if (namespaces_[i].tenant == digest && namespaces_[i].identity == kind) return NamespaceId(i);
   }
+  if (namespaces_.size() > options_.num_namespaces) return kSharesNothing;
   const NodeId root = index_->AddRoot(NamespaceRoot(options_.secret, name, kind));
-  namespaces_.push_back({.tenant = name, .identity = kind, .root = root});
-  theirs.push_back(NamespaceId{static_cast<uint32_t>(namespaces_.size() - 1)});
-  return theirs.back();
+  namespaces_.push_back({.tenant = digest, .identity = kind, .root = root});
+  return NamespaceId(namespaces_.size() - 1);
 }
 
 Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
@@ -258,7 +263,9 @@ void KvCache::CheckInvariants() const {
   KV_CHECK(plan_.cursor_bytes == cursors_->allocated_bytes());
   KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
                                     BlockPool::MetadataBytes(plan_.num_blocks) +
-                                    (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t));
+                                    (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t) +
+                                    namespaces_.capacity() * sizeof(Namespace));
+  KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
   uint64_t live_tokens = 0;
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};

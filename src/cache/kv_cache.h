@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/secret.h"
@@ -24,6 +23,8 @@ class CursorStore;
 class EvictionPolicy;
 class KvCache;
 enum class NamespaceId : uint32_t {};
+// What tenants get that are more than a cache has room for: nothing of it is shared or kept.
+inline constexpr NamespaceId kSharesNothing{0};
 
 // What one cache holds, in bytes and tokens; a snapshot, O(1).
 struct CacheUsage {
@@ -56,7 +57,7 @@ struct CachePlan {
   uint32_t num_blocks;
   uint64_t block_bytes;
   uint64_t pool_bytes;    // num_blocks * block_bytes
-  uint64_t index_bytes;   // nodes, tokens, hash table, ghosts, policy: allocated at start, exactly
+  uint64_t index_bytes;   // nodes, tokens, tables, policy, namespaces: allocated at start, exactly
   uint64_t cursor_bytes;  // hidden states of cursors: allocated at start, exactly
   uint64_t total_bytes() const { return pool_bytes + index_bytes + cursor_bytes; }
 };
@@ -64,8 +65,11 @@ struct CachePlan {
 struct KvCacheOptions {
   BlockLayout layout;  // of the one LayerGroup `full`
   uint64_t budget_bytes;
-  uint32_t hidden_size;  // numbers of a Cursor's hidden state, f32
-  uint32_t num_cursors = 256;
+  uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
+  uint32_t num_cursors = 256;    // 0 without reuse
+  uint32_t num_namespaces = 16;  // tenants times Identities, at most
+  // No more blocks than these however large the budget: what can be used without reuse.
+  uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;      // root of all salts and keys
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
 };
@@ -157,7 +161,9 @@ class KvCache final : private BlockPool::Observer {
   // kInvalidArgument when the budget does not hold two blocks.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
-  // The same (tenant, identity) gives the same id. Two tenants never share a block.
+  // The same (tenant, identity) gives the same id. Two tenants never share a block. When there are
+  // num_namespaces, others get one in which nothing is shared or kept, as if reuse were off.
+  // O(namespaces).
   NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
 
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
@@ -207,7 +213,7 @@ class KvCache final : private BlockPool::Observer {
 
  private:
   struct Namespace {
-    std::string tenant;
+    Digest tenant;  // of its name: of one size, whatever the name
     Identity identity;
     NodeId root;
     uint32_t epoch = 0;  // times erased
@@ -218,6 +224,10 @@ class KvCache final : private BlockPool::Observer {
   void OnPinned(BlockId id) override;
   void OnFreed(BlockId id) override;
 
+  static uint64_t NamespaceBytes(uint32_t num_namespaces) {
+    return (uint64_t{num_namespaces} + 1) * sizeof(Namespace);
+  }
+  static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   bool Publishes(const KvSequence& sequence) const;
@@ -249,10 +259,8 @@ class KvCache final : private BlockPool::Observer {
   // written for, plus one (0: never written).
   std::vector<uint32_t> fill_;
   std::vector<uint32_t> owner_;
-  uint64_t live_tokens_ = 0;  // sum of fill_
-  // As many as the operator has tenants and identities: the one thing here that is not planned.
-  std::vector<Namespace> namespaces_;
-  std::unordered_map<std::string, std::vector<NamespaceId>> tenants_;
+  uint64_t live_tokens_ = 0;           // sum of fill_
+  std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};
 };
 

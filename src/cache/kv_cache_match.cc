@@ -15,7 +15,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   match.epoch_ = Of(ns).epoch;
   match.node_ = Of(ns).root;
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
-  match.shares_ = options.reuse && options_.reuse;
+  match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   if (!match.shares_) {
     if (!prompt.empty()) match.miss = Miss{.reason = MissReason::kDisabled};
     return match;
@@ -117,9 +117,9 @@ std::optional<Miss> KvCache::Explain(const MatchResult& match, std::span<const T
 // beginning of this prompt, longer than num_covered.
 bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin,
                                uint32_t num_covered) const {
-  for (NamespaceId other : tenants_.at(Of(ns).tenant)) {
-    if (other == ns) continue;
-    const auto best = index_->BestPartial(Of(other).root, begin);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    if (NamespaceId(i) == ns || namespaces_[i].tenant != Of(ns).tenant) continue;
+    const auto best = index_->BestPartial(namespaces_[i].root, begin);
     if (best && best->num_equal > num_covered &&
         (best->num_equal == begin.size() || best->num_equal == index_->tokens(best->node).size())) {
       return true;

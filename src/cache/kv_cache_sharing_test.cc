@@ -23,6 +23,27 @@ TEST_F(KvCacheTest, TenantsShareNothing) {
   EXPECT_EQ(cache().counters().deduplicated_blocks, 0u);
 }
 
+TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
+  const uint32_t limit = OptionsFor(2).num_namespaces;
+  for (uint32_t i = 0; i + 1 < limit; ++i) {  // alice is one
+    EXPECT_NE(cache().OpenNamespace(std::string(1000, 'x') + std::to_string(i), IdentityNamed(1)),
+              kSharesNothing);
+  }
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  const NamespaceId late = cache().OpenNamespace("late", IdentityNamed(1));
+  EXPECT_EQ(late, kSharesNothing);
+  for (int i = 0; i < 2; ++i) {
+    driver_->Run(late, 8, prompt, {}, &miss_);
+    EXPECT_EQ(reused(), 0u);
+    ExpectMiss(MissReason::kDisabled, 0);
+  }
+  cache().Erase(late);
+  cache().CheckInvariants();  // what was planned is what is allocated, still
+  Run(prompt);
+  EXPECT_EQ(reused(), 40u);
+}
+
 TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
   KvSequence parent = Run(TokensFrom(1, 40), {.reuse = false});
   KvSequence left = cache().Fork(parent, 80);

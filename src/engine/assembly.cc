@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "engine/model_files.h"
+#include "engine/request_check.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "kvasir/machine.h"
@@ -180,8 +182,18 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KvCacheOptions cache{.layout = BlockLayout(Runner::ShapeFor(model.config, runner)),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
+                       .num_namespaces = options.max_tenants,
                        .secret = {},
                        .reuse = options.cache_mode == CacheMode::kPrefix};
+  if (!cache.reuse) {
+    // Nothing outlives its sequence: no more than all sequences of the largest size.
+    uint64_t tokens = ctx_size;
+    if (options.cache_mode == CacheMode::kNone) {
+      tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
+    }
+    const uint64_t blocks = options.parallel * CeilDiv(tokens, options.block_tokens);
+    cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
+  }
   Assembly assembly{std::move(model), ctx_size, logit_rows, runner, std::move(cache), {}, {}, {}};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   assembly.cache_plan = KvCache::Plan(assembly.cache);

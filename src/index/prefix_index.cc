@@ -30,15 +30,16 @@ uint32_t CommonPrefix(std::span<const TokenId> a, std::span<const TokenId> b) {
 
 }  // namespace
 
-uint64_t PrefixIndex::BytesFor(uint32_t num_blocks, uint32_t block_tokens) {
-  return uint64_t{num_blocks} * (sizeof(Node) + block_tokens * sizeof(TokenId) + sizeof(BlockKey) +
+uint64_t PrefixIndex::BytesFor(uint32_t num_blocks, uint32_t block_tokens, uint32_t num_roots) {
+  return uint64_t{num_roots} * sizeof(Root) +
+         uint64_t{num_blocks} * (sizeof(Node) + block_tokens * sizeof(TokenId) + sizeof(BlockKey) +
                                  2 * sizeof(uint32_t)) +
          TableSize(num_blocks) * sizeof(uint32_t) + GhostSize(num_blocks) * sizeof(uint64_t);
 }
 
 uint64_t PrefixIndex::allocated_bytes() const {
-  return nodes_.capacity() * sizeof(Node) + tokens_.capacity() * sizeof(TokenId) +
-         keys_.capacity() * sizeof(BlockKey) +
+  return roots_.capacity() * sizeof(Root) + nodes_.capacity() * sizeof(Node) +
+         tokens_.capacity() * sizeof(TokenId) + keys_.capacity() * sizeof(BlockKey) +
          (free_stack_.capacity() + node_of_block_.capacity() + table_.capacity()) *
              sizeof(uint32_t) +
          ghosts_.capacity() * sizeof(uint64_t);
@@ -48,6 +49,7 @@ PrefixIndex::PrefixIndex(const Options& options)
     : block_tokens_(options.block_tokens),
       seed_(options.seed),
       hash_mask_(options.hash_mask),
+      num_roots_(options.num_roots),
       nodes_(options.num_blocks),
       tokens_(size_t{options.num_blocks} * options.block_tokens),
       keys_(options.num_blocks),
@@ -56,10 +58,12 @@ PrefixIndex::PrefixIndex(const Options& options)
       table_(TableSize(options.num_blocks), kNone),
       ghosts_(GhostSize(options.num_blocks)) {
   KV_CHECK(options.num_blocks > 0 && options.num_blocks < kRootBit && block_tokens_ > 0);
+  roots_.reserve(num_roots_);
   for (uint32_t i = 0; i < options.num_blocks; ++i) free_stack_[i] = options.num_blocks - 1 - i;
 }
 
 NodeId PrefixIndex::AddRoot(const BlockKey& root_key) {
+  KV_CHECK(roots_.size() < num_roots_);
   uint64_t hash;
   std::memcpy(&hash, root_key.data(), sizeof(hash));
   roots_.push_back(Root{root_key, HmacKey(root_key), Mix64(hash ^ seed_)});
@@ -306,7 +310,8 @@ void PrefixIndex::CheckChildren(uint32_t parent, std::vector<bool>& seen) const 
 }
 
 void PrefixIndex::CheckInvariants() const {
-  KV_CHECK(allocated_bytes() == BytesFor(static_cast<uint32_t>(nodes_.size()), block_tokens_));
+  KV_CHECK(allocated_bytes() ==
+           BytesFor(static_cast<uint32_t>(nodes_.size()), block_tokens_, num_roots_));
   std::vector<bool> seen(nodes_.size());
   for (uint32_t r = 0; r < roots_.size(); ++r) CheckChildren(kRootBit | r, seen);
   for (uint32_t id = 0; id < nodes_.size(); ++id) {

@@ -29,12 +29,13 @@ enum class NodeId : uint32_t {};
 // lexicographic order, where the longest common prefix with any child lies on the search path. So
 // neither a million prompts nor a hundred thousand siblings are ever scanned.
 //
-// All memory is allocated at construction (roots apart: one per namespace). One thread at a time.
+// All memory is allocated at construction. One thread at a time.
 class PrefixIndex {
  public:
   struct Options {
     uint32_t num_blocks;
     uint32_t block_tokens;
+    uint32_t num_roots = 16;  // namespaces, at most
     uint64_t seed;  // secret: hashes and treap shapes cannot be steered by who writes prompts
     uint64_t hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
   };
@@ -43,10 +44,10 @@ class PrefixIndex {
     uint32_t num_equal;  // tokens in common, may be 0
   };
 
-  static uint64_t BytesFor(uint32_t num_blocks, uint32_t block_tokens);
+  static uint64_t BytesFor(uint32_t num_blocks, uint32_t block_tokens, uint32_t num_roots);
   explicit PrefixIndex(const Options& options);
 
-  NodeId AddRoot(const BlockKey& root_key);
+  NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots are there
 
   // The child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
   std::optional<NodeId> FindChild(NodeId parent, std::span<const TokenId> tokens) const;
@@ -125,6 +126,7 @@ class PrefixIndex {
   uint32_t block_tokens_;
   uint64_t seed_;
   uint64_t hash_mask_;
+  uint32_t num_roots_;
   uint32_t num_nodes_ = 0;
   uint64_t num_tokens_ = 0;
   std::vector<Node> nodes_;              // [num_blocks]

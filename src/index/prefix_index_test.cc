@@ -22,7 +22,8 @@ BlockKey KeyOf(uint8_t value) {
 }
 
 PrefixIndex MakeIndex(uint32_t num_blocks, uint32_t block_tokens, uint64_t hash_mask = ~0ull) {
-  return PrefixIndex({num_blocks, block_tokens, /*seed=*/42, hash_mask});
+  return PrefixIndex(
+      {.num_blocks = num_blocks, .block_tokens = block_tokens, .seed = 42, .hash_mask = hash_mask});
 }
 
 TEST(BlockKey, DependsOnSecretTenantIdentityParentAndTokens) {
