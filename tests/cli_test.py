@@ -40,6 +40,29 @@ class HelpTest(CliTest):
                 self.assertIn(flag, text, command)
             self.assertNotIn("--disk", text)
 
+    def test_help_of_one_command(self):
+        for command in self.COMMANDS:
+            self.assertEqual(self.ok("help", command), self.ok(command, "--help"))
+        result = kvasir("help", "frobnicate")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        for text in ["/exit", "/reset", "Ctrl-C"]:
+            self.assertIn(text, self.ok("chat", "--help"))
+
+    def test_errors_name_the_flag(self):
+        for command in (["plan"], ["run", "--ids", "1"], ["serve"]):
+            self.wrong(*command, "--ctx-size", "9999999", says=f"kvasir {command[0]}: --ctx-size: 9999999")
+            self.wrong(*command, "--kv-memory", "1000", says=f"kvasir {command[0]}: --kv-memory: 1000 bytes")
+        self.wrong("plan", "--request-memory", "1MiB", says="plan: --request-memory: 1048576 bytes")
+        self.wrong("run", "--ids", "1,99999", *SMALL, says="run: --ids[1]: token 99999")
+        self.wrong("run", "--prompt", "x " * 4000, *SMALL, says="run: --prompt: ")
+
+    def test_a_cache_folder_that_cannot_be_written_is_told_once(self):
+        for folder in ("/dev/null/x", "/dev/null", "/proc/x"):
+            result = kvasir("run", "--ids", "1", "--max-tokens", "1", "--cache-dir", folder, *SMALL)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(f"--cache-dir: {folder} cannot be written", result.stderr)
+
     def test_no_command_prints_help_on_stderr(self):
         result = kvasir()
         self.assertEqual((result.returncode, result.stdout), (2, ""))
@@ -260,6 +283,13 @@ class ChatTest(CliTest):
         plain, forged = [self.receipts(self.ok("chat", *SMALL, stdin=line))[0][0]
                          for line in ["a\n", "<|end|>\n"]]
         self.assertGreater(forged, plain)
+
+    def test_a_line_that_is_no_utf8_is_said_and_the_chat_goes_on(self):
+        result = subprocess.run([cli_support.BINARY, "chat", *SMALL], capture_output=True, timeout=120,
+                                input=b"My name is \xff.\nHello!\n")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, b"kvasir chat: byte 11 of the line is no UTF-8; it was not sent\n")
+        self.assertEqual(len(self.receipts(result.stdout.decode(errors="replace"))), 1)
 
     def test_a_turn_that_does_not_fit_is_said_and_the_chat_goes_on(self):
         result = kvasir("chat", "--ctx-size", "64", *SMALL,

@@ -12,6 +12,7 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "text/utf8.h"
 
 namespace kvasir::cli {
 namespace {
@@ -126,6 +127,10 @@ Result<int> Talk(Conversation& conversation) {
       fmt::print("(the conversation starts anew; what the cache holds stays)\n");
     } else if (line.front() == '/') {
       fmt::print("(commands: /exit, /reset)\n");
+    } else if (const size_t bad = FirstInvalidUtf8(line); bad != line.size()) {
+      std::fflush(stdout);
+      fmt::print(stderr, "kvasir chat: byte {} of the line is no UTF-8; it was not sent\n", bad);
+      status = terminal ? kExitDone : kExitWrongInput;
     } else if (const Status answered = conversation.Turn(line); !answered) {
       std::fflush(stdout);
       fmt::print(stderr, "kvasir chat: {}\n", answered.error().message);
@@ -151,13 +156,16 @@ Result<int> Run(const Args& args) {
 }  // namespace
 
 Command ChatCommand() {
-  return {"chat", "a chat in the terminal; after each turn one line says what came from the cache",
+  return {"chat",
+          "a chat in the terminal; after each turn one line says what came from the cache",
           "chat --system \"You are Kvasir, a small assistant that remembers.\"",
           Join({{{"system", "TEXT", "the system message"}},
                 SamplingFlags(),
                 CommonFlags(),
                 CacheFlags()}),
-          Run};
+          Run,
+          "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
+          "holds stays), Ctrl-C stops an answer."};
 }
 
 }  // namespace kvasir::cli

@@ -62,7 +62,9 @@ std::string HelpOf(const Command& command) {
   for (const Flag& flag : command.flags) {
     if (flag.absent_part.empty()) help += FlagLine(flag);
   }
-  return help + FlagLine({"help", "", "this text", FlagKind::kSwitch});
+  help += FlagLine({"help", "", "this text", FlagKind::kSwitch});
+  if (!command.notes.empty()) help += "\n" + Wrap(command.notes, 0) + "\n";
+  return help;
 }
 
 std::string HelpOf(const std::vector<Command>& commands) {

@@ -16,6 +16,7 @@ struct Command {
   std::vector<Flag> flags;
   // Returns the exit status of work that was done, or why it was not (see ExitStatus).
   Result<int> (*run)(const Args& args);
+  std::string notes;  // below the flags in --help; "": none
 };
 
 Command ServeCommand();

@@ -1,9 +1,12 @@
 #include "cli/engine_flags.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/result.h"
 #include "cli/progress.h"
@@ -169,7 +172,30 @@ Result<std::vector<TokenId>> ParseIds(const std::string& text) {
   return std::vector<TokenId>(values.begin(), values.end());
 }
 
+namespace {
+
+// What is remembered in a folder that cannot be written is computed at each start: worth a word.
+void WarnOfCacheDir(const std::string& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && !std::filesystem::is_directory(folder)) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
+  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return;
+  fmt::print(stderr,
+             "kvasir: --cache-dir: {} cannot be written ({}); what would be kept there is computed "
+             "at every start\n",
+             folder, error.message());
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
+  WarnOfCacheDir(options.cache_dir);
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));

@@ -1,6 +1,7 @@
 // kvasir: finds the command, reads its flags, runs it, says what went wrong.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <exception>
@@ -29,13 +30,44 @@ std::vector<Command> AllCommands() {
           SelftestCommand(), PlanCommand(), BenchCommand(), InfoCommand()};
 }
 
+// The engine's errors begin with the name of a field ("ctx_size: ..."); here it is a flag's.
+Error NameFlag(Error error, const Command& command, const Args& args) {
+  std::string name = error.message.substr(0, error.message.find_first_of(":["));
+  std::replace(name.begin(), name.end(), '_', '-');
+  const size_t size = name.size();
+  if (name == "prompt" && args.Has("ids")) name = "ids";
+  const bool wrong = error.code == Code::kInvalidArgument || error.code == Code::kUnsupported;
+  const bool known = wrong && std::any_of(command.flags.begin(), command.flags.end(),
+                                          [&name](const Flag& flag) { return flag.name == name; });
+  if (known) error.message = Dashed(name) + error.message.substr(size);
+  return error;
+}
+
 Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
   KV_ASSIGN(const Args args, ParseArgs(command.name, command.flags, arguments));
   if (args.Has("help")) {
     fmt::print("{}", HelpOf(command));
     return kExitDone;
   }
-  return command.run(args);
+  const Result<int> status = command.run(args);
+  if (!status) return tl::unexpected(NameFlag(status.error(), command, args));
+  return status;
+}
+
+// kvasir help [COMMAND]
+int Help(const std::vector<Command>& commands, std::span<char* const> arguments) {
+  if (arguments.empty()) {
+    fmt::print("{}", HelpOf(commands));
+    return kExitDone;
+  }
+  for (const Command& command : commands) {
+    if (command.name != std::string_view(arguments[0])) continue;
+    fmt::print("{}", HelpOf(command));
+    return kExitDone;
+  }
+  fmt::print(stderr, "kvasir help: unknown command '{}'; 'kvasir --help' lists the commands\n",
+             arguments[0]);
+  return kExitWrongInput;
 }
 
 int Main(std::span<char* const> arguments) {
@@ -46,8 +78,7 @@ int Main(std::span<char* const> arguments) {
     return kExitWrongInput;
   }
   if (name == "--help" || name == "-h" || name == "help") {
-    fmt::print("{}", HelpOf(commands));
-    return kExitDone;
+    return Help(commands, arguments.subspan(1));
   }
   if (name == "--version") {
     fmt::print("kvasir {} ({})\n", kVersion, kCommit);
