@@ -1,6 +1,10 @@
 // kvasir serve: the server.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
 
@@ -9,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
+#include "kvasir/machine.h"
 #include "server/server.h"
 
 namespace kvasir::cli {
@@ -41,6 +46,17 @@ Result<std::string> ReadTemplate(const std::string& path) {
   return text.str();
 }
 
+// A line of the log with its time. Where nobody reads stderr it is dropped: a full pipe must not
+// hold up a request.
+void LogRequest(std::string_view line) {
+  pollfd out{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;
+  const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+  const auto ms = now.time_since_epoch().count() % 1000;
+  fmt::print(stderr, "{:%FT%T}.{:03}Z {}\n", fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+             ms, line);
+}
+
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
   ServerOptions options;
   options.host = args.Text("host").value_or(options.host);
@@ -59,16 +75,51 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
     KV_ASSIGN(options.chat_template, ReadTemplate(*path));
   }
   options.version = kVersion;
+  options.on_request = LogRequest;
   return options;
+}
+
+std::string ModeOf(const EngineOptions& options) {
+  switch (options.cache_mode) {
+    case CacheMode::kPrefix:
+      return "prefix (shared by all requests)";
+    case CacheMode::kSequence:
+      return "sequence (nothing outlives its request)";
+    case CacheMode::kNone:
+      return "none (each step computes everything)";
+  }
+  return "";
+}
+
+// What runs, before the line that says where.
+std::string SummaryOf(const Engine& engine) {
+  const ModelCard& card = engine.card();
+  const MemoryPlan& plan = engine.plan();
+  const EngineOptions& options = engine.options();
+  return fmt::format("model    {}: {}, {} parameters as {}, from {}\n", card.id, card.architecture,
+                     card.parameters, card.dtype, card.path) +
+         fmt::format("cache    {}: {} of KV as {} in {} blocks, {} tokens\n", ModeOf(options),
+                     FormatBytes(plan.kv_bytes), plan.kv_format, plan.num_blocks, plan.max_tokens) +
+         fmt::format("memory   {} at most: --kv-memory {}, requests {}, weights {}\n",
+                     FormatBytes(plan.total_bytes), FormatBytes(plan.kv_memory_bytes),
+                     FormatBytes(plan.request_bytes), FormatBytes(plan.weights_bytes)) +
+         fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
+                     plan.ctx_size, plan.parallel,
+                     options.threads == 0 ? UsableCpus() : options.threads, engine.target());
 }
 
 Result<int> Run(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
-  KV_ASSIGN(const ServerOptions options, ServerOptionsOf(args));
+  KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
+  if (options.api_keys.size() > engine_options.max_tenants) {
+    return Fail(Code::kInvalidArgument, "--api-key: {} keys; at most {} are taken",
+                options.api_keys.size(), engine_options.max_tenants);
+  }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
+  options.summary = SummaryOf(*engine);
   KV_TRY(RunServer(options, *engine));
   return kExitDone;
 }

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/http_text.h"
+#include "server/request_log.h"
 #include "server/request_memory.h"
 
 namespace kvasir {
@@ -171,6 +173,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     request_.api_key = field("x-api-key");
     request_.origin = field(http::field::origin);
     request_.requested_headers = field(http::field::access_control_request_headers);
+    log_.emplace(request_.method, request_.target);
     without_body_ = request_.method == "HEAD";
     if (without_body_) request_.method = "GET";
     http11_ = head.version() >= 11;
@@ -194,23 +197,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // A request that cannot be read ends the connection, with an answer where the client may see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
-    ApiError error;
     if (late_) {
-      error = {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"};
-    } else if (ec == http::error::body_limit) {
-      error.message = fmt::format("the body has more than {} bytes", options_.max_body_bytes);
-      error.status = 413;
-      error.name = "body_too_large";
-    } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      error.message = fmt::format("the request's head has more than {} bytes", kHeadBytes);
-      error.status = 431;
-    } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
-               ec.category() != make_error_code(http::error::bad_method).category()) {
-      return Close();  // the client is gone
-    } else {
-      error.message = "no HTTP request: " + ec.message();
+      return Respond(ErrorResponse(
+          {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"}));
     }
-    Respond(ErrorResponse(error));
+    const auto error = ReadError(ec, options_.max_body_bytes);
+    if (!error) return Close();  // the client is gone
+    Respond(ErrorResponse(*error));
   }
 
   // --- answering
@@ -227,6 +220,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Generate(GenerationStart start) {
     answer_ = std::move(start.answer);
+    tenant_ = std::move(start.tenant);
     begun_ = false;
     auto sink = [weak = weak_from_this(), exchange = exchange_](size_t prompt, const Event& event) {
       const std::shared_ptr<Connection> self = weak.lock();
@@ -255,6 +249,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!answer_->done()) return;
     const std::unique_ptr<Answer> answer = std::move(answer_);
     running_.clear();
+    service_.Count(tenant_, *answer);
+    if (log_) log_->Told(*answer);
     if (!answer->streams()) return Respond({200, "application/json", answer->Body(), {}});
     End(LastChunk());
   }
@@ -274,15 +270,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     running_.clear();
   }
 
-  std::string Head(int status, std::string_view content_type) const {
-    const auto reason = View(http::obsolete_reason(static_cast<http::status>(status)));
-    std::string head =
-        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: {}\r\n", status, reason,
-                    content_type, keep_alive_ ? "keep-alive" : "close");
-    for (const auto& [name, value] : service_.CommonHeaders(request_)) {
-      head += fmt::format("{}: {}\r\n", name, value);
-    }
-    return head;
+  std::string Head(int status, std::string_view content_type) {
+    if (log_) log_->set_status(status);
+    return HeadText(status, content_type, keep_alive_, service_.CommonHeaders(request_));
   }
 
   std::string StreamHead() {
@@ -336,8 +326,18 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!ended_) return;
     ended_ = false;
     ++exchange_;
+    Log("");
     if (keep_alive_ && !finishing_) return AwaitRequest();
     Linger();
+  }
+
+  void Log(std::string_view remark) {
+    if (!options_.on_request || !log_) return;
+    ErrorCode ec;
+    const auto peer = socket_.remote_endpoint(ec);
+    const std::string line = log_->Line(ec ? "-" : peer.address().to_string(), remark);
+    if (!line.empty()) options_.on_request(line);
+    log_.reset();
   }
 
   // --- ending
@@ -354,6 +354,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Close() {
     if (state_ == State::kClosed) return;
+    if (state_ == State::kBusy) Log(" (the client is gone)");
     state_ = State::kClosed;
     GiveBody();
     CancelAll();
@@ -381,7 +382,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // Of the request that is being answered.
   HttpRequest request_;
   bool keep_alive_ = false, http11_ = true, without_body_ = false;
-  bool begun_ = false;       // a stream's head was sent
+  bool begun_ = false;  // a stream's head was sent
+  std::string tenant_;
+  std::optional<RequestLog> log_;
   uint64_t body_bytes_ = 0;  // taken from connections_
   bool ended_ = false;       // all of the answer is in unsent_ or in_flight_
   uint64_t exchange_ = 0;

@@ -21,6 +21,7 @@ class Credentials {
   std::optional<std::string> TenantOf(std::string_view authorization,
                                       std::string_view api_key) const;
   bool required() const { return !digests_.empty(); }
+  size_t num_keys() const { return digests_.size(); }
 
  private:
   std::vector<Digest> digests_;

@@ -34,6 +34,9 @@ class Answer {
   // What ends a stream that had begun when error() came.
   std::string ErrorEvent() const;
   bool streams() const { return spec_.stream; }
+  // Whole once done() without error().
+  const Receipt& receipt() const { return receipt_; }
+  uint64_t completion_tokens() const { return completion_tokens_; }
 
  private:
   struct Choice {

@@ -94,7 +94,7 @@ class Server {
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (options_.on_listening) return options_.on_listening(url);
-    std::fprintf(stderr, "listening on %s\n", url.c_str());
+    std::fprintf(stderr, "%slistening on %s\n", options_.summary.c_str(), url.c_str());
   }
 
   void Accept() {

@@ -25,10 +25,14 @@ struct ServerOptions {
   uint32_t max_connections = 512;               // more wait in the listen queue
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
+  std::string summary;               // lines for stderr, before `listening on`
   std::string version = "0.1.0";     // told by /props and the Server header
   // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
   // `listening on http://HOST:PORT` to stderr.
   std::function<void(std::string_view url)> on_listening;
+  // Called after each request but for GET /health, /ready and /metrics, from any thread, with one
+  // line: who, what, status, tokens, milliseconds. Never the text of a prompt or an answer.
+  std::function<void(std::string_view line)> on_request;
 };
 
 // Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,

@@ -219,6 +219,7 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   start.requests = std::move(call->requests);
   for (GenerateRequest& request : start.requests) request.tenant = from.tenant;
   start.prompt_param = std::move(prompt_param);
+  start.tenant = from.tenant;
   const uint64_t number = num_answers_.fetch_add(1, std::memory_order_relaxed);
   const std::string id =
       fmt::format("{:016x}{:016x}", Mix64(id_salt_ ^ number), Mix64(~id_salt_ ^ number));

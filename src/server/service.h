@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/activity.h"
 #include "server/credentials.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -29,6 +30,7 @@ struct GenerationStart {
   std::vector<GenerateRequest> requests;
   std::unique_ptr<Answer> answer;
   std::string prompt_param;  // the field that an error of Submit is about
+  std::string tenant;
 };
 
 using Outcome = std::variant<HttpResponse, GenerationStart>;
@@ -49,6 +51,10 @@ class Service {
   // Headers of every answer to this request: who made it, and who may read it (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
+  // A generation of the tenant has been answered.
+  void Count(const std::string& tenant, const Answer& answer) {
+    activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
+  }
   void BeginDrain() { draining_.store(true, std::memory_order_relaxed); }  // a flag, nothing behind
   Engine& engine() { return engine_; }
 
@@ -88,6 +94,7 @@ class Service {
   const uint64_t id_salt_;
   std::atomic<uint64_t> num_answers_{0};  // only a counter: relaxed
   std::atomic<bool> draining_{false};
+  Activity activity_;
   ModelView model_;
   std::string template_text_;
 };

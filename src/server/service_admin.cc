@@ -96,6 +96,17 @@ json CacheJson(const EngineStats& stats, const char* mode) {
           {"worst_waste", stats.worst_waste}};
 }
 
+json OwnJson(const TenantActivity& own, const char* mode) {
+  return {{"mode", mode},
+          {"answers", own.answers},
+          {"tokens",
+           {{"prompt", own.prompt},
+            {"computed", own.computed},
+            {"reused_pool", own.reused_pool},
+            {"reused_partial", own.reused_partial},
+            {"generated", own.generated}}}};
+}
+
 const char* ModeName(CacheMode mode) {
   switch (mode) {
     case CacheMode::kPrefix:
@@ -132,9 +143,12 @@ Outcome Service::OneModel(const Call& call) {
   return JsonResponse(ModelEntry(*name, engine_.card(), started_));
 }
 
-Outcome Service::CacheState(const Call&) {
+// With several keys a caller is told of its own requests: what the others did is theirs.
+Outcome Service::CacheState(const Call& call) {
   json body = PlanJson(engine_.plan());
-  body["cache"] = CacheJson(engine_.Stats(), ModeName(engine_.options().cache_mode));
+  const char* mode = ModeName(engine_.options().cache_mode);
+  body["cache"] = credentials_.num_keys() > 1 ? OwnJson(activity_.Of(call.tenant), mode)
+                                              : CacheJson(engine_.Stats(), mode);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();
   return JsonResponse(body);
@@ -145,7 +159,7 @@ Outcome Service::EraseCache(const Call& call) {
   engine_.Erase(call.tenant);
   const EngineStats after = engine_.Stats();
   json body = {{"erased", true}, {"tiers", json::array({"pool"})}};
-  if (!credentials_.required()) {
+  if (credentials_.num_keys() <= 1) {
     // With one tenant the figures are the caller's own; with more they would tell of the others.
     const auto fell = [](uint64_t from, uint64_t to) { return from > to ? from - to : 0; };
     body["tokens"] = fell(before.cached_tokens, after.cached_tokens);

@@ -1,0 +1,43 @@
+// Activity: what each tenant's requests took and got, for the tenant alone.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "kvasir/receipt.h"
+
+namespace kvasir {
+
+// Sums over a tenant's answers, in tokens unless named otherwise.
+struct TenantActivity {
+  uint64_t answers = 0;  // answers
+  uint64_t prompt = 0, computed = 0, reused_pool = 0, reused_partial = 0, generated = 0;
+};
+
+// Thread-safe. As many entries as there are API keys.
+class Activity {
+ public:
+  void Add(const std::string& tenant, const Receipt& receipt, uint64_t generated_tokens) {
+    const std::lock_guard lock(mutex_);
+    TenantActivity& sums = tenants_[tenant];
+    ++sums.answers;
+    sums.prompt += receipt.prompt_tokens;
+    sums.computed += receipt.computed;
+    sums.reused_pool += receipt.reused_pool;
+    sums.reused_partial += receipt.reused_partial;
+    sums.generated += generated_tokens;
+  }
+  TenantActivity Of(const std::string& tenant) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = tenants_.find(tenant);
+    return it == tenants_.end() ? TenantActivity() : it->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, TenantActivity> tenants_;
+};
+
+}  // namespace kvasir

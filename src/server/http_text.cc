@@ -1,0 +1,42 @@
+#include "server/http_text.h"
+
+#include <fmt/format.h>
+
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/status.hpp>
+
+#include "server/request_memory.h"
+
+namespace kvasir {
+
+namespace http = boost::beast::http;
+
+std::string HeadText(int status, std::string_view content_type, bool keep_alive,
+                     const std::vector<std::pair<std::string, std::string>>& headers) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: {}\r\n", status,
+                                 std::string_view(reason.data(), reason.size()), content_type,
+                                 keep_alive ? "keep-alive" : "close");
+  for (const auto& [name, value] : headers) head += fmt::format("{}: {}\r\n", name, value);
+  return head;
+}
+
+std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes) {
+  ApiError answer;
+  if (error == http::error::body_limit) {
+    answer.message = fmt::format("the body has more than {} bytes", max_body_bytes);
+    answer.status = 413;
+    answer.name = "body_too_large";
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    answer.message = fmt::format("the request's head has more than {} bytes", kHeadBytes);
+    answer.status = 431;
+  } else if (error == http::error::end_of_stream || error == http::error::partial_message ||
+             error.category() != make_error_code(http::error::bad_method).category()) {
+    return std::nullopt;
+  } else {
+    answer.message = "no HTTP request: " + error.message();
+  }
+  return answer;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,23 @@
+// HTTP/1.1 as text: heads of answers, and what reading a request can end with.
+#pragma once
+
+#include <boost/system/error_code.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/errors.h"
+
+namespace kvasir {
+
+// Status line and headers, each ended; not the empty line.
+std::string HeadText(int status, std::string_view content_type, bool keep_alive,
+                     const std::vector<std::pair<std::string, std::string>>& headers);
+
+// What to answer to a request that could not be read; nullopt: the client is gone.
+std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes);
+
+}  // namespace kvasir
