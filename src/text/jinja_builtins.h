@@ -24,6 +24,10 @@ enum class MethodKind { kNone, kSafe, kMutating };
 MethodKind FindMethod(const Value& self, std::string_view name);
 Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
                  const Arguments& arguments);
+// Those of strings; CallTextMethod REQUIRES: IsTextMethod(name).
+bool IsTextMethod(std::string_view name);
+Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
+                     const Arguments& arguments);
 
 // Python's "format % values" and format.format(...), without nested replacement fields.
 Value FormatPercent(Interpreter& run, const Text& format, const Value& values);

@@ -1,0 +1,333 @@
+// Methods of strings.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "text/jinja_arguments.h"
+#include "text/jinja_builtins.h"
+
+namespace kvasir::jinja {
+namespace {
+
+using TextMethod = Value (*)(Interpreter&, const Text&, const Arguments&);
+
+Value TextList(std::vector<Text> parts, List::Kind kind = List::Kind::kList) {
+  std::vector<Value> items;
+  for (Text& part : parts) items.push_back(FromText(std::move(part)));
+  return FromItems(std::move(items), kind);
+}
+
+template <Side side>
+Value StripMethod(Interpreter& run, const Text& self, const Arguments& arguments) {
+  return FromText(Strip(self, side, StringArgument(run, arguments, 0, "chars")));
+}
+
+size_t EndOfWord(std::string_view text, size_t at) {
+  while (at < text.size() && !IsSpace(CharAt(text, at))) at += CharSize(text, at);
+  return at;
+}
+
+size_t EndOfSpace(std::string_view text, size_t at) {
+  while (at < text.size() && IsSpace(CharAt(text, at))) at += CharSize(text, at);
+  return at;
+}
+
+// The words between white space; after `max` of them the rest is one piece.
+std::vector<Text> SplitSpace(const Text& text, int64_t max) {
+  std::vector<Text> out;
+  size_t at = EndOfSpace(text.view(), 0);
+  for (; at < text.size() && max != 0; --max) {
+    const size_t end = EndOfWord(text.view(), at);
+    out.push_back(text.Slice(at, end));
+    at = EndOfSpace(text.view(), end);
+  }
+  if (at < text.size()) out.push_back(text.Slice(at, text.size()));
+  return out;
+}
+
+// The same from the right.
+std::vector<Text> SplitSpaceRight(const Text& text, int64_t max) {
+  std::vector<Text> words = SplitSpace(text, -1);
+  if (max < 0 || words.size() <= static_cast<size_t>(max)) return words;
+  // The last `max` words stand; what is left of them is one piece.
+  size_t at = text.size();
+  for (int64_t i = 0; i < max; ++i) {
+    const Text& word = words[words.size() - 1 - i];
+    at = text.view().substr(0, at).rfind(word.view());
+  }
+  std::vector<Text> out = {Strip(text.Slice(0, at), Side::kRight, nullptr)};
+  out.insert(out.end(), words.end() - max, words.end());
+  return out;
+}
+
+Value Split(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* separator = StringArgument(run, arguments, 0, "sep");
+  int64_t max = IntArgument(run, arguments, 1, "maxsplit", -1);
+  if (run.failed()) return Value();
+  if (!separator) return TextList(SplitSpace(self, max));
+  if (separator->empty()) return run.Fail("empty separator");
+  std::vector<Text> out;
+  size_t at = 0;
+  for (size_t found;
+       max != 0 && (found = self.bytes().find(separator->bytes(), at)) != std::string::npos;
+       --max) {
+    out.push_back(self.Slice(at, found));
+    at = found + separator->size();
+  }
+  out.push_back(self.Slice(at, self.size()));
+  return TextList(std::move(out));
+}
+
+Value RightSplit(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* separator = StringArgument(run, arguments, 0, "sep");
+  int64_t max = IntArgument(run, arguments, 1, "maxsplit", -1);
+  if (run.failed()) return Value();
+  if (!separator) return TextList(SplitSpaceRight(self, max));
+  if (separator->empty()) return run.Fail("empty separator");
+  std::vector<Text> out;
+  size_t end = self.size();
+  while (max != 0) {
+    const size_t found = self.view().substr(0, end).rfind(separator->view());
+    if (found == std::string::npos) break;
+    out.push_back(self.Slice(found + separator->size(), end));
+    end = found;
+    --max;
+  }
+  out.push_back(self.Slice(0, end));
+  std::reverse(out.begin(), out.end());
+  return TextList(std::move(out));
+}
+
+// The part of self that [start, end) of startswith, find and count names; its offset in *base.
+std::string_view Window(Interpreter& run, const Text& self, const Arguments& arguments,
+                        size_t* base) {
+  if (!arguments.Find(1, "start")) return *base = 0, self.view();
+  const int64_t size = static_cast<int64_t>(CharCount(self.view()));
+  const auto clamp = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size);
+  };
+  const int64_t begin = clamp(IntArgument(run, arguments, 1, "start", 0));
+  const int64_t end = clamp(IntArgument(run, arguments, 2, "end", size));
+  *base = CharOffset(self.view(), begin);
+  return self.view().substr(*base, CharOffset(self.view(), std::max(begin, end)) - *base);
+}
+
+template <bool at_end>
+Value StartsOrEndsWith(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Value* affix = arguments.Find(0, "prefix");
+  if (!affix) return run.Fail("startswith and endswith take an argument");
+  size_t base = 0;
+  const std::string_view text = Window(run, self, arguments, &base);
+  std::vector<Value> affixes = {*affix};
+  if (const List* list = affix->list(); list && list->kind == List::Kind::kTuple) {
+    affixes = list->items;
+  }
+  for (const Value& one : affixes) {
+    if (!one.is_string()) {
+      return run.Fail(fmt::format("expected a string or a tuple of them, got {}", TypeName(one)));
+    }
+    const std::string_view view = one.text().view();
+    if (at_end ? text.ends_with(view) : text.starts_with(view)) return Value(true);
+  }
+  return Value(false);
+}
+
+template <bool from_right, bool must_be_there>
+Value Find(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* needle = StringArgument(run, arguments, 0, "sub");
+  if (!needle) return run.Fail("find takes a string");
+  size_t base = 0;
+  const std::string_view text = Window(run, self, arguments, &base);
+  const size_t at = from_right ? text.rfind(needle->view()) : text.find(needle->view());
+  if (at != std::string::npos) return FromInt(CharCount(self.view().substr(0, base + at)));
+  return must_be_there ? run.Fail("substring not found") : FromInt(-1);
+}
+
+Value Count(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* needle = StringArgument(run, arguments, 0, "sub");
+  if (!needle) return run.Fail("count takes a string");
+  size_t base = 0;
+  const std::string_view text = Window(run, self, arguments, &base);
+  if (needle->empty()) return FromInt(CharCount(text) + 1);
+  int64_t count = 0;
+  for (size_t at = 0; (at = text.find(needle->view(), at)) != std::string::npos;
+       at += needle->size()) {
+    ++count;
+  }
+  return FromInt(count);
+}
+
+Value ReplaceMethod(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* from = StringArgument(run, arguments, 0, "old");
+  const Text* to = StringArgument(run, arguments, 1, "new");
+  if (!from || !to) return run.Fail("replace takes two strings");
+  return FromText(
+      Replace(run, self, from->view(), *to, IntArgument(run, arguments, 2, "count", -1)));
+}
+
+Value JoinMethod(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Value* iterable = arguments.Find(0, "iterable");
+  if (!iterable) return run.Fail("join takes an argument");
+  const std::vector<Value> items = run.Iterate(*iterable);
+  for (const Value& item : items) {
+    if (!item.is_string()) {
+      return run.Fail(fmt::format("join: expected strings, got {}", TypeName(item)));
+    }
+  }
+  return FromText(Join(run, items, self));
+}
+
+// str.title: upper case after anything that is no letter.
+Value Title(Interpreter&, const Text& self, const Arguments&) {
+  Text out;
+  bool in_word = false;
+  for (size_t i = 0, n = 0; i < self.size(); i += n) {
+    n = CharSize(self.view(), i);
+    const char32_t code = CharAt(self.view(), i);
+    out.Append(in_word ? LowerOf(code) : UpperOf(code), self.OriginAt(i));
+    in_word = IsAlpha(code);
+  }
+  return FromText(std::move(out));
+}
+
+Value SwapCase(Interpreter&, const Text& self, const Arguments&) {
+  Text out;
+  for (size_t i = 0, n = 0; i < self.size(); i += n) {
+    n = CharSize(self.view(), i);
+    const char32_t code = CharAt(self.view(), i);
+    const std::string upper = UpperOf(code);
+    const bool is_upper = self.view().substr(i, n) == upper;
+    out.Append(is_upper ? LowerOf(code) : upper, self.OriginAt(i));
+  }
+  return FromText(std::move(out));
+}
+
+template <bool suffix>
+Value RemoveAffix(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* affix = StringArgument(run, arguments, 0, "affix");
+  if (!affix) return run.Fail("removeprefix and removesuffix take a string");
+  const bool there =
+      suffix ? self.view().ends_with(affix->view()) : self.view().starts_with(affix->view());
+  if (!there) return FromText(self);
+  return FromText(suffix ? self.Slice(0, self.size() - affix->size())
+                         : self.Slice(affix->size(), self.size()));
+}
+
+template <bool from_right>
+Value Partition(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const Text* separator = StringArgument(run, arguments, 0, "sep");
+  if (!separator || separator->empty()) return run.Fail("partition takes a separator");
+  const size_t at =
+      from_right ? self.bytes().rfind(separator->bytes()) : self.bytes().find(separator->bytes());
+  if (at == std::string::npos) {
+    return from_right ? TextList({Text(), Text(), self}, List::Kind::kTuple)
+                      : TextList({self, Text(), Text()}, List::Kind::kTuple);
+  }
+  const size_t end = at + separator->size();
+  return TextList({self.Slice(0, at), self.Slice(at, end), self.Slice(end, self.size())},
+                  List::Kind::kTuple);
+}
+
+template <Side side>  // the side that is filled; both: center
+Value Justify(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const int64_t width = IntArgument(run, arguments, 0, "width", 0);
+  const Text fill = TextArgument(arguments, 1, "fillchar", " ");
+  const int64_t missing = width - static_cast<int64_t>(CharCount(self.view()));
+  if (missing <= 0) return FromText(self);
+  const int64_t left = side == Side::kLeft    ? missing
+                       : side == Side::kRight ? 0
+                                              : missing / 2 + (missing & width & 1);
+  Text out = Repeat(run, fill, left);
+  out.Append(self);
+  out.Append(Repeat(run, fill, missing - left));
+  return FromText(std::move(out));
+}
+
+Value ZeroFill(Interpreter& run, const Text& self, const Arguments& arguments) {
+  const int64_t missing =
+      IntArgument(run, arguments, 0, "width", 0) - static_cast<int64_t>(CharCount(self.view()));
+  const bool sign = self.view().starts_with('-') || self.view().starts_with('+');
+  Text out = self.Slice(0, sign ? 1 : 0);
+  out.Append(Repeat(run, Text("0"), missing));
+  out.Append(self, sign ? 1 : 0, self.size());
+  return FromText(std::move(out));
+}
+
+template <bool (*test)(char32_t)>
+Value AllOf(Interpreter&, const Text& self, const Arguments&) {
+  for (size_t i = 0; i < self.size(); i += CharSize(self.view(), i)) {
+    if (!test(CharAt(self.view(), i))) return Value(false);
+  }
+  return Value(!self.empty());
+}
+
+bool IsDecimal(char32_t code) { return code >= '0' && code <= '9'; }
+bool IsAlphaOrDigit(char32_t code) { return IsAlpha(code) || IsDecimal(code); }
+
+template <bool upper>
+Value IsCase(Interpreter&, const Text& self, const Arguments&) {
+  const Text wanted = upper ? Upper(self) : Lower(self);
+  const Text other = upper ? Lower(self) : Upper(self);
+  return Value(self.bytes() == wanted.bytes() && self.bytes() != other.bytes());
+}
+
+const std::map<std::string_view, TextMethod>& TextMethods() {
+  static const std::map<std::string_view, TextMethod> kMethods = {
+      {"strip", StripMethod<Side::kBoth>},
+      {"lstrip", StripMethod<Side::kLeft>},
+      {"rstrip", StripMethod<Side::kRight>},
+      {"split", Split},
+      {"rsplit", RightSplit},
+      {"splitlines",
+       [](Interpreter&, const Text& self, const Arguments& arguments) {
+         return TextList(SplitLines(self, BoolArgument(arguments, 0, "keepends", false)));
+       }},
+      {"startswith", StartsOrEndsWith<false>},
+      {"endswith", StartsOrEndsWith<true>},
+      {"find", Find<false, false>},
+      {"rfind", Find<true, false>},
+      {"index", Find<false, true>},
+      {"rindex", Find<true, true>},
+      {"count", Count},
+      {"replace", ReplaceMethod},
+      {"join", JoinMethod},
+      {"upper", [](Interpreter&, const Text& s, const Arguments&) { return FromText(Upper(s)); }},
+      {"lower", [](Interpreter&, const Text& s, const Arguments&) { return FromText(Lower(s)); }},
+      {"casefold",
+       [](Interpreter&, const Text& s, const Arguments&) { return FromText(Lower(s)); }},
+      {"capitalize",
+       [](Interpreter&, const Text& s, const Arguments&) { return FromText(Capitalize(s)); }},
+      {"title", Title},
+      {"swapcase", SwapCase},
+      {"removeprefix", RemoveAffix<false>},
+      {"removesuffix", RemoveAffix<true>},
+      {"partition", Partition<false>},
+      {"rpartition", Partition<true>},
+      {"ljust", Justify<Side::kRight>},
+      {"rjust", Justify<Side::kLeft>},
+      {"center", Justify<Side::kBoth>},
+      {"zfill", ZeroFill},
+      {"isspace", AllOf<IsSpace>},
+      {"isalpha", AllOf<IsAlpha>},
+      {"isdigit", AllOf<IsDecimal>},
+      {"isdecimal", AllOf<IsDecimal>},
+      {"isnumeric", AllOf<IsDecimal>},
+      {"isalnum", AllOf<IsAlphaOrDigit>},
+      {"isupper", IsCase<true>},
+      {"islower", IsCase<false>},
+      {"format", FormatBraces},
+  };
+  return kMethods;
+}
+
+}  // namespace
+
+bool IsTextMethod(std::string_view name) { return TextMethods().contains(name); }
+
+Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
+                     const Arguments& arguments) {
+  return TextMethods().at(name)(run, self, arguments);
+}
+
+}  // namespace kvasir::jinja
