@@ -167,6 +167,46 @@ class Keys(WithServer):
         self.assertEqual(answer["kvasir"]["ignored"], ["tenant"])
 
 
+    def test_a_key_sees_its_own_part(self):
+        body = {"prompt": "Anna lives in Oslo.", "max_tokens": 4, "ignore_eos": True}
+        state = lambda key: self.server.get("/v1/cache", **{"x-api-key": key})
+        before = {key: state(key)["cache"] for key in ("alpha", "beta")}
+        self.assertEqual(set(before["alpha"]), {"mode", "answers", "tokens"})
+        usage = self.server.post("/v1/completions", body, {"x-api-key": "alpha"})["usage"]
+        own = state("alpha")["cache"]
+        self.assertEqual(own["answers"], before["alpha"]["answers"] + 1)
+        self.assertEqual(own["tokens"]["prompt"] - before["alpha"]["tokens"]["prompt"], usage["prompt_tokens"])
+        self.assertEqual(own["tokens"]["generated"] - before["alpha"]["tokens"]["generated"], 4)
+        self.assertEqual(own["tokens"]["prompt"], sum(
+            own["tokens"][name] for name in ("computed", "reused_pool", "reused_partial")))
+        self.assertEqual(state("beta")["cache"], before["beta"])
+        self.assertGreater(state("beta")["num_blocks"], 0)
+
+
+class Log(unittest.TestCase):
+    def test_each_request_has_a_line_without_its_text(self):
+        server = Server("--parallel", "2")
+        server.post("/v1/completions", {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True})
+        server.post("/v1/completions", {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True, "stream": True})
+        server.request("POST", "/v1/completions", {"prompt": 5})
+        server.request("GET", "/nothing%0a?Zanzibar")
+        server.get("/health")
+        server.stop()
+        text = "".join(server.log)
+        self.assertNotIn("Zanzibar", text)
+        for word in ("kvasir-demo", "64.00 MiB", "prefix", "context 2048 tokens, 2 sequences", "target"):
+            self.assertIn(word, text.split("listening on")[0])
+        lines = text.split("listening on")[1].splitlines()[1:]
+        stamp = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1 "
+        times = r"ttft \d+\.\d ms, \d+\.\d ms$"
+        requests = [line for line in lines if line[:4].isdigit()]
+        self.assertRegex(requests[0], stamp + r"POST /v1/completions 200 prompt \d+ cached 0 generated 3 " + times)
+        self.assertRegex(requests[1], stamp + r"POST /v1/completions 200 prompt \d+ cached \d+ generated 3 " + times)
+        self.assertRegex(requests[2], stamp + r"POST /v1/completions 400 \d+\.\d ms$")
+        self.assertRegex(requests[3], stamp + r"GET /nothing%0a 404 \d+\.\d ms$")
+        self.assertEqual(len(requests), 4, requests)
+
+
 class Signals(unittest.TestCase):
     LONG = Connections.LONG | {"max_tokens": 400}
 

@@ -68,8 +68,6 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
  private:
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
 
-  // --- time
-
   void SetDeadline(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
@@ -244,7 +242,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!text.empty()) {
       if (!begun_) Send(StreamHead());
       begun_ = true;
-      Send(Chunk(text));
+      Send(ChunkText(text, http11_));
     }
     if (!answer_->done()) return;
     const std::unique_ptr<Answer> answer = std::move(answer_);
@@ -252,7 +250,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     service_.Count(tenant_, *answer);
     if (log_) log_->Told(*answer);
     if (!answer->streams()) return Respond({200, "application/json", answer->Body(), {}});
-    End(LastChunk());
+    End(LastChunkText(http11_));
   }
 
   void Fail() {
@@ -260,7 +258,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(*answer->error()));
     keep_alive_ = false;
-    End(Chunk(answer->ErrorEvent()) + LastChunk());
+    End(ChunkText(answer->ErrorEvent(), http11_) + LastChunkText(http11_));
   }
 
   void CancelAll() {
@@ -277,13 +275,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   std::string StreamHead() {
     if (!http11_) keep_alive_ = false;  // the end of an unframed body is the connection's
-    return Head(200, "text/event-stream; charset=utf-8") + "Cache-Control: no-cache\r\n" +
-           "X-Accel-Buffering: no\r\n" + (http11_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    return Head(200, "text/event-stream; charset=utf-8") + StreamHeaders(http11_);
   }
-  std::string Chunk(const std::string& text) const {
-    return http11_ ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : text;
-  }
-  std::string LastChunk() const { return http11_ ? "0\r\n\r\n" : ""; }
 
   void Respond(const HttpResponse& response) {
     state_ = State::kBusy;

@@ -21,6 +21,17 @@ std::string HeadText(int status, std::string_view content_type, bool keep_alive,
   return head;
 }
 
+std::string StreamHeaders(bool http11) {
+  return std::string("Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n") +
+         (http11 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+}
+
+std::string ChunkText(const std::string& text, bool http11) {
+  return http11 ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : text;
+}
+
+std::string LastChunkText(bool http11) { return http11 ? "0\r\n\r\n" : ""; }
+
 std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes) {
   ApiError answer;
   if (error == http::error::body_limit) {
