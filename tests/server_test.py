@@ -293,6 +293,27 @@ class OtherEndpoints(WithServer):
         self.assertAlmostEqual(self.server.metric("kvasir_mean_decode_batch"), rows / steps)
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
 
+    def test_histograms_count_requests_and_tokens(self):
+        names = {"vllm:time_to_first_token_seconds": 2, "vllm:e2e_request_latency_seconds": 2,
+                 "vllm:request_queue_time_seconds": 2, "vllm:request_prompt_tokens": 2,
+                 "vllm:request_generation_tokens": 2, "vllm:time_per_output_token_seconds": 8}
+        before = {name: self.server.metric(name + "_count") for name in names}
+        sums = {name: self.server.metric(name + "_sum") for name in names}
+        body = {"prompt": [5, 6, 7], "max_tokens": 5, "ignore_eos": True}
+        for _ in range(2):
+            self.server.post("/v1/completions", body)
+        for name, count in names.items():
+            self.assertEqual(self.server.metric(name + "_count") - before[name], count, name)
+        tokens = lambda name: self.server.metric(f"vllm:request_{name}_tokens_sum") - sums[
+            f"vllm:request_{name}_tokens"]
+        self.assertEqual((tokens("prompt"), tokens("generation")), (6, 10))
+        text = self.server.get("/metrics")
+        for name in names:
+            self.assertIn(f"# TYPE {name} histogram", text)
+            buckets = [int(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "_bucket")]
+            self.assertEqual(buckets, sorted(buckets))
+            self.assertEqual(buckets[-1], self.server.metric(name + "_count"))
+
     def test_erase_forgets(self):
         body = {"messages": user(SYSTEM + " Who is Tarik?"), "max_tokens": 1}
         cached = lambda: self.server.post("/v1/chat/completions", body)["usage"][

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvasir/histogram.h"
 #include "kvasir/plan.h"
 #include "kvasir/receipt.h"
 #include "kvasir/status.h"
@@ -150,6 +151,10 @@ struct EngineStats {
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
+  // Over finished requests, but token_seconds: over the later tokens of all answers.
+  Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
+  Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
+  Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };

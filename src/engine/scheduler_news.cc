@@ -11,6 +11,8 @@ namespace {
 
 constexpr double kMs = 1e-6;  // of a nanosecond
 
+double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
 }  // namespace
 
 void Scheduler::SampleInto(Request& request, Sequence& sequence, const Head& head,
@@ -31,6 +33,10 @@ void Scheduler::SampleInto(Request& request, Sequence& sequence, const Head& hea
   if (spec.logprobs) sampler_.Logprobs(logits, *spec.logprobs, &token);
   request.last_token_ns = MonotonicNs();
   if (request.first_token_ns == 0) request.first_token_ns = request.last_token_ns;
+  if (sequence.token_ns != 0) {
+    stats_.token_seconds.Observe(Seconds(request.last_token_ns - sequence.token_ns));
+  }
+  sequence.token_ns = request.last_token_ns;
   ++stats_.generated_tokens;
   const bool ends =
       (!spec.ignore_eos &&
@@ -103,6 +109,11 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
     ++stats_.requests_finished;
     stats_.ttft_ns_sum += ttft_ns;
     stats_.queue_ns_sum += queue_ns;
+    if (request.first_token_ns != 0) stats_.ttft_seconds.Observe(Seconds(ttft_ns));
+    stats_.queue_seconds.Observe(Seconds(queue_ns));
+    stats_.request_seconds.Observe(Seconds(now - request.submitted_ns));
+    stats_.prompt_lengths.Observe(request.prompt_tokens());
+    stats_.answer_lengths.Observe(request.completion_tokens);
   }
 }
 

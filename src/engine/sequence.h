@@ -25,6 +25,7 @@ struct Sequence {
   // The last block is partly filled and not this sequence's own: extending it takes another block.
   bool tail_shared = false;
   bool done = false;
+  uint64_t token_ns = 0;     // when its last token was there; 0: none yet
   uint32_t next_logits = 0;  // lowest position that on_logits was not told
   std::optional<TextStream> text;
   std::optional<StopMatcher> stop;

@@ -3,6 +3,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,18 @@ class Exposition {
   }
   void Gauge(const char* name, const char* help, double value) {
     Add(MetricType::Gauge, name, help).metric.push_back(Sample(MetricType::Gauge, value));
+  }
+  void Distribution(const char* name, const char* help, const Histogram& histogram) {
+    ClientMetric metric;
+    metric.histogram.sample_count = histogram.count();
+    metric.histogram.sample_sum = histogram.sum();
+    uint64_t below = 0;
+    for (size_t i = 0; i < histogram.bounds().size(); ++i) {
+      below += histogram.count_of(i);
+      metric.histogram.bucket.push_back({below, histogram.bounds()[i]});
+    }
+    metric.histogram.bucket.push_back({histogram.count(), std::numeric_limits<double>::infinity()});
+    Add(MetricType::Histogram, name, help).metric.push_back(std::move(metric));
   }
   // One family with a label that has several values.
   void Labelled(MetricType type, const char* name, const char* help, const char* label,
@@ -63,6 +76,17 @@ void AddVllmNames(const EngineStats& s, Exposition* out) {
              Ratio(s.pinned_blocks, s.free_blocks + s.idle_blocks + s.pinned_blocks));
   out->Counter("vllm:prompt_tokens_total", "Prompt tokens.", s.prompt_tokens);
   out->Counter("vllm:generation_tokens_total", "Generated tokens.", s.generated_tokens);
+  out->Distribution("vllm:time_to_first_token_seconds", "From submission to the first token.",
+                    s.ttft_seconds);
+  out->Distribution("vllm:time_per_output_token_seconds", "From a token of an answer to the next.",
+                    s.token_seconds);
+  out->Distribution("vllm:e2e_request_latency_seconds", "From submission to the last token.",
+                    s.request_seconds);
+  out->Distribution("vllm:request_queue_time_seconds", "From submission to admission.",
+                    s.queue_seconds);
+  out->Distribution("vllm:request_prompt_tokens", "Prompt tokens of a request.", s.prompt_lengths);
+  out->Distribution("vllm:request_generation_tokens", "Generated tokens of a request.",
+                    s.answer_lengths);
 }
 
 void AddCache(const EngineStats& s, Exposition* out) {

@@ -1,0 +1,52 @@
+// Histogram: how often a quantity was below each of some bounds.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvasir {
+
+// Counts of values by upper bound (inclusive, ascending), as Prometheus has them; the last count is
+// of what is above all bounds. `bounds` must outlive it. One thread at a time; copied as a
+// snapshot.
+class Histogram {
+ public:
+  static constexpr size_t kMaxBounds = 24;
+  explicit constexpr Histogram(std::span<const double> bounds) : bounds_(bounds) {}
+
+  void Observe(double value) {
+    const size_t at = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
+    ++counts_[at];
+    ++count_;
+    sum_ += value;
+  }
+  std::span<const double> bounds() const { return bounds_; }
+  uint64_t count_of(size_t bound) const { return counts_[bound]; }  // not cumulative
+  uint64_t count() const { return count_; }
+  double sum() const { return sum_; }
+
+ private:
+  std::span<const double> bounds_;
+  std::array<uint64_t, kMaxBounds + 1> counts_{};
+  uint64_t count_ = 0;
+  double sum_ = 0;
+};
+
+// vLLM's bounds, so that its dashboards fit. Seconds; tokens.
+inline constexpr double kFirstTokenBounds[] = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
+                                               0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
+                                               20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
+inline constexpr double kTokenTimeBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                                              0.3,  0.4,   0.5,  0.75,  1.0, 2.5,  5.0,
+                                              7.5,  10.0,  20.0, 40.0,  80.0};
+inline constexpr double kRequestTimeBounds[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
+                                                5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
+                                                60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+inline constexpr double kTokenCountBounds[] = {1,     2,      5,      10,     20,     50,    100,
+                                               200,   500,    1000,   2000,   5000,   10000, 20000,
+                                               50000, 100000, 200000, 500000, 1000000};
+
+}  // namespace kvasir
