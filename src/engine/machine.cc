@@ -39,7 +39,8 @@ float Fma256(float seed) {
   __m256 sums[kChains];
   for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm256_set1_ps(seed * static_cast<float>(k));
   for (uint32_t i = 0; i < kFlopRounds; ++i) {
-    for (__m256& sum : sums) sum = _mm256_fmadd_ps(sum, factor, term);
+#pragma GCC unroll 16  // so that the sums stay in registers
+    for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm256_fmadd_ps(sums[k], factor, term);
   }
   for (uint32_t k = 1; k < kChains; ++k) sums[0] = _mm256_add_ps(sums[0], sums[k]);
   return _mm256_cvtss_f32(sums[0]);
@@ -50,7 +51,8 @@ __attribute__((target("avx512f"))) float Fma512(float seed) {
   __m512 sums[kChains];
   for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm512_set1_ps(seed * static_cast<float>(k));
   for (uint32_t i = 0; i < kFlopRounds; ++i) {
-    for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, factor, term);
+#pragma GCC unroll 16
+    for (uint32_t k = 0; k < kChains; ++k) sums[k] = _mm512_fmadd_ps(sums[k], factor, term);
   }
   for (uint32_t k = 1; k < kChains; ++k) sums[0] = _mm512_add_ps(sums[0], sums[k]);
   return _mm512_cvtss_f32(sums[0]);
@@ -77,6 +79,9 @@ FlopKernel BestFlopKernel() { return {1, FmaScalar}; }
 uint64_t SumOf(const uint64_t* words, uint64_t count) {
   uint64_t sums[16] = {};
   for (uint64_t i = 0; i < count; i += 16) {
+    // As the kernels do: some machines' own prefetching hardly works.
+    for (uint64_t line = 0; line < 16; line += 8) __builtin_prefetch(words + i + line + 512);
+#pragma GCC unroll 16
     for (uint64_t k = 0; k < 16; ++k) sums[k] += words[i + k];
   }
   uint64_t total = 0;

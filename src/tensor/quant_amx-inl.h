@@ -43,6 +43,9 @@ struct Slice {
       const uint32_t group = first + i, in_unit = group % S::kGroups;
       const std::byte* unit = panel + size_t{group} / S::kGroups * S::kLayout.unit_bytes();
       codes[i] = unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes;
+      for (uint32_t line = 0; line < S::kGroupBytes; line += 64) {  // of the next slice
+        __builtin_prefetch(codes[i] + size_t{kSliceGroups} * S::kGroupBytes + line);
+      }
       if constexpr (S::kLayout.code_bits != 8) {
         UnpackGroup<S>(codes[i], unpacked[i]);
         codes[i] = unpacked[i];

@@ -18,6 +18,10 @@ struct CpuTiles {
    public:
     Session() {
       const Config config;
+      __asm__ volatile(""
+                       :
+                       : "r"(&config)
+                       : "memory");  // GCC 12 says that 8 of the 64 bytes are read
       _tile_loadconfig(&config);
     }
     ~Session() { _tile_release(); }
