@@ -80,7 +80,8 @@ llama_model_params ModelParams() { return llama_model_default_params(); }
 #endif
 
 // state  := magic? streams? cells {position, n}* v_trans layers {type, row bytes, rows}^(2 layers)
-// ik_llama.cpp has no magic and no streams, and n is 0; llama.cpp's n is 1, a sequence follows.
+// ik_llama.cpp has no magic and no streams, but zeros at the end, and n is 0; llama.cpp's n is 1, a
+// sequence follows.
 class Repeater {
  public:
   explicit Repeater(const Bytes& in) : in_(in) {}
@@ -110,6 +111,10 @@ class Repeater {
         done += rows;
       }
       at_ += row_bytes * cells;
+    }
+    // ik_llama.cpp says then that there is no recurrent state and no indexer.
+    while (!kMagicBytes && at_ < in_.size()) {
+      if (Copy32() != 0) break;
     }
     if (at_ != in_.size()) Die("the state is not laid out as expected");
     return std::move(out_);
