@@ -1,15 +1,76 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/result.h"
+#include "engine/logit_scan.h"
 #include "simd/math.h"
 
 namespace kvasir {
 namespace {
+
+// Candidates that are sorted before all logits are weighed.
+constexpr uint32_t kMaxCandidates = 4096;
+// The first look when neither top_k nor the vocabulary says how many: the likeliest 64 tokens
+// nearly always hold the draw.
+constexpr uint32_t kFirstLook = 64;
+
+bool Adjusts(const SamplingParams& params) {
+  return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
+         params.presence_penalty != 0 || params.frequency_penalty != 0;
+}
+
+// The total decides nothing where all that is kept is known without it.
+bool NeedsTotal(const SamplingParams& params) { return params.top_p < 1.0f || params.min_p == 0; }
+
+// The largest float that is at most x.
+float FloatBelow(double x) {
+  const auto rounded = static_cast<float>(x);
+  if (double{rounded} <= x) return rounded;
+  const uint32_t bits = std::bit_cast<uint32_t>(rounded);
+  if (rounded == 0) return -std::numeric_limits<float>::denorm_min();
+  return std::bit_cast<float>(rounded > 0 ? bits - 1 : bits + 1);
+}
+
+// The draw's place among sorted weights, or past all of them when rounding left the target at the
+// very end: the first token is taken then.
+constexpr size_t kPastTheEnd = std::numeric_limits<size_t>::max();
+constexpr size_t Taken(size_t place) { return place == kPastTheEnd ? 0 : place; }
+
+// What top_p, min_p and the draw leave of sorted weights; never earlier for a larger `total`.
+// `sorted(i)` is called for i = 0, 1, ... below `limit`, and is nullopt where it does not know:
+// then so is this.
+template <typename Sorted>
+std::optional<size_t> DrawFrom(Sorted sorted, size_t limit, double total,
+                               const SamplingParams& params, double u) {
+  size_t kept = limit;
+  double sum = total;
+  if (params.top_p < 1.0f || params.min_p > 0) {
+    const double enough =
+        params.top_p < 1.0f ? params.top_p * total : std::numeric_limits<double>::infinity();
+    for (kept = 0, sum = 0; kept < limit && (kept == 0 || sum < enough); ++kept) {
+      const auto candidate = sorted(kept);
+      if (!candidate) return std::nullopt;
+      if (kept > 0 && candidate->weight < params.min_p * sorted(0)->weight) break;
+      sum += candidate->weight;
+    }
+  }
+  const double target = u * sum;
+  double running = 0;
+  for (size_t i = 0; i < kept; ++i) {
+    const auto candidate = sorted(i);
+    if (!candidate) return std::nullopt;
+    running += candidate->weight;
+    if (running > target) return i;
+  }
+  return kPastTheEnd;
+}
 
 Status InRange(const char* field, float value, float low, float high) {
   if (value >= low && value <= high) return {};  // false for NaN
@@ -36,33 +97,45 @@ Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
 }
 
 Sampler::Sampler(uint32_t vocab_size)
-    : logits_(vocab_size), counts_(vocab_size), heap_(vocab_size) {}
+    : logits_(vocab_size),
+      counts_(vocab_size),
+      order_(vocab_size),
+      block_max_(LogitBlocks(vocab_size)),
+      block_order_(LogitBlocks(vocab_size)),
+      ids_(std::min(vocab_size, kMaxCandidates)),
+      best_(std::min(vocab_size, kMaxCandidates)) {}
 
 uint64_t Sampler::BytesFor(uint32_t vocab_size) {
-  return uint64_t{vocab_size} * (sizeof(float) + sizeof(uint32_t) + sizeof(Candidate));
+  const uint64_t candidates = std::min(vocab_size, kMaxCandidates);
+  return uint64_t{vocab_size} * (sizeof(float) + sizeof(uint32_t)) +
+         WeightOrder::BytesFor(vocab_size) + uint64_t{LogitBlocks(vocab_size)} * 2 * sizeof(float) +
+         candidates * (sizeof(TokenId) + sizeof(Candidate));
 }
 
 uint64_t Sampler::bytes() const {
-  return logits_.capacity() * sizeof(float) + counts_.capacity() * sizeof(uint32_t) +
-         heap_.capacity() * sizeof(Candidate);
-}
-
-bool Sampler::Worse(const Candidate& a, const Candidate& b) {
-  return a.weight != b.weight ? a.weight < b.weight : a.id > b.id;
+  return (logits_.capacity() + block_max_.capacity() + block_order_.capacity()) * sizeof(float) +
+         counts_.capacity() * sizeof(uint32_t) + order_.bytes() +
+         ids_.capacity() * sizeof(TokenId) + best_.capacity() * sizeof(Candidate);
 }
 
 std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
                                        double u) {
   KV_DCHECK(logits.size() == logits_.size());
-  for (const float logit : logits) {
-    if (!std::isfinite(logit)) return std::nullopt;
+  if (!AllFinite(logits)) return std::nullopt;
+  if (Adjusts(params)) {
+    std::copy(logits.begin(), logits.end(), logits_.begin());
+    Adjust(params, tokens, prompt_tokens);
+    logits = logits_;
   }
-  std::copy(logits.begin(), logits.end(), logits_.begin());
-  Adjust(params, tokens, prompt_tokens);
-  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first among equals
-  if (params.temperature == 0) return static_cast<TokenId>(best - logits_.begin());
-  return Draw(params, *best, u);
+  MaxOfBlocks(logits, block_max_.data());
+  const float max = *std::max_element(block_max_.begin(), block_max_.end());
+  // An adjusted logit may have become infinite: it wins as the largest does.
+  if (params.temperature != 0 && std::isfinite(max)) return Draw(logits, params, max, u);
+  const size_t block = static_cast<size_t>(std::find(block_max_.begin(), block_max_.end(), max) -
+                                           block_max_.begin());
+  const auto begin = logits.begin() + static_cast<ptrdiff_t>(block * kLogitBlock);
+  return static_cast<TokenId>(std::find(begin, logits.end(), max) - logits.begin());
 }
 
 void Sampler::Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
@@ -87,74 +160,143 @@ void Sampler::Adjust(const SamplingParams& params, std::span<const TokenId> toke
   }
 }
 
-TokenId Sampler::Draw(const SamplingParams& params, float max, double u) {
-  double total = 0;
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    const double weight = Exp((double{logits_[i]} - max) / params.temperature);
-    heap_[i] = {weight, static_cast<TokenId>(i)};
-    total += weight;
-  }
-  // Best first, as many as are asked for: popping k of V costs O(V + k log V).
-  std::make_heap(heap_.begin(), heap_.end(), Worse);
+TokenId Sampler::Draw(std::span<const float> logits, const SamplingParams& params, float max,
+                      double u) {
   const size_t limit =
-      params.top_k == 0 ? heap_.size() : std::min<size_t>(params.top_k, heap_.size());
-  auto end = heap_.end();
-  const auto sorted = [&](size_t i) -> const Candidate& { return heap_[heap_.size() - 1 - i]; };
-  const auto pop = [&] { std::pop_heap(heap_.begin(), end--, Worse); };
-  size_t num_sorted = 0;
-  if (limit < heap_.size()) {
+      params.top_k == 0 ? logits.size() : std::min<size_t>(params.top_k, logits.size());
+  const bool limited = limit < logits.size();
+  // Nine blocks in ten have a logit above the last look's threshold: some thousands in all.
+  const size_t last_look = block_max_.size() * 9 / 10;
+  Interval total{};
+  for (const size_t look : {limited ? limit : size_t{kFirstLook}, last_look}) {
+    const size_t num = SortBest(logits, look, max, params.temperature);
+    if (num == 0) continue;
+    const auto draw = [&](double sum) {
+      const auto sorted = [&](size_t i) {
+        return i < num ? std::optional(best_[i]) : std::nullopt;
+      };
+      return DrawFrom(sorted, limit, sum, params, u);
+    };
+    if (limited) {
+      if (num < limit) continue;
+      double sum = 0;
+      for (size_t i = 0; i < limit; ++i) sum += best_[i].weight;
+      return best_[Taken(*draw(sum))].id;
+    }
+    if (!NeedsTotal(params)) {
+      if (const auto place = draw(0)) return best_[Taken(*place)].id;
+      continue;
+    }
+    if (total.high == 0) total = QuickExpSum(logits, block_max_.data(), max, params.temperature);
+    // The draw moves one way as the total grows: the same at both ends is the same between them.
+    const auto low = draw(total.low), high = draw(total.high);
+    if (!low || !high) continue;
+    if (*low == *high) return best_[Taken(*low)].id;
+    const double exact = order_.Fill(logits, max, params.temperature);
+    if (const auto place = draw(exact)) return best_[Taken(*place)].id;
+    break;
+  }
+  return DrawFromAll(logits, params, max, limit, u);
+}
+
+size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, float temperature) {
+  float threshold = -std::numeric_limits<float>::infinity();
+  double least = 0;  // the smallest weight below which something may be missing
+  if (logits.size() > best_.size()) {
+    if (look == 0 || look > block_max_.size()) return 0;
+    // That many blocks have a logit as large: at least as many logits are.
+    block_order_ = block_max_;
+    const auto at = block_order_.begin() + static_cast<ptrdiff_t>(look - 1);
+    std::nth_element(block_order_.begin(), at, block_order_.end(), std::greater<>());
+    const double edge = *at;
+    least = Exp((edge - max) / temperature);
+    // Logits a little smaller may have the same weight, or by an error of Exp a larger one.
+    const double scale = std::fabs(edge) + std::fabs(max) + temperature;
+    threshold = FloatBelow(edge - 1e-12 * scale);
+  }
+  const uint32_t num = CollectAtLeast(logits, block_max_.data(), threshold, ids_.data(),
+                                      static_cast<uint32_t>(ids_.size()));
+  if (num == ids_.size() && num < logits.size()) return 0;  // more than there is room for
+  size_t known = 0;
+  for (uint32_t i = 0; i < num; ++i) {
+    const double weight = Exp((double{logits[ids_[i]]} - max) / temperature);
+    if (weight >= least) best_[known++] = {weight, ids_[i]};
+  }
+  std::sort(best_.begin(), best_.begin() + static_cast<ptrdiff_t>(known),
+            [](const Candidate& a, const Candidate& b) {
+              return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+            });
+  return known;
+}
+
+TokenId Sampler::DrawFromAll(std::span<const float> logits, const SamplingParams& params, float max,
+                             size_t limit, double u) {
+  double total = order_.Fill(logits, max, params.temperature);
+  if (limit == logits.size() && params.min_p == 0) {
+    // Sums of whole buckets tell the place, unless it is too close to an edge.
+    const double error = WeightOrder::ErrorOf(total);
+    auto kept = std::optional(WeightOrder::Place{limit - 1, total});
+    if (params.top_p < 1.0f) kept = order_.Crossing(params.top_p * total, error);
+    const auto place = kept ? order_.Crossing(u * kept->sum, 2 * error) : std::nullopt;
+    if (place && place->index <= kept->index) return order_.At(place->index).id;
+  }
+  const auto sorted = [&](size_t i) { return std::optional(order_.At(i)); };
+  if (limit < logits.size()) {
     total = 0;
-    for (; num_sorted < limit; ++num_sorted) {
-      pop();
-      total += sorted(num_sorted).weight;
-    }
+    for (size_t i = 0; i < limit; ++i) total += order_.At(i).weight;
   }
-  // What top_p and min_p keep: [0, kept), of weight `sum`.
-  size_t kept = 0;
-  double sum = 0;
-  if (params.top_p < 1.0f || params.min_p > 0) {
-    const double enough =
-        params.top_p < 1.0f ? params.top_p * total : std::numeric_limits<double>::infinity();
-    while (kept < limit && (kept == 0 || sum < enough)) {
-      if (kept == num_sorted) {
-        pop();
-        ++num_sorted;
-      }
-      if (kept > 0 && sorted(kept).weight < params.min_p * sorted(0).weight) break;
-      sum += sorted(kept++).weight;
-    }
-  } else {
-    kept = limit;
-    sum = total;
-  }
-  const double target = u * sum;
-  double running = 0;
-  for (size_t i = 0; i < kept; ++i) {
-    if (i == num_sorted) {
-      pop();
-      ++num_sorted;
-    }
-    running += sorted(i).weight;
-    if (running > target) return sorted(i).id;
-  }
-  return sorted(0).id;  // rounding left target at the very end
+  return order_.At(Taken(*DrawFrom(sorted, limit, total, params, u))).id;
 }
 
 void Sampler::Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    sum += Exp(logits[i] - max);
-    heap_[i] = {logits[i], static_cast<TokenId>(i)};
-  }
-  const double log_sum = max + Log(sum);
+  MaxOfBlocks(logits, block_max_.data());
+  const float max = *std::max_element(block_max_.begin(), block_max_.end());
+  const size_t num = SortLargest(logits, std::min<size_t>(num_top, logits.size()));
+  const Interval sum = CloseExpSum(logits, block_max_.data(), max, 1);
+  // Floats that are the same at both ends of the sum are those of the sum itself.
+  const double low = max + Log(sum.low), high = max + Log(sum.high);
+  const auto same = [&](TokenId id) {
+    return static_cast<float>(logits[id] - low) == static_cast<float>(logits[id] - high);
+  };
+  bool certain = same(token->id);
+  for (size_t i = 0; i < num; ++i) certain = certain && same(best_[i].id);
+  const double log_sum = certain ? low : max + Log(order_.Fill(logits, max, 1));
   const auto logprob = [&](TokenId id) { return static_cast<float>(logits[id] - log_sum); };
   token->logprob = logprob(token->id);
   token->top.clear();
-  const size_t num = std::min<size_t>(num_top, logits.size());
-  std::partial_sort(heap_.begin(), heap_.begin() + static_cast<ptrdiff_t>(num), heap_.end(),
-                    [](const Candidate& a, const Candidate& b) { return Worse(b, a); });
-  for (size_t i = 0; i < num; ++i) token->top.push_back({heap_[i].id, logprob(heap_[i].id)});
+  for (size_t i = 0; i < num; ++i) token->top.push_back({best_[i].id, logprob(best_[i].id)});
+}
+
+size_t Sampler::SortLargest(std::span<const float> logits, size_t num) {
+  float threshold = -std::numeric_limits<float>::infinity();
+  if (num == 0) return 0;
+  if (logits.size() > best_.size() && num <= block_max_.size()) {
+    block_order_ = block_max_;
+    const auto at = block_order_.begin() + static_cast<ptrdiff_t>(num - 1);
+    std::nth_element(block_order_.begin(), at, block_order_.end(), std::greater<>());
+    threshold = *at;
+  }
+  const uint32_t found = CollectAtLeast(logits, block_max_.data(), threshold, ids_.data(),
+                                        static_cast<uint32_t>(ids_.size()));
+  const auto larger = [&](TokenId a, TokenId b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  if (found < ids_.size() || found == logits.size()) {
+    std::partial_sort(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(num),
+                      ids_.begin() + found, larger);
+    for (size_t i = 0; i < num; ++i) best_[i] = {logits[ids_[i]], ids_[i]};
+    return num;
+  }
+  // More than there is room for: all, in the room that counts_ lends.
+  std::iota(counts_.begin(), counts_.end(), 0);
+  std::partial_sort(counts_.begin(), counts_.begin() + static_cast<ptrdiff_t>(num), counts_.end(),
+                    larger);
+  for (size_t i = 0; i < num; ++i) {
+    const auto id = static_cast<TokenId>(counts_[i]);
+    best_[i] = {logits[id], id};
+  }
+  std::fill(counts_.begin(), counts_.end(), 0);
+  return num;
 }
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/weight_order.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {
@@ -22,6 +23,10 @@ namespace kvasir {
 //   min_p                of those, w >= min_p * the largest w
 //   draw                 the first, from the largest down, at which the running sum exceeds u * sum
 // In double, with our own exp: the same logits, parameters and u give the same token everywhere.
+// Sums of all w are added from the lowest id to the highest, those of sorted w from the largest
+// down. None of that is done where a faster way gives the same token: the largest logits of blocks
+// say where the best tokens are, and a sum within known bounds decides the draw unless it is closer
+// than these; sampler_test compares both ways.
 //
 // Holds scratch for one vocabulary and allocates nothing after construction. One thread at a time.
 class Sampler {
@@ -41,18 +46,25 @@ class Sampler {
   void Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token);
 
  private:
-  struct Candidate {
-    double weight;
-    TokenId id;
-  };
-  static bool Worse(const Candidate& a, const Candidate& b);
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
               uint32_t prompt_tokens);
-  TokenId Draw(const SamplingParams& params, float max, double u);
+  TokenId Draw(std::span<const float> logits, const SamplingParams& params, float max, double u);
+  // Fills best_ with the largest weights, sorted, and returns how many it is sure of: at least
+  // `look`, up to all; or 0 when there is no telling cheaply. Tokens of weight 0 may be missing:
+  // they are never drawn and move no sum.
+  size_t SortBest(std::span<const float> logits, size_t look, float max, float temperature);
+  // The draw where the best are not enough: as the definition says, from all weights.
+  TokenId DrawFromAll(std::span<const float> logits, const SamplingParams& params, float max,
+                      size_t limit, double u);
+  // best_[0, num): the largest logits in order. Returns num.
+  size_t SortLargest(std::span<const float> logits, size_t num);
 
   std::vector<float> logits_;     // [vocab]
   std::vector<uint32_t> counts_;  // [vocab]; all zero between calls
-  std::vector<Candidate> heap_;   // [vocab]
+  WeightOrder order_;
+  std::vector<float> block_max_, block_order_;
+  std::vector<TokenId> ids_;
+  std::vector<Candidate> best_;
 };
 
 }  // namespace kvasir

@@ -1,0 +1,42 @@
+// Passes over a row of logits that cost a vocabulary: written so that the compiler makes vectors of
+// them (logit_scan.cc is compiled for that), read once from memory, and told apart by blocks, so
+// that what follows looks at a few blocks only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+constexpr uint32_t kLogitBlock = 128;
+constexpr uint32_t LogitBlocks(uint32_t vocab_size) {
+  return (vocab_size + kLogitBlock - 1) / kLogitBlock;
+}
+
+bool AllFinite(std::span<const float> logits);
+// block_max[b]: the largest of logits [b * kLogitBlock, (b + 1) * kLogitBlock), none of them NaN.
+void MaxOfBlocks(std::span<const float> logits, float* block_max);
+
+// Appends the ids of logits >= threshold, ascending, to `ids`; returns how many there are, but
+// stops at `capacity` of them.
+uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, float threshold,
+                        TokenId* ids, uint32_t capacity);
+
+// What a sum is known to lie in. Both sums read block_max to leave out blocks that add nothing.
+struct Interval {
+  double low, high;
+};
+// The sum of exp((l - max) / temperature), added from the first to the last in double (ExpWeights
+// does), within 2e-6 of itself.
+Interval QuickExpSum(std::span<const float> logits, const float* block_max, float max,
+                     float temperature);
+// The same within 3e-10.
+Interval CloseExpSum(std::span<const float> logits, const float* block_max, float max,
+                     double temperature);
+// weights[i] = Exp((double{l[i]} - max) / temperature), each with the bits of simd/math.h's Exp.
+// Returns their sum, added from the first to the last.
+double ExpWeights(std::span<const float> logits, float max, double temperature, double* weights);
+
+}  // namespace kvasir
