@@ -36,7 +36,7 @@ class HelpTest(CliTest):
         for command in self.COMMANDS:
             text = self.ok(command, "--help")
             self.assertIn("Example:", text)
-            for flag in ["--model", "--kv-format", "--weights", "--threads", "--cache-dir"]:
+            for flag in ["--model", "--kv-format", "--weights", "--threads", "--pin-threads", "--cache-dir"]:
                 self.assertIn(flag, text, command)
             self.assertNotIn("--disk", text)
 
@@ -201,7 +201,8 @@ class RunTest(CliTest):
         base = ["run", "--ids", ids_text(prompt["ids"]), "--max-tokens", "24", "--ignore-eos",
                 "--json", *SMALL]
         for more in [["--cache", "sequence"], ["--cache", "none"], ["--block-tokens", "64"],
-                     ["--threads", "3"], ["--kv-format", "f32"], ["--kv-format", "bf16"]]:
+                     ["--threads", "3"], ["--threads", "3", "--pin-threads"],
+                     ["--kv-format", "f32"], ["--kv-format", "bf16"]]:
             self.assertEqual(self.ok_json(*base, *more)["tokens"], prompt["greedy"], more)
         for target in self.ok_json("info", "--json")["targets"]:
             got = self.ok_json(*base, environment={"KVASIR_TARGET": target})

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import tempfile
 import urllib.error
 
@@ -220,6 +221,16 @@ class InfoTest(CliTest):
         self.assertIn("scalar", info["targets"])
         self.assertIn(info["target"], info["targets"])
         self.assertEqual(set(info["build"]), {"commit", "compiler", "type"})
+        processors = info["processors"]
+        self.assertEqual(set(processors), {"cpus", "cores", "cpu_limit", "nodes"})
+        self.assertEqual(processors["cpus"], len(os.sched_getaffinity(0)))
+        self.assertTrue(1 <= info["threads"] <= processors["cores"] <= processors["cpus"])
+        self.assertTrue(all(node["cores"] >= 1 for node in processors["nodes"]))
+        one = min(os.sched_getaffinity(0))
+        pinned = subprocess.run([cli_support.BINARY, "info", "--json"], text=True, check=True,
+                                capture_output=True, preexec_fn=lambda: os.sched_setaffinity(0, {one}))
+        pinned = json.loads(pinned.stdout)
+        self.assertEqual((pinned["threads"], pinned["processors"]["cpus"]), (1, 1))
         text = self.ok("info")
         self.assertIn("portable-1", text)
         for target in info["targets"]:

@@ -37,7 +37,8 @@ struct EngineOptions {
   // What requests take beside the KV cache: being read and parsed (by a server), and waiting. At
   // least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
   uint64_t request_memory_bytes = uint64_t{256} << 20;
-  uint32_t threads = 0;  // 0: all CPUs this process may use
+  uint32_t threads = 0;      // 0: a thread for each core that this process may use
+  bool pin_threads = false;  // each to a processor of its own
   uint32_t block_tokens = 16;
   uint32_t max_tenants = 256;  // the prompts of more are computed and not kept
   uint32_t step_tokens = 512;  // rows of one step

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cpu_topology.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -17,6 +18,9 @@ Result<Arena> Arena::Create(uint64_t size) {
   if (base == MAP_FAILED) {
     return Fail(Code::kExhausted, "memory: {} bytes refused: {}", size, std::strerror(errno));
   }
+  // Weights, KV and scratch are read by every thread, whoever took the memory. Refused: as without.
+  static const std::vector<MemoryNode> nodes = ReadCpuTopology().nodes;
+  InterleavePages(base, size, nodes);
   madvise(base, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages only reads slower
   arena.base_ = static_cast<std::byte*>(base);
   arena.size_ = size;

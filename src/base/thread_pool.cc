@@ -1,6 +1,11 @@
 #include "base/thread_pool.h"
 
+#include <optional>
+
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/cpu_topology.h"
+#include "base/futex.h"
 
 namespace kvasir {
 namespace {
@@ -13,22 +18,47 @@ void Pause() {
 #endif
 }
 
-constexpr int kSpins = 2000;  // about 20-60 us: longer than the gap between two phases of a step
 constexpr int kItemBits = 20;
 constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 
+// Longer than the gap between two phases of a step, shorter than what a sleep and a wake cost that
+// somebody waits for. Beyond it the other side is most likely off its processor: who spins on then
+// keeps it from coming back (docs/decisions/0005-threads.md has the figures).
+constexpr uint64_t kSpinNs = 50'000;
+constexpr int kLooks = 8;  // between two readings of the clock
+
+// True as soon as ready() is, looking for kSpinNs; false then.
+template <typename Ready>
+bool SpinUntil(Ready ready) {
+  uint64_t end_ns = 0;
+  for (;;) {
+    for (int i = 0; i < kLooks; ++i) {
+      if (ready()) return true;
+      Pause();
+    }
+    const uint64_t now_ns = MonotonicNs();
+    if (end_ns == 0) end_ns = now_ns + kSpinNs;
+    if (now_ns >= end_ns) return ready();
+  }
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)()) {
+ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus) {
   for (uint32_t i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i, on_start] { Work(i, on_start); });
+    const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
+    workers_.emplace_back([this, i, on_start, cpu] {
+      if (cpu) PinThisThread({*cpu});  // refused: it runs anywhere, as without
+      if (on_start != nullptr) on_start();
+      Work(i);
+    });
   }
 }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);  // publishes stop_
-  epoch_.notify_all();
+  epoch_.fetch_add(1, std::memory_order_seq_cst);  // publishes stop_
+  FutexWake(epoch_, num_threads());
   for (auto& worker : workers_) worker.join();
 }
 
@@ -37,13 +67,17 @@ void ThreadPool::Claim(uint32_t thread) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   for (;;) {
     const uint64_t item = ticket & kItemMask;
-    if (item >= ((ticket >> kItemBits) & kItemMask)) return;
+    const auto num_items = static_cast<uint32_t>((ticket >> kItemBits) & kItemMask);
+    if (item >= num_items) return;
     const Erased call = call_.load(std::memory_order_relaxed);
     void* fn = fn_.load(std::memory_order_relaxed);
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire)) continue;
     // The item is ours, so the phase cannot have ended since the loads above.
     call(fn, static_cast<uint32_t>(item), thread);
-    done_.fetch_add(1, std::memory_order_release);  // publishes the item's writes
+    // Publishes the item's writes. Sequentially consistent, as is what follows: either the caller
+    // sees the last item done before it sleeps, or we see that it sleeps.
+    const uint32_t done = done_.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (done == num_items && caller_sleeps_.load(std::memory_order_seq_cst)) FutexWake(done_, 1);
     ticket = ticket_.load(std::memory_order_acquire);
   }
 }
@@ -56,32 +90,32 @@ void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
   const uint64_t phase = (ticket_.load(std::memory_order_relaxed) >> (2 * kItemBits)) + 1;
   ticket_.store(phase << (2 * kItemBits) | uint64_t{num_items} << kItemBits,
                 std::memory_order_release);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  // Either we see a worker that sleeps, or it sees the new epoch before it does.
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) FutexWake(epoch_, num_items - 1);
   Claim(0);
-  // Acquire: the workers' writes become visible. Only items that somebody holds are waited for.
-  for (int spin = 0; done_.load(std::memory_order_acquire) != num_items; ++spin) {
-    if (spin < kSpins) {
-      Pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  WaitForItems(num_items);
 }
 
-void ThreadPool::Work(uint32_t thread, void (*on_start)()) {
-  if (on_start != nullptr) on_start();
-  uint32_t seen = 0;
-  for (;;) {
-    uint32_t epoch;
-    for (int spin = 0; (epoch = epoch_.load(std::memory_order_acquire)) == seen; ++spin) {
-      if (spin < kSpins) {
-        Pause();
-      } else {
-        epoch_.wait(seen, std::memory_order_acquire);
-      }
+void ThreadPool::WaitForItems(uint32_t num_items) {
+  // Acquire: the workers' writes become visible. Only items that somebody holds are waited for.
+  if (SpinUntil([&] { return done_.load(std::memory_order_acquire) == num_items; })) return;
+  caller_sleeps_.store(true, std::memory_order_seq_cst);
+  for (uint32_t done; (done = done_.load(std::memory_order_seq_cst)) != num_items;) {
+    FutexWait(done_, done);
+  }
+  caller_sleeps_.store(false, std::memory_order_relaxed);
+}
+
+void ThreadPool::Work(uint32_t thread) {
+  for (uint32_t seen = 0;;) {
+    const auto woken = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
+    if (!SpinUntil(woken)) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      while (epoch_.load(std::memory_order_seq_cst) == seen) FutexWait(epoch_, seen);
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    seen = epoch;
+    seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
     Claim(thread);
   }

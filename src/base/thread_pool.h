@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -11,12 +12,15 @@ namespace kvasir {
 
 // Run() splits a phase into items; whichever thread is free takes the next one, so a busy neighbour
 // costs its share and no more. Items must be independent: who computes one must not matter.
-// One caller at a time; the caller computes too. Between phases workers spin for a few microseconds
-// (phases of one step follow each other closely), then sleep.
+// One caller at a time; the caller computes too. Who waits - a worker for the next phase, the
+// caller for an item that another holds - spins for some microseconds (phases of one step follow
+// each other closely), then sleeps: a processor that waits for a thread which a neighbour pushed
+// aside is better left to that thread.
 class ThreadPool {
  public:
-  // num_threads >= 1, the caller included. on_start runs once in each worker.
-  ThreadPool(uint32_t num_threads, void (*on_start)());
+  // num_threads >= 1, the caller included. on_start runs once in each worker. `cpus`: empty, or the
+  // processor of each thread; [0] is the caller's, who pins itself.
+  ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -42,9 +46,10 @@ class ThreadPool {
  private:
   using Erased = void (*)(void* fn, uint32_t item, uint32_t thread);
   void RunErased(uint32_t num_items, Erased call, void* fn);
-  void Work(uint32_t thread, void (*on_start)());
+  void Work(uint32_t thread);
   // Claims and runs items of the phase at hand until none is left.
   void Claim(uint32_t thread);
+  void WaitForItems(uint32_t num_items);
 
   std::vector<std::thread> workers_;
   // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
@@ -54,7 +59,9 @@ class ThreadPool {
   std::atomic<Erased> call_{nullptr};  // relaxed: published by ticket_
   std::atomic<void*> fn_{nullptr};
   alignas(64) std::atomic<uint32_t> done_{0};   // items finished of this phase
+  std::atomic<bool> caller_sleeps_{false};      // on done_, or is about to
   alignas(64) std::atomic<uint32_t> epoch_{0};  // what sleeping workers wait on
+  std::atomic<uint32_t> sleepers_{0};           // workers that sleep, or are about to
   std::atomic<bool> stop_{false};
 };
 

@@ -77,9 +77,10 @@ std::string HelpOf(const std::vector<Command>& commands) {
   }
   help +=
       "\nEvery command takes --model (a Hugging Face folder or a GGUF file; default: the bundled\n"
-      "model), --kv-format, --weights, --threads and --cache-dir; 'kvasir COMMAND --help' lists "
-      "its\n"
-      "flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir info' lists them).\n"
+      "model), --kv-format, --weights, --threads, --pin-threads and --cache-dir; 'kvasir COMMAND\n"
+      "--help' lists its flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir "
+      "info'\n"
+      "lists them).\n"
       "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
   return help;
 }

@@ -61,7 +61,8 @@ std::vector<Flag> CommonFlags() {
   return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
           {"kv-format", "F", "how KV is stored: f32, f16 (default), bf16"},
           {"weights", "W", "how weights are stored (default: as in the files)"},
-          {"threads", "N", "threads that compute (default: every CPU this process may use)"},
+          {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
+          {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
           {"cache-dir", "DIR", "for digests of weights (default: XDG_CACHE_HOME/kvasir)"}};
 }
 
@@ -128,6 +129,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   }
   options.cache_dir = args.Text("cache-dir").value_or("");
   KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
+  options.pin_threads = args.Has("pin-threads");
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));

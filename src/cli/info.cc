@@ -15,6 +15,28 @@
 namespace kvasir::cli {
 namespace {
 
+nlohmann::json ProcessorsJson(const MachineProcessors& processors) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const MachineNode& node : processors.nodes) {
+    nodes.push_back({{"id", node.id},
+                     {"cpus", node.cpus},
+                     {"cores", node.cores},
+                     {"memory_bytes", node.memory_bytes}});
+  }
+  nlohmann::json json = {{"cpus", processors.cpus}, {"cores", processors.cores}, {"nodes", nodes}};
+  json["cpu_limit"] = nullptr;
+  if (processors.cpu_limit) json["cpu_limit"] = *processors.cpu_limit;
+  return json;
+}
+
+std::string ProcessorsLine(const MachineProcessors& processors) {
+  std::string line =
+      fmt::format("usable: {} cores, {} CPUs, {} memory {}", processors.cores, processors.cpus,
+                  processors.nodes.size(), processors.nodes.size() == 1 ? "node" : "nodes");
+  if (processors.cpu_limit) line += fmt::format(", {:.2f} CPUs of time", *processors.cpu_limit);
+  return line;
+}
+
 Result<int> Run(const Args& args) {
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
@@ -22,7 +44,8 @@ Result<int> Run(const Args& args) {
   const bool is_forced = forced != nullptr && *forced != '\0';
   const std::string target = is_forced ? forced : BestTargetName();
   const std::vector<std::string> targets = SupportedTargetNames();
-  const uint32_t threads = options.threads != 0 ? options.threads : UsableCpus();
+  const uint32_t threads = options.threads != 0 ? options.threads : DefaultThreads();
+  const MachineProcessors processors = DescribeProcessors();
   if (args.Has("json")) {
     const nlohmann::json json = {
         {"version", kVersion},
@@ -31,6 +54,7 @@ Result<int> Run(const Args& args) {
         {"target", target},
         {"targets", targets},
         {"threads", threads},
+        {"processors", ProcessorsJson(processors)},
         {"model", options.model.empty() ? "default" : options.model},
         {"ctx_size", plan.ctx_size},
         {"kv_format", plan.kv_format},
@@ -43,7 +67,7 @@ Result<int> Run(const Args& args) {
   fmt::print("target    {}{}\n", target, is_forced ? " (KVASIR_TARGET)" : "");
   fmt::print("targets   {} (values of KVASIR_TARGET on this CPU; all compute the same bits)\n",
              fmt::join(targets, " "));
-  fmt::print("threads   {}\n", threads);
+  fmt::print("threads   {} ({})\n", threads, ProcessorsLine(processors));
   fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n",
              options.model.empty() ? "default" : options.model, plan.ctx_size,
              FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token), plan.kv_format);

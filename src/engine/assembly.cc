@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/bytes.h"
+#include "base/cpu_topology.h"
 #include "base/result.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
@@ -93,7 +94,9 @@ Status CheckOptions(const EngineOptions& options) {
 
 Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   RunnerOptions runner;
-  runner.threads = options.threads == 0 ? UsableCpus() : options.threads;
+  const CpuTopology topology = ReadCpuTopology();
+  runner.threads = options.threads == 0 ? topology.default_threads() : options.threads;
+  if (options.pin_threads) runner.cpus = topology.PinOrder(runner.threads);
   runner.max_rows = std::max(options.step_tokens, options.parallel);
   runner.block_tokens = options.block_tokens;
   const std::optional<KvFormat> format = ParseKvFormat(options.kv_format);
@@ -124,8 +127,9 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.kv_bytes = a.cache_plan.pool_bytes;
   plan.index_bytes = a.cache_plan.index_bytes;
   plan.cursor_bytes = a.cache_plan.cursor_bytes;
-  plan.scratch_bytes = a.runner_plan.scratch_bytes +
-                       Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows);
+  plan.scratch_bytes =
+      a.runner_plan.scratch_bytes + Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows,
+                                                            a.runner.threads, options.parallel);
   plan.request_bytes = options.request_memory_bytes +
                        uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/secret.h"
 #include "engine/assembly.h"
@@ -66,6 +67,7 @@ class EngineOnThread final : public Engine {
     ModelCard card;
     ModelText text;
     Target target{};
+    std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
     std::unique_ptr<Runner> runner;
     std::unique_ptr<KvCache> cache;
     SchedulerOptions scheduler;
@@ -230,6 +232,7 @@ EngineStats EngineOnThread::Stats() const {
 
 void EngineOnThread::Run() {
   EnterComputeThread();
+  const PinScope pin(parts_.cpus);
   std::deque<Command> commands;
   for (bool stopping = false; !stopping;) {
     {
@@ -318,6 +321,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.options = options;
   parts.plan = assembly.plan;
   parts.target = assembly.runner.target;
+  parts.cpus = assembly.runner.cpus;
   KV_ASSIGN(parts.text, LoadText(assembly.model));
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   std::vector<TokenId> end_tokens = EndTokens(assembly.model.config, tokenizer);

@@ -3,13 +3,14 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/cpu_topology.h"
 #include "base/thread_pool.h"
 #include "simd/target.h"
 
@@ -111,16 +112,27 @@ std::vector<std::string> SupportedTargetNames() {
 
 std::string BestTargetName() { return std::string(NameOf(BestTarget())); }
 
-uint32_t UsableCpus() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
-  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cpus)));
+uint32_t DefaultThreads() { return ReadCpuTopology().default_threads(); }
+
+MachineProcessors DescribeProcessors() {
+  const CpuTopology topology = ReadCpuTopology();
+  MachineProcessors all;
+  all.cpus = static_cast<uint32_t>(topology.cpus.size());
+  all.cores = topology.num_cores();
+  all.cpu_limit = topology.cpu_limit;
+  for (const MemoryNode& node : topology.nodes) {
+    CpuTopology part;
+    std::copy_if(topology.cpus.begin(), topology.cpus.end(), std::back_inserter(part.cpus),
+                 [&](const Cpu& cpu) { return cpu.node == node.id; });
+    all.nodes.push_back(
+        {node.id, static_cast<uint32_t>(part.cpus.size()), part.num_cores(), node.memory_bytes});
+  }
+  return all;
 }
 
 MachineLimits MeasureLimits(uint32_t threads) {
   MachineLimits limits;
-  limits.threads = threads == 0 ? UsableCpus() : threads;
+  limits.threads = threads == 0 ? DefaultThreads() : threads;
   ThreadPool pool(limits.threads, EnterComputeThread);
   // Results go where the compiler cannot drop the work that made them; a line for each thread.
   std::vector<uint64_t> sink(limits.threads * 8);

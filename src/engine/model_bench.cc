@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/cpu_topology.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "block/block_pool.h"
@@ -120,6 +121,7 @@ class ModelBench {
   const Runner& runner() const { return *runner_; }
   const ModelCard& card() const { return card_; }
   Target target() const { return target_; }
+  const std::vector<uint32_t>& cpus() const { return cpus_; }
   uint64_t BytesPerToken(uint32_t depth) const {
     return token_bytes_ + depth * pool_->layout().token_bytes();
   }
@@ -139,6 +141,7 @@ class ModelBench {
   uint64_t token_bytes_ = 0;  // of the weights
   ModelCard card_;
   Target target_{};
+  std::vector<uint32_t> cpus_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockPool> pool_;
   BlockTable table_;  // after pool_: its pins go first
@@ -161,6 +164,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   bench.token_bytes_ = assembly.runner_plan.token_bytes;
   bench.card_ = CardOf(assembly, {});
   bench.target_ = assembly.runner.target;
+  bench.cpus_ = assembly.runner.cpus;
   const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));
   const auto progress = [&](double share) {
     if (options.progress) options.progress(fmt::format("packing weights: {:.0f}%", share * 100));
@@ -220,11 +224,12 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
     return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
   }
-  const ComputeScope compute;  // the calling thread computes too
+  const ComputeScope compute;
   BenchReport report;
   if (options.progress) options.progress("measuring this machine");
   report.limits = MeasureLimits(options.engine.threads);
   KV_ASSIGN(ModelBench bench, ModelBench::Create(options, static_cast<uint32_t>(max_tokens)));
+  const PinScope pin(bench.cpus());  // the calling thread computes too
   report.model = bench.card().id;
   report.weights = bench.card().dtype;
   report.kv_format = options.engine.kv_format;

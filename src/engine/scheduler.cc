@@ -5,15 +5,27 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/random.h"
 #include "base/result.h"
 
 namespace kvasir {
+namespace {
+
+// A sampler keeps a few times the vocabulary: more of them would cost memory and save microseconds.
+constexpr uint32_t kMaxSamplers = 8;
+// Logits of a step below which one thread draws all its tokens: handing them out costs more.
+constexpr size_t kMinParallelLogits = 1 << 16;
+
+uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
+  return std::min({threads, parallel, kMaxSamplers});
+}
+
+}  // namespace
 
 Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     : runner_(runner),
       cache_(cache),
       options_(std::move(options)),
-      sampler_(runner.config().vocab_size),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
@@ -23,14 +35,22 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   step_tokens_.reserve(options_.max_rows);
   head_hidden_.reserve(options_.logit_rows);
   head_logits_.reserve(options_.logit_rows);
+  draws_.reserve(options_.parallel);
+  const uint32_t num_samplers = NumSamplers(runner.threads(), options_.parallel);
+  samplers_.reserve(num_samplers);
+  for (uint32_t i = 0; i < num_samplers; ++i) samplers_.emplace_back(runner.config().vocab_size);
 }
 
-uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows) {
-  return Sampler::BytesFor(vocab_size) + uint64_t{logit_rows} * vocab_size * sizeof(float);
+uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
+                                 uint32_t parallel) {
+  return NumSamplers(threads, parallel) * Sampler::BytesFor(vocab_size) +
+         uint64_t{logit_rows} * vocab_size * sizeof(float);
 }
 
 uint64_t Scheduler::scratch_bytes() const {
-  return sampler_.bytes() + logits_.capacity() * sizeof(float);
+  uint64_t bytes = logits_.capacity() * sizeof(float);
+  for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
+  return bytes;
 }
 
 Scheduler::Ended Scheduler::Step() {
@@ -201,7 +221,13 @@ void Scheduler::ComputeHeads() {
       head_logits_.push_back(logits_.data() + i * vocab);
     }
     runner_.Logits(head_hidden_, head_logits_);
-    for (size_t i = 0; i < num; ++i) UseLogits(heads_[begin + i], {head_logits_[i], vocab});
+    draws_.clear();
+    for (size_t i = 0; i < num; ++i) {
+      TellLogits(heads_[begin + i], {head_logits_[i], vocab});
+      AddDraws(heads_[begin + i], {head_logits_[i], vocab});
+    }
+    RunDraws();
+    for (Draw& draw : draws_) UseDraw(draw);
   }
   for (const Rows& rows : rows_) {
     if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
@@ -211,21 +237,50 @@ void Scheduler::ComputeHeads() {
   }
 }
 
-void Scheduler::UseLogits(const Head& head, std::span<const float> logits) {
+void Scheduler::TellLogits(const Head& head, std::span<const float> logits) {
   Request& request = *head.request;
   Sequence& sequence = *head.sequence;
-  if (request.done()) return;
-  if (request.spec.on_logits && head.position >= request.spec.logits_from &&
-      head.position >= sequence.next_logits) {
-    request.spec.on_logits(sequence.choice, head.position, logits);
-    sequence.next_logits = head.position + 1;
-  }
-  if (!head.sample) return;
-  if (head.position >= request.prompt_tokens()) {
-    SampleInto(request, sequence, head, logits);
+  if (request.done() || !request.spec.on_logits || head.position < request.spec.logits_from ||
+      head.position < sequence.next_logits) {
     return;
   }
-  for (const auto& choice : request.sequences) SampleInto(request, *choice, head, logits);
+  request.spec.on_logits(sequence.choice, head.position, logits);
+  sequence.next_logits = head.position + 1;
+}
+
+void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
+  const Request& request = *head.request;
+  if (request.done() || !head.sample) return;
+  const auto add = [&](Sequence& sequence) {
+    draws_.push_back({&head, &sequence, logits, std::nullopt, {}});
+  };
+  if (head.position >= request.prompt_tokens()) return add(*head.sequence);
+  for (const auto& choice : request.sequences) add(*choice);
+}
+
+void Scheduler::RunDraws() {
+  if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
+    for (Draw& draw : draws_) RunDraw(draw, samplers_[0]);
+    return;
+  }
+  next_draw_.store(0, std::memory_order_relaxed);
+  const auto num = static_cast<uint32_t>(std::min(samplers_.size(), draws_.size()));
+  runner_.ForEach(num, [this](uint32_t i) {
+    for (uint32_t at; (at = next_draw_.fetch_add(1, std::memory_order_relaxed)) < draws_.size();) {
+      RunDraw(draws_[at], samplers_[i]);
+    }
+  });
+}
+
+// Any thread of the runner's: reads the request and its sequence only.
+void Scheduler::RunDraw(Draw& draw, Sampler& sampler) {
+  const Request& request = *draw.head->request;
+  const std::vector<TokenId>& tokens = draw.sequence->tokens;
+  const double u = DrawUniform(request.seed, draw.sequence->choice, tokens.size());
+  draw.id = sampler.Sample(draw.logits, request.spec.sampling, tokens, request.prompt_tokens(), u);
+  if (!draw.id) return;
+  draw.token.id = *draw.id;
+  if (request.spec.logprobs) sampler.Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
 }
 
 }  // namespace kvasir

@@ -1,9 +1,11 @@
 // Scheduler: which rows the next step computes, and what becomes of them.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,7 +39,8 @@ class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
   // What the constructor allocates for logits and sampling, exactly; and what it did allocate.
-  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows);
+  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
+                               uint32_t parallel);
   uint64_t scratch_bytes() const;
 
   // REQUIRES: the request's footprint fits the empty pool, its n is at most `parallel`.
@@ -76,6 +79,13 @@ class Scheduler {
     uint32_t position;
     bool sample;  // the last row of what is known of the sequence
   };
+  struct Draw {  // of the next token of a choice
+    const Head* head;
+    Sequence* sequence;
+    std::span<const float> logits;
+    std::optional<TokenId> id;  // none: a logit is not finite
+    GeneratedToken token;       // its logprobs, if they are asked for
+  };
 
   // scheduler_admission.cc
   void Admit();
@@ -92,11 +102,13 @@ class Scheduler {
   void StartChoices(Request& request, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
-  void UseLogits(const Head& head, std::span<const float> logits);
+  void TellLogits(const Head& head, std::span<const float> logits);
+  void AddDraws(const Head& head, std::span<const float> logits);
+  void RunDraws();
+  void RunDraw(Draw& draw, Sampler& sampler);
 
   // scheduler_news.cc
-  void SampleInto(Request& request, Sequence& sequence, const Head& head,
-                  std::span<const float> logits);
+  void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
@@ -119,8 +131,8 @@ class Scheduler {
   Runner& runner_;
   KvCache& cache_;
   const SchedulerOptions options_;
-  Sampler sampler_;
-  std::vector<float> logits_;  // [logit_rows][vocab]
+  std::vector<Sampler> samplers_;  // each used by one thread at a time
+  std::vector<float> logits_;      // [logit_rows][vocab]
   std::function<void(const EngineStats&)> on_stats_;
 
   std::deque<std::unique_ptr<Request>> waiting_;
@@ -135,6 +147,8 @@ class Scheduler {
   std::vector<TokenId> step_tokens_;
   std::vector<const float*> head_hidden_;
   std::vector<float*> head_logits_;
+  std::vector<Draw> draws_;
+  std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
 
   EngineStats stats_;

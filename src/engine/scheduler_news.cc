@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/random.h"
 #include "engine/scheduler.h"
 
 namespace kvasir {
@@ -15,22 +14,20 @@ double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace
 
-void Scheduler::SampleInto(Request& request, Sequence& sequence, const Head& head,
-                           std::span<const float> logits) {
+void Scheduler::UseDraw(Draw& draw) {
+  const Head& head = *draw.head;
+  Request& request = *head.request;
+  Sequence& sequence = *draw.sequence;
   if (request.done()) return;
-  const GenerateRequest& spec = request.spec;
-  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
-  const std::optional<TokenId> id =
-      sampler_.Sample(logits, spec.sampling, sequence.tokens, request.prompt_tokens(), u);
-  if (!id) {
+  if (!draw.id) {
     const Error error{Code::kCorruption, "model: a logit is not finite"};
     EndRequest(request, FinishReason::kError, &error);
     return;
   }
+  const GenerateRequest& spec = request.spec;
+  const TokenId id = *draw.id;
   Event& event = EventOf(request, sequence.choice);
-  GeneratedToken& token = event.tokens.emplace_back();
-  token.id = *id;
-  if (spec.logprobs) sampler_.Logprobs(logits, *spec.logprobs, &token);
+  event.tokens.push_back(std::move(draw.token));
   request.last_token_ns = MonotonicNs();
   if (request.first_token_ns == 0) request.first_token_ns = request.last_token_ns;
   if (sequence.token_ns != 0) {
@@ -40,8 +37,8 @@ void Scheduler::SampleInto(Request& request, Sequence& sequence, const Head& hea
   ++stats_.generated_tokens;
   const bool ends =
       (!spec.ignore_eos &&
-       std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), *id)) ||
-      std::find(spec.stop_ids.begin(), spec.stop_ids.end(), *id) != spec.stop_ids.end();
+       std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
+      std::find(spec.stop_ids.begin(), spec.stop_ids.end(), id) != spec.stop_ids.end();
   const FinishReason reason = AppendToken(request, sequence, ends, event);
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);

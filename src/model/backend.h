@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,6 +22,7 @@ struct BackendOptions {
   uint32_t heads, kv_heads, head_dim;
   std::vector<double> rope_frequencies;  // [head_dim / 2]
   Target target;
+  std::vector<uint32_t> cpus;  // as RunnerOptions has them
 };
 
 // All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
@@ -54,6 +56,10 @@ class Backend {
                       size_t y_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
+
+  virtual uint32_t threads() const = 0;
+  // fn(item) for each item in [0, items), independent ones, on the backend's threads.
+  virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
 };
 
 // Scratch memory comes from `arena`, which may be one that only counts.

@@ -59,7 +59,7 @@ class CpuBackend final : public Backend {
         s_(options, arena),
         tensor_(TensorKernelsFor(options.target)),
         attention_(AttentionKernelsFor(options.target)),
-        pool_(options.threads, &EnterComputeThread),
+        pool_(options.threads, &EnterComputeThread, options.cpus),
         product_(ProductOptions(options), arena, pool_) {
     const float root = __builtin_sqrtf(static_cast<float>(o_.head_dim));
     query_scale_ = 1.0f / root;
@@ -161,6 +161,11 @@ class CpuBackend final : public Backend {
   }
 
   bool finite(uint32_t row) const override { return s_.finite[row]; }
+
+  uint32_t threads() const override { return pool_.num_threads(); }
+  void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
+    pool_.Run(items, [&](uint32_t item, uint32_t) { fn(item); });
+  }
 
  private:
   using Item = Scratch::Item;

@@ -17,7 +17,7 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
   return {o.threads,      o.max_rows,      o.max_logit_rows,
           quant_columns,  o.max_positions, c.num_heads,
           c.num_kv_heads, c.head_dim,      RopeFrequencies(c.rope, c.head_dim),
-          o.target};
+          o.target,       o.cpus};
 }
 
 // Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
@@ -113,6 +113,11 @@ class LlamaRunner final : public Runner {
     for (size_t i = 0; i < hidden.size(); ++i) {
       std::copy_n(head_.logits + i * vocab_stride, c.vocab_size, logits[i]);
     }
+  }
+
+  uint32_t threads() const override { return backend_->threads(); }
+  void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
+    backend_->ForEach(items, fn);
   }
 
   const ModelConfig& config() const override { return model_.config; }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "block/block_layout.h"
 #include "kvasir/status.h"
@@ -24,6 +25,8 @@ struct RunnerOptions {
   uint32_t block_tokens = 16;
   KvFormat kv_format = KvFormat::kF16;
   Target target = BestTarget();
+  // Empty, or the processor that each thread keeps to; [0] is the caller's, who pins itself.
+  std::vector<uint32_t> cpus;
 };
 
 // Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...
@@ -69,6 +72,11 @@ class Runner {
   // The output head: logits[i] = head x hidden[i], f32 [vocab_size] each. hidden.size() <=
   // max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
+
+  virtual uint32_t threads() const = 0;
+  // fn(item) for each item in [0, items), independent ones, on the runner's threads, of which the
+  // caller is one: for work beside the model, between its steps.
+  virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual const ImportedModel& source() const = 0;

@@ -1,0 +1,252 @@
+#include "base/cpu_topology.h"
+
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kMaxCpus = 8192;  // of the affinity mask, and of a list that is believed
+
+std::optional<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+std::optional<int64_t> ParseInt(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "0-3,8,10-11" as the kernel writes sets; what does not parse is left out.
+std::vector<uint32_t> ParseList(std::string_view text) {
+  std::vector<uint32_t> ids;
+  while (!text.empty()) {
+    const std::string_view piece = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), piece.size() + 1));
+    const size_t dash = piece.find('-');
+    const auto first = ParseInt(piece.substr(0, dash));
+    const auto last = dash == piece.npos ? first : ParseInt(piece.substr(dash + 1));
+    if (!first || !last || *first < 0 || *last >= kMaxCpus) continue;
+    for (int64_t id = *first; id <= *last; ++id) ids.push_back(static_cast<uint32_t>(id));
+  }
+  return ids;
+}
+
+uint32_t CoreOf(const std::string& root, uint32_t cpu) {
+  const std::string folder = root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
+  for (const char* name : {"/topology/core_cpus_list", "/topology/thread_siblings_list"}) {
+    const auto text = ReadText(folder + name);
+    if (!text) continue;
+    const std::vector<uint32_t> siblings = ParseList(*text);
+    if (!siblings.empty()) return *std::min_element(siblings.begin(), siblings.end());
+  }
+  return cpu;
+}
+
+// "Node 0 MemTotal:   16316412 kB"
+uint64_t MemoryOf(const std::string& node_folder) {
+  std::ifstream file(node_folder + "/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find("MemTotal:");
+    if (at == line.npos) continue;
+    uint64_t kib = 0;
+    std::istringstream(line.substr(at + 9)) >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+void ReadNodes(const std::string& root, CpuTopology& topology) {
+  const std::string folder = root + "/sys/devices/system/node";
+  const std::string online = ReadText(folder + "/online").value_or("");
+  std::map<uint32_t, uint32_t> node_of;
+  for (const uint32_t id : ParseList(online)) {
+    const auto cpus = ReadText(folder + "/node" + std::to_string(id) + "/cpulist");
+    for (const uint32_t cpu : ParseList(cpus.value_or(""))) node_of[cpu] = id;
+  }
+  std::set<uint32_t> used;
+  for (Cpu& cpu : topology.cpus) {
+    const auto found = node_of.find(cpu.id);
+    cpu.node = found == node_of.end() ? 0 : found->second;
+    used.insert(cpu.node);
+  }
+  for (const uint32_t id : ParseList(ReadText(folder + "/has_memory").value_or(online))) {
+    if (!used.contains(id)) continue;
+    topology.nodes.push_back({id, MemoryOf(folder + "/node" + std::to_string(id))});
+  }
+  if (topology.nodes.empty()) topology.nodes.push_back({0, 0});
+}
+
+// Where a cgroup hierarchy is mounted, and which cgroup lies at the top of that mount.
+struct CgroupMount {
+  std::string point, top;
+};
+
+// proc(5): ID PARENT MAJOR:MINOR ROOT MOUNT_POINT OPTIONS [TAGS...] - TYPE SOURCE SUPER_OPTIONS
+std::optional<CgroupMount> FindMount(const std::string& root, bool v2) {
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+    const auto dash = std::find(words.begin(), words.end(), "-");
+    if (words.size() < 5 || words.end() - dash < 4) continue;
+    const std::string options = "," + dash[3] + ",";
+    const bool fits =
+        v2 ? dash[1] == "cgroup2" : dash[1] == "cgroup" && options.find(",cpu,") != options.npos;
+    if (fits) return CgroupMount{words[4], words[3]};
+  }
+  return std::nullopt;
+}
+
+// The path of this process in the v2 hierarchy, or in that of v1's cpu controller.
+// cgroups(7): "0::/path" and "4:cpu,cpuacct:/path".
+std::optional<std::string> FindCgroup(const std::string& root, bool v2) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (v2 ? names == ",," : names.find(",cpu,") != names.npos) return line.substr(second + 1);
+  }
+  return std::nullopt;
+}
+
+// "max 100000" or "150000 100000": microseconds of time in a period.
+std::optional<double> LimitOfV2(const std::string& folder) {
+  const auto text = ReadText(folder + "/cpu.max");
+  if (!text) return std::nullopt;
+  const size_t space = text->find(' ');
+  const auto quota = ParseInt(std::string_view(*text).substr(0, space));
+  const auto period =
+      space == text->npos ? std::nullopt : ParseInt(std::string_view(*text).substr(space + 1));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+std::optional<double> LimitOfV1(const std::string& folder) {
+  const auto quota = ParseInt(ReadText(folder + "/cpu.cfs_quota_us").value_or(""));
+  const auto period = ParseInt(ReadText(folder + "/cpu.cfs_period_us").value_or(""));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+// The tightest limit from this process's cgroup up to the top of the mount.
+std::optional<double> LimitOf(const std::string& root, bool v2) {
+  const auto mount = FindMount(root, v2);
+  const auto cgroup = FindCgroup(root, v2);
+  if (!mount || !cgroup) return std::nullopt;
+  // In a container the mount shows a part of the tree whose top has a path of its own.
+  fs::path path = fs::path(*cgroup).lexically_normal().relative_path();
+  if (mount->top != "/") {
+    const fs::path below = fs::path(*cgroup).lexically_relative(mount->top);
+    path = below.empty() || *below.begin() == ".." ? fs::path() : below;
+  }
+  std::optional<double> tightest;
+  for (;;) {
+    const std::string folder = (fs::path(root + mount->point) / path).string();
+    const auto limit = v2 ? LimitOfV2(folder) : LimitOfV1(folder);
+    if (limit && (!tightest || *limit < *tightest)) tightest = limit;
+    if (path.empty() || path == ".") return tightest;
+    path = path.parent_path();
+  }
+}
+
+}  // namespace
+
+uint32_t CpuTopology::num_cores() const {
+  std::vector<uint32_t> cores;
+  for (const Cpu& cpu : cpus) cores.push_back(cpu.core);
+  std::sort(cores.begin(), cores.end());
+  return static_cast<uint32_t>(std::unique(cores.begin(), cores.end()) - cores.begin());
+}
+
+uint32_t CpuTopology::default_threads() const {
+  const uint32_t cores = num_cores();
+  if (!cpu_limit || *cpu_limit >= cores) return cores;
+  return std::max(1u, static_cast<uint32_t>(*cpu_limit));
+}
+
+std::vector<uint32_t> CpuTopology::PinOrder(uint32_t threads) const {
+  struct Place {
+    uint32_t sibling, node, core, id;  // in the order that decides
+    auto operator<=>(const Place&) const = default;
+  };
+  std::map<uint32_t, uint32_t> siblings;
+  std::vector<Place> places;
+  for (const Cpu& cpu : cpus) places.push_back({siblings[cpu.core]++, cpu.node, cpu.core, cpu.id});
+  std::sort(places.begin(), places.end());
+  std::vector<uint32_t> order;
+  for (uint32_t i = 0; i < threads; ++i) order.push_back(places[i % places.size()].id);
+  return order;
+}
+
+CpuTopology ReadCpuTopology(const std::string& root, const std::vector<uint32_t>& allowed) {
+  CpuTopology topology;
+  for (const uint32_t id : allowed) topology.cpus.push_back({id, CoreOf(root, id), 0});
+  if (topology.cpus.empty()) topology.cpus.push_back({0, 0, 0});
+  std::sort(topology.cpus.begin(), topology.cpus.end(),
+            [](const Cpu& a, const Cpu& b) { return a.id < b.id; });
+  ReadNodes(root, topology);
+  for (const bool v2 : {false, true}) {
+    const auto limit = LimitOf(root, v2);
+    if (limit && (!topology.cpu_limit || *limit < *topology.cpu_limit)) topology.cpu_limit = limit;
+  }
+  return topology;
+}
+
+CpuTopology ReadCpuTopology() { return ReadCpuTopology("", AllowedCpus()); }
+
+std::vector<uint32_t> AllowedCpus() {
+  std::vector<uint64_t> mask(kMaxCpus / 64);
+  const long bytes = syscall(SYS_sched_getaffinity, 0, mask.size() * 8, mask.data());
+  std::vector<uint32_t> ids;
+  for (uint32_t id = 0; bytes > 0 && id < static_cast<uint64_t>(bytes) * 8; ++id) {
+    if (mask[id / 64] >> (id % 64) & 1) ids.push_back(id);
+  }
+  return ids.empty() ? std::vector<uint32_t>{0} : ids;
+}
+
+bool PinThisThread(const std::vector<uint32_t>& cpus) {
+  std::vector<uint64_t> mask(kMaxCpus / 64);
+  for (const uint32_t cpu : cpus) {
+    if (cpu >= kMaxCpus) return false;
+    mask[cpu / 64] |= uint64_t{1} << (cpu % 64);
+  }
+  return syscall(SYS_sched_setaffinity, 0, mask.size() * 8, mask.data()) == 0;
+}
+
+bool InterleavePages(void* base, uint64_t bytes, const std::vector<MemoryNode>& nodes) {
+  if (nodes.size() < 2) return true;
+  std::vector<unsigned long> mask;
+  constexpr uint32_t kBits = 8 * sizeof(unsigned long);
+  for (const MemoryNode& node : nodes) {
+    if (node.id / kBits >= mask.size()) mask.resize(node.id / kBits + 1);
+    mask[node.id / kBits] |= 1ul << (node.id % kBits);
+  }
+  // The kernel reads one bit less than it is told.
+  return syscall(SYS_mbind, base, bytes, MPOL_INTERLEAVE, mask.data(), mask.size() * kBits + 1,
+                 0) == 0;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,25 @@
+// Sleeping on a word, as Linux offers it (futex(2)); nothing is counted or spun on top.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace kvasir {
+
+static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
+
+// Sleeps while `word` is `expected`, until a wake. May return for no reason: look again.
+inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+// Wakes up to `count` threads that sleep on `word`.
+inline void FutexWake(const std::atomic<uint32_t>& word, uint32_t count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+}  // namespace kvasir
