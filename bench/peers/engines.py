@@ -118,7 +118,7 @@ class LlamaFamily:
         threads = self.o.threads
         if row.test == "shared":
             tokens = SHARED_TOKENS + SEQUENCES * ANSWER_TOKENS + 512
-            flags = "-fa -rtr" if self.ik else "-fa on --kv-unified"
+            flags = "-rtr" if self.ik else "-fa on --kv-unified"
             out = self.run_tool(
                 "llama-batched-bench",
                 f"-t {threads} -c {tokens} -b 2048 -ub 512 -npp {SHARED_TOKENS} "
