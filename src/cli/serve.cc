@@ -105,7 +105,7 @@ std::string SummaryOf(const Engine& engine) {
                      FormatBytes(plan.request_bytes), FormatBytes(plan.weights_bytes)) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
-                     options.threads == 0 ? UsableCpus() : options.threads, engine.target());
+                     options.threads == 0 ? DefaultThreads() : options.threads, engine.target());
 }
 
 Result<int> Run(const Args& given) {
