@@ -1,9 +1,10 @@
-// A file's bytes through the GGUF parser and the importer above it: an error, or a model whose
-// tensors lie within the bytes.
+// A file's bytes through the GGUF parser, the importer above it and the packing of weights: an
+// error, or a model whose tensors lie within the bytes.
 #include <cstdint>
 
 #include "base/check.h"
 #include "model/gguf_importer.h"
+#include "model/packed_weights.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
@@ -22,5 +23,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const kvasir::LayerSource& last = model->layers.back();
   const std::byte* end = last.down.view.data + last.down.view.num_bytes();
   KV_CHECK(last.down.view.data >= bytes.data() && end <= bytes.data() + bytes.size());
+  // Small ones are packed: every block of every type is taken apart.
+  const kvasir::PackedPlan plan = kvasir::PlanPacked(*model, {});
+  if (plan.arena_bytes > (uint64_t{64} << 20)) return 0;
+  kvasir::ThreadPool pool(1, nullptr);
+  const auto packed = kvasir::Pack(*model, {}, pool, {});
+  KV_CHECK(packed ? packed->arena.used() == plan.arena_bytes : !packed.error().message.empty());
   return 0;
 }

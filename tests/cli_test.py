@@ -81,7 +81,7 @@ class HelpTest(CliTest):
 
     def test_unknown_and_absent_commands(self):
         self.wrong("frobnicate", says=["'frobnicate'", "--help"])
-        for command in ["inspect", "fsck", "replay", "eval", "pull", "top"]:
+        for command in ["fsck", "replay", "eval", "pull", "top"]:
             self.wrong(command, "--anything", says=[command, "not in this version"])
 
 
@@ -92,7 +92,7 @@ class WrongArgumentsTest(CliTest):
                 ("--threads", "0", "from 1 to"), ("--threads", "-2", "'-2'"),
                 ("--threads", "99999999999999999999", "whole number"), ("--threads", "two", "'two'"),
                 ("--kv-format", "int8", "quantised KV formats"), ("--kv-format", "f64", "f32, f16"),
-                ("--weights", "q8_0", "quantised weights"), ("--weights", "f32", "bf16"),
+                ("--weights", "q4_k", "i8, i4, q8_0, q4_0"), ("--weights", "f32", "bf16"),
                 ("--weights", "heavy", "'heavy'"), ("--model", "/no/such/model", "/no/such/model"),
                 ("--model", "", "--model")]:
             self.wrong("run", *prompt, flag, value, says=[flag.strip("-"), says])

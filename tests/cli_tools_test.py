@@ -202,7 +202,7 @@ class BenchTest(CliTest):
 
     def test_wrong_arguments(self):
         self.wrong("bench", "--shape", "gpt-5", says=["gpt-5", "llama-1b"])
-        self.wrong("bench", "--shape", "llama-100m", "--weights", "q8_0", says="quantised weights")
+        self.wrong("bench", "--shape", "llama-100m", "--weights", "q4_k", says="i8, i4, q8_0, q4_0")
         self.wrong("bench", "--shape", "llama-100m", "--model", "x", says="only one")
         self.wrong("bench", "-p", "0,5", says="-p")
         self.wrong("bench", "-p", "-5", says="-p")
@@ -237,6 +237,64 @@ class InfoTest(CliTest):
             self.assertIn(target, text)
             forced = self.ok_json("info", "--json", environment={"KVASIR_TARGET": target})
             self.assertEqual(forced["target"], target)
+
+
+class WeightsTest(CliTest):
+    def test_each_choice_takes_its_bits_and_is_told(self):
+        stored = self.ok_json("plan", "--json", *SMALL)["weights_bytes"]
+        for weights, most in [("i8", 0.6), ("q8_0", 0.57), ("i4", 0.5), ("q4_0", 0.47)]:
+            plan = self.ok_json("plan", "--json", "--weights", weights, *SMALL)
+            self.assertLess(plan["weights_bytes"], stored * most, weights)
+            self.assertEqual(plan["mapped_bytes"], 0)
+            bench = self.ok_json("bench", "--json", "--weights", weights, "-p", "8", "-n", "4",
+                                 "--repeats", "1", "-d", "32")
+            for result in bench["results"]:
+                self.assertEqual(result["weights"], weights)
+                self.assertEqual(result["bytes_per_token"],
+                                 plan["weights_bytes"] + 32 * plan["kv_bytes_per_token"])
+
+    def test_answers_stay_and_a_server_says_the_figures_of_plan(self):
+        ids = ids_text(GOLDEN["prompts"][0]["ids"])
+        run = ["run", "--ids", ids, "--max-tokens", "8", "--json", *SMALL]
+        stored = self.ok_json(*run)["tokens"]
+        for weights in ["i8", "q8_0"]:
+            self.assertEqual(self.ok_json(*run, "--weights", weights)["tokens"], stored)
+        flags = ["--weights", "i4", *SMALL]
+        plan = self.ok_json("plan", "--json", *flags)
+        with server(*flags) as (url, _):
+            state = get_json(url + "/v1/cache")
+        for key, value in plan.items():
+            self.assertEqual(state[key], value, key)
+
+
+class InspectTest(CliTest):
+    def test_images_are_listed_and_a_damaged_one_is_told_and_made_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            own = {"environment": {"XDG_STATE_HOME": os.path.join(folder, "state")}}
+            cache = ["--cache-dir", os.path.join(folder, "cache")]
+            self.assertEqual(self.ok("inspect", *cache, **own), "no model images\n")
+            run = ["run", "--ids", "1,2,3", "--max-tokens", "4", "--json", *cache, *SMALL]
+            tokens = self.ok_json(*run, **own)["tokens"]
+            self.assertEqual(self.ok_json(*run, **own)["tokens"], tokens)
+            listed = self.ok_json("inspect", "--json", *cache, **own)
+            self.assertEqual([image["model"] for image in listed["images"]], ["kvasir-demo"])
+            path = listed["images"][0]["path"]
+            self.assertEqual(os.path.getsize(path), listed["image_bytes"])
+            self.assertIn("kvasir-demo", self.ok("inspect", *cache, **own))
+            with open(path, "r+b") as image:
+                image.seek(100_000)
+                byte = image.read(1)[0]
+                image.seek(100_000)
+                image.write(bytes([byte ^ 4]))
+            again = kvasir(*run, **own)
+            self.assertEqual(again.returncode, 0)
+            self.assertEqual(json.loads(again.stdout)["tokens"], tokens)
+            self.assertEqual(again.stderr.count("\n"), 1, again.stderr)
+            self.assertIn("warning", again.stderr)
+            self.assertIn("damaged", again.stderr)
+            self.ok(*run, **own)  # says nothing: it is whole again
+            self.ok(*run, "--weights", "i8", "--image-cap", "0", **own)
+            self.assertEqual(len(self.ok_json("inspect", "--json", *cache, **own)["images"]), 1)
 
 
 class ServeTest(CliTest):

@@ -2,7 +2,8 @@
 """golden_test.py NAME: what `kvasir` computes for a golden model, against float64.
 
 Logits of last, all and probe positions within 5e-4, K and V within 2e-4 (KV stored as f32), greedy ids
-equal. Models of tests/data and models/ are always there; those of ../shared are skipped without it.
+equal. Quantised files compute with activations of 8 bits: the direction of the logits (cosine above
+0.995) and the greedy ids whose margin is large. Models of tests/data and models/ are always there; those of ../shared are skipped without it.
 """
 import json
 import os
@@ -17,6 +18,7 @@ ROOT = Path(os.environ["KVASIR_ROOT"])
 SHARED = Path(os.environ["KVASIR_SHARED"])
 TOOLS = Path(os.environ["KVASIR_TOOLS"])
 LOGITS_TOLERANCE, KV_TOLERANCE = 5e-4, 2e-4
+COSINE, LARGE_MARGIN = 0.995, 1.4  # twice what 8 bits of activations cost at most
 
 DATA, GOLDENS, REAL = ROOT / "tests/data", SHARED / "goldens", SHARED / "data"
 # Name: golden folder, models within it ("": the folder itself).
@@ -30,6 +32,8 @@ MODELS = {
     "llama-mha": (GOLDENS / "llama-mha", [""]),
     "llama-mha-gguf": (GOLDENS / "llama-mha", ["model-f32.gguf"]),
     "llama-quant": (GOLDENS / "llama-quant", [""]),
+    "llama-quant-gguf": (GOLDENS / "llama-quant", [f"model-{name}.gguf" for name in (
+        "Q8_0", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL")]),
     "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
     "story656k": (REAL / "story656k", [""]),
 }
@@ -104,6 +108,35 @@ def check_arrays(engine, folder):
     return len(golden["prompts"])
 
 
+def check_quantised(engine, folder):
+    """golden-Q.json and golden-Q.npz of model-Q.gguf, whose numbers are exactly the file's."""
+    name = engine.model.stem.removeprefix("model-")
+    golden = json.loads((folder / f"golden-{name}.json").read_text())
+    arrays = np.load(folder / f"golden-{name}.npz")
+    cosines, checked = [], 0
+    for i, prompt in enumerate(golden["prompts"]):
+        ids, greedy = prompt["ids"], prompt["greedy"]
+        logits = engine.logits(ids + greedy["ids"][:-1], "--positions", "all")
+        for flags in (["--chunk", "5"], ["--warm"]):
+            last = engine.logits(ids, "--positions", "last", *flags)
+            assert last[0].tobytes() == logits[len(ids) - 1].tobytes(), f"p{i}: {flags} gives other bits"
+        rows = [(logits[len(ids) - 1], arrays[f"p{i}.last"])]
+        if f"p{i}.probe" in arrays:
+            rows += zip(logits[prompt["probe_positions"]], arrays[f"p{i}.probe"])
+        for got, want in rows:
+            got, want = got.astype(np.float64), want.ravel().astype(np.float64)
+            cosines.append(got @ want / np.sqrt((got @ got) * (want @ want)))
+            assert cosines[-1] > COSINE, f"p{i}: cosine {cosines[-1]}"
+        for step, (want, margin) in enumerate(zip(greedy["ids"], greedy["margin"])):
+            if margin > LARGE_MARGIN:
+                got = int(logits[len(ids) - 1 + step].argmax())
+                assert got == want, f"p{i}: step {step} gives {got}, expected {want} by {margin}"
+                checked += 1
+    assert checked >= 20, checked
+    engine.worst["1 - cosine"] = 1 - min(cosines)
+    return len(golden["prompts"])
+
+
 def check_stories(engine, folder):
     """Logits of every position of prompt and greedy answer; ids include the prompt."""
     golden = json.loads((folder / "golden.json").read_text())
@@ -132,7 +165,8 @@ def main(name):
     if not folder.is_dir():
         print(f"skipped: needs {folder}")
         return 77
-    check = {"kvasir-demo": check_demo, "stories260K": check_stories, "story656k": check_stories}
+    check = {"kvasir-demo": check_demo, "llama-quant-gguf": check_quantised,
+             "stories260K": check_stories, "story656k": check_stories}
     for model in models:
         with tempfile.TemporaryDirectory() as scratch:
             engine = Engine(folder / model if model else folder, scratch)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvasir/histogram.h"
+#include "kvasir/images.h"
 #include "kvasir/plan.h"
 #include "kvasir/receipt.h"
 #include "kvasir/status.h"
@@ -25,9 +26,11 @@ class ChatTemplate;
 enum class CacheMode { kPrefix, kSequence, kNone };
 
 struct EngineOptions {
-  std::string model;    // Hugging Face folder or GGUF file; "": the bundled model
-  std::string shape;    // instead of model: random weights (bench)
-  std::string weights;  // "": as stored (or "f32", "f16", "bf16" for a shape); else refused
+  std::string model;  // Hugging Face folder or GGUF file; "": the bundled model
+  std::string shape;  // instead of model: random weights (bench)
+  // "" or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
+  // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
+  std::string weights;
   std::string kv_format = "f16";
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
@@ -44,8 +47,11 @@ struct EngineOptions {
   uint32_t step_tokens = 512;  // rows of one step
   std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU
   // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the
-  // digests of weights.
+  // digests of weights and the model images.
   std::string cache_dir;
+  // The most that model images may take there; the least recently used go. 0: none are kept, nor
+  // where the state folder has no secret.
+  uint64_t image_cap_bytes = kDefaultImageCapBytes;
   // "": XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are derived
   // from, made at first start. Where it cannot be written, or there is no home, a secret of this
   // process alone is used, since nothing is stored outside of it yet. A secret that is there and
@@ -53,6 +59,9 @@ struct EngineOptions {
   std::string state_dir;
   // Called while loading, from Load's thread: a phase and its share done.
   std::function<void(const char* phase, double share)> progress;
+  // Called while loading, from Load's thread: a sentence on what did not go as it should and was
+  // made good (a damaged model image, say).
+  std::function<void(const std::string& text)> warn;
 };
 
 struct SamplingParams {

@@ -27,20 +27,30 @@ Result<Arena> Arena::Create(uint64_t size) {
   return arena;
 }
 
+Arena Arena::Over(const std::byte* base, uint64_t size) {
+  Arena arena;
+  arena.base_ = const_cast<std::byte*>(base);
+  arena.size_ = size;
+  arena.owned_ = false;
+  return arena;
+}
+
 Arena::Arena(Arena&& other) noexcept
     : base_(std::exchange(other.base_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      used_(std::exchange(other.used_, 0)) {}
+      used_(std::exchange(other.used_, 0)),
+      owned_(other.owned_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(size_, other.size_);
   std::swap(used_, other.used_);
+  std::swap(owned_, other.owned_);
   return *this;
 }
 
 Arena::~Arena() {
-  if (base_ != nullptr) munmap(base_, size_);
+  if (base_ != nullptr && owned_) munmap(base_, size_);
 }
 
 std::byte* Arena::Take(uint64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/bytes.h"
 #include "kvasir/status.h"
@@ -16,6 +17,9 @@ class Arena {
  public:
   Arena() = default;
   static Result<Arena> Create(uint64_t size);  // kExhausted when the memory is refused
+  // Memory of somebody else, which outlives the arena and is only read: what is taken is there
+  // already.
+  static Arena Over(const std::byte* base, uint64_t size);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();
@@ -25,6 +29,7 @@ class Arena {
   T* TakeArray(uint64_t count) {
     return reinterpret_cast<T*>(Take(count * sizeof(T)));
   }
+  std::span<const std::byte> bytes() const { return {base_, size_}; }
   uint64_t used() const { return used_; }
   uint64_t size() const { return size_; }
 
@@ -32,6 +37,7 @@ class Arena {
   std::byte* base_ = nullptr;
   uint64_t size_ = 0;
   uint64_t used_ = 0;
+  bool owned_ = true;
 };
 
 }  // namespace kvasir

@@ -9,7 +9,7 @@ namespace kvasir {
 
 // The parts, each a digest or canonical text; any change of any part is another Identity.
 struct IdentityParts {
-  Digest weights{};    // content of the weights, not their file names
+  Digest weights{};    // content of the weights as they are computed with, not file names
   std::string config;  // canonical text of the architecture and RoPE
   Digest adapter{};    // zero: none
   Digest tokenizer{};

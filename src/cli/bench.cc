@@ -138,7 +138,7 @@ Command BenchCommand() {
       "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
       Join({{{"shape", "S",
               "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m (with "
-              "--weights f32, f16 or bf16, the default)"},
+              "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
              {"n", "N", "decode N tokens (default 64; 0 skips decode)"},
              {"d", "N,...",

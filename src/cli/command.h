@@ -27,6 +27,7 @@ Command SelftestCommand();
 Command PlanCommand();
 Command BenchCommand();
 Command InfoCommand();
+Command InspectCommand();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;

@@ -60,10 +60,13 @@ Result<std::string> NumberFormat(const Args& args, const std::string& name,
 std::vector<Flag> CommonFlags() {
   return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
           {"kv-format", "F", "how KV is stored: f32, f16 (default), bf16"},
-          {"weights", "W", "how weights are stored (default: as in the files)"},
+          {"weights", "W", "quantised at load: i8, i4, q8_0, q4_0 (default: as in the files)"},
           {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
           {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
-          {"cache-dir", "DIR", "for digests of weights (default: XDG_CACHE_HOME/kvasir)"}};
+          {"cache-dir", "DIR",
+           "for digests of weights and model images (default: XDG_CACHE_HOME/kvasir)"},
+          {"image-cap", "SIZE",
+           "the most that model images take there (default 16GiB; 0: none are kept)"}};
 }
 
 std::vector<Flag> CacheFlags() {
@@ -121,13 +124,17 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   static constexpr std::string_view kLaterKv[] = {"fp8_e4m3", "int8", "int4", "nf4"};
   KV_ASSIGN(options.kv_format, NumberFormat(args, "kv-format", kLaterKv, "the quantised KV formats",
                                             options.kv_format));
-  static constexpr std::string_view kLaterWeights[] = {"i8",   "i4",   "q8_0", "q4_0",
-                                                       "q4_k", "q5_k", "q6_k", "iq4_nl"};
   if (args.Has("weights")) {
-    KV_ASSIGN(options.weights,
-              NumberFormat(args, "weights", kLaterWeights, "quantised weights", ""));
+    static constexpr std::string_view kFormats[] = {"i8",  "i4",  "q8_0", "q4_0",
+                                                    "f32", "f16", "bf16"};
+    KV_ASSIGN(options.weights, args.OneOf("weights", kFormats, ""));
   }
   options.cache_dir = args.Text("cache-dir").value_or("");
+  if (args.Text("image-cap") == "0") {
+    options.image_cap_bytes = 0;
+  } else {
+    KV_ASSIGN(options.image_cap_bytes, args.Bytes("image-cap", options.image_cap_bytes));
+  }
   KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
   options.pin_threads = args.Has("pin-threads");
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
@@ -201,6 +208,10 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+  };
+  options.warn = [&progress](const std::string& text) {
+    progress.Clear();
+    fmt::print(stderr, "kvasir: warning: {}\n", text);
   };
   return Engine::Load(options);
 }

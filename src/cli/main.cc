@@ -16,8 +16,7 @@ namespace kvasir::cli {
 namespace {
 
 // Commands of parts that are not there yet, and the part.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAbsentCommands = {{
-    {"inspect", "the disk tier"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kAbsentCommands = {{
     {"fsck", "the disk tier"},
     {"replay", "trace replay"},
     {"eval", "evaluation"},
@@ -26,8 +25,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAbsentCo
 }};
 
 std::vector<Command> AllCommands() {
-  return {ServeCommand(),    ChatCommand(), RunCommand(),   LogitsCommand(),
-          SelftestCommand(), PlanCommand(), BenchCommand(), InfoCommand()};
+  return {ServeCommand(), ChatCommand(),  RunCommand(),  LogitsCommand(), SelftestCommand(),
+          PlanCommand(),  BenchCommand(), InfoCommand(), InspectCommand()};
 }
 
 // The engine's errors begin with the name of a field ("ctx_size: ..."); here it is a flag's.

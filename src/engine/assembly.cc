@@ -1,7 +1,6 @@
 #include "engine/assembly.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/bytes.h"
 #include "base/cpu_topology.h"
@@ -22,50 +21,37 @@ constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
 constexpr uint64_t kSequenceBytesPerToken = 10;
 constexpr uint64_t kShapeSeed = 1;
 
-// "bf16", "q4_k": as --weights and the model's card have it.
-std::string WeightsName(DType dtype) {
-  std::string name(LayoutOf(dtype).name);
-  std::ranges::transform(name, name.begin(),
-                         [](char c) { return c < 'A' || c > 'Z' ? c : char(c + 32); });
-  return name;
-}
+constexpr const char* kWeightsHelp = "i8, i4, q8_0 and q4_0 quantise, or leave it out";
 
-// The format of most of the weights: a file's layers may mix them.
-DType MainFormat(const ImportedModel& model) {
-  std::map<DType, uint64_t> numbers;
-  for (const LayerSource& layer : model.layers) {
-    for (const MatrixSource* m :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      numbers[m->view.dtype] += m->view.num_elements();
+Result<ImportedModel> OpenShape(const EngineOptions& options) {
+  DType dtype = DType::kBf16;
+  if (!options.weights.empty() && !FindWeightChoice(options.weights)) {
+    constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBf16};
+    const auto* found = std::ranges::find(kStored, options.weights, &WeightsName);
+    if (found == std::end(kStored)) {
+      return Fail(Code::kInvalidArgument, "weights: {} is no format of a shape: f32, f16, bf16; {}",
+                  options.weights, kWeightsHelp);
     }
+    dtype = *found;
   }
-  return std::ranges::max_element(numbers, {}, [](const auto& entry) { return entry.second; })
-      ->first;
+  return SyntheticModel(options.shape, dtype, kShapeSeed);
 }
 
-std::optional<DType> ParseDType(std::string_view name) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
-    if (name == WeightsName(dtype)) return dtype;
-  }
-  return std::nullopt;
-}
-
+// The model, and what options.weights makes of it.
 Result<ImportedModel> OpenModel(const EngineOptions& options) {
-  if (!options.shape.empty()) {
-    const auto dtype = ParseDType(options.weights.empty() ? "bf16" : options.weights);
-    if (!dtype) {
-      return Fail(Code::kUnsupported, "weights: {} is not there yet; f32, f16 and bf16 are",
-                  options.weights);
-    }
-    return SyntheticModel(options.shape, *dtype, kShapeSeed);
-  }
+  if (!options.shape.empty()) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
   KV_ASSIGN(ImportedModel model, ImportModel(path));
   const std::string stored = WeightsName(MainFormat(model));
-  if (!options.weights.empty() && options.weights != stored) {
-    return Fail(Code::kUnsupported,
-                "weights: {} is not there yet; this model's are used as stored ({}): leave it out",
-                options.weights, stored);
+  if (options.weights.empty() || options.weights == stored) return model;
+  if (HasQuantised(model)) {
+    return Fail(Code::kInvalidArgument,
+                "weights: {} is quantised already ({}) and is used as it is; leave --weights out",
+                path.string(), stored);
+  }
+  if (!FindWeightChoice(options.weights)) {
+    return Fail(Code::kInvalidArgument, "weights: {} is not what this model has ({}); {}",
+                options.weights, stored, kWeightsHelp);
   }
   return model;
 }
@@ -170,6 +156,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options));
   KV_ASSIGN(ImportedModel model, OpenModel(options));
+  if (!HasQuantised(model)) runner.weights = FindWeightChoice(options.weights);
   const uint32_t trained = model.config.max_positions;
   if (options.ctx_size > trained) {
     return Fail(
@@ -215,7 +202,8 @@ ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos) {
   return {.id = model.name,
           .architecture = model.config.architecture,
           .path = model.path.string(),
-          .dtype = WeightsName(MainFormat(model)),
+          .dtype = assembly.runner.weights ? std::string(assembly.runner.weights->name)
+                                           : WeightsName(MainFormat(model)),
           .parameters = ParametersOf(model),
           .vocab_size = model.config.vocab_size,
           .max_positions = model.config.max_positions,

@@ -271,16 +271,23 @@ void EngineOnThread::Apply(Command& command) {
   }
 }
 
-Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenizer,
-                             const EngineOptions& options) {
+// Of the weights as they are computed with.
+Result<Digest> DigestFor(const Assembly& assembly, const EngineOptions& options) {
   const auto progress = [&](uint64_t done, uint64_t total) {
     if (options.progress && total > 0) {
       options.progress("digest of the weights",
                        static_cast<double>(done) / static_cast<double>(total));
     }
   };
+  KV_ASSIGN(const Digest stored,
+            WeightsDigest(assembly.model, CacheDir(options.cache_dir), progress));
+  return ChosenDigest(stored, assembly.runner.weights);
+}
+
+Identity IdentityFor(const Assembly& assembly, const Digest& weights, const Tokenizer* tokenizer,
+                     const EngineOptions& options) {
   IdentityParts parts;
-  KV_ASSIGN(parts.weights, WeightsDigest(assembly.model, CacheDir(options.cache_dir), progress));
+  parts.weights = weights;
   parts.config = CanonicalText(assembly.model.config);
   if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
   parts.kv_format = options.kv_format;
@@ -289,13 +296,32 @@ Result<Identity> IdentityFor(const Assembly& assembly, const Tokenizer* tokenize
   return IdentityOf(parts);
 }
 
+struct ServerSecret {
+  Secret secret;
+  bool lasts;  // beyond this process
+};
+
 // The decision is in EngineOptions::state_dir.
-Result<Secret> SecretFor(const EngineOptions& options) {
+Result<ServerSecret> SecretFor(const EngineOptions& options) {
   const std::string state_dir = StateDir(options.state_dir).string();
-  if (state_dir.empty()) return EphemeralSecret();
-  Result<Secret> secret = LoadOrCreateSecret(state_dir);
-  if (!secret && secret.error().code == Code::kIoError) return EphemeralSecret();
-  return secret;
+  if (state_dir.empty()) return ServerSecret{EphemeralSecret(), false};
+  const Result<Secret> secret = LoadOrCreateSecret(state_dir);
+  if (secret) return ServerSecret{*secret, true};
+  if (secret.error().code == Code::kIoError) return ServerSecret{EphemeralSecret(), false};
+  return tl::unexpected(secret.error());
+}
+
+// Absent: nothing to keep (a shape's weights are made, not read), nowhere to keep it, or no secret
+// that the next start would know it by.
+std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
+                                      const ServerSecret& secret, const EngineOptions& options) {
+  const std::filesystem::path cache_dir = CacheDir(options.cache_dir);
+  if (assembly.model.mapped_files.empty() || cache_dir.empty() || !secret.lasts ||
+      options.image_cap_bytes == 0) {
+    return std::nullopt;
+  }
+  return ImageOptions{ImageFolder(cache_dir), options.image_cap_bytes, secret.secret, weights,
+                      options.warn};
 }
 
 }  // namespace
@@ -326,9 +352,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   std::vector<TokenId> end_tokens = EndTokens(assembly.model.config, tokenizer);
   parts.card = CardOf(assembly, end_tokens);
-  KV_ASSIGN(const Identity identity, IdentityFor(assembly, tokenizer, options));
+  KV_ASSIGN(const Digest weights, DigestFor(assembly, options));
+  const Identity identity = IdentityFor(assembly, weights, tokenizer, options);
 
-  KV_ASSIGN(assembly.cache.secret, SecretFor(options));
+  KV_ASSIGN(const ServerSecret secret, SecretFor(options));
+  assembly.cache.secret = secret.secret;
+  assembly.runner.images = ImagesFor(assembly, weights, secret, options);
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);

@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "base/result.h"
+#include "kvasir/images.h"
+#include "model/model_image.h"
 
 namespace kvasir {
 namespace {
@@ -54,6 +56,20 @@ fs::path CacheDir(const std::string& option) { return UserDir(option, "XDG_CACHE
 
 fs::path StateDir(const std::string& option) {
   return UserDir(option, "XDG_STATE_HOME", ".local/state");
+}
+
+fs::path ImageFolder(const fs::path& cache_dir) { return cache_dir / "images"; }
+
+std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
+  std::vector<ImageEntry> entries;
+  const fs::path folder = CacheDir(cache_dir);
+  if (folder.empty()) return entries;
+  for (ImageListing& image : ModelImages::List(ImageFolder(folder))) {
+    entries.push_back({image.path.string(), std::move(image.title.model),
+                       std::move(image.title.weights), image.file_bytes,
+                       image.used_ns / 1'000'000'000});
+  }
+  return entries;
 }
 
 Result<ModelText> LoadText(const ImportedModel& model) {

@@ -24,6 +24,8 @@ Result<std::filesystem::path> FindModel(const std::string& option);
 // created.
 std::filesystem::path CacheDir(const std::string& option);
 std::filesystem::path StateDir(const std::string& option);
+// Where a cache folder has the model images.
+std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 
 // The text side of a model; both absent when the model has no tokenizer.json: ids only.
 struct ModelText {

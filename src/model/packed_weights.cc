@@ -8,11 +8,11 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/result.h"
-#include "base/thread_pool.h"
 #include "model/panel_filler.h"
 #include "simd/half.h"
-#include "simd/target.h"
+#include "tensor/quantise.h"
 
 namespace kvasir {
 namespace {
@@ -46,6 +46,20 @@ float NumberAt(const TensorView& view, uint64_t index) {
 
 bool IsFinite(float x) { return (BitsOf(x) & 0x7f800000u) != 0x7f800000u; }
 
+bool AllFinite(const TensorView& view) {
+  const auto all = [&, count = view.num_elements()](auto exponent) {
+    bool finite = true;
+    for (uint64_t i = 0; i < count; ++i) {
+      auto bits = exponent;
+      std::memcpy(&bits, view.data + i * sizeof(bits), sizeof(bits));
+      finite &= (bits & exponent) != exponent;
+    }
+    return finite;
+  };
+  if (view.dtype == DType::kF32) return all(uint32_t{0x7f800000u});
+  return all(static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80));
+}
+
 tl::unexpected<Error> NotFinite(const TensorView& view) {
   return Fail(Code::kCorruption,
               "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
@@ -53,9 +67,17 @@ tl::unexpected<Error> NotFinite(const TensorView& view) {
               view.name);
 }
 
+// Of a tensor that a panel of `format` could not be filled from.
+tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
+  if (format == view.dtype || !AllFinite(view)) return NotFinite(view);
+  return Fail(Code::kInvalidArgument,
+              "weights: tensor {} holds numbers beyond {}, too large for {}: leave --weights out",
+              view.name, kMaxQuantised, LayoutOf(format).name);
+}
+
 // What fills panels: absent when an arena only counts.
 struct Filling {
-  ThreadPool pool;
+  ThreadPool& pool;
   const std::function<void(double)>& progress;
   uint64_t done_bytes = 0, total_bytes = 0;
 };
@@ -63,8 +85,9 @@ struct Filling {
 // Lays the weights out in an arena, and packs them where there is a Filling.
 class Packer {
  public:
-  Packer(const ImportedModel& model, Arena& arena, Filling* filling)
-      : model_(model), arena_(arena), filling_(filling) {}
+  Packer(const ImportedModel& model, const std::optional<WeightChoice>& choice, Arena& arena,
+         Filling* filling)
+      : model_(model), choice_(choice), arena_(arena), filling_(filling) {}
 
   Status Build(PackedWeights& out) {
     for (const LayerSource& layer : model_.layers) {
@@ -81,14 +104,14 @@ class Packer {
     }
     KV_ASSIGN(out.final_norm, Vector({Part{&model_.final_norm, false}}));
     const MatrixSource table{model_.embedding, false};
-    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &table}, {}));
+    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &table}, {}, Role::kTable));
     plan_.token_bytes = arena_.used();
     out.embedding = {
         nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
     if (!model_.lm_head) {
       out.embedding.packed = out.head;
-    } else if (IsQuantised(table.view.dtype)) {
-      KV_ASSIGN(out.embedding.packed, Matrix({&table}, {}));
+    } else if (IsQuantised(FormatOf(table, Role::kTable))) {
+      KV_ASSIGN(out.embedding.packed, Matrix({&table}, {}, Role::kTable));
     } else {
       out.embedding.rows = table.view.data;
       plan_.mapped_bytes = table.view.num_bytes();
@@ -121,15 +144,22 @@ class Packer {
     return numbers - count;
   }
 
-  Result<PackedMatrix> Matrix(Sources sources, Biases biases) {
+  enum class Role { kLayer, kTable };
+
+  WeightFormat FormatOf(const MatrixSource& source, Role role) const {
+    if (!choice_) return source.view.dtype;
+    return role == Role::kTable ? choice_->tables : choice_->layers;
+  }
+
+  Result<PackedMatrix> Matrix(Sources sources, Biases biases, Role role = Role::kLayer) {
     PackedMatrix matrix;
     matrix.k = static_cast<uint32_t>((*sources.begin())->view.shape[1]);
     for (auto first = sources.begin(); first != sources.end();) {
-      const WeightFormat format = (*first)->view.dtype;
+      const WeightFormat format = FormatOf(**first, role);
       PackedRun& run = matrix.run[matrix.num_runs++];
       run = {nullptr, format, matrix.outputs, 0};
       const auto begin = first;
-      for (; first != sources.end() && (*first)->view.dtype == format; ++first) {
+      for (; first != sources.end() && FormatOf(**first, role) == format; ++first) {
         run.outputs += static_cast<uint32_t>((*first)->view.shape[0]);
       }
       KV_TRY(PackRun({begin, first}, matrix.k, run));
@@ -157,7 +187,10 @@ class Packer {
     const uint64_t panel_bytes = PanelBytes(run.format, k);
     std::byte* data = arena_.Take(panels * panel_bytes);
     run.panels = data;
-    const uint64_t source_panel_bytes = StoredBytes(run.format, uint64_t{k} * kPanelOutputs);
+    uint64_t source_panel_bytes = 0;
+    for (const MatrixSource* source : sources) {
+      source_panel_bytes = std::max(source_panel_bytes, source->view.row_bytes() * kPanelOutputs);
+    }
     const uint32_t batch =
         static_cast<uint32_t>(std::clamp<uint64_t>(kBatchBytes / source_panel_bytes, 1, panels));
     source_bytes_ += panels * source_panel_bytes;
@@ -170,7 +203,7 @@ class Packer {
       filling_->pool.Run(end - begin, [&](uint32_t i, uint32_t) {
         Fill(sources, k, run, begin + i, data + (begin + i) * panel_bytes, bad);
       });
-      if (bad != UINT32_MAX) return NotFinite(*PartOf(sources, bad).first.view);
+      if (bad != UINT32_MAX) return Refused(*PartOf(sources, bad).first.view, run.format);
       Drop(sources, begin * kPanelOutputs, end * kPanelOutputs);
       filling_->done_bytes += (end - begin) * source_panel_bytes;
       if (filling_->progress) {
@@ -225,21 +258,8 @@ class Packer {
     }
   }
 
-  static bool AllFinite(const TensorView& view) {
-    const auto all = [&, count = view.num_elements()](auto exponent) {
-      bool finite = true;
-      for (uint64_t i = 0; i < count; ++i) {
-        auto bits = exponent;
-        std::memcpy(&bits, view.data + i * sizeof(bits), sizeof(bits));
-        finite &= (bits & exponent) != exponent;
-      }
-      return finite;
-    };
-    if (view.dtype == DType::kF32) return all(uint32_t{0x7f800000u});
-    return all(static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80));
-  }
-
   const ImportedModel& model_;
+  const std::optional<WeightChoice>& choice_;
   Arena& arena_;
   Filling* filling_;
   PackedPlan plan_;
@@ -248,22 +268,31 @@ class Packer {
 
 }  // namespace
 
-PackedPlan PlanPacked(const ImportedModel& model) {
+PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice) {
   PackedWeights counted;
-  Packer packer(model, counted.arena, nullptr);
-  (void)packer.Build(counted);
+  Packer packer(model, choice, counted.arena, nullptr);
+  KV_CHECK(packer.Build(counted).has_value());
   return packer.plan();
 }
 
-Result<PackedWeights> Pack(const ImportedModel& model, uint32_t threads,
-                           const std::function<void(double)>& progress) {
+PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                    Arena arena) {
+  PackedWeights weights;
+  weights.arena = std::move(arena);
+  KV_CHECK(Packer(model, choice, weights.arena, nullptr).Build(weights).has_value());
+  KV_CHECK(weights.arena.used() == weights.arena.size());
+  return weights;
+}
+
+Result<PackedWeights> Pack(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                           ThreadPool& pool, const std::function<void(double)>& progress) {
   PackedWeights counted;
-  Packer counter(model, counted.arena, nullptr);
-  (void)counter.Build(counted);
-  Filling filling{ThreadPool(threads, &EnterComputeThread), progress, 0, counter.source_bytes()};
+  Packer counter(model, choice, counted.arena, nullptr);
+  KV_CHECK(counter.Build(counted).has_value());
+  Filling filling{pool, progress, 0, counter.source_bytes()};
   PackedWeights weights;
   KV_ASSIGN(weights.arena, Arena::Create(counter.plan().arena_bytes));
-  KV_TRY(Packer(model, weights.arena, &filling).Build(weights));
+  KV_TRY(Packer(model, choice, weights.arena, &filling).Build(weights));
   return weights;
 }
 

@@ -5,13 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/arena.h"
+#include "base/thread_pool.h"
 #include "kvasir/status.h"
 #include "model/importer.h"
+#include "model/weight_choice.h"
 #include "tensor/kernels.h"
 
 namespace kvasir {
@@ -58,6 +61,7 @@ struct PackedWeights {
   std::vector<PackedLayer> layers;
   const float* final_norm = nullptr;
   PackedMatrix head;
+  std::shared_ptr<const MappedFile> image;  // whose bytes the arena hands out, if it is an image's
   Arena arena;
 };
 
@@ -68,11 +72,18 @@ struct PackedPlan {
   uint32_t quant_columns = 0;  // of the widest quantised matrix; 0: there is none
   uint64_t load_bytes = 0;     // at most these of the files' pages are needed at once by Pack
 };
-PackedPlan PlanPacked(const ImportedModel& model);
+PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice);
 
-// Pages of the files are dropped as soon as they are packed. kCorruption names a tensor with a
-// number that is not finite. O(weights), on `threads` threads.
-Result<PackedWeights> Pack(const ImportedModel& model, uint32_t threads,
-                           const std::function<void(double share)>& progress);
+// Packed weights that lie in memory already, as Pack left them: nothing is computed or checked.
+// REQUIRES: arena.size() == PlanPacked(model, choice).arena_bytes.
+PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                    Arena arena);
+
+// Matrices are packed as they are stored, or quantised as `choice` says. Pages of the files are
+// dropped as soon as they are packed. kCorruption names a tensor with a number that is not finite,
+// kInvalidArgument one too large to be quantised. O(weights), on the pool's threads.
+// REQUIRES: no choice for a model with quantised tensors.
+Result<PackedWeights> Pack(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                           ThreadPool& pool, const std::function<void(double share)>& progress);
 
 }  // namespace kvasir

@@ -153,9 +153,10 @@ void ExpectHolds(const PackedMatrix& matrix, std::vector<const MatrixSource*> so
 }
 
 PackedWeights PackOrFail(const ImportedModel& model, uint32_t threads = 1) {
-  auto packed = Pack(model, threads, {});
+  ThreadPool pool(threads, nullptr);
+  auto packed = Pack(model, {}, pool, {});
   EXPECT_TRUE(packed) << packed.error().message;
-  const PackedPlan plan = PlanPacked(model);
+  const PackedPlan plan = PlanPacked(model, {});
   EXPECT_EQ(packed->arena.used(), plan.arena_bytes);
   EXPECT_EQ(packed->arena.size(), plan.arena_bytes);
   return std::move(*packed);
@@ -183,14 +184,14 @@ TEST(PackedWeights, AQuantisedEmbeddingIsPackedAndAnUnquantisedOneStaysInTheFile
   EXPECT_EQ(a.embedding.rows, nullptr);
   const MatrixSource table{packed_table.model.embedding};
   ExpectHolds(a.embedding.packed, {&table}, 1);
-  const PackedPlan plan = PlanPacked(packed_table.model);
+  const PackedPlan plan = PlanPacked(packed_table.model, {});
   EXPECT_EQ(plan.mapped_bytes, 0u);
   EXPECT_EQ(plan.arena_bytes - plan.token_bytes, 4 * PanelBytes(WeightFormat::kIq4Nl, kHidden));
 
   const Model mapped_table{Types{.embedding = DType::kBf16}};
   const PackedWeights b = PackOrFail(mapped_table.model);
   EXPECT_EQ(b.embedding.rows, mapped_table.model.embedding.data);
-  EXPECT_EQ(PlanPacked(mapped_table.model).mapped_bytes, kVocab * kHidden * 2u);
+  EXPECT_EQ(PlanPacked(mapped_table.model, {}).mapped_bytes, kVocab * kHidden * 2u);
 }
 
 TEST(PackedWeights, ATiedEmbeddingIsReadFromTheHead) {
@@ -201,7 +202,7 @@ TEST(PackedWeights, ATiedEmbeddingIsReadFromTheHead) {
     EXPECT_EQ(packed.embedding.packed.run[0].panels, packed.head.run[0].panels);
     const MatrixSource table{m.model.embedding};
     ExpectHolds(packed.head, {&table}, 1);
-    EXPECT_EQ(PlanPacked(m.model).mapped_bytes, 0u);
+    EXPECT_EQ(PlanPacked(m.model, {}).mapped_bytes, 0u);
   }
 }
 
@@ -224,7 +225,8 @@ TEST(PackedWeights, ABadScaleOrNumberIsRefusedNamingTheTensor) {
         static_cast<size_t>(view.data - reinterpret_cast<const std::byte*>(good.file.data()));
     std::memcpy(bad.file.data() + at + byte, &bits, 2);
     for (const uint32_t threads : {1u, 2u}) {
-      ExpectError(Pack(bad.model, threads, {}), Code::kCorruption, {view.name, "NaN"});
+      ThreadPool pool(threads, nullptr);
+      ExpectError(Pack(bad.model, {}, pool, {}), Code::kCorruption, {view.name, "NaN"});
     }
   };
   const LayerSource& layer = good.model.layers[0];
@@ -235,6 +237,105 @@ TEST(PackedWeights, ABadScaleOrNumberIsRefusedNamingTheTensor) {
   refuses(layer.up.view, 24 * 8 + 2, 0x7c01);
   refuses(good.model.embedding, 18 * 8 * 49, 0x7fff);
   refuses(good.model.lm_head->view, 208, 0xffff);
+}
+
+// Types of a model that is not quantised, mixed.
+const Types kPlain = {.q = DType::kF32,
+                      .k = DType::kBf16,
+                      .v = DType::kF16,
+                      .o = DType::kBf16,
+                      .gate = DType::kF16,
+                      .up = DType::kF32,
+                      .down = DType::kBf16,
+                      .embedding = DType::kBf16,
+                      .head = DType::kF32};
+
+// Every number of the file within [-1, 1]: what a random exponent makes is too large to quantise.
+void Tame(Model& m) {
+  const auto tame = [&](const TensorView& view) {
+    auto* data = const_cast<std::byte*>(view.data);
+    for (uint64_t i = 0; i < view.num_elements(); ++i) {
+      const float x = static_cast<float>(
+                          static_cast<int>(static_cast<uint32_t>(i * 2654435761u) >> 20) - 2048) /
+                      2048;
+      const uint16_t half = view.dtype == DType::kF16 ? ToF16(x) : ToBf16(x);
+      if (view.dtype == DType::kF32) {
+        std::memcpy(data + i * 4, &x, 4);
+      } else {
+        std::memcpy(data + i * 2, &half, 2);
+      }
+    }
+  };
+  const LayerSource& layer = m.model.layers[0];
+  for (const MatrixSource* source :
+       {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+    tame(source->view);
+  }
+  tame(m.model.embedding);
+  if (m.model.lm_head) tame(m.model.lm_head->view);
+}
+
+void ExpectNear(const PackedMatrix& matrix, std::vector<const MatrixSource*> sources,
+                WeightFormat format, float bound) {
+  ASSERT_EQ(matrix.num_runs, 1u);
+  EXPECT_EQ(matrix.run[0].format, format);
+  uint32_t output = 0;
+  for (const MatrixSource* source : sources) {
+    for (uint64_t row = 0; row < source->view.shape[0]; ++row, ++output) {
+      const std::vector<float> got = OutputOf(matrix, output), want = RowOf(*source, row);
+      for (uint32_t i = 0; i < matrix.k; ++i) ASSERT_NEAR(got[i], want[i], bound) << output;
+    }
+  }
+  EXPECT_EQ(output, matrix.outputs);
+}
+
+TEST(PackedWeights, AChoiceQuantisesLayersAndTables) {
+  for (const WeightChoice& choice : kWeightChoices) {
+    Model m{kPlain};
+    Tame(m);
+    ThreadPool pool(2, nullptr);
+    const auto packed = Pack(m.model, choice, pool, {});
+    ASSERT_TRUE(packed) << packed.error().message;
+    EXPECT_EQ(packed->arena.used(), PlanPacked(m.model, choice).arena_bytes);
+    EXPECT_EQ(PlanPacked(m.model, choice).mapped_bytes, 0u);
+    const LayerSource& source = m.model.layers[0];
+    const PackedLayer& layer = packed->layers[0];
+    const float bound = LayoutOf(choice.layers).code_bits == 8 ? 0.012f : 0.2f;
+    ExpectNear(layer.qkv, {&source.q, &source.k, &source.v}, choice.layers, bound);
+    ExpectNear(layer.o, {&source.o}, choice.layers, bound);
+    ExpectNear(layer.gate_up, {&source.gate, &source.up}, choice.layers, bound);
+    ExpectNear(layer.down, {&source.down}, choice.layers, bound);
+    const MatrixSource table{m.model.embedding};
+    ExpectNear(packed->head, {&*m.model.lm_head}, choice.tables, 0.012f);
+    ExpectNear(packed->embedding.packed, {&table}, choice.tables, 0.012f);
+  }
+}
+
+TEST(PackedWeights, ANumberTooLargeToQuantiseIsNotCalledDamage) {
+  Model m{kPlain};
+  Tame(m);
+  const TensorView& up = m.model.layers[0].up.view;
+  const float large = -65505.0f;
+  std::memcpy(const_cast<std::byte*>(up.data) + 4 * (kHidden * 511 + 255), &large, 4);
+  ThreadPool pool(2, nullptr);
+  EXPECT_TRUE(Pack(m.model, {}, pool, {}));
+  const auto choice = FindWeightChoice("i4");
+  ExpectError(Pack(m.model, choice, pool, {}), Code::kInvalidArgument,
+              {up.name, "65504", "--weights"});
+  const float nan = NAN;
+  std::memcpy(const_cast<std::byte*>(up.data) + 4 * (kHidden * 3), &nan, 4);
+  ExpectError(Pack(m.model, choice, pool, {}), Code::kCorruption, {up.name, "NaN"});
+}
+
+TEST(PackedWeights, AChoiceIsAnotherDigest) {
+  const Digest stored = Sha256Of("weights");
+  EXPECT_EQ(ChosenDigest(stored, {}), stored);
+  std::vector<Digest> digests = {stored};
+  for (const WeightChoice& choice : kWeightChoices) {
+    digests.push_back(ChosenDigest(stored, choice));
+  }
+  std::ranges::sort(digests);
+  EXPECT_EQ(std::ranges::adjacent_find(digests), digests.end());
 }
 
 }  // namespace

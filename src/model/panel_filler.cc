@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/gguf_blocks.h"
 #include "simd/half.h"
+#include "tensor/quantise.h"
 
 namespace kvasir {
 namespace {
@@ -60,11 +61,53 @@ uint32_t TakeRowsApart(WeightFormat format, std::span<const PanelRow> rows, uint
   return bad;
 }
 
+// f16, f32 and bf16, `count` numbers.
+void Widen(DType dtype, const std::byte* from, uint32_t count, float* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  uint16_t halves[kGroup];
+  std::memcpy(halves, from, count * sizeof(uint16_t));
+  for (uint32_t i = 0; i < count; ++i) {
+    to[i] = dtype == DType::kF16 ? FromF16(halves[i]) : FromBf16(halves[i]);
+  }
+}
+
+uint32_t QuantiseRows(WeightFormat format, std::span<const PanelRow> rows, uint32_t k,
+                      std::byte* panel) {
+  const uint32_t limit = BitsOf(kMaxQuantised);
+  uint32_t bad = 0;
+  float x[kGroup][kPanelOutputs] = {};
+  for (uint32_t begin = 0; begin < k; begin += kGroup) {
+    const uint32_t columns = std::min(kGroup, k - begin);
+    for (uint32_t lane = 0; lane < rows.size(); ++lane) {
+      const PanelRow& row = rows[lane];
+      float numbers[kGroup];
+      Widen(row.dtype, row.data + StoredBytes(row.dtype, begin), columns, numbers);
+      for (uint32_t i = 0; i < columns; ++i) {
+        bad |= uint32_t{(BitsOf(numbers[i]) & 0x7fffffffu) > limit} << lane;
+        x[i][lane] = numbers[i];
+      }
+    }
+    if (bad != 0) return bad;
+    WeightGroup groups[kPanelOutputs];
+    QuantiseGroups(format, x, columns, groups);
+    for (uint32_t lane = 0; lane < rows.size(); ++lane) {
+      PutGroup(format, panel, lane, begin / kGroup, groups[lane]);
+    }
+  }
+  return bad;
+}
+
 }  // namespace
 
 uint32_t FillPanel(WeightFormat format, std::span<const PanelRow> rows, uint32_t k,
                    std::byte* panel) {
   KV_DCHECK(rows.size() <= kPanelOutputs);
+  if (rows[0].dtype != format && LayoutOf(format).quantised()) {
+    return QuantiseRows(format, rows, k, panel);
+  }
   for (const PanelRow& row : rows) KV_DCHECK(row.dtype == format);
   switch (format) {
     case WeightFormat::kF32:

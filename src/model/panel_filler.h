@@ -16,8 +16,9 @@ struct PanelRow {
 };
 
 // Writes a panel of `k` columns from up to 16 rows, one lane each; lanes without a row keep their
-// bytes (zero in a new arena). Returns the lanes whose row has a number or a scale that is NaN or
-// infinite, lane i as bit i. REQUIRES: each row is stored as `format`. O(16 k).
+// bytes (zero in a new arena). Rows are stored as `format`, or in an unquantised type that is
+// quantised to it (tensor/quantise.h). Returns the lanes whose row has a number or a scale that is
+// NaN or infinite, or one too large to be quantised, lane i as bit i. O(16 k).
 uint32_t FillPanel(WeightFormat format, std::span<const PanelRow> rows, uint32_t k,
                    std::byte* panel);
 

@@ -166,7 +166,7 @@ uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options,
 }  // namespace
 
 Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& options) {
-  const PackedPlan packed = PlanPacked(model);
+  const PackedPlan packed = PlanPacked(model, options.weights);
   return {packed.arena_bytes, packed.token_bytes, packed.mapped_bytes, packed.load_bytes,
           ScratchBytes(model.config, options, packed.quant_columns)};
 }
@@ -188,8 +188,9 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
     return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to 512 are supported",
                 model.name, model.config.head_dim);
   }
-  KV_ASSIGN(PackedWeights weights, Pack(model, options.threads, progress));
-  const uint32_t quant_columns = PlanPacked(model).quant_columns;
+  KV_ASSIGN(PackedWeights weights,
+            LoadWeights(model, options.weights, options.threads, options.images, progress));
+  const uint32_t quant_columns = PlanPacked(model, options.weights).quant_columns;
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
   return std::make_unique<LlamaRunner>(std::move(model), std::move(weights), std::move(arena),
                                        options, quant_columns);

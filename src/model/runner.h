@@ -13,6 +13,8 @@
 #include "kvasir/status.h"
 #include "kvasir/types.h"
 #include "model/importer.h"
+#include "model/weight_choice.h"
+#include "model/weight_loader.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -24,6 +26,8 @@ struct RunnerOptions {
   uint32_t max_positions = 0;    // longest sequence
   uint32_t block_tokens = 16;
   KvFormat kv_format = KvFormat::kF16;
+  std::optional<WeightChoice> weights;  // absent: as they are stored
+  std::optional<ImageOptions> images;   // absent: nothing is kept for the next start
   Target target = BestTarget();
   // Empty, or the processor that each thread keeps to; [0] is the caller's, who pins itself.
   std::vector<uint32_t> cpus;

@@ -118,6 +118,7 @@ Result<Digest> WeightsDigest(const ImportedModel& model, const fs::path& cache_d
     for (auto rest = file->bytes(); !rest.empty();) {
       const auto chunk = rest.first(std::min<size_t>(rest.size(), kChunkBytes));
       sha.Update(chunk);
+      file->Drop(chunk);
       rest = rest.subspan(chunk.size());
       done_bytes += chunk.size();
       if (progress) progress(done_bytes, total_bytes);

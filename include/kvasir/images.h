@@ -1,0 +1,25 @@
+// Model images: what an engine keeps of a model in the cache folder, so that the next start is
+// fast.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvasir {
+
+// Of EngineOptions::image_cap_bytes.
+inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
+
+struct ImageEntry {
+  std::string path;
+  std::string model, weights;  // as the file says; "" where its header cannot be read
+  uint64_t file_bytes = 0;
+  int64_t used_s = 0;  // when it was last used, since 1970
+};
+
+// The images of a cache folder (EngineOptions::cache_dir), last used first. Only an engine verifies
+// them, when it opens one.
+std::vector<ImageEntry> ListImages(const std::string& cache_dir);
+
+}  // namespace kvasir

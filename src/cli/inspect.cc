@@ -1,0 +1,71 @@
+// kvasir inspect: what the cache folder keeps.
+#include <fmt/format.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "kvasir/images.h"
+
+namespace kvasir::cli {
+namespace {
+
+// ISO 8601, UTC.
+std::string TimeText(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+nlohmann::ordered_json JsonOf(const std::vector<ImageEntry>& images) {
+  uint64_t total_bytes = 0;
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ImageEntry& image : images) {
+    total_bytes += image.file_bytes;
+    list.push_back({{"path", image.path},
+                    {"model", image.model},
+                    {"weights", image.weights},
+                    {"file_bytes", image.file_bytes},
+                    {"used", TimeText(image.used_s)}});
+  }
+  return {{"images", std::move(list)}, {"image_bytes", total_bytes}};
+}
+
+void PrintTable(const std::vector<ImageEntry>& images) {
+  if (images.empty()) {
+    fmt::print("no model images\n");
+    return;
+  }
+  for (const ImageEntry& image : images) {
+    const std::string name =
+        image.model.empty() ? "(unreadable)" : image.model + " (" + image.weights + ")";
+    fmt::print("{:<32} {:>12}  last used {}  {}\n", name, FormatBytes(image.file_bytes),
+               TimeText(image.used_s), image.path);
+  }
+}
+
+Result<int> Run(const Args& args) {
+  const std::vector<ImageEntry> images = ListImages(args.Text("cache-dir").value_or(""));
+  if (args.Has("json")) {
+    // A name may be any bytes.
+    fmt::print("{}\n",
+               JsonOf(images).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    PrintTable(images);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+Command InspectCommand() {
+  return {"inspect", "lists the model images that make the next start fast", "inspect",
+          Join({{{"json", "", "one object with every image", FlagKind::kSwitch}}, CommonFlags()}),
+          Run};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,275 @@
+// The file, little endian (also in docs/weights.md):
+//   image   := header  tag header_tag  tag[chunks]  zeros to a multiple of 4096  payload
+//   header  := "KVIMAGE\n"  u32 version  u32 layout  key[32]  salt[24]  u64 payload_bytes
+//              u64 chunk_bytes  model[128]  weights[16]  (names are padded with zeros)
+//   tag     := 16 bytes, GMAC under HMAC(secret, "kvasir model image", salt):
+//              number 0 over header and the chunks' tags, number 1 + i over chunk i of the payload
+// version is that of this grammar, layout that of the packed panels and the order of the arena.
+#include "model/model_image.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kLayout = 1;  // panels of weight_format.h, arena of packed_weights.cc
+constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
+constexpr uint64_t kPageBytes = 4096;
+constexpr std::string_view kMagic = "KVIMAGE\n", kPrefix = "image-", kSuffix = ".kvw";
+constexpr std::string_view kPurpose = "kvasir model image";
+constexpr int64_t kStaleDraftNs = int64_t{3600} * 1'000'000'000;
+
+struct Header {
+  char magic[8];
+  uint32_t version, layout;
+  Digest key;
+  std::array<uint8_t, 24> salt;
+  uint64_t payload_bytes, chunk_bytes;
+  char model[128], weights[16];
+};
+static_assert(sizeof(Header) == 232 && std::is_trivially_copyable_v<Header>);
+
+// Where the parts of an image lie.
+struct Places {
+  explicit Places(uint64_t payload_bytes)
+      : chunks(CeilDiv(payload_bytes, kChunkBytes)),
+        tags(sizeof(Header) + sizeof(GmacTag)),
+        payload(RoundUp(tags + chunks * sizeof(GmacTag), kPageBytes)),
+        end(payload + payload_bytes) {}
+  uint64_t chunks, tags, payload, end;
+};
+
+template <size_t kSize>
+void PutName(const std::string& name, char (&out)[kSize]) {
+  std::memset(out, 0, kSize);
+  std::memcpy(out, name.data(), std::min(name.size(), kSize - 1));
+}
+// Control characters are not printed: the name may be anybody's.
+template <size_t kSize>
+std::string GetName(const char (&name)[kSize]) {
+  std::string text(name, strnlen(name, kSize));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+tl::unexpected<Error> IoFailure(const char* what, const fs::path& path) {
+  Code code = Code::kIoError;
+  if (errno == EACCES || errno == EPERM || errno == EROFS) code = Code::kPermissionDenied;
+  if (errno == ENOSPC || errno == EDQUOT) code = Code::kExhausted;
+  return Fail(code, "model image: cannot {} {}: {}", what, path.string(), std::strerror(errno));
+}
+
+std::span<const std::byte> ChunkOf(std::span<const std::byte> payload, uint64_t index) {
+  const uint64_t at = index * kChunkBytes;
+  return payload.subspan(at, std::min<uint64_t>(kChunkBytes, payload.size() - at));
+}
+
+// Of header and tags. REQUIRES: they lie one after another but for the tag between them.
+GmacTag HeaderTag(const GmacKey& key, const Header& header, std::span<const GmacTag> tags) {
+  std::vector<std::byte> bytes(sizeof(Header) + tags.size_bytes());
+  std::memcpy(bytes.data(), &header, sizeof(Header));
+  if (!tags.empty()) std::memcpy(bytes.data() + sizeof(Header), tags.data(), tags.size_bytes());
+  return key.Of(0, bytes);
+}
+
+// Whether header, tags and all chunks of a mapped image are what was written under this secret.
+bool Verify(std::span<const std::byte> file, const Header& header, const Places& places,
+            const Secret& secret, ThreadPool& pool) {
+  const GmacKey key(secret, kPurpose, header.salt);
+  GmacTag header_tag;
+  std::memcpy(&header_tag, file.data() + sizeof(Header), sizeof(GmacTag));
+  std::vector<GmacTag> tags(places.chunks);
+  if (!tags.empty()) std::memcpy(tags.data(), file.data() + places.tags, tags.size() * 16);
+  if (!SameTag(header_tag, HeaderTag(key, header, tags))) return false;
+  const auto payload = file.subspan(places.payload);
+  std::atomic<bool> same = true;
+  pool.Run(static_cast<uint32_t>(places.chunks), [&](uint32_t i, uint32_t) {
+    const auto chunk = ChunkOf(payload, i);
+    // One call for all pages of a chunk: half the time of faulting them in one by one.
+    madvise(const_cast<std::byte*>(chunk.data()), chunk.size(), MADV_POPULATE_READ);
+    if (!SameTag(tags[i], key.Of(1 + i, chunk))) same.store(false, std::memory_order_relaxed);
+  });
+  return same;
+}
+
+Status WriteAt(int fd, const fs::path& path, uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(fd, bytes.data(), std::min<size_t>(bytes.size(), kChunkBytes),
+                             static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return IoFailure("write", path);
+    offset += static_cast<uint64_t>(n);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+void SyncFolder(const fs::path& folder) {
+  const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened) fsync(opened.fd());
+}
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Drafts that a crash left behind.
+void RemoveStaleDrafts(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(".image-") || !name.ends_with(".draft")) continue;
+    const auto stamp = StampOf(entry.path());
+    if (stamp && NowNs() - stamp->mtime_ns > kStaleDraftNs) fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace
+
+ModelImages::ModelImages(fs::path folder, uint64_t cap_bytes, const Secret& secret)
+    : folder_(std::move(folder)), cap_bytes_(cap_bytes), secret_(secret) {}
+
+fs::path ModelImages::PathOf(const Digest& key) const {
+  return folder_ / fmt::format("{}{}{}", kPrefix, ToHex(key).substr(0, 32), kSuffix);
+}
+
+Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t payload_bytes,
+                                                     ThreadPool& pool) const {
+  const fs::path path = PathOf(key);
+  auto file = MappedFile::Open(path);
+  if (!file && file.error().code == Code::kNotFound) return std::optional<OpenedImage>();
+  if (!file) return tl::unexpected(file.error());
+  const auto bytes = (*file)->bytes();
+  const Places places(payload_bytes);
+  Header header;
+  if (bytes.size() == places.end) {
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    if (std::string_view(header.magic, sizeof(header.magic)) == kMagic &&
+        header.version == kVersion && header.layout == kLayout && header.key == key &&
+        header.payload_bytes == payload_bytes && header.chunk_bytes == kChunkBytes &&
+        Verify(bytes, header, places, secret_, pool)) {
+      utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
+      return OpenedImage{*file, bytes.subspan(places.payload)};
+    }
+  }
+  std::error_code error;
+  fs::remove(path, error);
+  return Fail(Code::kCorruption,
+              "model image {}: damaged, cut short or made with another secret: {} bytes, {} "
+              "expected",
+              path.string(), bytes.size(), places.end);
+}
+
+Status ModelImages::Write(const Digest& key, const ImageTitle& title,
+                          std::span<const std::byte> payload, ThreadPool& pool) const {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  RemoveStaleDrafts(folder_);
+  const Places places(payload.size());
+  const fs::path path = PathOf(key);
+  KV_TRY(MakeRoom(places.end, path));
+
+  Header header{};
+  kMagic.copy(header.magic, sizeof(header.magic));
+  header.version = kVersion;
+  header.layout = kLayout;
+  header.key = key;
+  KV_CHECK(getrandom(header.salt.data(), header.salt.size(), 0) == ssize_t(header.salt.size()));
+  header.payload_bytes = payload.size();
+  header.chunk_bytes = kChunkBytes;
+  PutName(title.model, header.model);
+  PutName(title.weights, header.weights);
+  const GmacKey gmac(secret_, kPurpose, header.salt);
+  std::vector<GmacTag> tags(places.chunks);
+  pool.Run(static_cast<uint32_t>(places.chunks),
+           [&](uint32_t i, uint32_t) { tags[i] = gmac.Of(1 + i, ChunkOf(payload, i)); });
+  std::vector<std::byte> front(places.payload);
+  const GmacTag header_tag = HeaderTag(gmac, header, tags);
+  std::memcpy(front.data(), &header, sizeof(header));
+  std::memcpy(front.data() + sizeof(header), &header_tag, sizeof(header_tag));
+  if (!tags.empty()) std::memcpy(front.data() + places.tags, tags.data(), tags.size() * 16);
+
+  const fs::path draft = folder_ / fmt::format(".image-{}-{}.draft", ToHex(key).substr(0, 16),
+                                               ToHex(header.salt).substr(0, 16));
+  const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return IoFailure("create", draft);
+  Status written = WriteAt(file.fd(), draft, 0, front);
+  if (written) written = WriteAt(file.fd(), draft, places.payload, payload);
+  if (written && fsync(file.fd()) != 0) written = IoFailure("sync", draft);
+  if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);
+  if (!written) {
+    fs::remove(draft, error);
+    return written;
+  }
+  SyncFolder(folder_);
+  return {};
+}
+
+Status ModelImages::MakeRoom(uint64_t bytes, const fs::path& except) const {
+  if (bytes > cap_bytes_) {
+    return Fail(Code::kExhausted, "model image: its {} bytes are more than the cap of {}", bytes,
+                cap_bytes_);
+  }
+  std::vector<ImageListing> images = List(folder_);
+  uint64_t total_bytes = 0;
+  for (const ImageListing& image : images) {
+    if (image.path != except) total_bytes += image.file_bytes;
+  }
+  while (!images.empty() && total_bytes + bytes > cap_bytes_) {
+    std::error_code error;
+    if (images.back().path != except && fs::remove(images.back().path, error)) {
+      total_bytes -= images.back().file_bytes;
+    }
+    images.pop_back();
+  }
+  if (total_bytes + bytes <= cap_bytes_) return {};
+  return Fail(Code::kExhausted, "model image: {} bytes of others cannot be removed from {}",
+              total_bytes, folder_.string());
+}
+
+std::vector<ImageListing> ModelImages::List(const fs::path& folder) {
+  std::vector<ImageListing> images;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    const Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat about;
+    if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
+    ImageListing& image = images.emplace_back();
+    image.path = entry.path();
+    image.file_bytes = static_cast<uint64_t>(about.st_size);
+    image.used_ns = about.st_mtim.tv_sec * int64_t{1'000'000'000} + about.st_mtim.tv_nsec;
+    Header header;
+    if (pread(file.fd(), &header, sizeof(header), 0) == ssize_t{sizeof(header)} &&
+        std::string_view(header.magic, sizeof(header.magic)) == kMagic) {
+      image.title = {GetName(header.model), GetName(header.weights)};
+    }
+  }
+  std::ranges::sort(images, std::ranges::greater(), &ImageListing::used_ns);
+  return images;
+}
+
+}  // namespace kvasir

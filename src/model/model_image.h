@@ -1,0 +1,74 @@
+// Model images: repacked weights kept in files, so that the next start maps them instead of packing
+// them again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/gmac.h"
+#include "base/mapped_file.h"
+#include "base/thread_pool.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// What an image holds, for people. Not authenticated before the image is opened.
+struct ImageTitle {
+  std::string model;    // its name
+  std::string weights;  // "bf16", "q4_k", "i8"
+};
+
+struct ImageListing {
+  std::filesystem::path path;
+  uint64_t file_bytes = 0;
+  int64_t used_ns = 0;  // when it was last opened or written, since 1970
+  ImageTitle title;     // empty where the header cannot be read
+};
+
+// An image's payload, verified.
+struct OpenedImage {
+  std::shared_ptr<const MappedFile> file;
+  std::span<const std::byte> payload;
+};
+
+// The images of a folder. Each is named by its key, a digest of all that decides its payload, and
+// authenticated by tags under a key derived from the server secret: a folder that others can write
+// to cannot change a model. The tags are computed over the mapped bytes that are used afterwards;
+// a file that somebody changes while it is mapped is out of scope (images are replaced by renaming
+// and removed by unlinking, never in place). Thread-compatible; processes may share a folder.
+class ModelImages {
+ public:
+  // cap_bytes: of all images in the folder together.
+  ModelImages(std::filesystem::path folder, uint64_t cap_bytes, const Secret& secret);
+
+  // Absent: there is no such image. kCorruption: one that is damaged, cut, or made with another
+  // secret; it is removed. kIoError where the system fails. O(payload), on the pool's threads.
+  Result<std::optional<OpenedImage>> Open(const Digest& key, uint64_t payload_bytes,
+                                          ThreadPool& pool) const;
+
+  // Writes an image aside, syncs it and gives it its name: a crash leaves the old one or none.
+  // Before, the least recently used images go until this one fits the cap. kExhausted when it does
+  // not fit alone, or the disk is full; kIoError, kPermissionDenied. O(payload).
+  Status Write(const Digest& key, const ImageTitle& title, std::span<const std::byte> payload,
+               ThreadPool& pool) const;
+
+  // Most recently used first. Nothing is verified. Empty where there is no folder.
+  static std::vector<ImageListing> List(const std::filesystem::path& folder);
+
+ private:
+  std::filesystem::path PathOf(const Digest& key) const;
+  Status MakeRoom(uint64_t bytes, const std::filesystem::path& except) const;
+
+  std::filesystem::path folder_;
+  uint64_t cap_bytes_;
+  Secret secret_;
+};
+
+}  // namespace kvasir

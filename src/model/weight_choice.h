@@ -1,0 +1,39 @@
+// WeightChoice: what --weights makes of a model that is not quantised.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/digest.h"
+#include "tensor/weight_format.h"
+
+namespace kvasir {
+
+struct ImportedModel;
+
+// Embedding and output head have a format of their own: their errors reach every logit.
+struct WeightChoice {
+  std::string_view name;
+  WeightFormat layers, tables;
+};
+
+inline constexpr WeightChoice kWeightChoices[] = {
+    {"i8", WeightFormat::kI8, WeightFormat::kI8},
+    {"i4", WeightFormat::kQ4_1, WeightFormat::kI8},
+    {"q8_0", WeightFormat::kQ8_0, WeightFormat::kQ8_0},
+    {"q4_0", WeightFormat::kQ4_0, WeightFormat::kQ8_0},
+};
+std::optional<WeightChoice> FindWeightChoice(std::string_view name);
+
+std::string WeightsName(WeightFormat format);  // "bf16", "q4_k"
+// The type of most of the numbers of a model's layers: a file may mix them.
+WeightFormat MainFormat(const ImportedModel& model);
+// Whether any matrix of the model is stored quantised.
+bool HasQuantised(const ImportedModel& model);
+
+// Of the numbers that are computed with: `weights` (WeightsDigest), or what `choice` makes of them.
+// The version in its text is that of the quantisers.
+Digest ChosenDigest(const Digest& weights, const std::optional<WeightChoice>& choice);
+
+}  // namespace kvasir

@@ -1,0 +1,63 @@
+#include "model/weight_loader.h"
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "model/model_config.h"
+#include "model/model_image.h"
+#include "simd/target.h"
+
+namespace kvasir {
+namespace {
+
+// Of all that decides an image's payload; the format of the payload is checked by its header.
+Digest ImageKey(const ImportedModel& model, const Digest& weights) {
+  return Sha256()
+      .Update("kvasir model image 1\n")
+      .Update(std::as_bytes(std::span(weights)))
+      .Update(CanonicalText(model.config))
+      .Finish();
+}
+
+void Warn(const ImageOptions& options, const std::string& text) {
+  if (options.warn) options.warn(text);
+}
+
+// Absent: there is none to be used.
+std::optional<PackedWeights> FromImage(const ImportedModel& model,
+                                       const std::optional<WeightChoice>& choice,
+                                       const ImageOptions& options, const ModelImages& images,
+                                       ThreadPool& pool) {
+  const uint64_t bytes = PlanPacked(model, choice).arena_bytes;
+  auto opened = images.Open(ImageKey(model, options.weights), bytes, pool);
+  if (!opened) {
+    Warn(options, opened.error().message + "; the weights are packed again");
+    return std::nullopt;
+  }
+  if (!*opened) return std::nullopt;
+  PackedWeights weights = Adopt(model, choice, Arena::Over((*opened)->payload.data(), bytes));
+  weights.image = (*opened)->file;
+  return weights;
+}
+
+}  // namespace
+
+Result<PackedWeights> LoadWeights(const ImportedModel& model,
+                                  const std::optional<WeightChoice>& choice, uint32_t threads,
+                                  const std::optional<ImageOptions>& options,
+                                  const std::function<void(double)>& progress) {
+  ThreadPool pool(threads, &EnterComputeThread);
+  if (!options) return Pack(model, choice, pool, progress);
+  const ModelImages images(options->folder, options->cap_bytes, options->secret);
+  if (auto weights = FromImage(model, choice, *options, images, pool)) return std::move(*weights);
+  KV_ASSIGN(PackedWeights weights, Pack(model, choice, pool, progress));
+  const std::string format = choice ? std::string(choice->name) : WeightsName(MainFormat(model));
+  const Status written = images.Write(ImageKey(model, options->weights), {model.name, format},
+                                      weights.arena.bytes(), pool);
+  // A folder that cannot be written to is somebody's decision: it only costs time.
+  if (!written && written.error().code != Code::kPermissionDenied) {
+    Warn(*options, written.error().message + "; each start packs the weights again");
+  }
+  return weights;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,139 @@
+// Model images through an engine: the second start maps what the first has packed, a damaged image
+// is told and made again, and no answer changes.
+#include <algorithm>
+#include <fstream>
+
+#include "engine_scenario.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Start {
+  std::unique_ptr<Engine> engine;
+  std::vector<std::string> warnings;
+  bool packed = false;  // rather than mapped
+};
+
+class EngineImages : public testing::Test {
+ protected:
+  EngineImages() {
+    static int serial = 0;
+    options_ = DemoOptions();
+    folder_ = ScratchDir() / ("images-" + std::to_string(++serial));
+    options_.cache_dir = folder_ / "cache";
+    options_.state_dir = folder_ / "state";
+  }
+
+  Start StartEngine(const EngineOptions& options) {
+    Start start;
+    EngineOptions with = options;
+    with.warn = [&](const std::string& text) { start.warnings.push_back(text); };
+    with.progress = [&](const char* phase, double) {
+      start.packed |= std::string_view(phase) == "weights";
+    };
+    start.engine = LoadEngine(with);
+    const MemoryPlan plan = *Engine::PlanMemory(options);
+    EXPECT_EQ(start.engine->plan().weights_bytes, plan.weights_bytes);
+    EXPECT_EQ(start.engine->plan().total_bytes, plan.total_bytes);
+    return start;
+  }
+  std::vector<ImageEntry> Images() const { return ListImages(options_.cache_dir); }
+
+  // Logits of a short prompt and the tokens that follow.
+  static std::pair<std::vector<float>, std::vector<TokenId>> Answers(Engine& engine) {
+    std::vector<float> logits;
+    GenerateRequest request = Greedy({5, 17, 60, 101, 7}, 12);
+    request.ignore_eos = true;
+    request.on_logits = [&](uint32_t, uint32_t, std::span<const float> row) {
+      logits.insert(logits.end(), row.begin(), row.end());
+    };
+    const Generation generation = *Generate(engine, std::move(request));
+    return {std::move(logits), generation.tokens};
+  }
+
+  EngineOptions options_;
+  fs::path folder_;
+};
+
+TEST_F(EngineImages, TheSecondStartMapsWhatTheFirstPacked) {
+  const Start first = StartEngine(options_);
+  EXPECT_TRUE(first.packed);
+  ASSERT_EQ(Images().size(), 1u);
+  EXPECT_EQ(Images()[0].model, "kvasir-demo");
+  const Start second = StartEngine(options_);
+  EXPECT_FALSE(second.packed);
+  EXPECT_TRUE(first.warnings.empty() && second.warnings.empty());
+  EXPECT_EQ(Answers(*first.engine), Answers(*second.engine));
+  EXPECT_EQ(Images().size(), 1u);
+}
+
+TEST_F(EngineImages, ADamagedOrCutImageIsToldAndMadeAgain) {
+  const auto want = Answers(*StartEngine(options_).engine);
+  const fs::path path = Images().at(0).path;
+  const uint64_t whole_bytes = fs::file_size(path);
+  const auto flip = [&] {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(whole_bytes / 2));
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(whole_bytes / 2));
+    file.put(byte);
+  };
+  const auto cut = [&] { fs::resize_file(path, whole_bytes - 1); };
+  const auto empty = [&] { fs::resize_file(path, 0); };
+  for (const auto& damage : std::vector<std::function<void()>>{flip, cut, empty}) {
+    damage();
+    const Start again = StartEngine(options_);
+    EXPECT_TRUE(again.packed);
+    ASSERT_EQ(again.warnings.size(), 1u);
+    EXPECT_NE(again.warnings[0].find("damaged"), std::string::npos) << again.warnings[0];
+    EXPECT_NE(again.warnings[0].find(path.string()), std::string::npos) << again.warnings[0];
+    EXPECT_EQ(Answers(*again.engine), want);
+    EXPECT_EQ(fs::file_size(path), whole_bytes);
+    EXPECT_FALSE(StartEngine(options_).packed);
+  }
+}
+
+TEST_F(EngineImages, NoneWithoutASecretThatLastsOrWithACapOfZero) {
+  EngineOptions options = options_;
+  options.image_cap_bytes = 0;
+  EXPECT_TRUE(StartEngine(options).packed);
+  EXPECT_TRUE(Images().empty());
+  options = options_;
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "no-folder") << "a file";
+  options.state_dir = folder_ / "no-folder";
+  EXPECT_TRUE(StartEngine(options).packed);
+  EXPECT_TRUE(Images().empty());
+}
+
+TEST_F(EngineImages, OneThatDoesNotFitTheCapIsToldAndTheEngineStarts) {
+  EngineOptions options = options_;
+  options.image_cap_bytes = 100'000;
+  const Start start = StartEngine(options);
+  ASSERT_EQ(start.warnings.size(), 1u);
+  EXPECT_NE(start.warnings[0].find("cap of 100000"), std::string::npos) << start.warnings[0];
+  EXPECT_TRUE(Images().empty());
+}
+
+TEST_F(EngineImages, AnotherSecretTrustsNoneOfThem) {
+  StartEngine(options_);
+  fs::remove(folder_ / "state" / "secret");
+  const Start start = StartEngine(options_);
+  EXPECT_TRUE(start.packed);
+  EXPECT_EQ(start.warnings.size(), 1u);
+}
+
+TEST_F(EngineImages, EachChoiceOfWeightsHasItsOwn) {
+  StartEngine(options_);
+  EngineOptions options = options_;
+  options.weights = "i8";
+  EXPECT_TRUE(StartEngine(options).packed);
+  EXPECT_FALSE(StartEngine(options).packed);
+  EXPECT_FALSE(StartEngine(options_).packed);
+  EXPECT_EQ(Images().size(), 2u);
+}
+
+}  // namespace
+}  // namespace kvasir
