@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -124,8 +126,8 @@ std::vector<float> Multiply(const QuantKernels& kernels, const Matrix& w,
   return y;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
 struct Unit {
@@ -179,15 +181,16 @@ TEST_P(QuantTargets, ARowDoesNotDependOnTheOthers) {
     for (uint32_t r : {0u, 1u, 5u, 15u, 16u, 31u, 255u, 256u, 299u}) {
       const std::vector<float> row(x.begin() + r * k, x.begin() + (r + 1) * k);
       const auto alone = Multiply(kernels_, w, row, {}, 1);
-      ASSERT_EQ(0, std::memcmp(alone.data(), &all[size_t{r} * outputs], outputs * 4)) << r;
+      ASSERT_TRUE(SameBits(alone, std::span(all).subspan(size_t{r} * outputs, outputs))) << r;
     }
     auto poisoned = x;  // a row that is not finite spoils itself alone
     for (uint32_t i = 0; i < k; ++i) poisoned[2 * k + i] = i % 3 == 0 ? NAN : INFINITY;
     const auto other = Multiply(kernels_, w, poisoned, {}, rows);
     for (uint32_t r = 0; r < rows; ++r) {
-      const bool same =
-          std::memcmp(&other[size_t{r} * outputs], &all[size_t{r} * outputs], outputs * 4) == 0;
-      ASSERT_EQ(same, r != 2);
+      const size_t at = size_t{r} * outputs;
+      ASSERT_EQ(
+          SameBits(std::span(other).subspan(at, outputs), std::span(all).subspan(at, outputs)),
+          r != 2);
       if (r == 2) {
         ASSERT_TRUE(std::isnan(other[size_t{r} * outputs]));
       }

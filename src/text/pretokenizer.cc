@@ -15,6 +15,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxGrowth = 64;  // of a text
+constexpr size_t kMaxSteps = 256;
 
 using Step = std::unique_ptr<PreTokenizer>;
 
@@ -282,35 +283,42 @@ class SequenceStep : public PreTokenizer {
   explicit SequenceStep(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
   Status Apply(Words* words) const override {
-    const size_t max_bytes = MaxBytes(words->text.size());
-    for (size_t i = 0; i < steps_.size(); ++i) KV_TRY(ApplyOne(i, max_bytes, words));
+    Growth growth(steps_.size(), words->text.size());
+    for (size_t i = 0; i < steps_.size(); ++i) KV_TRY(ApplyOne(i, growth, words));
     return {};
   }
 
   Status ApplyInBatches(Words words, const BatchSink& sink) const override {
-    const size_t max_bytes = MaxBytes(words.text.size());
-    return BatchesFrom(0, max_bytes, std::move(words), sink);
+    Growth growth(steps_.size(), words.text.size());
+    return BatchesFrom(0, growth, std::move(words), sink);
   }
 
  private:
   static constexpr size_t kBatchWords = 4096;
 
-  static size_t MaxBytes(size_t bytes) { return kMaxGrowth * bytes + (64 << 10); }
+  // What each step has made of the whole text so far, over all its batches.
+  struct Growth {
+    Growth(size_t num_steps, size_t text_bytes)
+        : max_bytes(kMaxGrowth * text_bytes + (64 << 10)), bytes_after(num_steps) {}
+    const size_t max_bytes;
+    std::vector<size_t> bytes_after;  // [step]
+  };
 
-  Status ApplyOne(size_t i, size_t max_bytes, Words* words) const {
+  Status ApplyOne(size_t i, Growth& growth, Words* words) const {
     KV_TRY(steps_[i]->Apply(words));
-    if (words->text.size() <= max_bytes) return {};
+    growth.bytes_after[i] += words->text.size();
+    if (growth.bytes_after[i] <= growth.max_bytes) return {};
     return Fail(Code::kInvalidArgument,
                 "tokenizer: the pre-tokenizer makes the text {} times longer", kMaxGrowth);
   }
 
   // Steps [first, ...). Each cutting step hands on what it found some thousand words at a time.
-  Status BatchesFrom(size_t first, size_t max_bytes, Words words, const BatchSink& sink) const {
+  Status BatchesFrom(size_t first, Growth& growth, Words words, const BatchSink& sink) const {
     const CuttingStep* cut = nullptr;
     for (; first < steps_.size(); ++first) {
       cut = dynamic_cast<const CuttingStep*>(steps_[first].get());
       if (cut != nullptr) break;
-      KV_TRY(ApplyOne(first, max_bytes, &words));
+      KV_TRY(ApplyOne(first, growth, &words));
     }
     if (cut == nullptr) return sink(words);
     Status status;
@@ -321,7 +329,7 @@ class SequenceStep : public PreTokenizer {
       Words batch{words.text.substr(begin, ranges.back().end - begin), {}};
       for (Words::Range& range : ranges) range.begin -= begin, range.end -= begin;
       batch.ranges.swap(ranges);
-      status = BatchesFrom(first + 1, max_bytes, std::move(batch), sink);
+      status = BatchesFrom(first + 1, growth, std::move(batch), sink);
     };
     KV_TRY(cut->Cut(words, [&](const Words::Range& range) {
       ranges.push_back(range);
@@ -429,6 +437,10 @@ Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* ste
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(const nlohmann::json& value) {
   std::vector<Step> steps;
   if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxNesting, &steps));
+  if (steps.size() > kMaxSteps) {  // each cutting step is a call within the one before
+    return Fail(Code::kUnsupported, "tokenizer.json: {} pre-tokenizers; at most {} are supported",
+                steps.size(), kMaxSteps);
+  }
   return std::make_unique<SequenceStep>(std::move(steps));
 }
 

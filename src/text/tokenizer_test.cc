@@ -227,6 +227,24 @@ TEST(Tokenizer, ARunawayPatternIsAnError) {
   EXPECT_EQ(tokenizer->Encode(std::string(5000, 'a') + "!e").error().code, Code::kInvalidArgument);
 }
 
+// Each step puts a space before every word, and cuts there: words double.
+json DoublingFile(int steps) {
+  json file = ForgeFile();
+  json list = json::array();
+  for (int i = 0; i < steps; ++i) list.push_back({{"type", "ByteLevel"}});
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(list)}};
+  return file;
+}
+
+TEST(Tokenizer, TextMayNotExplodeOverBatchesEither) {
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += "a ";  // several batches of words
+  EXPECT_FALSE(Make(DoublingFile(40))->Encode(text, {}));
+  const auto many = Tokenizer::Parse(DoublingFile(400).dump(), "");
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().code, Code::kUnsupported);
+}
+
 TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
     json file = ForgeFile();
