@@ -91,7 +91,8 @@ class WrongArgumentsTest(CliTest):
         for flag, value, says in [
                 ("--threads", "0", "from 1 to"), ("--threads", "-2", "'-2'"),
                 ("--threads", "99999999999999999999", "whole number"), ("--threads", "two", "'two'"),
-                ("--kv-format", "int8", "quantised KV formats"), ("--kv-format", "f64", "f32, f16"),
+                ("--kv-format", "int3", "f32, f16"), ("--kv-format", "k=int8", "k=int8,v=f16"),
+                ("--kv-skip-layers", "0,4", "0 to 3"), ("--kv-skip-layers", "x", "commas"),
                 ("--weights", "q4_k", "i8, i4, q8_0, q4_0"), ("--weights", "f32", "bf16"),
                 ("--weights", "heavy", "'heavy'"), ("--model", "/no/such/model", "/no/such/model"),
                 ("--model", "", "--model")]:
@@ -202,7 +203,8 @@ class RunTest(CliTest):
                 "--json", *SMALL]
         for more in [["--cache", "sequence"], ["--cache", "none"], ["--block-tokens", "64"],
                      ["--threads", "3"], ["--threads", "3", "--pin-threads"],
-                     ["--kv-format", "f32"], ["--kv-format", "bf16"]]:
+                     ["--kv-format", "f32"], ["--kv-format", "bf16"],
+                     ["--kv-format", "k=int8,v=f16", "--kv-skip-layers", "0,3"]]:
             self.assertEqual(self.ok_json(*base, *more)["tokens"], prompt["greedy"], more)
         for target in self.ok_json("info", "--json")["targets"]:
             got = self.ok_json(*base, environment={"KVASIR_TARGET": target})

@@ -69,12 +69,16 @@ uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
 }
 
 TEST(Allocation, NoneInADecodeStep) {
-  EngineOptions options = TinyOptions();
-  options.kv_memory_bytes = 2 << 20;
-  const auto engine = LoadEngine(options);
-  AllocationsOfDecoding(*engine, 1);
-  EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);
-  EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
+  for (const char* format :
+       {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4", "k=int8,v=f16"}) {
+    EngineOptions options = TinyOptions();
+    options.kv_memory_bytes = 2 << 20;
+    options.kv_format = format;
+    const auto engine = LoadEngine(options);
+    AllocationsOfDecoding(*engine, 1);
+    EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u) << format;
+    EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u) << format;
+  }
 }
 
 TEST(Allocation, NoneInADecodeStepWithShortText) {

@@ -36,7 +36,11 @@ EngineOptions SmallPool(uint64_t num_blocks) {
 }
 
 TEST(Bounds, PlanIsWhatLoadAllocates) {
-  for (const char* format : {"f32", "f16", "bf16"}) {
+  // 4 layers of 2 kv heads of 32 dims, K and V; scales of 2 bytes.
+  const std::pair<const char*, uint64_t> formats[] = {
+      {"f32", 2048}, {"f16", 1024}, {"bf16", 1024}, {"fp8_e4m3", 544},    {"fp8_e5m2", 544},
+      {"int8", 544}, {"int4", 288}, {"nf4", 288},   {"k=int8,v=f16", 784}};
+  for (const auto& [format, token_bytes] : formats) {
     for (const uint64_t bytes : {uint64_t{4} << 20, uint64_t{64} << 20}) {
       EngineOptions options = DemoOptions();
       options.kv_format = format;
@@ -49,7 +53,7 @@ TEST(Bounds, PlanIsWhatLoadAllocates) {
       EXPECT_EQ(plan.kv_bytes, plan.num_blocks * plan.block_bytes);
       EXPECT_EQ(plan.total_bytes, plan.weights_bytes + plan.kv_bytes + plan.index_bytes +
                                       plan.cursor_bytes + plan.scratch_bytes + plan.request_bytes);
-      EXPECT_EQ(plan.kv_bytes_per_token, format == std::string("f32") ? 2048u : 1024u);
+      EXPECT_EQ(plan.kv_bytes_per_token, token_bytes);
     }
   }
 }

@@ -243,11 +243,16 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
     }
   };
   EngineOptions options = DemoOptions();
-  options.weights = "q8_0";
-  fails(options, Code::kUnsupported, "q8_0");
+  options.weights = "q3_k";
+  fails(options, Code::kInvalidArgument, "q3_k");
   options = DemoOptions();
-  options.kv_format = "int8";
-  fails(options, Code::kUnsupported, "int8");
+  options.kv_format = "int3";
+  fails(options, Code::kInvalidArgument, "'int3' is none");
+  options.kv_format = "k=int8,k=f16";
+  fails(options, Code::kInvalidArgument, "k=int8,v=f16");
+  options = DemoOptions();
+  options.kv_skip_layers = {0, 4};
+  fails(options, Code::kInvalidArgument, "layers are 0 to 3");
   options = DemoOptions();
   options.model = "/nowhere/at/all";
   fails(options, Code::kNotFound, "/nowhere/at/all");

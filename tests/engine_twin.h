@@ -55,9 +55,11 @@ class TwinRun {
   }
 
   void RoundOn(EngineOptions options, uint32_t num_batches) {
-    const char* const formats[] = {"f32", "f16", "bf16"};
+    const char* const formats[] = {"f32",  "f16",  "bf16", "fp8_e4m3",      "fp8_e5m2",
+                                   "int8", "int4", "nf4",  "k=int8,v=int4", "k=f16,v=nf4"};
     const uint32_t step_tokens[] = {6, 33, 512};
-    options.kv_format = formats[random_.Below(3)];
+    options.kv_format = formats[random_.Below(std::size(formats))];
+    if (random_.Below(4) == 0) options.kv_skip_layers = {0};
     options.ctx_size = kMaxTokens;
     EngineOptions twin_options = options;
     twin_options.cache_mode = CacheMode::kSequence;

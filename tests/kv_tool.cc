@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "block/block_layout.h"
+#include "format/pack.h"
 #include "model/importer.h"
 #include "model/runner.h"
 
@@ -50,20 +51,15 @@ class Blocks {
   std::vector<std::byte*> bases_;
 };
 
-// Element (head, token, dim) of a layer's K or V: the layout that block_layout.h describes.
+// Element (head, token, dim) of a layer's K or V.
 float At(const BlockLayout& layout, const Blocks& blocks, uint32_t layer, bool is_key,
          uint32_t head, uint32_t token, uint32_t dim) {
-  const uint32_t n = layout.block_tokens();
-  const uint32_t d = layout.shape().head_dim;
-  const uint32_t t = token % n;
-  const uint64_t index =
-      is_key ? ((uint64_t{head} * (n / kTileTokens) + t / kTileTokens) * d + dim) * kTileTokens +
-                   t % kTileTokens
-             : (uint64_t{head} * n + t) * layout.value_stride() + dim;
-  const uint64_t part = is_key ? layout.key_offset(layer) : layout.value_offset(layer);
-  float value;
-  std::memcpy(&value, blocks.bases()[token / n] + part + index * sizeof(float), sizeof(float));
-  return value;
+  const uint32_t n = layout.block_tokens(), t = token % n, lane = t % kRunTokens;
+  const uint64_t run = uint64_t{head} * (n / kRunTokens) + t / kRunTokens;
+  const BlockPart& part = is_key ? layout.key(layer) : layout.value(layer);
+  const std::byte* numbers = blocks.bases()[token / n] + part.offset + run * part.run_bytes;
+  return is_key ? KeyNumber(part.format, numbers, lane, dim)
+                : ValueNumber(part.format, layout.shape().head_dim, numbers, lane, dim);
 }
 
 void Print(const BlockLayout& layout, const Blocks& blocks, uint32_t tokens) {

@@ -31,7 +31,9 @@ struct EngineOptions {
   // "" or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
   // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
   std::string weights;
+  // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; K and V apart: "k=int8,v=f16".
   std::string kv_format = "f16";
+  std::vector<uint32_t> kv_skip_layers;  // these are kept in f16
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
   uint32_t ctx_size = 0;      // 0: what the model was trained for

@@ -13,118 +13,172 @@
 namespace kvasir {
 namespace {
 
-float RoundTrip(float x, KvFormat format) {
-  if (format == KvFormat::kF16) return FromF16(ToF16(x));
-  return format == KvFormat::kBf16 ? FromBf16(ToBf16(x)) : x;
-}
+constexpr KvFormat kAllFormats[] = {KvFormat::kF32,     KvFormat::kF16,     KvFormat::kBf16,
+                                    KvFormat::kFp8E4m3, KvFormat::kFp8E5m2, KvFormat::kInt8,
+                                    KvFormat::kInt4,    KvFormat::kNf4};
 
-// Random K and V of `tokens` tokens in blocks whose other bytes are NaN.
+// Random K and V of `tokens` tokens in blocks whose other bytes are 0xff: NaN as floats and scales.
 struct Kv {
+  // `spread`: numbers are scaled by 2^-spread to 2^spread, token by token.
   Kv(Random& random, uint32_t tokens, uint32_t kv_heads, uint32_t head_dim, uint32_t block_tokens,
-     KvFormat format)
-      : layout(Shape(kv_heads, head_dim, block_tokens, format)) {
-    const uint32_t runs = block_tokens / 16;
-    k.resize(kv_heads);
-    v.resize(kv_heads);
+     KvFormats formats, int spread = 0)
+      : layout({block_tokens, 1, kv_heads, head_dim, {formats.k}, {formats.v}}) {
+    for (uint32_t h = 0; h < kv_heads; ++h) {
+      k.push_back({formats.k, {}, {}});
+      v.push_back({formats.v, {}, {}});
+    }
     for (uint32_t t = 0; t < tokens; ++t) {
       if (t % block_tokens == 0) memory.emplace_back(layout.block_bytes(), std::byte{0xff});
-      std::byte* block = memory.back().data();
       for (uint32_t h = 0; h < kv_heads; ++h) {
+        const auto scale = [&] {
+          const auto wide = 2 * static_cast<uint64_t>(spread) + 1;
+          return std::ldexp(1.0, static_cast<int>(random.Below(wide)) - spread);
+        };
         std::vector<float> kt(head_dim), vt(head_dim);
-        for (float& x : kt) x = RoundTrip(static_cast<float>(random.Uniform() * 6 - 3), format);
-        for (float& x : vt) x = RoundTrip(static_cast<float>(random.Uniform() * 2 - 1), format);
-        const uint32_t in = t % block_tokens;
-        PackKey(kt.data(), format, head_dim, in % 16,
-                block + layout.key_offset(0) +
-                    (h * runs + in / 16) * KvBytes(format, uint64_t{head_dim} * 16));
-        PackValue(vt.data(), format, head_dim, layout.value_stride(),
-                  block + layout.value_offset(0) +
-                      (h * block_tokens + in) * KvBytes(format, layout.value_stride()));
-        k[h].insert(k[h].end(), kt.begin(), kt.end());
-        v[h].insert(v[h].end(), vt.begin(), vt.end());
+        const double k_scale = scale(), v_scale = scale();
+        for (float& x : kt) x = static_cast<float>((random.Uniform() * 6 - 3) * k_scale);
+        for (float& x : vt) x = static_cast<float>((random.Uniform() * 2 - 1) * v_scale);
+        Pack(t, h, kt, vt);
       }
     }
     for (auto& block : memory) blocks.push_back(block.data());
-    view = {blocks.data(),
-            layout.key_offset(0),
-            layout.value_offset(0),
-            format,
-            format,
-            block_tokens,
-            kv_heads,
-            head_dim,
-            layout.value_stride()};
-  }
-  static BlockShape Shape(uint32_t kv_heads, uint32_t head_dim, uint32_t block_tokens,
-                          KvFormat format) {
-    return {block_tokens, 1, kv_heads, head_dim, {format}, {format}};
   }
 
+  void Pack(uint32_t token, uint32_t h, const std::vector<float>& kt,
+            const std::vector<float>& vt) {
+    std::byte* block = memory.back().data();
+    const uint32_t bt = layout.block_tokens(), dim = layout.shape().head_dim, lane = token % 16;
+    const size_t run = h * (bt / 16) + token % bt / 16;
+    const BlockPart &key = layout.key(0), &value = layout.value(0);
+    std::byte* key_run = block + key.offset + run * key.run_bytes;
+    std::byte* value_run = block + value.offset + run * value.run_bytes;
+    auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset) + run * 16;
+    auto* value_scales = reinterpret_cast<uint16_t*>(block + value.scale_offset) + run * 16;
+    PackKey(kt.data(), key.format, dim, lane, key_run, key_scales);
+    PackValue(vt.data(), value.format, dim, lane, value_run, value_scales);
+    for (uint32_t i = 0; i < dim; ++i) {
+      k[h].x.push_back(KeyNumber(key.format, key_run, lane, i));
+      v[h].x.push_back(ValueNumber(value.format, dim, value_run, lane, i));
+    }
+    k[h].scale.push_back(TraitsOf(key.format).scaled ? FromBf16(key_scales[lane]) : 1);
+    v[h].scale.push_back(TraitsOf(value.format).scaled ? FromBf16(value_scales[lane]) : 1);
+  }
+  PagedKv view() const { return {blocks.data(), layout, 0}; }
+
   BlockLayout layout;
-  std::vector<std::vector<float>> k, v;  // [kv_head][token][head_dim], as read back
+  std::vector<reference::Numbers> k, v;  // [kv_head]
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte*> blocks;
-  PagedKv view;
 };
+
+using Rows = std::vector<std::vector<float>>;
 
 class AttentionTargets : public testing::TestWithParam<Target> {
  protected:
-  // Queries with the given limits over kv head `head`, spans one by one or all at once.
-  std::vector<std::vector<float>> Run(const Kv& kv, uint32_t head,
-                                      const std::vector<std::vector<float>>& q,
-                                      const std::vector<uint32_t>& limit, bool split) {
-    const uint32_t floats = PartialFloats(kv.view.value_stride);
+  // All heads of rows q with the given limits: every span apart, or all at once.
+  Rows Run(const Kv& kv, uint32_t group, const Rows& q, const std::vector<uint32_t>& limit,
+           bool split) {
+    const uint32_t head_dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
+    const uint32_t floats = PartialFloats(head_dim), heads = group * kv_heads;
     const uint32_t spans = (limit.back() + kAttentionSpan - 1) / kAttentionSpan;
-    std::vector<std::vector<float>> merged(q.size(), Empty(floats)), out;
+    const uint32_t places = split ? spans : 1;
+    Arena counter;
+    const AttentionScratch count(head_dim, static_cast<uint32_t>(q.size()) * heads, counter);
+    Arena arena = std::move(*Arena::Create(counter.used()));
+    const AttentionScratch scratch(head_dim, static_cast<uint32_t>(q.size()) * heads, arena);
+    Rows partials(q.size());
     std::vector<const float*> qp;
-    for (const auto& x : q) qp.push_back(x.data());
-    for (uint32_t span = 0; span < spans; span += split ? 1 : spans) {
-      std::vector<std::vector<float>> part(q.size(), Empty(floats));
-      std::vector<float*> pp;
-      for (auto& x : part) pp.push_back(x.data());
-      kernels_.attend({&kv.view, head, static_cast<uint32_t>(q.size()), qp.data(), limit.data(),
-                       pp.data(), span, split ? span + 1 : spans});
-      for (size_t i = 0; i < q.size(); ++i) {
-        kernels_.merge(merged[i].data(), part[i].data(), kv.view.value_stride);
+    std::vector<float*> pp;
+    for (size_t i = 0; i < q.size(); ++i) {
+      for (uint32_t p = 0; p < places * heads; ++p) {
+        partials[i].resize(partials[i].size() + floats);
+        partials[i][partials[i].size() - 2] = -INFINITY;
       }
+      qp.push_back(q[i].data());
+      pp.push_back(partials[i].data());
     }
-    for (const auto& m : merged) {
-      out.emplace_back(kv.view.head_dim);
-      kernels_.finish(m.data(), kv.view.head_dim, kv.view.value_stride, out.back().data());
+    const PagedKv view = kv.view();
+    kernels_.attend({&view, &scratch, static_cast<uint32_t>(q.size()), group, 0, kv_heads, 0, spans,
+                     qp.data(), limit.data(), pp.data(), split ? size_t{heads} * floats : 0});
+    Rows out;
+    for (size_t i = 0; i < q.size(); ++i) {
+      out.emplace_back(size_t{heads} * head_dim);
+      for (uint32_t head = 0; head < heads; ++head) {
+        float* merged = pp[i] + size_t{head} * floats;
+        for (uint32_t p = 1; p < places; ++p) {
+          kernels_.merge(merged, merged + size_t{p} * heads * floats, head_dim);
+        }
+        kernels_.finish(merged, head_dim, out.back().data() + size_t{head} * head_dim);
+      }
     }
     return out;
   }
-  static std::vector<float> Empty(uint32_t floats) {
-    std::vector<float> partial(floats);
-    partial[floats - 2] = -INFINITY;
-    return partial;
+  // Rows of random queries against the reference, bit for bit; all rows at once and one by one.
+  void Compare(Random& random, const Kv& kv, uint32_t max_limit) {
+    const uint32_t dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
+    const uint32_t group = 1 + static_cast<uint32_t>(random.Below(9));
+    const uint32_t count = 1 + static_cast<uint32_t>(random.Below(random.Below(2) == 0 ? 2 : 14));
+    uint32_t limit = 1 + static_cast<uint32_t>(random.Below(max_limit - 30));
+    Rows q(count, std::vector<float>(size_t{group} * kv_heads * dim));
+    std::vector<uint32_t> limits;
+    for (auto& row : q) {
+      for (float& x : row) x = static_cast<float>(random.Uniform() * 2 - 1);
+      limits.push_back(limit);
+      limit = std::min<uint32_t>(max_limit, limit + static_cast<uint32_t>(random.Below(3)));
+    }
+    const Rows whole = Run(kv, group, q, limits, false), split = Run(kv, group, q, limits, true);
+    for (uint32_t i = 0; i < count; ++i) {
+      EXPECT_EQ(Run(kv, group, {q[i]}, {limits[i]}, false)[0], whole[i]);
+      for (uint32_t head = 0; head < group * kv_heads; ++head) {
+        const auto expected =
+            reference::Attention(std::span<const float>(q[i]).subspan(size_t{head} * dim, dim),
+                                 kv.k[head / group], kv.v[head / group], limits[i]);
+        const float* got = whole[i].data() + size_t{head} * dim;
+        ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0)
+            << NameOf({kv.layout.key(0).format, kv.layout.value(0).format}) << " head_dim " << dim
+            << " group " << group << " rows " << count << " limit " << limits[i];
+        got = split[i].data() + size_t{head} * dim;
+        ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0);
+      }
+    }
   }
   const AttentionKernels& kernels_ = AttentionKernelsFor(GetParam());
 };
 
-TEST_P(AttentionTargets, AnyGroupOfQueriesHasTheReferencesBits) {
+// Blocks' other bytes are NaN: what no token filled, padding and lanes beyond a limit change
+// nothing.
+TEST_P(AttentionTargets, AnyRowsHaveTheReferencesBits) {
   Random random(11);
-  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
-    for (uint32_t head_dim : {8u, 20u, 32u, 64u}) {
-      const uint32_t block_tokens = random.Below(2) == 0 ? 16 : 48;
-      const Kv kv(random, 900, 2, head_dim, block_tokens, format);
-      for (int round = 0; round < 12; ++round) {
-        const uint32_t count = 1 + static_cast<uint32_t>(random.Below(kMaxQueries));
-        uint32_t limit = 1 + static_cast<uint32_t>(random.Below(800));
-        std::vector<std::vector<float>> q(count, std::vector<float>(head_dim));
-        std::vector<uint32_t> limits;
-        for (auto& query : q) {
-          for (float& x : query) x = static_cast<float>(random.Uniform() * 2 - 1);
-          limits.push_back(limit);
-          limit = std::min<uint32_t>(900, limit + static_cast<uint32_t>(random.Below(3)));
-        }
-        const auto whole = Run(kv, 1, q, limits, false), split = Run(kv, 1, q, limits, true);
-        for (uint32_t i = 0; i < count; ++i) {
-          const auto expected = reference::Attention(q[i], kv.k[1], kv.v[1], limits[i]);
-          ASSERT_EQ(std::memcmp(whole[i].data(), expected.data(), head_dim * 4), 0)
-              << "format " << int(format) << " head_dim " << head_dim << " limit " << limits[i];
-          ASSERT_EQ(std::memcmp(split[i].data(), expected.data(), head_dim * 4), 0);
-        }
+  for (const KvFormat format : kAllFormats) {
+    for (const uint32_t head_dim : {8u, 20u, 32u, 64u, 80u}) {
+      const uint32_t block_tokens = 16 * (1 + static_cast<uint32_t>(random.Below(6)));
+      const KvFormat values = random.Below(3) == 0 ? kAllFormats[random.Below(8)] : format;
+      const Kv kv(random, 600, 1 + static_cast<uint32_t>(random.Below(3)), head_dim, block_tokens,
+                  {format, values}, random.Below(2) == 0 ? 0 : 12);
+      for (int round = 0; round < 4; ++round) Compare(random, kv, 600);
+    }
+  }
+}
+
+// Magnitudes at the ends: 2^-127 is subnormal, sums of int16 x int8 come near 2^31.
+TEST_P(AttentionTargets, ExtremesHaveTheReferencesBits) {
+  Random random(14);
+  for (const KvFormat format : kAllFormats) {
+    for (const double magnitude : {0.0, 0x1p-127, 0x1p-101, 0x1p-99, 1e4}) {
+      Kv kv(random, 1, 1, 512, 16, format);
+      for (reference::Numbers* n : {&kv.k[0], &kv.v[0]}) n->x.clear(), n->scale.clear();
+      for (uint32_t t = 0; t < 16; ++t) {
+        // All numbers of a token at +-amax: codes +-127, -8 and 7.
+        std::vector<float> k(512, static_cast<float>(t % 3 == 0 ? -magnitude : magnitude)), v = k;
+        for (uint32_t i = t; i < 512; i += 16) v[i] = -v[i];
+        kv.Pack(t, 0, k, v);
+      }
+      std::vector<float> q(512, 1e-4f);
+      for (const float sign : {1.0f, -1.0f}) {
+        for (float& x : q) x *= sign;
+        const auto expected = reference::Attention(q, kv.k[0], kv.v[0], 16);
+        EXPECT_EQ(Run(kv, 1, {q}, {16}, false)[0], expected) << NameOf(format) << magnitude;
+        EXPECT_EQ(Run(kv, 1, {q, q, q}, {16, 16, 16}, false)[2], expected);
       }
     }
   }
@@ -135,15 +189,15 @@ TEST_P(AttentionTargets, AgreesWithSoftmaxInDouble) {
   const Kv kv(random, 700, 1, 32, 16, KvFormat::kF32);
   std::vector<float> q(32);
   for (float& x : q) x = static_cast<float>(random.Uniform() - 0.5);
-  const auto out = Run(kv, 0, {q}, {700}, false)[0];
+  const auto out = Run(kv, 1, {q}, {700}, false)[0];
   std::vector<double> score(700), expected(32);
   double total = 0;
   for (int t = 0; t < 700; ++t) {
-    for (int i = 0; i < 32; ++i) score[t] += double{q[i]} * kv.k[0][t * 32 + i];
+    for (int i = 0; i < 32; ++i) score[t] += double{q[i]} * kv.k[0].x[t * 32 + i];
     total += std::exp(score[t]);
   }
   for (int t = 0; t < 700; ++t) {
-    for (int i = 0; i < 32; ++i) expected[i] += std::exp(score[t]) / total * kv.v[0][t * 32 + i];
+    for (int i = 0; i < 32; ++i) expected[i] += std::exp(score[t]) / total * kv.v[0].x[t * 32 + i];
   }
   for (int i = 0; i < 32; ++i) EXPECT_NEAR(out[i], expected[i], 2e-6);
 }
@@ -151,21 +205,23 @@ TEST_P(AttentionTargets, AgreesWithSoftmaxInDouble) {
 // Else a prompt whose activations overflow would be answered, and its KV cached.
 TEST_P(AttentionTargets, AScoreThatOverflowsIsNoNumberAndStaysWithItsQuery) {
   Random random(13);
-  const Kv kv(random, 300, 1, 32, 16, KvFormat::kF16);
-  for (const uint32_t overflowed : {0u, 40u, 199u}) {
-    std::vector<float> q(32), infinite(32);
-    for (int i = 0; i < 32; ++i) {
-      q[i] = static_cast<float>(random.Uniform() - 0.5);
-      infinite[i] = kv.k[0][overflowed * 32 + i] > 0 ? 3e38f : -3e38f;
-    }
-    for (const uint32_t limit : {200u, 300u}) {  // of one span and of two
-      for (const float sign : {1.0f, -1.0f}) {
-        std::vector<float> bad = infinite;
-        for (float& x : bad) x *= sign;
-        const auto out = Run(kv, 0, {q, bad, q}, {limit, limit, limit}, /*split=*/true);
-        EXPECT_TRUE(std::isnan(out[1][0]));
-        EXPECT_TRUE(std::isfinite(out[0][0]));
-        EXPECT_EQ(out[0], out[2]);
+  for (const KvFormat format : kAllFormats) {
+    const Kv kv(random, 300, 1, 32, 16, format);
+    for (const uint32_t overflowed : {0u, 40u, 199u}) {
+      std::vector<float> q(32), infinite(32);
+      for (int i = 0; i < 32; ++i) {
+        q[i] = static_cast<float>(random.Uniform() - 0.5);
+        infinite[i] = kv.k[0].x[overflowed * 32 + i] > 0 ? 3e38f : -3e38f;
+      }
+      for (const uint32_t limit : {200u, 300u}) {  // of one span and of two
+        for (const float sign : {1.0f, -1.0f}) {
+          std::vector<float> bad = infinite;
+          for (float& x : bad) x *= sign;
+          const auto out = Run(kv, 1, {q, bad, q}, {limit, limit, limit}, /*split=*/true);
+          EXPECT_TRUE(std::isnan(out[1][0]));
+          EXPECT_TRUE(std::isfinite(out[0][0]));
+          EXPECT_EQ(out[0], out[2]);
+        }
       }
     }
   }

@@ -5,50 +5,59 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/scratch.h"
 #include "block/block_layout.h"
 #include "simd/target.h"
 
 namespace kvasir {
 
-inline constexpr uint32_t kAttentionTile = 64;   // tokens
 inline constexpr uint32_t kAttentionSpan = 256;  // tokens
 
 // One layer's K and V of a sequence: bases of its blocks and where the layer lies in a block.
 struct PagedKv {
+  PagedKv(std::byte* const* bases, const BlockLayout& layout, uint32_t layer)
+      : blocks(bases),
+        k(layout.key(layer)),
+        v(layout.value(layer)),
+        block_tokens(layout.block_tokens()),
+        head_dim(layout.shape().head_dim) {}
   std::byte* const* blocks;
-  uint64_t key_offset, value_offset;
-  KvFormat k_format, v_format;
-  uint32_t block_tokens, kv_heads, head_dim, value_stride;
+  BlockPart k, v;
+  uint32_t block_tokens, head_dim;
 };
 
-// Numbers of an unfinished softmax over [acc: value_stride][m, l]; m = -inf, l = 0, acc = 0 at
-// first.
-inline uint32_t PartialFloats(uint32_t value_stride) { return value_stride + 2; }
+// Numbers of an unfinished softmax over [acc: value_stride][m, l], value_stride = head_dim rounded
+// up to 16; m = -inf, l = 0, acc = 0 at first.
+inline uint32_t PartialFloats(uint32_t head_dim) { return (head_dim + 15) / 16 * 16 + 2; }
 
 struct AttentionKernels {
-  // For queries i < count, all of kv head `kv_head`: attention over the tokens of spans
-  // [span_begin, span_end) below limit[i], merged in order into partial[i]. q[i]: [head_dim],
-  // already multiplied by 1/sqrt(head_dim). limit must not fall along i. count <= kMaxQueries.
+  // Attention of `rows` rows, for the query heads of kv heads [kv_head_begin, kv_head_end), over
+  // the tokens of spans [span_begin, span_end) below limit[row]; limit must not fall along rows.
+  // All rows read the same blocks. q[row]: [head][head_dim] of all heads, already multiplied by
+  // 1/sqrt(head_dim); `group` query heads share a kv head.
+  // partial[row]: [span - span_begin][head - first head][PartialFloats], spans span_stride floats
+  // apart; each span of each row is merged into its place, which must be an empty softmax or what
+  // comes before. With span_stride 0 all spans are merged, in order, into one.
   struct Args {
     const PagedKv* kv;
-    uint32_t kv_head;
-    uint32_t count;
+    const AttentionScratch* scratch;  // REQUIRES: rows * heads at hand <= its max_queries
+    uint32_t rows, group;
+    uint32_t kv_head_begin, kv_head_end;
+    uint32_t span_begin, span_end;
     const float* const* q;
     const uint32_t* limit;
     float* const* partial;
-    uint32_t span_begin, span_end;
+    size_t span_stride;
   };
   void (*attend)(const Args& args);
 
   // Merges the later spans' partial b into a: the same arithmetic that attend uses between spans.
-  void (*merge)(float* a, const float* b, uint32_t value_stride);
+  void (*merge)(float* a, const float* b, uint32_t head_dim);
   // out[i] = acc[i] / l, i < head_dim.
-  void (*finish)(const float* partial, uint32_t head_dim, uint32_t value_stride, float* out);
+  void (*finish)(const float* partial, uint32_t head_dim, float* out);
   // out[i] = q[i] * scale.
   void (*scale)(const float* q, float scale, uint32_t n, float* out);
 };
-
-inline constexpr uint32_t kMaxQueries = 32;
 
 // REQUIRES: the CPU has the target.
 const AttentionKernels& AttentionKernelsFor(Target target);

@@ -21,20 +21,53 @@ struct Partial {
   float m = kMinusInfinity, l = 0;
 };
 
+bool Integers(const Numbers& n) { return TraitsOf(n.format).math == KvMath::kIntegers; }
+
+// The exact sum of products of integers, as f32.
+float Dot(const Rounded& r, std::span<const float> x, size_t stride) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < r.x.size(); ++i) sum += int64_t{r.x[i]} * static_cast<int>(x[i * stride]);
+  return static_cast<float>(static_cast<int32_t>(sum));
+}
+
+float Score(std::span<const float> q, const Rounded& q16, const Numbers& k, size_t t) {
+  const std::span<const float> key(k.x.data() + t * q.size(), q.size());
+  if (Integers(k)) return Dot(q16, key, 1) * (k.scale[t] * q16.scale);
+  float s = 0;
+  for (size_t i = 0; i < q.size(); ++i) s = std::fma(q[i], key[i], s);
+  return TraitsOf(k.format).scaled ? s * k.scale[t] : s;
+}
+
+// acc += weight x V of tokens [tile, tile + weight.size()).
+void AddValues(std::vector<float> weight, const Numbers& v, uint32_t tile,
+               std::vector<float>& acc) {
+  const size_t d = acc.size();
+  if (TraitsOf(v.format).scaled) {
+    for (size_t t = 0; t < weight.size(); ++t) weight[t] *= v.scale[tile + t];
+  }
+  if (Integers(v)) {
+    const Rounded rounded = RoundToInt16(weight);
+    for (size_t i = 0; i < d; ++i) {
+      const std::span<const float> column(v.x.data() + tile * d + i, v.x.size() - tile * d - i);
+      acc[i] = std::fma(Dot(rounded, column, d), rounded.scale, acc[i]);
+    }
+    return;
+  }
+  for (size_t t = 0; t < weight.size(); ++t) {
+    for (size_t i = 0; i < d; ++i) acc[i] = std::fma(weight[t], v.x[(tile + t) * d + i], acc[i]);
+  }
+}
+
 // Tokens [begin, end) of one span, in tiles of 64.
-Partial Span(std::span<const float> q, std::span<const float> k, std::span<const float> v,
-             uint32_t begin, uint32_t end) {
-  const size_t d = q.size();
-  Partial p{std::vector<float>(d)};
+Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint32_t begin,
+             uint32_t end) {
+  Partial p{std::vector<float>(q.size())};
+  const Rounded q16 = RoundToInt16(q);
   float lanes[16] = {};
   for (uint32_t tile = begin; tile < end; tile += kAttentionTile) {
     const uint32_t stop = std::min(end, tile + kAttentionTile);
     std::vector<float> score;
-    for (uint32_t t = tile; t < stop; ++t) {
-      float s = 0;
-      for (size_t i = 0; i < d; ++i) s = std::fma(q[i], k[t * d + i], s);
-      score.push_back(s);
-    }
+    for (uint32_t t = tile; t < stop; ++t) score.push_back(Score(q, q16, k, t));
     const float top = *std::max_element(score.begin(), score.end());
     if (top > p.m) {
       if (p.m > kMinusInfinity) {
@@ -44,11 +77,9 @@ Partial Span(std::span<const float> q, std::span<const float> k, std::span<const
       }
       p.m = top;
     }
-    for (uint32_t t = tile; t < stop; ++t) {
-      const float weight = Exp(score[t - tile] - p.m);
-      lanes[t % 16] += weight;
-      for (size_t i = 0; i < d; ++i) p.acc[i] = std::fma(weight, v[t * d + i], p.acc[i]);
-    }
+    for (float& s : score) s = Exp(s - p.m);
+    for (uint32_t t = tile; t < stop; ++t) lanes[t % 16] += score[t - tile];
+    AddValues(score, v, tile, p.acc);
   }
   for (int width = 8; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
@@ -72,8 +103,22 @@ float Exp(float x) {
   return p * PowerOfTwo(half) * PowerOfTwo(n - half);
 }
 
-std::vector<float> Attention(std::span<const float> q, std::span<const float> k,
-                             std::span<const float> v, uint32_t limit) {
+Rounded RoundToInt16(std::span<const float> x) {
+  float amax = 0;
+  for (const float a : x) amax = std::max(amax, std::fabs(a));
+  Rounded rounded{std::vector<int>(x.size()), 0};
+  if (amax < 0x1p-100f) return rounded;
+  const float inverse = 32767.0f / amax;
+  for (size_t i = 0; i < x.size(); ++i) {
+    rounded.x[i] =
+        static_cast<int>(std::nearbyintf(std::clamp(x[i] * inverse, -32767.0f, 32767.0f)));
+  }
+  rounded.scale = amax / 32767.0f;
+  return rounded;
+}
+
+std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
+                             uint32_t limit) {
   Partial all = Span(q, k, v, 0, std::min(limit, kAttentionSpan));
   for (uint32_t begin = kAttentionSpan; begin < limit; begin += kAttentionSpan) {
     const Partial next = Span(q, k, v, begin, std::min(limit, begin + kAttentionSpan));

@@ -6,12 +6,28 @@
 #include <span>
 #include <vector>
 
+#include "format/kv_format.h"
+
 namespace kvasir::reference {
 
-// One query over tokens [0, limit): q [head_dim], already scaled; k, v [limit][head_dim] as read
-// back from their packed form -> [head_dim]. O(limit * head_dim).
-std::vector<float> Attention(std::span<const float> q, std::span<const float> k,
-                             std::span<const float> v, uint32_t limit);
+// K or V of one head as read back from their packed form.
+struct Numbers {
+  KvFormat format;
+  std::vector<float> x;      // [token][head_dim], before the scale
+  std::vector<float> scale;  // [token]; 1 where the format has none
+};
+
+// One query over tokens [0, limit): q [head_dim], already scaled -> [head_dim].
+// O(limit * head_dim).
+std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
+                             uint32_t limit);
+
+// x as integers in [-32767, 32767] and what they are multiples of (docs/numerics.md, rule 9).
+struct Rounded {
+  std::vector<int> x;
+  float scale;
+};
+Rounded RoundToInt16(std::span<const float> x);
 
 // e^x as the kernels compute it (kernels: Exp in simd/vec16-inl.h).
 float Exp(float x);

@@ -41,25 +41,14 @@ Result<CacheMode> CacheModeOf(const Args& args) {
   return mode == "none" ? CacheMode::kNone : CacheMode::kPrefix;
 }
 
-// One of the number formats of this version; those of later parts are named as such.
-Result<std::string> NumberFormat(const Args& args, const std::string& name,
-                                 std::span<const std::string_view> later, std::string_view part,
-                                 std::string_view otherwise) {
-  const std::string text = args.Text(name).value_or(std::string(otherwise));
-  if (std::find(later.begin(), later.end(), text) != later.end()) {
-    return Fail(Code::kUnsupported,
-                "{}: {} belongs to {}, which are not in this version; use f32, f16 or bf16",
-                Dashed(name), text, part);
-  }
-  static constexpr std::string_view kFormats[] = {"f32", "f16", "bf16"};
-  return args.OneOf(name, kFormats, otherwise);
-}
-
 }  // namespace
 
 std::vector<Flag> CommonFlags() {
   return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
-          {"kv-format", "F", "how KV is stored: f32, f16 (default), bf16"},
+          {"kv-format", "F",
+           "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
+           "V apart: k=int8,v=f16"},
+          {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
           {"weights", "W", "quantised at load: i8, i4, q8_0, q4_0 (default: as in the files)"},
           {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
           {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
@@ -121,9 +110,9 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     }
     options.model = *model;
   }
-  static constexpr std::string_view kLaterKv[] = {"fp8_e4m3", "int8", "int4", "nf4"};
-  KV_ASSIGN(options.kv_format, NumberFormat(args, "kv-format", kLaterKv, "the quantised KV formats",
-                                            options.kv_format));
+  options.kv_format = args.Text("kv-format").value_or(options.kv_format);
+  KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
+  options.kv_skip_layers.assign(skip.begin(), skip.end());
   if (args.Has("weights")) {
     static constexpr std::string_view kFormats[] = {"i8",  "i4",  "q8_0", "q4_0",
                                                     "f32", "f16", "bf16"};
@@ -183,9 +172,10 @@ Result<std::vector<TokenId>> ParseIds(const std::string& text) {
 
 namespace {
 
-// What is remembered in a folder that cannot be written is computed at each start: worth a word.
-void WarnOfCacheDir(const std::string& folder) {
-  if (folder.empty()) return;
+// Whether the folder can be written; what is remembered in one that cannot is computed at each
+// start: worth a word.
+bool CheckCacheDir(const std::string& folder) {
+  if (folder.empty()) return true;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error && !std::filesystem::is_directory(folder)) {
@@ -194,17 +184,18 @@ void WarnOfCacheDir(const std::string& folder) {
   if (!error && access(folder.c_str(), W_OK | X_OK) != 0) {
     error = std::error_code(errno, std::generic_category());
   }
-  if (!error) return;
+  if (!error) return true;
   fmt::print(stderr,
              "kvasir: --cache-dir: {} cannot be written ({}); what would be kept there is computed "
              "at every start\n",
              folder, error.message());
+  return false;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
-  WarnOfCacheDir(options.cache_dir);
+  if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // told once
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));

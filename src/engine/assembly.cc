@@ -70,10 +70,10 @@ Status CheckOptions(const EngineOptions& options) {
     return Fail(Code::kInvalidArgument, "request_memory: {} bytes are less than {}",
                 options.request_memory_bytes, kMinRequestMemoryBytes);
   }
-  if (options.block_tokens == 0 || options.block_tokens % kTileTokens != 0 ||
+  if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
       options.block_tokens > 1024) {
     return Fail(Code::kInvalidArgument, "block_tokens: {} is no multiple of {} up to 1024",
-                options.block_tokens, kTileTokens);
+                options.block_tokens, kRunTokens);
   }
   return {};
 }
@@ -85,12 +85,14 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   if (options.pin_threads) runner.cpus = topology.PinOrder(runner.threads);
   runner.max_rows = std::max(options.step_tokens, options.parallel);
   runner.block_tokens = options.block_tokens;
-  const std::optional<KvFormat> format = ParseKvFormat(options.kv_format);
-  if (!format) {
-    return Fail(Code::kUnsupported, "kv_format: {} is not there yet; f32, f16 and bf16 are",
-                options.kv_format);
+  const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
+  if (!formats) {
+    return Fail(Code::kInvalidArgument,
+                "kv_format: '{}' is none; --kv-format takes {}, or K's and V's apart: k=int8,v=f16",
+                options.kv_format, KvFormatNames());
   }
-  runner.kv_format = *format;
+  runner.kv_format = *formats;
+  runner.kv_skip_layers = options.kv_skip_layers;
   const char* env = std::getenv("KVASIR_TARGET");
   const std::string name = options.target.empty() && env != nullptr ? env : options.target;
   if (name.empty()) return runner;
@@ -104,6 +106,16 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   }
   runner.target = *target;
   return runner;
+}
+
+// "int8", or "int8; f16 in layers 0, 15".
+std::string KvFormatText(const RunnerOptions& options) {
+  std::string text = NameOf(options.kv_format);
+  for (const uint32_t layer : options.kv_skip_layers) {
+    text += (layer == options.kv_skip_layers.front() ? "; f16 in layers " : ", ") +
+            std::to_string(layer);
+  }
+  return text;
 }
 
 MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
@@ -129,7 +141,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.max_tokens = plan.num_blocks * plan.block_tokens;
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
-  plan.kv_format = options.kv_format;
+  plan.kv_format = KvFormatText(a.runner);
   return plan;
 }
 
@@ -158,6 +170,12 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KV_ASSIGN(ImportedModel model, OpenModel(options));
   if (!HasQuantised(model)) runner.weights = FindWeightChoice(options.weights);
   const uint32_t trained = model.config.max_positions;
+  for (const uint32_t layer : runner.kv_skip_layers) {
+    if (layer < model.config.num_layers) continue;
+    return Fail(Code::kInvalidArgument, "--kv-skip-layers: {}: the model's layers are 0 to {}",
+                layer, model.config.num_layers - 1);
+  }
+  std::sort(runner.kv_skip_layers.begin(), runner.kv_skip_layers.end());
   if (options.ctx_size > trained) {
     return Fail(
         Code::kInvalidArgument,

@@ -290,8 +290,8 @@ Identity IdentityFor(const Assembly& assembly, const Digest& weights, const Toke
   parts.weights = weights;
   parts.config = CanonicalText(assembly.model.config);
   if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
-  parts.kv_format = options.kv_format;
-  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kTileTokens);
+  parts.kv_format = assembly.plan.kv_format;
+  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
   parts.numerics = kNumericsVersion;
   return IdentityOf(parts);
 }

@@ -11,6 +11,7 @@
 #include "block/block_pool.h"
 #include "block/block_table.h"
 #include "engine/assembly.h"
+#include "format/pack.h"
 #include "kvasir/bench.h"
 #include "simd/target.h"
 
@@ -21,35 +22,32 @@ constexpr uint64_t kSeed = 20240917;
 constexpr double kMinSeconds = 0.3;   // of the repeats of one test
 constexpr double kMaxSeconds = 30.0;  // after it no repeat is begun
 
-// Numbers in [0.125, 0.25) with random signs and mantissas, as `format` stores them.
-void FillRandom(KvFormat format, uint64_t count, Random& random, std::byte* out) {
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t bits = random.Bits();
-    if (format == KvFormat::kF32) {
-      const uint32_t value = 0x3e000000u | static_cast<uint32_t>(bits & 0x807fffffu);
-      std::memcpy(out + i * 4, &value, 4);
-    } else {
-      const bool f16 = format == KvFormat::kF16;
-      const auto value =
-          static_cast<uint16_t>((f16 ? 0x3000u : 0x3e00u) | (bits & (f16 ? 0x83ffu : 0x807fu)));
-      std::memcpy(out + i * 2, &value, 2);
-    }
+// Numbers in [0.125, 0.25) with random signs.
+void FillRandom(Random& random, std::vector<float>& x) {
+  for (float& value : x) {
+    const auto magnitude = static_cast<float>(0.125 + random.Uniform() * 0.125);
+    value = random.Below(2) == 0 ? magnitude : -magnitude;
   }
 }
 
-// A block's bytes: random numbers where tokens are, zero where value_stride pads.
+// A block's bytes: random K and V, packed.
 std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
   const BlockShape& shape = layout.shape();
   std::vector<std::byte> block(layout.block_bytes());
+  std::vector<float> x(shape.head_dim);
   Random random(kSeed);
   for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
-    FillRandom(shape.k_format[layer],
-               uint64_t{shape.kv_heads} * shape.block_tokens * shape.head_dim, random,
-               block.data() + layout.key_offset(layer));
-    const uint64_t row_bytes = KvBytes(shape.v_format[layer], layout.value_stride());
-    for (uint32_t row = 0; row < shape.kv_heads * shape.block_tokens; ++row) {
-      FillRandom(shape.v_format[layer], shape.head_dim, random,
-                 block.data() + layout.value_offset(layer) + row * row_bytes);
+    const BlockPart &key = layout.key(layer), &value = layout.value(layer);
+    for (uint32_t i = 0; i < shape.kv_heads * shape.block_tokens; ++i) {
+      const size_t run = i / kRunTokens, lane = i % kRunTokens;
+      FillRandom(random, x);
+      PackKey(x.data(), key.format, shape.head_dim, lane,
+              block.data() + key.offset + run * key.run_bytes,
+              reinterpret_cast<uint16_t*>(block.data() + key.scale_offset) + run * kRunTokens);
+      FillRandom(random, x);
+      PackValue(x.data(), value.format, shape.head_dim, lane,
+                block.data() + value.offset + run * value.run_bytes,
+                reinterpret_cast<uint16_t*>(block.data() + value.scale_offset) + run * kRunTokens);
     }
   }
   return block;
@@ -120,6 +118,7 @@ class ModelBench {
 
   const Runner& runner() const { return *runner_; }
   const ModelCard& card() const { return card_; }
+  const std::string& kv_format() const { return kv_format_; }
   Target target() const { return target_; }
   const std::vector<uint32_t>& cpus() const { return cpus_; }
   uint64_t BytesPerToken(uint32_t depth) const {
@@ -140,6 +139,7 @@ class ModelBench {
   uint32_t max_rows_ = 0;
   uint64_t token_bytes_ = 0;  // of the weights
   ModelCard card_;
+  std::string kv_format_;
   Target target_{};
   std::vector<uint32_t> cpus_;
   std::unique_ptr<Runner> runner_;
@@ -163,6 +163,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   bench.max_rows_ = assembly.runner.max_rows;
   bench.token_bytes_ = assembly.runner_plan.token_bytes;
   bench.card_ = CardOf(assembly, {});
+  bench.kv_format_ = assembly.plan.kv_format;
   bench.target_ = assembly.runner.target;
   bench.cpus_ = assembly.runner.cpus;
   const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));
@@ -232,7 +233,7 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   const PinScope pin(bench.cpus());  // the calling thread computes too
   report.model = bench.card().id;
   report.weights = bench.card().dtype;
-  report.kv_format = options.engine.kv_format;
+  report.kv_format = bench.kv_format();
   report.target = NameOf(bench.target());
   report.parameters = bench.card().parameters;
   const RowFlops flops = FlopsOf(bench.runner().source());

@@ -2,12 +2,17 @@
 
 #include <iterator>
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 namespace kvasir {
 namespace {
 
-constexpr KvFormatTraits kTraits[] = {{"f32", 32, 1}, {"f16", 16, 1}, {"bf16", 16, 1}};
+constexpr KvFormatTraits kTraits[] = {
+    {"f32", 32, 1, false, KvMath::kFloats},    {"f16", 16, 1, false, KvMath::kFloats},
+    {"bf16", 16, 1, false, KvMath::kFloats},   {"fp8_e4m3", 8, 1, true, KvMath::kFloats},
+    {"fp8_e5m2", 8, 1, true, KvMath::kFloats}, {"int8", 8, 1, true, KvMath::kIntegers},
+    {"int4", 4, 1, true, KvMath::kIntegers},   {"nf4", 4, 1, true, KvMath::kIntegers}};
 
 }  // namespace
 
@@ -22,6 +27,41 @@ std::optional<KvFormat> ParseKvFormat(std::string_view name) {
     if (kTraits[i].name == name) return static_cast<KvFormat>(i + 1);
   }
   return std::nullopt;
+}
+
+std::string KvFormatNames() {
+  std::string names;
+  for (const KvFormatTraits& traits : kTraits) {
+    names += (names.empty() ? "" : ", ") + std::string(traits.name);
+  }
+  return names;
+}
+
+std::optional<KvFormats> ParseKvFormats(std::string_view text) {
+  if (const auto both = ParseKvFormat(text)) return KvFormats(*both);
+  const size_t comma = text.find(',');
+  if (comma == std::string_view::npos) return std::nullopt;
+  std::optional<KvFormat> k, v;
+  for (std::string_view part : {text.substr(0, comma), text.substr(comma + 1)}) {
+    if (part.starts_with("k=")) k = ParseKvFormat(part.substr(2));
+    if (part.starts_with("v=")) v = ParseKvFormat(part.substr(2));
+  }
+  if (!k || !v) return std::nullopt;
+  return KvFormats(*k, *v);
+}
+
+std::string NameOf(const KvFormats& formats) {
+  const std::string k(TraitsOf(formats.k).name), v(TraitsOf(formats.v).name);
+  return formats.k == formats.v ? k : "k=" + k + ",v=" + v;
+}
+
+uint32_t KeyDims(KvFormat format, uint32_t head_dim) {
+  if (TraitsOf(format).math == KvMath::kFloats) return head_dim;
+  return static_cast<uint32_t>(RoundUp(head_dim, TraitsOf(format).bits == 4 ? 8 : 2));
+}
+
+uint32_t ValueStride(KvFormat format, uint32_t head_dim) {
+  return static_cast<uint32_t>(RoundUp(head_dim, TraitsOf(format).bits == 4 ? 32 : 16));
 }
 
 }  // namespace kvasir

@@ -3,25 +3,73 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace kvasir {
 
 // Stored in identities and on disk. Never renumber.
-enum class KvFormat : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+enum class KvFormat : uint8_t {
+  kF32 = 1,
+  kF16 = 2,
+  kBf16 = 3,
+  kFp8E4m3 = 4,
+  kFp8E5m2 = 5,
+  kInt8 = 6,
+  kInt4 = 7,
+  kNf4 = 8
+};
+
+// How attention multiplies: `kIntegers`: int8 numbers (nf4's levels are) by queries and weights
+// rounded to int16, sums exact.
+enum class KvMath : uint8_t { kFloats, kIntegers };
 
 struct KvFormatTraits {
   std::string_view name;
   uint32_t bits;         // per number, scales not counted
   uint32_t unit_tokens;  // tokens packed at once (DESIGN: the unit rule); divides block_tokens
+  bool scaled;           // a bf16 scale per token and head
+  KvMath math;
 };
 
 const KvFormatTraits& TraitsOf(KvFormat format);
 std::optional<KvFormat> ParseKvFormat(std::string_view name);
+std::string KvFormatNames();  // "f32, f16, ...", for messages
 
-// Bytes of `count` numbers, count a multiple of 16.
-inline uint64_t KvBytes(KvFormat format, uint64_t count) {
-  return count * TraitsOf(format).bits / 8;
+// The formats of one layer. One format alone means both.
+struct KvFormats {
+  KvFormats(KvFormat both) : k(both), v(both) {}  // NOLINT(google-explicit-constructor)
+  KvFormats(KvFormat keys, KvFormat values) : k(keys), v(values) {}
+  bool operator==(const KvFormats&) const = default;
+  KvFormat k, v;
+};
+
+// "int8", or "k=int8,v=f16" (both parts, in any order).
+std::optional<KvFormats> ParseKvFormats(std::string_view text);
+std::string NameOf(const KvFormats& formats);
+
+// Tokens in a run: lanes of the widest vector. block_tokens is a multiple of it.
+inline constexpr uint32_t kRunTokens = 16;
+
+// One kv head's numbers of a run lie together, scales apart (BlockLayout). Bytes of a run:
+//   K  f32 f16 bf16 fp8  [head_dim][16]             lanes = tokens: a query x key product has no
+//                                                   sum across lanes
+//      int8              [head_dim / 2][16][2]      lanes hold pairs of dims
+//      int4 nf4          [head_dim / 8][16][2] 16-bit words; nibble p of word w: dim 2p + w of 8
+//   V  f32 f16 bf16 fp8  [16][stride]               lanes = head dims
+//      int8              [8][stride][2]             lanes hold pairs of tokens
+//      int4 nf4          [8][stride / 32][16][2]    bytes; low nibble: dim lane of 32, high: 16 +
+//      it
+// head_dim is rounded up to 2 or 8 for K; stride = head_dim rounded up to 16 (nibbles: 32). What
+// is added holds zeros. No byte has numbers of two tokens, so packing a token writes none of
+// another's bytes.
+uint32_t KeyDims(KvFormat format, uint32_t head_dim);
+uint32_t ValueStride(KvFormat format, uint32_t head_dim);
+inline uint64_t KeyRunBytes(KvFormat format, uint32_t head_dim) {
+  return uint64_t{KeyDims(format, head_dim)} * kRunTokens * TraitsOf(format).bits / 8;
+}
+inline uint64_t ValueRunBytes(KvFormat format, uint32_t head_dim) {
+  return uint64_t{ValueStride(format, head_dim)} * kRunTokens * TraitsOf(format).bits / 8;
 }
 
 }  // namespace kvasir

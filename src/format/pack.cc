@@ -1,31 +1,142 @@
 #include "format/pack.h"
 
+#include <cstring>
+
+#include "format/codec.h"
 #include "simd/half.h"
 
 namespace kvasir {
+namespace {
 
-void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* tile) {
-  if (format == KvFormat::kF32) {
-    float* column = reinterpret_cast<float*>(tile) + lane;
-    for (uint32_t i = 0; i < head_dim; ++i) column[size_t{i} * 16] = k[i];
-    return;
+// Where a number lies in its run: a whole number of bytes from `byte`, or the nibble at `shift`.
+struct Place {
+  size_t byte;
+  uint32_t shift;
+};
+
+template <KvFormat F>
+constexpr uint32_t kBytes = F == KvFormat::kF32                           ? 4
+                            : F == KvFormat::kF16 || F == KvFormat::kBf16 ? 2
+                            : F == KvFormat::kInt4 || F == KvFormat::kNf4 ? 0
+                                                                          : 1;
+
+template <KvFormat F>
+Place KeyPlace(uint32_t lane, uint32_t i) {
+  if constexpr (kBytes<F> == 0) {
+    const uint32_t pair = i % 8 / 2;
+    return {size_t{i / 8} * 64 + lane * 4 + i % 2 * 2 + pair / 2, pair % 2 * 4};
   }
-  uint16_t* column = reinterpret_cast<uint16_t*>(tile) + lane;
-  for (uint32_t i = 0; i < head_dim; ++i) {
-    column[size_t{i} * 16] = format == KvFormat::kF16 ? ToF16(k[i]) : ToBf16(k[i]);
+  if constexpr (F == KvFormat::kInt8) return {(size_t{i / 2} * kRunTokens + lane) * 2 + i % 2, 0};
+  return {(size_t{i} * kRunTokens + lane) * kBytes<F>, 0};
+}
+
+template <KvFormat F>
+Place ValuePlace(uint32_t stride, uint32_t lane, uint32_t i) {
+  const size_t pair = lane / 2;
+  if constexpr (kBytes<F> == 0) {
+    return {pair * stride + i / 32 * 32 + i % 16 * 2 + lane % 2, i % 32 / 16 * 4};
+  }
+  if constexpr (F == KvFormat::kInt8) return {(pair * stride + i) * 2 + lane % 2, 0};
+  return {(size_t{lane} * stride + i) * kBytes<F>, 0};
+}
+
+template <KvFormat F>
+void Put(float x, const Place& place, std::byte* run) {
+  std::byte* to = run + place.byte;
+  if constexpr (kBytes<F> == 4) {
+    std::memcpy(to, &x, 4);
+  } else if constexpr (kBytes<F> == 2) {
+    const uint16_t half = F == KvFormat::kF16 ? ToF16(x) : ToBf16(x);
+    std::memcpy(to, &half, 2);
+  } else if constexpr (kBytes<F> == 1) {
+    *to = static_cast<std::byte>(Encode(F, x));
+  } else {
+    const auto kept = *to & static_cast<std::byte>(0xf0 >> place.shift);
+    *to = kept | static_cast<std::byte>(Encode(F, x)) << place.shift;
   }
 }
 
-void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
-               std::byte* row) {
-  for (uint32_t i = 0; i < value_stride; ++i) {
-    const float x = i < head_dim ? v[i] : 0.0f;
-    if (format == KvFormat::kF32) {
-      reinterpret_cast<float*>(row)[i] = x;
-    } else {
-      reinterpret_cast<uint16_t*>(row)[i] = format == KvFormat::kF16 ? ToF16(x) : ToBf16(x);
-    }
+template <KvFormat F>
+float Get(const Place& place, const std::byte* run) {
+  const std::byte* from = run + place.byte;
+  if constexpr (kBytes<F> == 4) {
+    float x;
+    std::memcpy(&x, from, 4);
+    return x;
+  } else if constexpr (kBytes<F> == 2) {
+    uint16_t half;
+    std::memcpy(&half, from, 2);
+    return F == KvFormat::kF16 ? FromF16(half) : FromBf16(half);
+  } else {
+    return Decode(F, static_cast<uint8_t>(static_cast<uint8_t>(*from) >> place.shift));
   }
+}
+
+// 1 / scale, with the scale put at scales[lane]; 1 for a format without.
+template <KvFormat F>
+float Inverse(const float* x, uint32_t head_dim, uint32_t lane, uint16_t* scales) {
+  if constexpr (kBytes<F> >= 2) return 1.0f;
+  scales[lane] = ScaleOf(F, {x, head_dim});
+  return scales[lane] == 0 ? 0.0f : 1.0f / FromBf16(scales[lane]);
+}
+
+// What stands at one token's numbers of K or V: fn<F>(...) for the format at hand.
+template <typename Fn>
+auto ForFormat(KvFormat format, Fn&& fn) {
+  switch (format) {
+    case KvFormat::kF32:
+      return fn.template operator()<KvFormat::kF32>();
+    case KvFormat::kF16:
+      return fn.template operator()<KvFormat::kF16>();
+    case KvFormat::kBf16:
+      return fn.template operator()<KvFormat::kBf16>();
+    case KvFormat::kFp8E4m3:
+      return fn.template operator()<KvFormat::kFp8E4m3>();
+    case KvFormat::kFp8E5m2:
+      return fn.template operator()<KvFormat::kFp8E5m2>();
+    case KvFormat::kInt8:
+      return fn.template operator()<KvFormat::kInt8>();
+    case KvFormat::kInt4:
+      return fn.template operator()<KvFormat::kInt4>();
+    case KvFormat::kNf4:
+      break;
+  }
+  return fn.template operator()<KvFormat::kNf4>();
+}
+
+}  // namespace
+
+void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
+             uint16_t* scales) {
+  const uint32_t dims = KeyDims(format, head_dim);
+  ForFormat(format, [&]<KvFormat F>() {
+    const float inverse = Inverse<F>(k, head_dim, lane, scales);
+    for (uint32_t i = 0; i < head_dim; ++i) Put<F>(k[i] * inverse, KeyPlace<F>(lane, i), run);
+    for (uint32_t i = head_dim; i < dims; ++i) Put<F>(0.0f, KeyPlace<F>(lane, i), run);
+  });
+}
+
+void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
+               uint16_t* scales) {
+  const uint32_t stride = ValueStride(format, head_dim);
+  ForFormat(format, [&]<KvFormat F>() {
+    const float inverse = Inverse<F>(v, head_dim, lane, scales);
+    for (uint32_t i = 0; i < head_dim; ++i) {
+      Put<F>(v[i] * inverse, ValuePlace<F>(stride, lane, i), run);
+    }
+    for (uint32_t i = head_dim; i < stride; ++i) Put<F>(0.0f, ValuePlace<F>(stride, lane, i), run);
+  });
+}
+
+float KeyNumber(KvFormat format, const std::byte* run, uint32_t lane, uint32_t i) {
+  return ForFormat(format, [&]<KvFormat F>() { return Get<F>(KeyPlace<F>(lane, i), run); });
+}
+
+float ValueNumber(KvFormat format, uint32_t head_dim, const std::byte* run, uint32_t lane,
+                  uint32_t i) {
+  const uint32_t stride = ValueStride(format, head_dim);
+  return ForFormat(format,
+                   [&]<KvFormat F>() { return Get<F>(ValuePlace<F>(stride, lane, i), run); });
 }
 
 }  // namespace kvasir

@@ -1,5 +1,5 @@
-// How one token's K and V of a head are packed: integer code, so that every target writes the same
-// bytes.
+// How one token's K and V of a head are packed: integer code and IEEE operations, so that every CPU
+// writes the same bytes. Layouts: kv_format.h.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,16 @@
 
 namespace kvasir {
 
-// k [head_dim] goes to a column of a tile of 16 tokens: tile[i * 16 + lane].
-void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* tile);
+// Packs k [head_dim] as token `lane` of a run of 16, and its scale into scales[lane] (not touched
+// where the format has none). Writes no byte of another token; bytes of padding become zeros.
+void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
+             uint16_t* scales);
+void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
+               uint16_t* scales);
 
-// v [head_dim] goes to a row, zero up to value_stride.
-void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t value_stride,
-               std::byte* row);
+// The number that stands for dim `i` of token `lane`, before its scale.
+float KeyNumber(KvFormat format, const std::byte* run, uint32_t lane, uint32_t i);
+float ValueNumber(KvFormat format, uint32_t head_dim, const std::byte* run, uint32_t lane,
+                  uint32_t i);
 
 }  // namespace kvasir

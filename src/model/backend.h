@@ -20,6 +20,7 @@ struct BackendOptions {
   uint32_t quant_columns;  // PackedPlan's
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
+  uint32_t block_tokens;
   std::vector<double> rope_frequencies;  // [head_dim / 2]
   Target target;
   std::vector<uint32_t> cpus;  // as RunnerOptions has them

@@ -100,10 +100,14 @@ void AddQuantKernels(Target target, Digests& digests) {
   }
 }
 
+constexpr KvFormat kAllFormats[] = {KvFormat::kF32,     KvFormat::kF16,     KvFormat::kBf16,
+                                    KvFormat::kFp8E4m3, KvFormat::kFp8E5m2, KvFormat::kInt8,
+                                    KvFormat::kInt4,    KvFormat::kNf4};
+
 // Three queries that see 1, 300 and 700 of 700 tokens of random K and V.
 void AddAttention(Target target, Digests& digests) {
   const AttentionKernels& kernels = AttentionKernelsFor(target);
-  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+  for (KvFormat format : kAllFormats) {
     constexpr uint32_t kDim = 40, kTokens = 700;
     const BlockLayout layout({16, 1, 1, kDim, {format}, {format}});
     Random random(103);
@@ -112,26 +116,27 @@ void AddAttention(Target target, Digests& digests) {
     for (uint32_t t = 0; t < kTokens; ++t) {
       if (t % 16 == 0) blocks.push_back(memory.emplace_back(layout.block_bytes()).data());
       const auto k = RandomFloats(random, kDim, 3), v = RandomFloats(random, kDim, 1);
-      PackKey(k.data(), format, kDim, t % 16, blocks.back());
-      PackValue(v.data(), format, kDim, layout.value_stride(),
-                blocks.back() + layout.value_offset(0) +
-                    (t % 16) * KvBytes(format, layout.value_stride()));
+      PackKey(k.data(), format, kDim, t % 16, blocks.back(),
+              reinterpret_cast<uint16_t*>(blocks.back() + layout.key(0).scale_offset));
+      PackValue(v.data(), format, kDim, t % 16, blocks.back() + layout.value(0).offset,
+                reinterpret_cast<uint16_t*>(blocks.back() + layout.value(0).scale_offset));
     }
-    const PagedKv kv{blocks.data(),        0, layout.value_offset(0), format, format, 16, 1, kDim,
-                     layout.value_stride()};
+    Arena counter;
+    const AttentionScratch count(kDim, 3, counter);
+    Arena arena = std::move(*Arena::Create(counter.used()));
+    const AttentionScratch scratch(kDim, 3, arena);
+    const PagedKv kv(blocks.data(), layout, 0);
     const auto numbers = RandomFloats(random, 3 * kDim, 1);
     const float* q[] = {numbers.data(), numbers.data() + kDim, numbers.data() + 2 * kDim};
     const uint32_t limit[] = {1, 300, 700};
-    std::vector<float> state(3 * PartialFloats(layout.value_stride())), out(3 * kDim);
+    std::vector<float> state(3 * PartialFloats(kDim)), out(3 * kDim);
     float* partial[3];
     for (int i = 0; i < 3; ++i) {
-      partial[i] = state.data() + i * PartialFloats(layout.value_stride());
-      partial[i][layout.value_stride()] = -__builtin_inff();
+      partial[i] = state.data() + i * PartialFloats(kDim);
+      partial[i][PartialFloats(kDim) - 2] = -__builtin_inff();
     }
-    kernels.attend({&kv, 0, 3, q, limit, partial, 0, 3});
-    for (int i = 0; i < 3; ++i) {
-      kernels.finish(partial[i], kDim, layout.value_stride(), out.data() + i * kDim);
-    }
+    kernels.attend({&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0});
+    for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
     digests["kernel.attention." + std::string(TraitsOf(format).name)] = DigestOf(out);
   }
 }
@@ -174,9 +179,9 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   for (uint32_t layer = 0; layer < layout.shape().num_layers; ++layer) {
     Sha256 kv;
     const uint64_t end =
-        layer + 1 < layout.shape().num_layers ? layout.key_offset(layer + 1) : layout.block_bytes();
+        layer + 1 < layout.shape().num_layers ? layout.key(layer + 1).offset : layout.block_bytes();
     for (std::byte* block : blocks) {
-      kv.Update({block + layout.key_offset(layer), block + end});
+      kv.Update({block + layout.key(layer).offset, block + end});
     }
     digests[prefix + "layer" + std::to_string(layer) + ".kv"] = ToHex(kv.Finish());
   }
@@ -187,7 +192,7 @@ Digests ComputeAll(Target target) {
   AddTensorKernels(target, digests);
   AddQuantKernels(target, digests);
   AddAttention(target, digests);
-  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+  for (KvFormat format : kAllFormats) {
     auto demo = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo");
     EXPECT_TRUE(demo);
     AddModel(target, "kvasir-demo", std::move(*demo), format, digests);

@@ -14,10 +14,12 @@ namespace {
 
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
-  return {o.threads,      o.max_rows,      o.max_logit_rows,
-          quant_columns,  o.max_positions, c.num_heads,
-          c.num_kv_heads, c.head_dim,      RopeFrequencies(c.rope, c.head_dim),
-          o.target,       o.cpus};
+  return {o.threads,        o.max_rows,
+          o.max_logit_rows, quant_columns,
+          o.max_positions,  c.num_heads,
+          c.num_kv_heads,   c.head_dim,
+          o.block_tokens,   RopeFrequencies(c.rope, c.head_dim),
+          o.target,         o.cpus};
 }
 
 // Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
@@ -177,8 +179,12 @@ BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& opti
   shape.num_layers = config.num_layers;
   shape.kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
-  shape.k_format.assign(config.num_layers, options.kv_format);
-  shape.v_format.assign(config.num_layers, options.kv_format);
+  shape.k_format.assign(config.num_layers, options.kv_format.k);
+  shape.v_format.assign(config.num_layers, options.kv_format.v);
+  for (const uint32_t layer : options.kv_skip_layers) {
+    KV_CHECK(layer < config.num_layers);
+    shape.k_format[layer] = shape.v_format[layer] = KvFormat::kF16;
+  }
   return shape;
 }
 

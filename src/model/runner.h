@@ -25,9 +25,10 @@ struct RunnerOptions {
   uint32_t max_logit_rows = 64;  // of a call to Logits
   uint32_t max_positions = 0;    // longest sequence
   uint32_t block_tokens = 16;
-  KvFormat kv_format = KvFormat::kF16;
-  std::optional<WeightChoice> weights;  // absent: as they are stored
-  std::optional<ImageOptions> images;   // absent: nothing is kept for the next start
+  KvFormats kv_format = KvFormat::kF16;
+  std::vector<uint32_t> kv_skip_layers;  // these are kept in f16; each below num_layers
+  std::optional<WeightChoice> weights;   // absent: as they are stored
+  std::optional<ImageOptions> images;    // absent: nothing is kept for the next start
   Target target = BestTarget();
   // Empty, or the processor that each thread keeps to; [0] is the caller's, who pins itself.
   std::vector<uint32_t> cpus;

@@ -1,0 +1,173 @@
+// What attention does to a tile's scores: weights relative to the span's maximum, and their sums.
+#pragma once
+
+#include "attention/numbers-inl.h"
+
+namespace kvasir::KVASIR_TARGET_NS {
+namespace {
+
+constexpr int kBatch = 4;  // queries in flight
+#if KVASIR_TARGET_ID == 2
+constexpr int RunsFor(int n) { return n <= 2 ? 4 : 2; }
+constexpr int kSharedRuns = 4;
+constexpr int DimsFor(int) { return 4; }
+#elif KVASIR_TARGET_ID == 1
+constexpr int RunsFor(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
+constexpr int kSharedRuns = 1;
+constexpr int DimsFor(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
+#else
+constexpr int RunsFor(int) { return 1; }
+constexpr int kSharedRuns = 1;
+constexpr int DimsFor(int) { return 1; }
+#endif
+constexpr uint32_t kRuns = kAttentionTile / kRunTokens;
+constexpr uint32_t kPrefetchBytes = 16 << 10;  // how far ahead of the numbers at hand
+constexpr float kTiny = 0x1p-100f;             // below it a maximum counts as 0
+const float kMinusInfinity = -__builtin_inff();
+
+using Args = AttentionKernels::Args;
+
+KV_INLINE uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// Where a tile of 64 tokens lies: K and V of its runs, of kv head 0.
+struct Tile {
+  uint32_t token;  // its first
+  uint32_t runs;   // that have tokens which any row sees; 0: no tile
+  const std::byte* k[kRuns];
+  const std::byte* v[kRuns];
+  const uint16_t* k_scale[kRuns];
+  const uint16_t* v_scale[kRuns];
+};
+
+// What all functions of one call need.
+struct Call {
+  const Args& a;
+  uint32_t head_offset;   // of the first head at hand, in partials
+  uint32_t heads;         // query heads at hand
+  uint32_t value_stride;  // of acc
+  size_t k_head, v_head;  // bytes between kv heads
+  size_t scale_head;      // scales between kv heads
+  bool k_scaled, v_scaled, k_integers, v_integers;
+
+  Call(const Args& args, uint32_t head_offset)
+      : a(args),
+        head_offset(head_offset),
+        heads((args.kv_head_end - args.kv_head_begin) * args.group),
+        value_stride((args.kv->head_dim + 15) / 16 * 16),
+        k_head(args.kv->block_tokens / kRunTokens * args.kv->k.run_bytes),
+        v_head(args.kv->block_tokens / kRunTokens * args.kv->v.run_bytes),
+        scale_head(args.kv->block_tokens),
+        k_scaled(TraitsOf(args.kv->k.format).scaled),
+        v_scaled(TraitsOf(args.kv->v.format).scaled),
+        k_integers(TraitsOf(args.kv->k.format).math == KvMath::kIntegers),
+        v_integers(TraitsOf(args.kv->v.format).math == KvMath::kIntegers) {}
+
+  AttentionQuery* query(uint32_t row, uint32_t head) const {
+    return a.scratch->queries + size_t{row} * heads + head;
+  }
+  // Tokens of the tile from `token` that a row sees: 0 to 64.
+  uint32_t Seen(uint32_t row, uint32_t token) const {
+    return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
+  }
+};
+
+Tile Locate(const Call& call, uint32_t token, uint32_t seen) {
+  const PagedKv& kv = *call.a.kv;
+  const uint32_t runs = kv.block_tokens / kRunTokens;
+  Tile tile{};
+  tile.token = token;
+  tile.runs = (seen + kRunTokens - 1) / kRunTokens;
+  for (uint32_t j = 0; j < tile.runs; ++j) {
+    const uint32_t run = token / kRunTokens + j, in = run % runs;
+    const std::byte* base = kv.blocks[run / runs];
+    tile.k[j] = base + kv.k.offset + in * kv.k.run_bytes;
+    tile.v[j] = base + kv.v.offset + in * kv.v.run_bytes;
+    tile.k_scale[j] = reinterpret_cast<const uint16_t*>(base + kv.k.scale_offset) + in * kRunTokens;
+    tile.v_scale[j] = reinterpret_cast<const uint16_t*>(base + kv.v.scale_offset) + in * kRunTokens;
+  }
+  return tile;
+}
+
+float MagnitudeOf(V16 top) {
+  float lanes[16];
+  Store(lanes, top);
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
+  return FloatOf(bits);
+}
+
+// x / scale rounded to int16: n numbers and zeros up to a multiple of 16, scale = amax / 32767.
+// Returns the scale: 0, with zeros, for amax < 2^-100; NaN where an x is. sum: of all, exact.
+float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
+  V16 top = Zero();
+  for (uint32_t i = 0; i < n; i += 16) top = MaxMagnitude(top, LoadFirst(n - i, x + i));
+  const float amax = MagnitudeOf(top);
+  const bool tiny = amax < kTiny;
+  const V16 inverse = Set(tiny ? 0.0f : 32767.0f / amax);
+  V16 total = Zero();  // floats hold it exactly: at most 512 * 32767 < 2^24
+  for (uint32_t i = 0; i < n; i += 16) {
+    const V16 y = Mul(LoadFirst(n - i, x + i), inverse);
+    // Max first: it makes a number of a NaN.
+    const V16 rounded = RoundEven(Min(Max(y, Set(-32767.0f)), Set(32767.0f)));
+    total = Add(total, rounded);
+    StoreInt16(out + i, rounded);
+  }
+  *sum = static_cast<int32_t>(SumTree(total));
+  return tiny ? 0.0f : amax / 32767.0f;
+}
+
+// Turns a tile's scores into weights relative to the span's maximum, which may grow; then makes
+// them what V is multiplied by. v_scale: of the head, per run.
+KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n,
+                     const uint16_t* const* v_scale, size_t scale_at) {
+  float* score = query.score;
+  V16 top = Set(kMinusInfinity);
+  for (uint32_t j = 0; j < n; j += 16) {
+    top = Max(SelectFirst(Least(16, n - j), Load(score + j), Set(kMinusInfinity)), top);
+  }
+  const float tile_max = MaxLane(top);
+  if (tile_max > query.m) {
+    if (query.m > kMinusInfinity) {
+      const V16 shrink = Exp(Sub(Set(query.m), Set(tile_max)));
+      Store(query.lanes, Mul(Load(query.lanes), shrink));
+      for (uint32_t i = 0; i < call.value_stride; i += 16) {
+        Store(query.acc + i, Mul(Load(query.acc + i), shrink));
+      }
+    }
+    query.m = tile_max;
+  }
+  const V16 m = Set(query.m);
+  V16 lanes = Load(query.lanes);
+  for (uint32_t j = 0; j < n; j += 16) {
+    const uint32_t valid = Least(16, n - j);
+    const V16 s = Load(score + j);
+    // s - s: 0, or NaN where the score overflowed, since Exp and Max would turn it into a number.
+    V16 weight = SelectFirst(valid, Add(Exp(Sub(s, m)), Sub(s, s)), Zero());
+    lanes = Add(lanes, weight);
+    if (call.v_scaled) {
+      const V16 scale = LoadBf16(v_scale[j / 16] + scale_at);
+      weight = SelectFirst(valid, Mul(weight, scale), Zero());
+    }
+    Store(score + j, weight);
+  }
+  Store(query.lanes, lanes);
+  if (!call.v_integers) return;
+  query.weight_scale = RoundToInt16(score, (n + 15) / 16 * 16, query.weight, &query.weight_sum);
+  // Up to 32: nibbles come in groups of two.
+  for (uint32_t i = 0; i < call.value_stride; i += 32) {
+    StoreI(query.sum + i, ZeroI());
+    StoreI(query.sum + i + 16, ZeroI());
+  }
+}
+
+// acc += sum * weight_scale: the tile's integer sums, of codes that are `bias` above their numbers.
+KV_INLINE void Fold(const Call& call, AttentionQuery& query, int32_t bias) {
+  const V16 scale = Set(query.weight_scale);
+  for (uint32_t i = 0; i < call.value_stride; i += 16) {
+    const I16 sum = SubI(LoadI(query.sum + i), bias * query.weight_sum);
+    Store(query.acc + i, Fma(ToFloat(sum), scale, Load(query.acc + i)));
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::KVASIR_TARGET_NS
