@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The checks of `dev check`: all of them, or those named (format tidy layers headers sizes).
+# The checks of `dev check`: all of them, or those named (format tidy layers headers sizes,
+# and kernels).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,6 +31,8 @@ check_tidy() {
 
 check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py; }
 check_headers() { python3 tools/headers.py; }
+# Not among the default ones: it reads what build/release has built.
+check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }
 
 [ $# -gt 0 ] || set -- format layers headers sizes tidy
