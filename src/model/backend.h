@@ -14,6 +14,9 @@
 
 namespace kvasir {
 
+// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
+inline constexpr uint64_t kMinParallelWork = 1 << 20;
+
 struct BackendOptions {
   uint32_t threads;
   uint32_t max_rows, max_logit_rows;

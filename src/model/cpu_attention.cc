@@ -5,12 +5,11 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "model/backend.h"
 
 namespace kvasir {
 namespace {
 
-// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
-constexpr uint64_t kMinParallelWork = 1 << 20;
 constexpr uint32_t kMaxQueries = 128;  // of an item of prefill, or of a shared prefix
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;

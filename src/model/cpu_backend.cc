@@ -15,9 +15,6 @@
 namespace kvasir {
 namespace {
 
-// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
-constexpr uint64_t kMinParallelWork = 1 << 20;
-
 // What the scratch arena holds, by the same sums whether it counts or allocates.
 struct Scratch {
   Scratch(const BackendOptions& o, Arena& arena) {

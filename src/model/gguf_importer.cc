@@ -13,8 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
-
 // Of any integer type, if it is not negative.
 std::optional<uint64_t> WholeNumber(const GgufValue& value) {
   if (const auto* u = std::get_if<uint64_t>(&value)) return *u;

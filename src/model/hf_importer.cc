@@ -19,7 +19,6 @@ using nlohmann::json;
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
 constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
-constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
 
 bool Exists(const fs::path& path) {
   std::error_code error;

@@ -49,6 +49,8 @@ struct ImportedModel {
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file
 };
 
+inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;  // beyond, it is none
+
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
 // the numbers, and the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path);

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "model/backend.h"
 
 namespace kvasir {
 namespace {
 
-// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
-constexpr uint64_t kMinParallelWork = 1 << 20;
 constexpr uint64_t kItemBytes = 64 << 10;  // of weights
 constexpr uint32_t kRowChunk = 48;         // a multiple of every kernel's rows in flight
 

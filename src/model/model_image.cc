@@ -124,11 +124,6 @@ Status WriteAt(int fd, const fs::path& path, uint64_t offset, std::span<const st
   return {};
 }
 
-void SyncFolder(const fs::path& folder) {
-  const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened) fsync(opened.fd());
-}
-
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -217,13 +212,11 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   if (!file) return IoFailure("create", draft);
   Status written = WriteAt(file.fd(), draft, 0, front);
   if (written) written = WriteAt(file.fd(), draft, places.payload, payload);
-  if (written && fsync(file.fd()) != 0) written = IoFailure("sync", draft);
   if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);
   if (!written) {
     fs::remove(draft, error);
     return written;
   }
-  SyncFolder(folder_);
   return {};
 }
 

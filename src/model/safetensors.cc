@@ -147,7 +147,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::unordered_set<std::string> seen_names_, seen_fields_;
 };
 
-std::string Shape(const std::vector<uint64_t>& shape) {
+std::string ShapeText(const std::vector<uint64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
@@ -180,7 +180,7 @@ Result<StoredTensor> Check(const Entry& entry, std::span<const std::byte> data,
   if (!bits || *bits % 8 != 0 || *bits / 8 != end - begin) {
     return Fail(Code::kCorruption,
                 "{}: tensor '{}': shape {} of {} does not take the {} bytes of its data_offsets",
-                file, entry.name, Shape(entry.shape), entry.dtype, end - begin);
+                file, entry.name, ShapeText(entry.shape), entry.dtype, end - begin);
   }
   return StoredTensor{.name = entry.name,
                       .type = entry.dtype,

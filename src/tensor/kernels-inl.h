@@ -117,7 +117,9 @@ void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bo
     for (uint32_t j = 0; j < n; ++j) sum = __builtin_fmaf(x[j], x[j], sum);
   }
   const float mean = sum / static_cast<float>(n);
-  const V16 scale = Set(1.0f / __builtin_sqrtf(mean + eps));
+  // Squares that overflow would scale everything to 0: then the row is no number, and is refused.
+  const bool finite = mean <= __FLT_MAX__;
+  const V16 scale = Set(finite ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf(""));
   for (i = 0; i < n; i += 16) {
     const uint32_t m = n - i < 16 ? n - i : 16;
     StoreFirst(m, y + i, Mul(Mul(LoadFirst(m, x + i), scale), LoadFirst(m, w + i)));

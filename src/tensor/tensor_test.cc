@@ -92,6 +92,16 @@ TEST_P(TensorTargets, NormAndRopeHaveTheReferencesBits) {
   }
 }
 
+TEST_P(TensorTargets, ANormWhoseSquaresOverflowIsNoNumber) {
+  std::vector<float> x(48, 1.0f), w(48, 1.0f), y(48);
+  for (float huge : {2e19f, INFINITY, NAN}) {
+    x[40] = huge;
+    kernels_.rms_norm(x.data(), w.data(), 1e-5f, 48, y.data(), false);
+    EXPECT_FALSE(kernels_.all_finite(y.data(), 48)) << huge;
+    EXPECT_TRUE(std::isnan(y[0])) << huge;
+  }
+}
+
 TEST_P(TensorTargets, SwiGluIsCloseToDoubleAndEqualToScalar) {
   Random random(9);
   const auto gate = RandomFloats(random, 4001, 100), up = RandomFloats(random, 4001);
