@@ -12,7 +12,8 @@ before and after each. Every sample is kept at once in --out, so a run may be st
 again: it goes on with what is missing. Samples of another version of an engine do not count;
 --fresh drops those of the chosen rows.
 
---wrap CMD: put before each measurement (a lock, say); one takes less than a minute.
+--wrap CMD: put before each measurement (a lock, say); one takes less than a minute, prompts of
+16K tokens aside.
 """
 
 import argparse
@@ -31,13 +32,12 @@ import engines
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WEIGHTS = ("Q8_0", "Q4_0", "Q4_K_M", "BF16")
 READ_MIB = "1024"
 
 
 def all_rows():
     """In the order of the report."""
-    for weights in WEIGHTS:
+    for weights in report.WEIGHTS:
         for tokens in (512, 2048, 4096, 16384):
             yield engines.Row("prefill", tokens, weights)
         for depth in (0, 4096, 16384, 32768):
@@ -102,9 +102,13 @@ def child(o, what):
     return json.loads(done.stdout)
 
 
-def cpu_name():
+FEATURES = "avx2 avx_vnni avx512bw avx512_vnni avx512_bf16 amx_int8 amx_bf16 asimddp".split()
+
+
+def cpu_info(key):
+    """The first CPU's entry in /proc/cpuinfo."""
     for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
+        if line.startswith(key):
             return line.split(":", 1)[1].strip()
     return "unknown"
 
@@ -137,7 +141,7 @@ class Results:
 
 
 def compare(o):
-    results = Results(o.out or default_out(cpu_name()))
+    results = Results(o.out or default_out(cpu_info("model name")))
     rows = [r for r in all_rows() if re.search(o.rows, r.name)]
     if not rows:
         raise SystemExit(f"--rows {o.rows}: matches none; the names are like decode-4096/Q8_0/q8_0")
@@ -148,6 +152,7 @@ def compare(o):
         results.data["machine"] = {
             "cpu": measured["cpu"],
             "threads": measured["threads"],
+            "features": [f for f in FEATURES if f in cpu_info("flags").split()],
             "limits": {l.pop("limit"): l for l in measured["limits"]},
         }
     versions = {e: engines.engine_of(e, o, "").version() for e in o.engines}

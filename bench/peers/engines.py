@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 
+import server_load
+
 PREFILL_REPEATS = {512: 3, 2048: 2}  # longer ones: 1
 DECODE_TOKENS = {0: 48, 4096: 32, 16384: 16, 32768: 8}
 SHARED_TOKENS, SEQUENCES, ANSWER_TOKENS = 2048, 8, 32
@@ -65,8 +67,6 @@ class Kvasir:
 
     def measure(self, row):
         if row.test == "shared":
-            import server_load
-
             return server_load.decode_together(
                 [
                     self.o.kvasir,

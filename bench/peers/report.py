@@ -88,6 +88,17 @@ def alone(row, spreads):
     return spreads.get(engines.Row("decode", 0, row.weights).name, {})
 
 
+TESTS = ("prefill", "decode", "shared", "hog")
+WEIGHTS = ("Q8_0", "Q4_0", "Q4_K_M", "BF16")
+
+
+def place(name):
+    """Where a row stands in the table."""
+    row = engines.row_of(name)
+    weights = WEIGHTS.index(row.weights) if row.weights in WEIGHTS else len(WEIGHTS)
+    return TESTS.index(row.test), row.amount, weights, row.kv
+
+
 def line(row, spreads, samples, data):
     mine = spreads[row.name]
     limits = data["machine"]["limits"]
@@ -134,7 +145,7 @@ HEAD = [
 
 def table(data):
     samples = newest(data["samples"])
-    names = list(dict.fromkeys(s["row"] for s in samples))
+    names = sorted({s["row"] for s in samples}, key=place)
     by_row = {n: [s for s in samples if s["row"] == n] for n in names}
     spreads = {
         n: {
