@@ -49,7 +49,6 @@ KV_INLINE Quad LoadQuad(const int8_t* p) {
   return {_mm512_set1_epi32(x)};
 }
 KV_INLINE Ints SetInts(const int32_t* p) { return {_mm512_set1_epi32(*p)}; }
-KV_INLINE Ints AddInts(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 KV_INLINE V16 ToFloats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 KV_INLINE V16 LoadInts(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
 KV_INLINE V16 LoadU8(const std::byte* p) {
@@ -128,9 +127,6 @@ KV_INLINE Quad LoadQuad(const int8_t* p) {
   return {_mm256_set1_epi32(x)};
 }
 KV_INLINE Ints SetInts(const int32_t* p) { return {_mm256_set1_epi32(*p), _mm256_set1_epi32(*p)}; }
-KV_INLINE Ints AddInts(Ints a, Ints b) {
-  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
-}
 KV_INLINE V16 ToFloats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 KV_INLINE __m128i LoadEight(const std::byte* p) {
   return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -223,7 +219,6 @@ KV_INLINE Quad LoadQuad(const int8_t* p) {
   return {vreinterpretq_s8_s32(vdupq_n_s32(x))};
 }
 KV_INLINE Ints SetInts(const int32_t* p) { KV_EACH(Ints, vdupq_n_s32(*p)); }
-KV_INLINE Ints AddInts(Ints a, Ints b) { KV_EACH(Ints, vaddq_s32(a.v[i], b.v[i])); }
 KV_INLINE V16 ToFloats(Ints a) { KV_EACH(V16, vcvtq_f32_s32(a.v[i])); }
 KV_INLINE V16 LoadU8(const std::byte* p) {
   const uint8x16_t b = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
@@ -290,10 +285,6 @@ KV_INLINE Ints SetInts(const int32_t* p) {
   Ints r;
   for (int i = 0; i < 16; ++i) r.v[i] = *p;
   return r;
-}
-KV_INLINE Ints AddInts(Ints a, Ints b) {
-  for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
-  return a;
 }
 KV_INLINE V16 ToFloats(Ints a) {
   V16 r;
