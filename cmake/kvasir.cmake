@@ -84,9 +84,12 @@ set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-ve
   -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC bug 105593
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
+set(KVASIR_OPTIONS_pclmul -mpclmul)
+set(KVASIR_OPTIONS_vpclmul256 -mpclmul -mvpclmulqdq)
+set(KVASIR_OPTIONS_vpclmul512 ${KVASIR_OPTIONS_vpclmul256} ${KVASIR_OPTIONS_avx512})
 set(KVASIR_OPTIONS_neon -march=armv8.2-a+dotprod)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(KVASIR_TARGETS avx2 avxvnni avx512 avx512vnni amx)
+  set(KVASIR_TARGETS avx2 avxvnni avx512 avx512vnni amx pclmul vpclmul256 vpclmul512)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(KVASIR_TARGETS neon)
 endif()

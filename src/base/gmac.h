@@ -1,4 +1,5 @@
-// GMAC: AES-256-GCM over data that is only authenticated (NIST SP 800-38D), from OpenSSL.
+// GMAC: AES-256-GCM over data that is only authenticated (NIST SP 800-38D). AES is OpenSSL's; the
+// hash over the data is ours where the CPU has carry-less products (ghash.h), else OpenSSL's.
 #pragma once
 
 #include <array>
@@ -6,24 +7,38 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "base/ghash.h"
 #include "base/secret.h"
 
 namespace kvasir {
 
 using GmacTag = std::array<uint8_t, 16>;
 
+// Who hashes. All give the same tags.
+enum class GmacPath { kOpenssl, kPclmul, kVpclmul256, kVpclmul512 };
+std::string_view NameOf(GmacPath path);
+std::vector<GmacPath> SupportedGmacPaths();  // by this CPU, slowest first
+
 // Thread-safe. A pair of key and number must never tag two different messages: then a tag could be
 // forged. So a key is derived from what is random for each writing.
 class GmacKey {
  public:
-  // HMAC-SHA-256(secret, purpose, salt).
-  GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt);
+  // HMAC-SHA-256(secret, purpose, salt). REQUIRES: path is a supported one.
+  GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt,
+          GmacPath path);
+  GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt)
+      : GmacKey(secret, purpose, salt, SupportedGmacPaths().back()) {}
   // REQUIRES: bytes.size() < 2^31.
   GmacTag Of(uint64_t number, std::span<const std::byte> bytes) const;
 
  private:
+  GmacTag OpensslTag(uint64_t number, std::span<const std::byte> bytes) const;
+
   std::array<uint8_t, 32> key_;
+  const GhashKernels* ghash_;  // nullptr: OpenSSL's
+  GhashPowers powers_{};
 };
 
 // In time that does not depend on where they differ.
