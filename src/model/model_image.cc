@@ -112,10 +112,12 @@ bool Verify(std::span<const std::byte> file, const Header& header, const Places&
   return same;
 }
 
+// Cut at multiples of kChunkBytes of the file: a file system that keeps a file in large pieces of
+// memory takes one as large as a write fills, and the mapping has huge pages then.
 Status WriteAt(int fd, const fs::path& path, uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = pwrite(fd, bytes.data(), std::min<size_t>(bytes.size(), kChunkBytes),
-                             static_cast<off_t>(offset));
+    const size_t piece = std::min<size_t>(bytes.size(), kChunkBytes - offset % kChunkBytes);
+    const ssize_t n = pwrite(fd, bytes.data(), piece, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return IoFailure("write", path);
     offset += static_cast<uint64_t>(n);
