@@ -215,7 +215,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   return assembly;
 }
 
-ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos) {
+ModelCard CardOf(const Assembly& assembly) {
   const ImportedModel& model = assembly.model;
   return {.id = model.name,
           .architecture = model.config.architecture,
@@ -227,7 +227,7 @@ ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos) {
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
           .bos = model.config.bos,
-          .eos = std::move(eos)};
+          .eos = {}};
 }
 
 }  // namespace kvasir

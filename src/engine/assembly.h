@@ -24,6 +24,7 @@ struct Assembly {
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options);
 
-ModelCard CardOf(const Assembly& assembly, std::vector<TokenId> eos);
+// All but the end tokens, which the tokenizer knows too.
+ModelCard CardOf(const Assembly& assembly);
 
 }  // namespace kvasir

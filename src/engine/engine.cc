@@ -1,6 +1,7 @@
 #include "kvasir/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -284,11 +285,11 @@ Result<Digest> DigestFor(const Assembly& assembly, const EngineOptions& options)
   return ChosenDigest(stored, assembly.runner.weights);
 }
 
-Identity IdentityFor(const Assembly& assembly, const Digest& weights, const Tokenizer* tokenizer,
-                     const EngineOptions& options) {
+Identity IdentityFor(const Assembly& assembly, const ModelConfig& config, const Digest& weights,
+                     const Tokenizer* tokenizer, const EngineOptions& options) {
   IdentityParts parts;
   parts.weights = weights;
-  parts.config = CanonicalText(assembly.model.config);
+  parts.config = CanonicalText(config);
   if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
   parts.kv_format = assembly.plan.kv_format;
   parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
@@ -348,13 +349,14 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.plan = assembly.plan;
   parts.target = assembly.runner.target;
   parts.cpus = assembly.runner.cpus;
-  KV_ASSIGN(parts.text, LoadText(assembly.model));
-  const Tokenizer* tokenizer = parts.text.tokenizer.get();
-  std::vector<TokenId> end_tokens = EndTokens(assembly.model.config, tokenizer);
-  parts.card = CardOf(assembly, end_tokens);
+  // Text is parsed beside what is done to the weights: a tenth of a second and more.
+  auto text = std::async(std::launch::async, &LoadText, TextSourceOf(assembly.model));
+  parts.card = CardOf(assembly);
   KV_ASSIGN(const Digest weights, DigestFor(assembly, options));
-  const Identity identity = IdentityFor(assembly, weights, tokenizer, options);
-
+  // A first start has read all weights by now: what is wrong with the text is told before packing.
+  if (text.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    KV_ASSIGN(parts.text, text.get());
+  }
   KV_ASSIGN(const ServerSecret secret, SecretFor(options));
   assembly.cache.secret = secret.secret;
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);
@@ -362,14 +364,20 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);
   };
+  const ModelConfig config = assembly.model.config;
   KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
 
+  if (text.valid()) {
+    KV_ASSIGN(parts.text, text.get());
+  }
+  const Tokenizer* tokenizer = parts.text.tokenizer.get();
+  parts.card.eos = EndTokens(config, tokenizer);
   parts.scheduler = {.cache_mode = options.cache_mode,
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
-                     .identity = identity,
-                     .end_tokens = std::move(end_tokens),
+                     .identity = IdentityFor(assembly, config, weights, tokenizer, options),
+                     .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer};
   return std::make_unique<EngineOnThread>(std::move(parts));
 }

@@ -162,7 +162,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   assembly.runner.max_positions = max_tokens;
   bench.max_rows_ = assembly.runner.max_rows;
   bench.token_bytes_ = assembly.runner_plan.token_bytes;
-  bench.card_ = CardOf(assembly, {});
+  bench.card_ = CardOf(assembly);
   bench.kv_format_ = assembly.plan.kv_format;
   bench.target_ = assembly.runner.target;
   bench.cpus_ = assembly.runner.cpus;

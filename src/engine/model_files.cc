@@ -72,20 +72,25 @@ std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
   return entries;
 }
 
-Result<ModelText> LoadText(const ImportedModel& model) {
+TextSource TextSourceOf(const ImportedModel& model) {
+  return {model.path, model.config.vocab_size, model.tokenizer_json, model.tokenizer_config_json,
+          model.chat_template};
+}
+
+Result<ModelText> LoadText(const TextSource& source) {
   ModelText text;
-  if (model.tokenizer_json.empty()) return text;
-  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(model.tokenizer_json, model.tokenizer_config_json));
-  if (text.tokenizer->vocab_size() > model.config.vocab_size) {
+  if (source.tokenizer_json.empty()) return text;
+  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(source.tokenizer_json, source.tokenizer_config_json));
+  if (text.tokenizer->vocab_size() > source.vocab_size) {
     return Fail(Code::kInvalidArgument,
                 "{}: tokenizer.json has ids up to {}, the model's vocabulary has {} tokens: it is "
                 "another model's tokenizer",
-                model.path.string(), text.tokenizer->vocab_size() - 1, model.config.vocab_size);
+                source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
   }
-  const std::string& source =
-      model.chat_template.empty() ? text.tokenizer->chat_template() : model.chat_template;
-  if (!source.empty()) {
-    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(source));
+  const std::string& chat =
+      source.chat_template.empty() ? text.tokenizer->chat_template() : source.chat_template;
+  if (!chat.empty()) {
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(chat));
   }
   return text;
 }

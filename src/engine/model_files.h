@@ -32,8 +32,15 @@ struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
 };
+// What it is made from; a copy, so that it can be made beside the weights.
+struct TextSource {
+  std::filesystem::path path;  // of the model
+  uint32_t vocab_size = 0;
+  std::string tokenizer_json, tokenizer_config_json, chat_template;
+};
+TextSource TextSourceOf(const ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks.
-Result<ModelText> LoadText(const ImportedModel& model);
+Result<ModelText> LoadText(const TextSource& source);
 
 // Tokens that end an answer: of the model's files and of the tokenizer, ascending, each once.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);

@@ -72,6 +72,7 @@ Status Bpe::ParseVocab(const nlohmann::json& vocab) {
   size_t arena_bytes = 0;
   for (const auto& entry : vocab.items()) arena_bytes += entry.key().size();
   arena_->reserve(arena_bytes);  // views into it must not move
+  ids_.reserve(vocab.size());
   for (const auto& entry : vocab.items()) {
     const std::string& text = entry.key();
     const nlohmann::json& value = entry.value();
