@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "attention/kernels.h"
@@ -71,13 +72,43 @@ struct Kv {
   std::vector<std::byte*> blocks;
 };
 
+// What each kv head sees: stretches of about `stretch` tokens, and always the first token.
+struct Mask {
+  Mask() = default;
+  Mask(Random& random, uint32_t tokens, uint32_t kv_heads, uint64_t stretch)
+      : head_words((tokens + kAttentionTile - 1) / kAttentionTile), words(head_words * kv_heads) {
+    for (uint32_t h = 0; h < kv_heads; ++h) {
+      bool sees = true;
+      for (uint32_t t = 0; t < tokens; ++t) {
+        if (sees) words[h * head_words + t / 64] |= uint64_t{1} << (t % 64);
+        if (random.Below(stretch) == 0) sees = !sees;
+      }
+    }
+  }
+  TokenMask view() const {
+    return words.empty() ? TokenMask{} : TokenMask{words.data(), head_words};
+  }
+  bool Sees(uint32_t kv_head, uint32_t t) const {
+    return words.empty() ||
+           (t / 64 < head_words && (words[kv_head * head_words + t / 64] >> (t % 64) & 1) != 0);
+  }
+  std::vector<bool> seen(uint32_t kv_head) const {
+    std::vector<bool> all;
+    for (uint32_t t = 0; !words.empty() && t < head_words * 64; ++t)
+      all.push_back(Sees(kv_head, t));
+    return all;
+  }
+  size_t head_words = 0;
+  std::vector<uint64_t> words;  // [kv_head][head_words]
+};
+
 using Rows = std::vector<std::vector<float>>;
 
 class AttentionTargets : public testing::TestWithParam<Target> {
  protected:
   // All heads of rows q with the given limits: every span apart, or all at once.
   Rows Run(const Kv& kv, uint32_t group, const Rows& q, const std::vector<uint32_t>& limit,
-           bool split) {
+           bool split, TokenMask mask = {}) {
     const uint32_t head_dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
     const uint32_t floats = PartialFloats(head_dim), heads = group * kv_heads;
     const uint32_t spans = (limit.back() + kAttentionSpan - 1) / kAttentionSpan;
@@ -98,9 +129,22 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       pp.push_back(partials[i].data());
     }
     const PagedKv view = kv.view();
-    kernels_.attend({&view, &scratch, static_cast<uint32_t>(q.size()), group, 0, kv_heads, 0, spans,
-                     qp.data(), limit.data(), pp.data(), split ? size_t{heads} * floats : 0});
+    AttentionKernels::Args args{&view,
+                                &scratch,
+                                static_cast<uint32_t>(q.size()),
+                                group,
+                                0,
+                                kv_heads,
+                                0,
+                                spans,
+                                qp.data(),
+                                limit.data(),
+                                pp.data(),
+                                split ? size_t{heads} * floats : 0,
+                                mask};
+    kernels_.attend(args);
     Rows out;
+    Rows softmax(q.size());
     for (size_t i = 0; i < q.size(); ++i) {
       out.emplace_back(size_t{heads} * head_dim);
       for (uint32_t head = 0; head < heads; ++head) {
@@ -109,12 +153,24 @@ class AttentionTargets : public testing::TestWithParam<Target> {
           kernels_.merge(merged, merged + size_t{p} * heads * floats, head_dim);
         }
         kernels_.finish(merged, head_dim, out.back().data() + size_t{head} * head_dim);
+        softmax[i].insert(softmax[i].end(), merged + floats - 2, merged + floats);
       }
     }
+    Sum(args, softmax);
     return out;
   }
+  // Softmax sums of the rows at hand: sums_ [kv_head][token].
+  void Sum(const AttentionKernels::Args& args, const Rows& softmax) {
+    sums_.assign(args.kv_head_end, std::vector<float>(args.span_end * kAttentionSpan));
+    std::vector<const float*> ended;
+    std::vector<float*> sums;
+    for (const auto& row : softmax) ended.push_back(row.data());
+    for (auto& head : sums_) sums.push_back(head.data());
+    kernels_.sum_weights(args, ended.data(), sums.data());
+  }
   // Rows of random queries against the reference, bit for bit; all rows at once and one by one.
-  void Compare(Random& random, const Kv& kv, uint32_t max_limit) {
+  // Softmax sums add up, row by row, to the same bits.
+  void Compare(Random& random, const Kv& kv, uint32_t max_limit, const Mask& mask = {}) {
     const uint32_t dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
     const uint32_t group = 1 + static_cast<uint32_t>(random.Below(9));
     const uint32_t count = 1 + static_cast<uint32_t>(random.Below(random.Below(2) == 0 ? 2 : 14));
@@ -126,13 +182,26 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       limits.push_back(limit);
       limit = std::min<uint32_t>(max_limit, limit + static_cast<uint32_t>(random.Below(3)));
     }
-    const Rows whole = Run(kv, group, q, limits, false), split = Run(kv, group, q, limits, true);
+    const TokenMask seen = mask.view();
+    const Rows whole = Run(kv, group, q, limits, false, seen);
+    const Rows sums = sums_;
+    const Rows split = Run(kv, group, q, limits, true, seen);
+    EXPECT_EQ(sums_, sums);
+    for (uint32_t h = 0; h < kv_heads; ++h) {
+      const double total = std::accumulate(sums[h].begin(), sums[h].end(), 0.0);
+      EXPECT_NEAR(total, static_cast<double>(count) * group, 1e-4 * count * group);
+      for (uint32_t t = 0; t < sums[h].size(); ++t) {
+        if (!mask.Sees(h, t) || t >= limits.back()) EXPECT_EQ(sums[h][t], 0.0f);
+      }
+    }
+    Rows expected_sums(kv_heads, std::vector<float>(sums[0].size()));
     for (uint32_t i = 0; i < count; ++i) {
-      EXPECT_EQ(Run(kv, group, {q[i]}, {limits[i]}, false)[0], whole[i]);
+      EXPECT_EQ(Run(kv, group, {q[i]}, {limits[i]}, false, seen)[0], whole[i]);
+      AddOneByOne(kv, group, q[i], limits[i], seen, expected_sums);
       for (uint32_t head = 0; head < group * kv_heads; ++head) {
-        const auto expected =
-            reference::Attention(std::span<const float>(q[i]).subspan(size_t{head} * dim, dim),
-                                 kv.k[head / group], kv.v[head / group], limits[i]);
+        const auto expected = reference::Attention(
+            std::span<const float>(q[i]).subspan(size_t{head} * dim, dim), kv.k[head / group],
+            kv.v[head / group], limits[i], mask.seen(head / group));
         const float* got = whole[i].data() + size_t{head} * dim;
         ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0)
             << NameOf({kv.layout.key(0).format, kv.layout.value(0).format}) << " head_dim " << dim
@@ -141,7 +210,26 @@ class AttentionTargets : public testing::TestWithParam<Target> {
         ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0);
       }
     }
+    EXPECT_EQ(sums, expected_sums);
   }
+  // sums += those of one row, whose query heads are added one after the other.
+  void AddOneByOne(const Kv& kv, uint32_t group, const std::vector<float>& q, uint32_t limit,
+                   TokenMask mask, Rows& sums) {
+    const uint32_t dim = kv.layout.shape().head_dim;
+    std::vector<Rows> of_head;
+    for (uint32_t g = 0; g < group; ++g) {
+      std::vector<float> one;  // query head g of each group
+      for (uint32_t h = 0; h < kv.layout.shape().kv_heads; ++h) {
+        const auto from = q.begin() + (h * group + g) * dim;
+        one.insert(one.end(), from, from + dim);
+      }
+      Run(kv, 1, {one}, {limit}, false, mask);
+      for (uint32_t h = 0; h < sums_.size(); ++h) {
+        for (uint32_t t = 0; t < sums_[h].size(); ++t) sums[h][t] += sums_[h][t];
+      }
+    }
+  }
+  Rows sums_;
   const AttentionKernels& kernels_ = AttentionKernelsFor(GetParam());
 };
 
@@ -156,6 +244,20 @@ TEST_P(AttentionTargets, AnyRowsHaveTheReferencesBits) {
       const Kv kv(random, 600, 1 + static_cast<uint32_t>(random.Below(3)), head_dim, block_tokens,
                   {format, values}, random.Below(2) == 0 ? 0 : 12);
       for (int round = 0; round < 4; ++round) Compare(random, kv, 600);
+    }
+  }
+}
+
+// Whole tiles and spans that are not seen, single tokens, stretches; another mask for each kv head.
+TEST_P(AttentionTargets, TokensThatAreNotSeenAreSkipped) {
+  Random random(15);
+  for (const KvFormat format : kAllFormats) {
+    for (const uint32_t head_dim : {20u, 64u}) {
+      const uint32_t kv_heads = 1 + static_cast<uint32_t>(random.Below(3));
+      const Kv kv(random, 600, kv_heads, head_dim, 32, {format, kAllFormats[random.Below(8)]});
+      for (int round = 0; round < 4; ++round) {
+        Compare(random, kv, 600, Mask(random, 600, kv_heads, 1 + random.Below(400)));
+      }
     }
   }
 }

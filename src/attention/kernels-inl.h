@@ -95,13 +95,50 @@ void AttendSpans(const Args& a, uint32_t head_offset) {
   }
 }
 
+Args OneHead(Args args, uint32_t kv) {
+  args.kv_head_begin = kv;
+  args.kv_head_end = kv + 1;
+  return args;
+}
+
 void Attend(const Args& args) {
   if (args.rows <= kMaxTileRows) return AttendSpans(args, 0);
   for (uint32_t kv = args.kv_head_begin; kv < args.kv_head_end; ++kv) {
-    Args one = args;
-    one.kv_head_begin = kv;
-    one.kv_head_end = kv + 1;
-    AttendSpans(one, (kv - args.kv_head_begin) * args.group);
+    AttendSpans(OneHead(args, kv), (kv - args.kv_head_begin) * args.group);
+  }
+}
+
+// Adds the weights of a tile's tokens, by the finished softmax of each query, to `sums`.
+void SumTile(const Call& call, const Tile& tile, const float* const* softmax, float* sums) {
+  const Args& a = call.a;
+  const uint32_t row = FirstRowThatSees(call, tile.token);
+  WideScores(call, tile, row, a.kv_head_begin);
+  for (uint32_t r = row; r < a.rows; ++r) {
+    const uint32_t n = call.Seen(r, tile.token);
+    const uint64_t mask = call.Mask(a.kv_head_begin, tile.token, n);
+    for (uint32_t head = 0; head < call.heads; ++head) {
+      const float* score = call.query(r, head)->score;
+      const float* ended = softmax[r] + size_t{call.head_offset + head} * 2;
+      for (uint32_t j = 0; j < n; j += 16) {
+        const V16 weight = Div(Exp(Sub(Load(score + j), Set(ended[0]))), Set(ended[1]));
+        const auto lanes = static_cast<uint32_t>(mask >> j & 0xffff);
+        const V16 sum = Load(sums + j);
+        Store(sums + j, SelectLanes(lanes, Add(sum, weight), sum));
+      }
+    }
+  }
+}
+
+void SumWeights(const Args& args, const float* const* softmax, float* const* sums) {
+  const uint32_t begin = args.span_begin * kAttentionSpan, end = args.span_end * kAttentionSpan;
+  for (uint32_t kv = args.kv_head_begin; kv < args.kv_head_end; ++kv) {
+    const Args one = OneHead(args, kv);
+    const Call call(one, (kv - args.kv_head_begin) * args.group);
+    BeginQueries(call);
+    for (Tile tile = TileAt(call, begin, end); tile.runs > 0;
+         tile = TileAt(call, tile.token + kAttentionTile, end)) {
+      SumTile(call, tile, softmax, sums[kv - args.kv_head_begin] + (tile.token - begin));
+    }
   }
 }
 
@@ -122,6 +159,6 @@ void Scale(const float* q, float scale, uint32_t n, float* out) {
 
 }  // namespace
 
-const AttentionKernels kAttentionKernels = {Attend, Merge, Finish, Scale};
+const AttentionKernels kAttentionKernels = {Attend, SumWeights, Merge, Finish, Scale};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

@@ -30,6 +30,18 @@ struct PagedKv {
 // up to 16; m = -inf, l = 0, acc = 0 at first.
 inline uint32_t PartialFloats(uint32_t head_dim) { return (head_dim + 15) / 16 * 16 + 2; }
 
+// Which cached tokens a sequence's queries see in one layer: bit t % 64 of word t / 64 of each kv
+// head. What is cleared is skipped as if it were not there; what is beyond a row's limit does not
+// matter. (A RetentionPolicy that keeps sinks, a window or heavy hitters says so here.)
+struct TokenMask {
+  const uint64_t* words = nullptr;  // absent: all tokens are seen
+  size_t head_words = 0;            // between kv heads
+
+  uint64_t Tile(uint32_t kv_head, uint32_t token) const {
+    return words == nullptr ? ~uint64_t{0} : words[kv_head * head_words + token / kAttentionTile];
+  }
+};
+
 struct AttentionKernels {
   // Attention of `rows` rows, for the query heads of kv heads [kv_head_begin, kv_head_end), over
   // the tokens of spans [span_begin, span_end) below limit[row]; limit must not fall along rows.
@@ -48,8 +60,15 @@ struct AttentionKernels {
     const uint32_t* limit;
     float* const* partial;
     size_t span_stride;
+    TokenMask mask;
   };
   void (*attend)(const Args& args);
+
+  // Softmax sums: sums[kv head - first][token - first] += e^(score - m) / l of each row and query
+  // head, one after the other, for the tokens that `args` names; softmax[row]: (m, l) of each query
+  // head at hand, as attend and merge left them over all spans. partial and span_stride are not
+  // used. Sums have room for whole tiles. O(rows * heads * tokens * head_dim).
+  void (*sum_weights)(const Args& args, const float* const* softmax, float* const* sums);
 
   // Merges the later spans' partial b into a: the same arithmetic that attend uses between spans.
   void (*merge)(float* a, const float* b, uint32_t head_dim);

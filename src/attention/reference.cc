@@ -38,9 +38,11 @@ float Score(std::span<const float> q, const Rounded& q16, const Numbers& k, size
   return TraitsOf(k.format).scaled ? s * k.scale[t] : s;
 }
 
-// acc += weight x V of tokens [tile, tile + weight.size()).
+bool Sees(const std::vector<bool>& seen, size_t token) { return seen.empty() || seen[token]; }
+
+// acc += weight x V of tokens [tile, tile + weight.size()); the weight of those not seen is 0.
 void AddValues(std::vector<float> weight, const Numbers& v, uint32_t tile,
-               std::vector<float>& acc) {
+               const std::vector<bool>& seen, std::vector<float>& acc) {
   const size_t d = acc.size();
   if (TraitsOf(v.format).scaled) {
     for (size_t t = 0; t < weight.size(); ++t) weight[t] *= v.scale[tile + t];
@@ -54,20 +56,23 @@ void AddValues(std::vector<float> weight, const Numbers& v, uint32_t tile,
     return;
   }
   for (size_t t = 0; t < weight.size(); ++t) {
+    if (!Sees(seen, tile + t)) continue;
     for (size_t i = 0; i < d; ++i) acc[i] = std::fma(weight[t], v.x[(tile + t) * d + i], acc[i]);
   }
 }
 
 // Tokens [begin, end) of one span, in tiles of 64.
 Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint32_t begin,
-             uint32_t end) {
+             uint32_t end, const std::vector<bool>& seen) {
   Partial p{std::vector<float>(q.size())};
   const Rounded q16 = RoundToInt16(q);
   float lanes[16] = {};
   for (uint32_t tile = begin; tile < end; tile += kAttentionTile) {
     const uint32_t stop = std::min(end, tile + kAttentionTile);
-    std::vector<float> score;
-    for (uint32_t t = tile; t < stop; ++t) score.push_back(Score(q, q16, k, t));
+    std::vector<float> score;  // -inf: not seen
+    for (uint32_t t = tile; t < stop; ++t) {
+      score.push_back(Sees(seen, t) ? Score(q, q16, k, t) : kMinusInfinity);
+    }
     const float top = *std::max_element(score.begin(), score.end());
     if (top > p.m) {
       if (p.m > kMinusInfinity) {
@@ -77,9 +82,9 @@ Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint3
       }
       p.m = top;
     }
-    for (float& s : score) s = Exp(s - p.m);
+    for (float& s : score) s = s == kMinusInfinity ? 0 : Exp(s - p.m);
     for (uint32_t t = tile; t < stop; ++t) lanes[t % 16] += score[t - tile];
-    AddValues(score, v, tile, p.acc);
+    AddValues(score, v, tile, seen, p.acc);
   }
   for (int width = 8; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
@@ -118,10 +123,15 @@ Rounded RoundToInt16(std::span<const float> x) {
 }
 
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
-                             uint32_t limit) {
-  Partial all = Span(q, k, v, 0, std::min(limit, kAttentionSpan));
+                             uint32_t limit, const std::vector<bool>& seen) {
+  Partial all = Span(q, k, v, 0, std::min(limit, kAttentionSpan), seen);
   for (uint32_t begin = kAttentionSpan; begin < limit; begin += kAttentionSpan) {
-    const Partial next = Span(q, k, v, begin, std::min(limit, begin + kAttentionSpan));
+    const Partial next = Span(q, k, v, begin, std::min(limit, begin + kAttentionSpan), seen);
+    if (next.l == 0) continue;
+    if (all.l == 0) {
+      all = next;
+      continue;
+    }
     const float m = std::max(all.m, next.m);
     const float ea = Exp(all.m - m), eb = Exp(next.m - m);
     for (size_t i = 0; i < q.size(); ++i) {

@@ -17,10 +17,10 @@ struct Numbers {
   std::vector<float> scale;  // [token]; 1 where the format has none
 };
 
-// One query over tokens [0, limit): q [head_dim], already scaled -> [head_dim].
-// O(limit * head_dim).
+// One query over the tokens of [0, limit) that it sees (`seen` [token]; empty: all): q [head_dim],
+// already scaled -> [head_dim]. O(limit * head_dim).
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
-                             uint32_t limit);
+                             uint32_t limit, const std::vector<bool>& seen = {});
 
 // x as integers in [-32767, 32767] and what they are multiples of (docs/numerics.md, rule 9).
 struct Rounded {

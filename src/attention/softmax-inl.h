@@ -65,9 +65,13 @@ struct Call {
   AttentionQuery* query(uint32_t row, uint32_t head) const {
     return a.scratch->queries + size_t{row} * heads + head;
   }
-  // Tokens of the tile from `token` that a row sees: 0 to 64.
+  // Tokens of the tile from `token` that are not beyond a row's limit: 0 to 64.
   uint32_t Seen(uint32_t row, uint32_t token) const {
     return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
+  }
+  // Those of the first n that queries of a kv head see.
+  uint64_t Mask(uint32_t kv_head, uint32_t token, uint32_t n) const {
+    return a.mask.Tile(kv_head, token) & (~uint64_t{0} >> (kAttentionTile - n));
   }
 };
 
@@ -116,14 +120,15 @@ float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   return tiny ? 0.0f : amax / 32767.0f;
 }
 
-// Turns a tile's scores into weights relative to the span's maximum, which may grow; then makes
-// them what V is multiplied by. v_scale: of the head, per run.
-KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n,
+// Turns the scores of a tile's first n tokens, those of `mask`, into weights relative to the span's
+// maximum, which may grow; then makes them what V is multiplied by. v_scale: of the head, per run.
+KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64_t mask,
                      const uint16_t* const* v_scale, size_t scale_at) {
   float* score = query.score;
+  const auto lanes_of = [mask](uint32_t j) { return static_cast<uint32_t>(mask >> j & 0xffff); };
   V16 top = Set(kMinusInfinity);
   for (uint32_t j = 0; j < n; j += 16) {
-    top = Max(SelectFirst(Least(16, n - j), Load(score + j), Set(kMinusInfinity)), top);
+    top = Max(SelectLanes(lanes_of(j), Load(score + j), Set(kMinusInfinity)), top);
   }
   const float tile_max = MaxLane(top);
   if (tile_max > query.m) {
@@ -139,14 +144,13 @@ KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n,
   const V16 m = Set(query.m);
   V16 lanes = Load(query.lanes);
   for (uint32_t j = 0; j < n; j += 16) {
-    const uint32_t valid = Least(16, n - j);
     const V16 s = Load(score + j);
     // s - s: 0, or NaN where the score overflowed, since Exp and Max would turn it into a number.
-    V16 weight = SelectFirst(valid, Add(Exp(Sub(s, m)), Sub(s, s)), Zero());
+    V16 weight = SelectLanes(lanes_of(j), Add(Exp(Sub(s, m)), Sub(s, s)), Zero());
     lanes = Add(lanes, weight);
     if (call.v_scaled) {
       const V16 scale = LoadBf16(v_scale[j / 16] + scale_at);
-      weight = SelectFirst(valid, Mul(weight, scale), Zero());
+      weight = SelectLanes(lanes_of(j), Mul(weight, scale), Zero());
     }
     Store(score + j, weight);
   }

@@ -65,12 +65,12 @@ void ValuesOfN(const ValueRun& run, AttentionQuery* const* queries) {
   }
 }
 template <class V>
-void ValuesOf(uint32_t n, const ValueRun& run, AttentionQuery* const* queries) {
+void AllValuesOf(uint32_t n, const ValueRun& run, AttentionQuery* const* queries) {
 #if KVASIR_TARGET_ID == 1
   if constexpr (requires { V::kGroups; }) {
     if (V::kGroups == 2 && n > 2) {  // registers: four queries times two groups are too many
       ValuesOfN<V, 2>(run, queries);
-      return ValuesOf<V>(n - 2, run, queries + 2);
+      return AllValuesOf<V>(n - 2, run, queries + 2);
     }
   }
 #endif
@@ -78,6 +78,25 @@ void ValuesOf(uint32_t n, const ValueRun& run, AttentionQuery* const* queries) {
   if (n == 3) return ValuesOfN<V, 3>(run, queries);
   if (n == 2) return ValuesOfN<V, 2>(run, queries);
   return ValuesOfN<V, 1>(run, queries);
+}
+// The tokens of `mask`, bit 0 for the run's first. Integers have weight 0 where it is cleared.
+template <class V>
+void ValuesOf(uint32_t n, const ValueRun& run, uint64_t mask, AttentionQuery* const* queries) {
+  if constexpr (requires { V::kGroups; }) {
+    AllValuesOf<V>(n, run, queries);
+  } else {
+    for (uint32_t from = 0; from < run.tokens; ++from) {
+      if ((mask >> from & 1) == 0) continue;
+      const uint64_t skipped = ~(mask >> from);  // the next bit set: where this stretch ends
+      const auto stretch = static_cast<uint32_t>(skipped == 0 ? 64 : __builtin_ctzll(skipped));
+      const uint32_t count = Least(run.tokens - from, stretch);
+      AllValuesOf<V>(n,
+                     {run.numbers + size_t{from} * run.stride * V::kBytes, run.stride,
+                      run.value_stride, run.first + from, count},
+                     queries);
+      from += count;
+    }
+  }
 }
 
 void StoredScores(KvFormat format, uint32_t n, const KeyRun* runs, uint32_t count, uint32_t dims) {
@@ -101,25 +120,25 @@ void StoredScores(KvFormat format, uint32_t n, const KeyRun* runs, uint32_t coun
   }
 }
 
-void StoredValues(KvFormat format, uint32_t n, const ValueRun& run,
+void StoredValues(KvFormat format, uint32_t n, const ValueRun& run, uint64_t mask,
                   AttentionQuery* const* queries) {
   switch (format) {
     case KvFormat::kF32:
-      return ValuesOf<StoredF32>(n, run, queries);
+      return ValuesOf<StoredF32>(n, run, mask, queries);
     case KvFormat::kF16:
-      return ValuesOf<StoredF16>(n, run, queries);
+      return ValuesOf<StoredF16>(n, run, mask, queries);
     case KvFormat::kBf16:
-      return ValuesOf<StoredBf16>(n, run, queries);
+      return ValuesOf<StoredBf16>(n, run, mask, queries);
     case KvFormat::kFp8E4m3:
-      return ValuesOf<StoredE4m3>(n, run, queries);
+      return ValuesOf<StoredE4m3>(n, run, mask, queries);
     case KvFormat::kFp8E5m2:
-      return ValuesOf<StoredE5m2>(n, run, queries);
+      return ValuesOf<StoredE5m2>(n, run, mask, queries);
     case KvFormat::kInt8:
-      return ValuesOf<ValueInt8>(n, run, queries);
+      return ValuesOf<ValueInt8>(n, run, mask, queries);
     case KvFormat::kInt4:
-      return ValuesOf<ValueInt4>(n, run, queries);
+      return ValuesOf<ValueInt4>(n, run, mask, queries);
     case KvFormat::kNf4:
-      return ValuesOf<ValueNf4>(n, run, queries);
+      return ValuesOf<ValueNf4>(n, run, mask, queries);
   }
 }
 
@@ -210,8 +229,9 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
     const uint32_t n = call.Seen(row, tile.token);
     if (n == 0) continue;
     for (uint32_t head = 0; head < call.heads; ++head) {
-      const size_t scale_at = (a.kv_head_begin + head / a.group) * call.scale_head;
-      Weigh(call, *call.query(row, head), n, tile.v_scale, scale_at);
+      const uint32_t kv_head = a.kv_head_begin + head / a.group;
+      Weigh(call, *call.query(row, head), n, call.Mask(kv_head, tile.token, n), tile.v_scale,
+            kv_head * call.scale_head);
     }
   }
   for (uint32_t j = 0; j < tile.runs; ++j) {
@@ -220,13 +240,14 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
       for (uint32_t row = 0; row < a.rows; ++row) {
         const uint32_t seen = call.Seen(row, tile.token);
         if (seen <= j * kRunTokens) continue;
-        const ValueRun run{tile.v[j] + (a.kv_head_begin + head) * call.v_head, stride,
-                           call.value_stride, j * kRunTokens,
-                           Least(kRunTokens, seen - j * kRunTokens)};
+        const uint32_t kv_head = a.kv_head_begin + head;
+        const uint64_t mask = call.Mask(kv_head, tile.token, seen) >> (j * kRunTokens);
+        const ValueRun run{tile.v[j] + kv_head * call.v_head, stride, call.value_stride,
+                           j * kRunTokens, Least(kRunTokens, seen - j * kRunTokens)};
         for (uint32_t g = 0; g < a.group; g += kBatch) {
           AttentionQuery* queries[kBatch];
           const uint32_t n = Batch(call, row, head, g, queries);
-          StoredValues(kv.v.format, n, run, queries);
+          StoredValues(kv.v.format, n, run, mask, queries);
         }
       }
     }
@@ -343,26 +364,33 @@ void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
       ++n;
     }
     const ValueRun run{wide, stride, call.value_stride, 0, seen};
+    const uint64_t mask = call.Mask(kv, tile.token, seen);
     if (call.v_integers) {
-      ValuesOf<Wide<0>>(n, run, queries);
+      ValuesOf<Wide<0>>(n, run, mask, queries);
       for (uint32_t q = 0; q < n; ++q) Fold(call, *queries[q], BiasOf(paged.v.format));
     } else {
-      ValuesOf<StoredF32>(n, run, queries);
+      ValuesOf<StoredF32>(n, run, mask, queries);
     }
     i += n;
   }
 }
 
+uint32_t FirstRowThatSees(const Call& call, uint32_t token) {
+  uint32_t row = 0;
+  while (call.Seen(row, token) == 0) ++row;
+  return row;
+}
+
 // One tile for many rows: of the one kv head at hand.
 void ManyRowsTile(const Call& call, const Tile& tile) {
   const Args& a = call.a;
-  uint32_t row = 0;
-  while (call.Seen(row, tile.token) == 0) ++row;
+  const uint32_t row = FirstRowThatSees(call, tile.token);
   WideScores(call, tile, row, a.kv_head_begin);
   for (uint32_t r = row; r < a.rows; ++r) {
     const uint32_t n = call.Seen(r, tile.token);
+    const uint64_t mask = call.Mask(a.kv_head_begin, tile.token, n);
     for (uint32_t head = 0; head < call.heads; ++head) {
-      Weigh(call, *call.query(r, head), n, tile.v_scale, a.kv_head_begin * call.scale_head);
+      Weigh(call, *call.query(r, head), n, mask, tile.v_scale, a.kv_head_begin * call.scale_head);
     }
   }
   WideValues(call, tile, row, a.kv_head_begin);

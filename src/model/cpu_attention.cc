@@ -31,6 +31,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   unit_partials_ = arena.TakeArray<float>(uint64_t{max_units_} * options.heads * partial_floats_);
   thread_partials_ =
       arena.TakeArray<float>(uint64_t{options.threads} * max_queries_ * partial_floats_);
+  softmax_ = arena.TakeArray<float>(uint64_t{options.max_rows} * options.heads * 2);
   scratch_ = arena.TakeArray<AttentionScratch>(options.threads);
   for (uint32_t i = 0; i < options.threads; ++i) {
     const AttentionScratch scratch(options.head_dim, max_queries_, arena);
@@ -50,6 +51,7 @@ uint32_t CpuAttention::Limit(const StepSequence& sequence, uint32_t row) const {
 }
 
 void CpuAttention::Begin(std::span<const StepSequence> sequences) {
+  sequences_ = sequences;
   num_rows_ = num_items_ = num_units_ = 0;
   work_ = 0;
   uint32_t spans = 0;
@@ -73,8 +75,7 @@ void CpuAttention::Begin(std::span<const StepSequence> sequences) {
 
 void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
   for (uint32_t i = 0; i < sequence.num_rows; ++i) {
-    rows_[num_rows_++] = {sequence.blocks.data(), sequence.first_row + i, Limit(sequence, i),
-                          kNoUnit, 0};
+    rows_[num_rows_++] = {&sequence, sequence.first_row + i, Limit(sequence, i), kNoUnit, 0};
   }
 }
 
@@ -84,12 +85,13 @@ void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
 uint32_t CpuAttention::SortRows() {
   // Full spans that lie in whole blocks of both rows, as far as the blocks are the same ones.
   const auto shared_spans = [&](const Row& a, const Row& b) {
+    if (!a.sequence->masks.empty() || !b.sequence->masks.empty()) return uint32_t{0};
     const uint32_t full = std::min(a.limit, b.limit) / kAttentionSpan;
     uint32_t same = 0;
     for (uint32_t span = 0; span < full; ++span) {
       const uint32_t end =
           static_cast<uint32_t>(CeilDiv((span + 1) * kAttentionSpan, o_.block_tokens));
-      while (same < end && a.blocks[same] == b.blocks[same]) ++same;
+      while (same < end && a.sequence->blocks[same] == b.sequence->blocks[same]) ++same;
       if (same < end) return span;
     }
     return full;
@@ -97,7 +99,8 @@ uint32_t CpuAttention::SortRows() {
   std::sort(rows_, rows_ + num_rows_, [&](const Row& a, const Row& b) {
     const uint32_t blocks = std::min(a.limit, b.limit) / o_.block_tokens;
     for (uint32_t i = 0; i < blocks; ++i) {
-      if (a.blocks[i] != b.blocks[i]) return a.blocks[i] < b.blocks[i];
+      std::byte *of_a = a.sequence->blocks[i], *of_b = b.sequence->blocks[i];
+      if (of_a != of_b) return of_a < of_b;
     }
     return a.limit != b.limit ? a.limit < b.limit : a.row < b.row;
   });
@@ -150,6 +153,15 @@ void CpuAttention::AddPrefill(const StepSequence& sequence) {
 }
 
 void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
+  AttendAll(call, pool);
+  for (const StepSequence& sequence : sequences_) {
+    if (sequence.token_sums == nullptr) continue;
+    pool.Run(o_.kv_heads,
+             [&](uint32_t head, uint32_t thread) { SumWeights(call, sequence, head, thread); });
+  }
+}
+
+void CpuAttention::AttendAll(const Call& call, ThreadPool& pool) {
   if (work_ < kMinParallelWork) {
     for (uint32_t i = 0; i < num_items_; ++i) RunItem(call, items_[i], 0);
     for (uint32_t i = 0; i < num_rows_; ++i) Finish(call, rows_[i], 0, o_.heads);
@@ -164,6 +176,17 @@ void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
     const uint32_t head = i % o_.kv_heads * group_;
     Finish(call, rows_[i / o_.kv_heads], head, head + group_);
   });
+}
+
+// What all items of a sequence have in common.
+AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence& sequence,
+                                            const PagedKv& kv, uint32_t thread) const {
+  AttentionKernels::Args args{};
+  args.kv = &kv;
+  args.scratch = scratch_ + thread;
+  args.group = group_;
+  if (!sequence.masks.empty()) args.mask = sequence.masks[call.layer];
+  return args;
 }
 
 void CpuAttention::RunItem(const Call& call, const Item& item, uint32_t thread) {
@@ -187,14 +210,21 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
     const size_t spans = whole ? 1 : item.span_end - item.span_begin;
     for (size_t p = 0; p < spans * o_.heads; ++p) Clear(partial[i] + p * partial_floats_);
   }
-  const PagedKv kv(rows_[item.first].blocks, call.layout, call.layer);
-  kernels_.attend({&kv, scratch_ + thread, item.rows, group_, 0, o_.kv_heads, item.span_begin,
-                   item.span_end, q, limit, partial, whole ? 0 : unit_floats});
+  const StepSequence& sequence = *rows_[item.first].sequence;
+  const PagedKv kv(sequence.blocks.data(), call.layout, call.layer);
+  AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
+  args.rows = item.rows;
+  args.kv_head_end = o_.kv_heads;
+  args.span_begin = item.span_begin;
+  args.span_end = item.span_end;
+  args.q = q;
+  args.limit = limit;
+  args.partial = partial;
+  args.span_stride = whole ? 0 : unit_floats;
+  kernels_.attend(args);
   if (!whole) return;
-  const Row& row = rows_[item.first];
   for (uint32_t head = 0; head < o_.heads; ++head) {
-    kernels_.finish(partial[0] + size_t{head} * partial_floats_, o_.head_dim,
-                    call.out + row.row * call.out_stride + size_t{head} * o_.head_dim);
+    FinishHead(call, partial[0] + size_t{head} * partial_floats_, rows_[item.first].row, head);
   }
 }
 
@@ -210,13 +240,47 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
     for (uint32_t g = 0; g < group_; ++g) Clear(partial[i] + size_t{g} * partial_floats_);
   }
   const PagedKv kv(item.sequence->blocks.data(), call.layout, call.layer);
-  kernels_.attend({&kv, scratch_ + thread, item.rows, group_, item.head, item.head + 1,
-                   item.span_begin, item.span_end, q, limit, partial, 0});
+  AttentionKernels::Args args = ArgsOf(call, *item.sequence, kv, thread);
+  args.rows = item.rows;
+  args.kv_head_begin = item.head;
+  args.kv_head_end = item.head + 1;
+  args.span_begin = item.span_begin;
+  args.span_end = item.span_end;
+  args.q = q;
+  args.limit = limit;
+  args.partial = partial;
+  kernels_.attend(args);
   for (uint32_t i = 0; i < item.rows * group_; ++i) {
     const size_t row = item.sequence->first_row + item.first + i / group_;
-    const size_t head = item.head * group_ + i % group_;
-    kernels_.finish(scratch + size_t{i} * partial_floats_, o_.head_dim,
-                    call.out + row * call.out_stride + head * o_.head_dim);
+    FinishHead(call, scratch + size_t{i} * partial_floats_, row, item.head * group_ + i % group_);
+  }
+}
+
+// Of a kv head, all rows in order: the sums are the same however a prompt is cut.
+void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, uint32_t head,
+                              uint32_t thread) {
+  const float* q[kMaxQueries];
+  const float* softmax[kMaxQueries];
+  uint32_t limit[kMaxQueries];
+  float* sums =
+      sequence.token_sums + (size_t{call.layer} * o_.kv_heads + head) * sequence.sums_stride;
+  const PagedKv kv(sequence.blocks.data(), call.layout, call.layer);
+  AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
+  args.kv_head_begin = head;
+  args.kv_head_end = head + 1;
+  args.q = q;
+  args.limit = limit;
+  const uint32_t block = std::max(1u, kMaxQueries / group_);
+  for (uint32_t first = 0; first < sequence.num_rows; first += block) {
+    args.rows = std::min(block, sequence.num_rows - first);
+    for (uint32_t i = 0; i < args.rows; ++i) {
+      const size_t row = sequence.first_row + first + i;
+      q[i] = call.q + row * call.q_stride;
+      softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
+      limit[i] = Limit(sequence, first + i);
+    }
+    args.span_end = Spans(limit[args.rows - 1]);
+    kernels_.sum_weights(args, softmax, &sums);
   }
 }
 
@@ -225,10 +289,15 @@ void CpuAttention::Clear(float* partial) const {
   partial[partial_floats_ - 2] = -__builtin_inff();
 }
 
+// Writes a head's result, and keeps its softmax.
+void CpuAttention::FinishHead(const Call& call, const float* partial, size_t row, size_t head) {
+  kernels_.finish(partial, o_.head_dim, call.out + row * call.out_stride + head * o_.head_dim);
+  std::copy_n(partial + partial_floats_ - 2, 2, softmax_ + (row * o_.heads + head) * 2);
+}
+
 // Merges a decode row's spans in order and writes the result, for heads [begin, end).
 void CpuAttention::Finish(const Call& call, const Row& row, uint32_t begin, uint32_t end) {
   if (row.unit == kNoUnit) return;
-  float* out = call.out + row.row * call.out_stride;
   const uint32_t spans = Spans(row.limit);
   const size_t unit_floats = size_t{o_.heads} * partial_floats_;
   for (uint32_t head = begin; head < end; ++head) {
@@ -236,7 +305,7 @@ void CpuAttention::Finish(const Call& call, const Row& row, uint32_t begin, uint
     for (uint32_t span = 1; span < spans; ++span) {
       kernels_.merge(merged, merged + span * unit_floats, o_.head_dim);
     }
-    kernels_.finish(merged, o_.head_dim, out + size_t{head} * o_.head_dim);
+    FinishHead(call, merged, row.row, head);
   }
 }
 

@@ -34,7 +34,7 @@ class CpuAttention {
  private:
   // A row of decode: its spans' partials are units [unit, unit + spans), or the item merges all.
   struct Row {
-    std::byte* const* blocks;
+    const StepSequence* sequence;
     uint32_t row;    // of the step
     uint32_t limit;  // tokens it sees
     uint32_t unit;
@@ -56,10 +56,15 @@ class CpuAttention {
   void AddRange(uint32_t begin, uint32_t end, uint32_t span);
   void AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, uint32_t span_end);
   void AddPrefill(const StepSequence& sequence);
+  void AttendAll(const Call& call, ThreadPool& pool);
+  AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
+                                uint32_t thread) const;
   void RunItem(const Call& call, const Item& item, uint32_t thread);
   void RunDecode(const Call& call, const Item& item, uint32_t thread);
   void RunPrefill(const Call& call, const Item& item, uint32_t thread);
+  void SumWeights(const Call& call, const StepSequence& sequence, uint32_t head, uint32_t thread);
   void Clear(float* partial) const;
+  void FinishHead(const Call& call, const float* partial, size_t row, size_t head);
   void Finish(const Call& call, const Row& row, uint32_t begin, uint32_t end);
 
   BackendOptions o_;
@@ -70,6 +75,8 @@ class CpuAttention {
   AttentionScratch* scratch_;  // [thread]
   float* unit_partials_;       // [unit][head][partial]
   float* thread_partials_;     // [thread][query][partial]
+  float* softmax_;             // [row][head][m, l]: finished
+  std::span<const StepSequence> sequences_;
   uint32_t num_rows_ = 0, num_items_ = 0, num_units_ = 0;
   uint32_t spans_of_item_ = 1;
   uint64_t work_ = 0;  // multiply-adds of a layer

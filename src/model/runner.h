@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/kernels.h"
 #include "block/block_layout.h"
 #include "kvasir/status.h"
 #include "kvasir/types.h"
@@ -43,6 +44,13 @@ struct StepSequence {
   uint32_t position;
   uint32_t first_row;
   uint32_t num_rows;
+  // For a RetentionPolicy. In layer l a row sees, of what is not after it, the tokens of
+  // masks[l]; empty: all. Each row must see a token. Attention adds each cached token's softmax
+  // weights, row by row and head by head, to token_sums: [layer][kv_head][sums_stride], where
+  // sums_stride is a multiple of 64 and at least position + num_rows; absent: nothing is summed.
+  std::span<const TokenMask> masks = {};
+  float* token_sums = nullptr;
+  size_t sums_stride = 0;
 };
 
 // The bits of every result depend on weights, tokens and numerics version alone (docs/numerics.md).

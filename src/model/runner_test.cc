@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "base/fault.h"
@@ -175,6 +176,65 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
     }
   }
   EXPECT_EQ(rows_seen, 3u * 280);
+}
+
+// Retention's view of a sequence: a mask per layer and KV head, and softmax sums per cached token.
+struct Retained {
+  Rows logits;
+  std::vector<float> sums;  // [layer][kv_head][kTokens]
+};
+constexpr uint32_t kRetainedTokens = 320;
+
+Retained PrefillRetained(Runner& runner, const BlockLayout& layout,
+                         const std::vector<TokenId>& tokens, std::span<const TokenMask> masks,
+                         const std::vector<uint32_t>& chunks) {
+  const ModelConfig& c = runner.config();
+  Blocks blocks(layout, kRetainedTokens);
+  Retained all;
+  all.sums.resize(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens);
+  for (uint32_t at = 0, i = 0; at < tokens.size(); ++i) {
+    const auto n =
+        std::min<uint32_t>(chunks[i % chunks.size()], static_cast<uint32_t>(tokens.size()) - at);
+    const StepSequence sequence{blocks.bases, at, 0, n, masks, all.sums.data(), kRetainedTokens};
+    EXPECT_TRUE(runner.Step({&sequence, 1}, {tokens.data() + at, n}));
+    for (uint32_t r = 0; r < n; ++r) all.logits.push_back(LogitsOf(runner, r));
+    at += n;
+  }
+  return all;
+}
+
+TEST_P(RunnerTargets, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
+  Random random(9);
+  RunnerOptions options;
+  auto plain = MakeRunner(Import(kDemo), options);
+  options.target = GetParam();
+  options.threads = 2;
+  auto other = MakeRunner(Import(kDemo), options);
+  const ModelConfig& c = plain->config();
+  const BlockLayout layout(Runner::ShapeFor(c, options));
+  const auto tokens = RandomTokens(random, 300, c.vocab_size);
+  // Sinks and every third or so of the tokens behind them; each sees the tokens around itself.
+  std::vector<uint64_t> words(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens / 64);
+  for (uint64_t& word : words) word = 0x8888888888888888 | random.Bits() | 0xf;
+  std::vector<TokenMask> masks;
+  for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
+    masks.push_back({words.data() + size_t{layer} * c.num_kv_heads * kRetainedTokens / 64,
+                     kRetainedTokens / 64});
+  }
+  const Rows unmasked = Prefill(*plain, layout, tokens, {512});
+  const Retained all = PrefillRetained(*plain, layout, tokens, {}, {512});
+  EXPECT_EQ(Differences(unmasked, all.logits), 0u);
+  const Retained kept = PrefillRetained(*plain, layout, tokens, masks, {512});
+  EXPECT_GT(Differences(unmasked, kept.logits), 200u);
+  for (const auto& chunks : {std::vector<uint32_t>{512}, {1}, {13, 1, 2, 64, 5}}) {
+    const Retained again = PrefillRetained(*other, layout, tokens, masks, chunks);
+    EXPECT_EQ(Differences(kept.logits, again.logits), 0u);
+    EXPECT_EQ(kept.sums, again.sums);
+    EXPECT_EQ(all.sums, PrefillRetained(*other, layout, tokens, {}, chunks).sums);
+  }
+  // A row's weights add up to 1 for each query head.
+  const double total = std::accumulate(all.sums.begin(), all.sums.end(), 0.0);
+  EXPECT_NEAR(total / (300.0 * c.num_layers * c.num_heads), 1, 1e-5);
 }
 
 TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {

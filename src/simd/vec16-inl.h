@@ -47,9 +47,9 @@ KV_INLINE V16 Pow2(V16 n) {
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }
-// Lanes [0, n) of a, the others of b; n in [0, 16].
-KV_INLINE V16 SelectFirst(uint32_t n, V16 a, V16 b) {
-  return {_mm512_mask_blend_ps(static_cast<__mmask16>((1u << n) - 1), b.v, a.v)};
+// Lanes whose bit is set of a, the others of b.
+KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), b.v, a.v)};
 }
 KV_INLINE V16 LoadF16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
@@ -101,13 +101,12 @@ KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
-KV_INLINE V16 SelectFirst(uint32_t n, V16 a, V16 b) {
-  const __m256i count = _mm256_set1_epi32(static_cast<int>(n));
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i mask_lo = _mm256_cmpgt_epi32(count, lanes);
-  const __m256i mask_hi = _mm256_cmpgt_epi32(count, _mm256_add_epi32(lanes, _mm256_set1_epi32(8)));
-  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(mask_lo)),
-          _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(mask_hi))};
+KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
+  const __m256i of_lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i lo = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), of_lane);
+  const __m256i hi = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits >> 8)), of_lane);
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(_mm256_cmpeq_epi32(lo, of_lane))),
+          _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(_mm256_cmpeq_epi32(hi, of_lane)))};
 }
 KV_INLINE V16 LoadF16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
@@ -160,12 +159,10 @@ KV_INLINE V16 Pow2(V16 n) {
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   KV_QUARTERS(vbslq_f32(vcltq_f32(a.v[i], b.v[i]), yes.v[i], no.v[i]));
 }
-KV_INLINE V16 SelectFirst(uint32_t n, V16 a, V16 b) {
-  constexpr uint32_t kLanes[4] = {0, 1, 2, 3};
-  const uint32x4_t lanes = vld1q_u32(kLanes);
-  KV_QUARTERS(vbslq_f32(
-      vcltq_u32(vaddq_u32(lanes, vdupq_n_u32(static_cast<uint32_t>(i) * 4)), vdupq_n_u32(n)),
-      a.v[i], b.v[i]));
+KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
+  constexpr uint32_t kOfLane[4] = {1, 2, 4, 8};
+  const uint32x4_t of_lane = vld1q_u32(kOfLane);
+  KV_QUARTERS(vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> (i * 4)), of_lane), a.v[i], b.v[i]));
 }
 KV_INLINE V16 LoadF16(const uint16_t* p) {
   KV_QUARTERS(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + i * 4))));
@@ -209,8 +206,8 @@ KV_INLINE V16 Pow2(V16 n) {
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   KV_LANES(a.v[i] < b.v[i] ? yes.v[i] : no.v[i]);
 }
-KV_INLINE V16 SelectFirst(uint32_t n, V16 a, V16 b) {
-  KV_LANES(static_cast<uint32_t>(i) < n ? a.v[i] : b.v[i]);
+KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
+  KV_LANES((bits >> i & 1) != 0 ? a.v[i] : b.v[i]);
 }
 KV_INLINE V16 LoadF16(const uint16_t* p) { KV_LANES(FromF16(p[i])); }
 KV_INLINE V16 LoadBf16(const uint16_t* p) { KV_LANES(FromBf16(p[i])); }
@@ -241,6 +238,8 @@ struct StoredBf16 {
     return LoadBf16(reinterpret_cast<const uint16_t*>(p));
   }
 };
+
+KV_INLINE uint32_t FirstLanes(uint32_t n) { return (1u << n) - 1; }  // n <= 16
 
 // The first n floats at p, zero beyond; reads no byte past them.
 KV_INLINE V16 LoadFirst(uint32_t n, const float* p) {

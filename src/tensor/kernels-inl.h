@@ -109,7 +109,7 @@ void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bo
   }
   if (i < n) {
     const V16 v = LoadFirst(n - i, x + i);
-    lanes = SelectFirst(n - i, Fma(v, v, lanes), lanes);
+    lanes = SelectLanes(FirstLanes(n - i), Fma(v, v, lanes), lanes);
   }
   float sum = SumTree(lanes);
   if (other_order) {
