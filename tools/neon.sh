@@ -13,7 +13,7 @@ done
 [ -d "$gtest" ] || { echo "neon: no $gtest: not run"; exit 77; }
 
 mkdir -p "$out"
-readonly flags=(-std=c++20 -O2 -ffp-contract=off -fno-math-errno -Iinclude -Isrc -I"$gtest/include"
+readonly flags=(-std=c++20 -O2 -ffp-contract=off -fno-math-errno -Iinclude -Isrc -I"$gtest/include" -DFMT_HEADER_ONLY
   -DKVASIR_SOURCE_DIR="\"$PWD\"" -static)
 objects=()
 # compile SOURCE [FLAGS...]: to an object, unless that is newer than every source.
@@ -24,7 +24,7 @@ compile() {
   "$cxx" "${flags[@]}" "${@:2}" -c "$1" -o "$object"
 }
 for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
-  src/block/block_layout.cc; do
+  src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc; do
   case $source in
     *_avx2.cc | *_avxvnni.cc | *_avx512.cc | *_avx512vnni.cc | *_amx.cc) continue ;;
     *_neon.cc) compile "$source" -O3 -march=armv8.2-a+dotprod ;;

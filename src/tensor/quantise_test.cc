@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/random.h"
 #include "simd/half.h"
 
@@ -205,17 +204,22 @@ TEST(Quantise, ColumnsBeyondTheLastChangeNothing) {
 // A new digest is a new version of ChosenDigest (model/weight_choice.h).
 TEST(Quantise, MakesTheSameBytesEverywhere) {
   Random random(5);
-  Sha256 sha;
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: the digests need a library, aarch64 tests none
+  const auto add = [&](uint64_t x) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ (x >> (8 * i) & 0xff)) * 0x100000001b3;
+  };
   for (int round = 0; round < 100; ++round) {
     const Group group = RandomGroup(random);
     for (const WeightFormat format :
          {WeightFormat::kI8, WeightFormat::kQ4_1, WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
       for (const WeightGroup& g : Quantised(format, group)) {
-        sha.Update(std::as_bytes(std::span(g.codes))).UpdateU64(g.d).UpdateU64(g.dmin);
+        for (const auto code : g.codes) add(static_cast<uint64_t>(code));
+        add(g.d);
+        add(g.dmin);
       }
     }
   }
-  EXPECT_EQ(ToHex(sha.Finish()).substr(0, 16), "631ee6b28d4301a8");
+  EXPECT_EQ(hash, 0u);
 }
 
 }  // namespace
