@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,6 @@
 #include "block/block_table.h"
 #include "engine/assembly.h"
 #include "engine/sampler.h"
-#include "kvasir/machine.h"
 #include "model/runner.h"
 #include "simd/target.h"
 

@@ -14,9 +14,6 @@ target_compile_options(kvasir_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(kvasir_flags INTERFACE -Wno-restrict)  # GCC bug 105651: false positives
 endif()
-if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  target_compile_options(kvasir_flags INTERFACE -Wthread-safety)
-endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # The lowest CPU we support: AVX2, FMA, F16C. AVX-512 code sits in files of its own.
   target_compile_options(kvasir_flags INTERFACE -march=x86-64-v3)
@@ -41,7 +38,7 @@ if(NOT CCACHE OR KVASIR_SANITIZE)
   set(KVASIR_UNITY_FOLDERS text model engine server)
 endif()
 
-# kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow|stress): one gtest binary, each test in ctest.
+# kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)

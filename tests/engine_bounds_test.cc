@@ -212,6 +212,7 @@ TEST(Bounds, SeveralRequestsAreTakenTogetherOrNotAtAll) {
 
 TEST(BoundsDeathTest, WaitingForTheEngineFromASinkIsABug) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  setenv(kFolderVariable, ScratchDir().c_str(), 1);
   EXPECT_DEATH(
       {
         const auto engine = LoadEngine(SmallPool(40));
@@ -223,6 +224,7 @@ TEST(BoundsDeathTest, WaitingForTheEngineFromASinkIsABug) {
         done.get_future().wait();
       },
       "get_id");
+  unsetenv(kFolderVariable);
 }
 
 TEST(Bounds, TheDestructorCancelsWhatRuns) {

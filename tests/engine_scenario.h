@@ -17,13 +17,20 @@
 
 namespace kvasir {
 
-// A folder of this process, removed at its end.
+// A folder of this process, removed at its end; or that of the process which sets kFolderVariable,
+// for a death test's child, that ends without cleaning up.
+inline constexpr const char* kFolderVariable = "KVASIR_TEST_FOLDER";
 inline const std::filesystem::path& ScratchDir() {
   struct Folder {
+    const char* parents = std::getenv(kFolderVariable);
     std::filesystem::path path =
-        std::filesystem::temp_directory_path() / ("kvasir-test-" + std::to_string(getpid()));
+        parents != nullptr
+            ? parents
+            : std::filesystem::temp_directory_path() / ("kvasir-test-" + std::to_string(getpid()));
     Folder() { std::filesystem::create_directories(path); }
-    ~Folder() { std::filesystem::remove_all(path); }
+    ~Folder() {
+      if (parents == nullptr) std::filesystem::remove_all(path);
+    }
   };
   static const Folder folder;
   return folder.path;

@@ -12,6 +12,9 @@ TEST(EngineTwin, NoAnswerOfAMillionRowsIsChangedByTheCache) {
   PrintTwin(counts);
   EXPECT_GE(counts.rows, 1'000'000u);
   EXPECT_EQ(counts.differ, 0u);
+  EXPECT_GT(counts.reused_tokens, counts.rows / 4) << "nothing was reused: nothing was shown";
+  EXPECT_GT(counts.evicted_blocks, 0u);
+  EXPECT_GT(counts.cursor_hits, 0u);
 }
 
 }  // namespace

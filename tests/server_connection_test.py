@@ -144,6 +144,13 @@ class Keys(WithServer):
         self.assertTrue(self.server.get("/v1/models", **{"x-api-key": "beta"})["data"])
         self.assertTrue(self.server.get("/v1/models", Authorization="bearer alpha")["data"])
 
+    def test_without_a_key_nothing_large_is_read(self):
+        chunk = b"8000\r\n" + b"x" * (1 << 15) + b"\r\n"
+        for line in (b"GET /health", b"OPTIONS /v1/completions"):
+            head = line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            self.assertTrue(self.server.raw(head + chunk * 3).startswith(b"HTTP/1.1 413 "))
+        self.assertEqual(self.server.get("/health"), {"status": "ok"})
+
     def test_keys_share_no_cache(self):
         def cached(key):
             body = {"messages": user("Where does Anna live?", SYSTEM), "temperature": 0}

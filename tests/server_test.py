@@ -4,6 +4,9 @@
     server_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import pathlib
+import shutil
+import tempfile
 import unittest
 
 try:
@@ -12,7 +15,7 @@ except ImportError:
     print("skipped: needs the Python package openai")
     raise SystemExit(77)
 
-from server_harness import WithServer, sse, user
+from server_harness import ROOT, Server, WithServer, sse, user
 
 FACT = "The brass key is in the blue drawer. Where is the brass key?"
 ANSWER = "The brass key is in the blue drawer."
@@ -249,6 +252,23 @@ class Key(WithClient):
         self.assertTrue(client.models.list().data)
         with self.assertRaises(openai.AuthenticationError):
             self.client().models.list()
+
+
+class TemplateInAFileOfItsOwn(unittest.TestCase):
+    def test_it_is_what_the_server_renders_with_and_shows(self):
+        text = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{# developer #}"
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder, "model")
+            shutil.copytree(ROOT / "models/kvasir-demo", model)
+            (model / "chat_template.jinja").write_text(text)
+            server = Server("--model", str(model))
+            try:
+                self.assertEqual(server.get("/props")["chat_template"], text)
+                messages = [{"role": "developer", "content": "Hi."}]
+                prompt = server.post("/apply-template", {"messages": messages})["prompt"]
+                self.assertEqual(prompt, "[developer]Hi.")
+            finally:
+                server.stop()
 
 
 class OtherEndpoints(WithServer):

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "kvasir/status.h"
-
 namespace kvasir {
 
 // What decides the bits of a logit beside weights and tokens: docs/numerics.md.

@@ -191,7 +191,9 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       const double total = std::accumulate(sums[h].begin(), sums[h].end(), 0.0);
       EXPECT_NEAR(total, static_cast<double>(count) * group, 1e-4 * count * group);
       for (uint32_t t = 0; t < sums[h].size(); ++t) {
-        if (!mask.Sees(h, t) || t >= limits.back()) EXPECT_EQ(sums[h][t], 0.0f);
+        if (!mask.Sees(h, t) || t >= limits.back()) {
+          EXPECT_EQ(sums[h][t], 0.0f);
+        }
       }
     }
     Rows expected_sums(kv_heads, std::vector<float>(sums[0].size()));

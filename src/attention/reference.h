@@ -22,7 +22,7 @@ struct Numbers {
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
                              uint32_t limit, const std::vector<bool>& seen = {});
 
-// x as integers in [-32767, 32767] and what they are multiples of (docs/numerics.md, rule 9).
+// x as integers in [-32767, 32767] and what they are multiples of (docs/numerics.md, rule 8).
 struct Rounded {
   std::vector<int> x;
   float scale;

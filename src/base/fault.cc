@@ -1,21 +1,37 @@
 #include "base/fault.h"
 
+#include <atomic>
+#include <utility>
+
 namespace kvasir {
 namespace {
 
 // Relaxed: a switch set before the work under test starts; it orders nothing.
 std::atomic<Fault> active{Fault::kNone};
 
+constexpr std::pair<std::string_view, Fault> kFaults[] = {
+    {"stale-block", Fault::kStaleBlock},
+    {"wrong-position", Fault::kWrongPosition},
+    {"skipped-compare", Fault::kSkippedCompare},
+    {"chunk-edge", Fault::kChunkEdge},
+    {"foreign-namespace", Fault::kForeignNamespace},
+    {"lane-order", Fault::kLaneOrder},
+};
+
 }  // namespace
 
 std::optional<Fault> ParseFault(std::string_view name) {
-  if (name == "stale-block") return Fault::kStaleBlock;
-  if (name == "wrong-position") return Fault::kWrongPosition;
-  if (name == "skipped-compare") return Fault::kSkippedCompare;
-  if (name == "chunk-edge") return Fault::kChunkEdge;
-  if (name == "foreign-namespace") return Fault::kForeignNamespace;
-  if (name == "lane-order") return Fault::kLaneOrder;
+  for (const auto& [known, fault] : kFaults) {
+    if (name == known) return fault;
+  }
   return std::nullopt;
+}
+
+std::string FaultNames() {
+  std::string names;
+  for (const auto& [name, fault] : kFaults)
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  return names;
 }
 
 void InjectFault(Fault fault) { active.store(fault, std::memory_order_relaxed); }

@@ -2,8 +2,8 @@
 // selftest or a test sets one; each site is a cold path (once a block, a chunk or a batch).
 #pragma once
 
-#include <atomic>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace kvasir {
@@ -19,6 +19,7 @@ enum class Fault {
 };
 
 std::optional<Fault> ParseFault(std::string_view name);
+std::string FaultNames();  // "stale-block, ...", for messages
 void InjectFault(Fault fault);
 bool FaultActive(Fault fault);
 

@@ -29,6 +29,10 @@ BlockLayout::BlockLayout(BlockShape shape) : shape_(std::move(shape)) {
   KV_CHECK(shape_.k_format.size() == shape_.num_layers);
   KV_CHECK(shape_.v_format.size() == shape_.num_layers);
   for (uint32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    KV_CHECK(shape_.block_tokens % TraitsOf(shape_.k_format[layer]).unit_tokens == 0);
+    KV_CHECK(shape_.block_tokens % TraitsOf(shape_.v_format[layer]).unit_tokens == 0);
+  }
+  for (uint32_t layer = 0; layer < shape_.num_layers; ++layer) {
     const KvFormat k = shape_.k_format[layer], v = shape_.v_format[layer];
     key_.push_back(PartAt(block_bytes_, shape_, k, KeyRunBytes(k, shape_.head_dim)));
     block_bytes_ = EndOf(key_.back(), shape_);

@@ -122,9 +122,6 @@ class MatchResult {
   uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
   uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
   bool has_cursor() const { return has_cursor_; }        // then num_reused() == prompt size
-  // For admission: the blocks that this match takes from what is available. Those that were idle
-  // before, and the last one if it is used in part, since whoever goes on from it needs a copy.
-  uint32_t newly_pinned() const { return newly_pinned_; }
 
  private:
   friend class KvCache;
@@ -136,7 +133,6 @@ class MatchResult {
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
-  uint32_t newly_pinned_ = 0;
   std::vector<TokenId> tokens_;  // the reused ones
   std::vector<float> hidden_;    // of the Cursor: it may be evicted before the match is used
   BlockTable table_;
@@ -169,8 +165,8 @@ class KvCache final : private BlockPool::Observer {
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
   // Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
-  // Turns a match into a sequence that holds its tokens (all committed). What lower tiers offer is
-  // loaded here; the pool's part is shared as it stands, the partial block copied when extended.
+  // Turns a match into a sequence that holds its tokens (all committed). Its blocks are shared as
+  // they stand, the partial one copied when extended.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
   // allocating.
   KvSequence Fetch(MatchResult match, uint32_t reserve_tokens);

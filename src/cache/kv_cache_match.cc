@@ -30,9 +30,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
 }
 
 void KvCache::PinInto(NodeId node, MatchResult& match) {
-  const BlockId block = index_->block(node);
-  if (pool_->pin_count(block) == 0) ++match.newly_pinned_;
-  match.table_.Append(pool_->Pin(block));
+  match.table_.Append(pool_->Pin(index_->block(node)));
 }
 
 // Pins the whole blocks and then the best partial block; returns how many tokens of the prompt they
@@ -69,19 +67,13 @@ bool KvCache::UseCursor(std::span<const TokenId> prompt, MatchResult& match) {
 // counts as partial if it holds more tokens than are used.
 void KvCache::Settle(std::span<const TokenId> prompt, uint32_t num_reused, MatchResult& match) {
   const uint32_t block_tokens = layout().block_tokens();
-  if (match.table_.size() > CeilDiv(num_reused, block_tokens)) {
-    // Idle before this match if it has no other pin.
-    const BlockId last = match.table_.ref(match.table_.size() - 1).id();
-    if (pool_->pin_count(last) == 1) --match.newly_pinned_;
-    match.table_.PopBack();
-  }
+  if (match.table_.size() > CeilDiv(num_reused, block_tokens)) match.table_.PopBack();
   if (index_->depth(match.node_) > num_reused / block_tokens) {
     match.node_ = index_->parent(match.node_);
   }
   match.num_pool_ = num_reused;
   if (const uint32_t tail = num_reused % block_tokens; tail > 0) {
     const BlockId last = match.table_.ref(match.table_.size() - 1).id();
-    if (pool_->pin_count(last) > 1) ++match.newly_pinned_;
     if (index_->tokens(*index_->node_of(last)).size() > tail) {
       match.num_pool_ -= tail;
       match.num_partial_ = tail;

@@ -102,7 +102,6 @@ TEST_F(KvCacheTest, TheCursorOutlivesItsTailWhenTheSequenceGoesOn) {
   EXPECT_TRUE(match.has_cursor());
   EXPECT_EQ(match.num_pool(), 16u);
   EXPECT_EQ(match.num_partial(), 4u);
-  EXPECT_EQ(match.newly_pinned(), 2u);
 }
 
 TEST_F(KvCacheTest, SaysWhereAPromptDiverges) {
@@ -170,16 +169,6 @@ TEST_F(KvCacheTest, ReuseOffMatchesAndPublishesNothing) {
   EXPECT_EQ(cache().usage().num_cursors, 0u);
 }
 
-TEST_F(KvCacheTest, AMatchSaysWhatItTakesFromWhatIsAvailable) {
-  const Tokens prompt = TokensFrom(1, 40);
-  Run(prompt);
-  const MatchResult first = cache().Match(ns_, Join(prompt, {1, 2}), {});
-  EXPECT_EQ(first.newly_pinned(), 3u);
-  // The whole blocks are pinned already; of the tail it will need a copy.
-  EXPECT_EQ(cache().Match(ns_, Join(prompt, {1, 2}), {}).newly_pinned(), 1u);
-  EXPECT_EQ(cache().Match(ns_, Join(First(prompt, 32), {1, 2}), {}).newly_pinned(), 0u);
-}
-
 TEST_F(KvCacheTest, CountsWhatIsWasted) {
   EXPECT_EQ(cache().usage().waste(), 0);
   KvSequence sequence = Run(TokensFrom(1, 40));
@@ -231,7 +220,6 @@ TEST_F(KvCacheTest, AMatchKeepsItsBlocksAndItsCursorWhileItIsHeld) {
   const Tokens prompt = TokensFrom(1, 32);
   Run(prompt);
   MatchResult match = cache().Match(ns_, prompt, {});
-  EXPECT_EQ(match.newly_pinned(), 2u);
   EXPECT_EQ(cache().available_blocks(), 2u);
   Run(TokensFrom(2, 32));
   Run(TokensFrom(3, 32));

@@ -92,11 +92,13 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
     // Decode reads the weights for each token; prefill reads them once for many and computes.
     const double read = result.tok_s * static_cast<double>(result.bytes_per_token);
     const double compute = result.tok_s * result.flops_per_token;
+    const bool f32_peak = report.weights.find_first_of("iq") == std::string::npos;
     const std::string share =
         result.test == BenchTest::kDecode
             ? fmt::format("{:.0f}% of read bandwidth{}", 100 * read / limits.read_bytes_per_s,
                           read > limits.read_bytes_per_s ? " (the CPU's caches hold it)" : "")
-            : fmt::format("{:.0f}% of f32 compute", 100 * compute / limits.f32_flops_per_s);
+        : f32_peak ? fmt::format("{:.0f}% of f32 compute", 100 * compute / limits.f32_flops_per_s)
+                   : fmt::format("{:.0f} GOP/s", compute / 1e9);
     fmt::print("{:<8} {:>7} {:>8} {:>12.1f} {:>10.1f} .. {:>8.1f}   {}\n", NameOf(result.test),
                result.tokens, result.depth, result.tok_s, result.tok_s_min, result.tok_s_max,
                share);

@@ -9,7 +9,7 @@
 
 namespace kvasir::cli {
 
-// --model, --kv-format, --weights, --threads, --pin-threads, --cache-dir: of every command.
+// Of every command: the model, its weights and KV format, threads, the cache folder.
 std::vector<Flag> CommonFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
 std::vector<Flag> CacheFlags();

@@ -10,7 +10,6 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "kvasir/machine.h"
-#include "plan/plan_json.h"
 
 namespace kvasir::cli {
 namespace {

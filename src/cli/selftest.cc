@@ -21,11 +21,8 @@ Status InjectNamed(const Args& args) {
   if (!name) return {};
   const std::optional<Fault> fault = ParseFault(*name);
   if (!fault) {
-    return Fail(
-        Code::kInvalidArgument,
-        "--inject: '{}' is no fault; it takes stale-block, wrong-position, skipped-compare, "
-        "chunk-edge, foreign-namespace, lane-order",
-        *name);
+    return Fail(Code::kInvalidArgument, "--inject: '{}' is no fault; it takes {}", *name,
+                FaultNames());
   }
   InjectFault(*fault);
   return {};
@@ -106,9 +103,7 @@ Command SelftestCommand() {
       "selftest",
       "proves on this machine that answers are the same with and without the cache, bit for bit",
       "selftest",
-      Join({{{"inject", "FAULT",
-              "break something on purpose; the test must fail: stale-block, wrong-position, "
-              "skipped-compare, chunk-edge, foreign-namespace, lane-order"},
+      Join({{{"inject", "FAULT", "break something on purpose; the test must fail: " + FaultNames()},
              {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
             CommonFlags()}),

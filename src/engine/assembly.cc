@@ -7,9 +7,7 @@
 #include "base/result.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
-#include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "kvasir/machine.h"
 
 namespace kvasir {
 namespace {

@@ -87,10 +87,8 @@ Result<ModelText> LoadText(const TextSource& source) {
                 "another model's tokenizer",
                 source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
   }
-  const std::string& chat =
-      source.chat_template.empty() ? text.tokenizer->chat_template() : source.chat_template;
-  if (!chat.empty()) {
-    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(chat));
+  if (!source.chat_template.empty()) {
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(source.chat_template));
   }
   return text;
 }

@@ -27,7 +27,7 @@ enum class KvMath : uint8_t { kFloats, kIntegers };
 struct KvFormatTraits {
   std::string_view name;
   uint32_t bits;         // per number, scales not counted
-  uint32_t unit_tokens;  // tokens packed at once (DESIGN: the unit rule); divides block_tokens
+  uint32_t unit_tokens;  // tokens packed at once; divides block_tokens
   bool scaled;           // a bf16 scale per token and head
   KvMath math;
 };
@@ -58,8 +58,8 @@ inline constexpr uint32_t kRunTokens = 16;
 //      int4 nf4          [head_dim / 8][16][2] 16-bit words; nibble p of word w: dim 2p + w of 8
 //   V  f32 f16 bf16 fp8  [16][stride]               lanes = head dims
 //      int8              [8][stride][2]             lanes hold pairs of tokens
-//      int4 nf4          [8][stride / 32][16][2]    bytes; low nibble: dim lane of 32, high: 16 +
-//      it
+//      int4 nf4          [8][stride / 32][16][2]    bytes; low nibble: dim lane of 32, high: dim
+//                                                   16 + lane
 // head_dim is rounded up to 2 or 8 for K; stride = head_dim rounded up to 16 (nibbles: 32). What
 // is added holds zeros. No byte has numbers of two tokens, so packing a token writes none of
 // another's bytes.

@@ -14,7 +14,7 @@
 
 namespace kvasir {
 
-// LayerGroups of a node (DESIGN section 4): one optional block each. Only `full` exists so far.
+// LayerGroups of a node (docs/glossary.md): one optional block each. Only `full` exists so far.
 inline constexpr uint32_t kMaxLayerGroups = 1;
 
 // A node, or the root of a namespace (top bit set).

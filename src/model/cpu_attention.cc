@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "base/check.h"
 #include "base/fault.h"
 #include "model/backend.h"
 

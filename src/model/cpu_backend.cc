@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "attention/kernels.h"
-#include "base/check.h"
 #include "base/fault.h"
 #include "base/thread_pool.h"
 #include "format/pack.h"

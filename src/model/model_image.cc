@@ -84,7 +84,7 @@ std::span<const std::byte> ChunkOf(std::span<const std::byte> payload, uint64_t 
   return payload.subspan(at, std::min<uint64_t>(kChunkBytes, payload.size() - at));
 }
 
-// Of header and tags. REQUIRES: they lie one after another but for the tag between them.
+// Tag 0: over the header and the tags of the chunks.
 GmacTag HeaderTag(const GmacKey& key, const Header& header, std::span<const GmacTag> tags) {
   std::vector<std::byte> bytes(sizeof(Header) + tags.size_bytes());
   std::memcpy(bytes.data(), &header, sizeof(Header));

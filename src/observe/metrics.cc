@@ -105,7 +105,8 @@ void AddCache(const EngineStats& s, Exposition* out) {
   out->Labelled(MetricType::Gauge, "kvasir_blocks", "Blocks by state.", "state",
                 {{"free", s.free_blocks}, {"idle", s.idle_blocks}, {"pinned", s.pinned_blocks}});
   out->Gauge("kvasir_cached_tokens", "Tokens that the prefix index holds.", s.cached_tokens);
-  out->Gauge("kvasir_live_tokens", "Tokens of running sequences.", s.live_tokens);
+  out->Gauge("kvasir_live_tokens", "Tokens of running sequences that are not in the cache yet.",
+             s.live_tokens);
   out->Gauge("kvasir_cursors", "Cursors held.", s.cursors);
   out->Counter("kvasir_committed_blocks_total", "Blocks published.", s.committed_blocks);
   out->Counter("kvasir_evicted_blocks_total", "Blocks evicted.", s.evicted_blocks);

@@ -143,7 +143,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return Respond(*refusal);
     }
     if (parser_->is_done()) return Dispatch();
-    const uint64_t bytes = body_bytes.value_or(options_.max_body_bytes);
+    max_body_bytes_ = service_.MaxBodyBytes(request_);
+    const uint64_t bytes = body_bytes.value_or(max_body_bytes_);
     if (bytes > kSmallBodyBytes) {
       if (!connections_.TakeBodyBytes(bytes)) {
         keep_alive_ = false;
@@ -152,7 +153,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       }
       body_bytes_ = bytes;
     }
-    parser_->body_limit(options_.max_body_bytes);
+    parser_->body_limit(max_body_bytes_);
     if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return ReadBody();
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(socket_, asio::buffer(kContinue),
@@ -199,7 +200,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return Respond(ErrorResponse(
           {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"}));
     }
-    const auto error = ReadError(ec, options_.max_body_bytes);
+    const auto error = ReadError(ec, max_body_bytes_);
     if (!error) return Close();  // the client is gone
     Respond(ErrorResponse(*error));
   }
@@ -378,8 +379,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   bool begun_ = false;  // a stream's head was sent
   std::string tenant_;
   std::optional<RequestLog> log_;
-  uint64_t body_bytes_ = 0;  // taken from connections_
-  bool ended_ = false;       // all of the answer is in unsent_ or in_flight_
+  uint64_t max_body_bytes_ = 0;  // of the request at hand
+  uint64_t body_bytes_ = 0;      // taken from connections_
+  bool ended_ = false;           // all of the answer is in unsent_ or in_flight_
   uint64_t exchange_ = 0;
   std::unique_ptr<Answer> answer_;
   std::vector<RequestId> running_;

@@ -41,6 +41,7 @@ std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     answer.message = fmt::format("the request's head has more than {} bytes", kHeadBytes);
     answer.status = 431;
+    answer.name = "head_too_large";
   } else if (error == http::error::end_of_stream || error == http::error::partial_message ||
              error.category() != make_error_code(http::error::bad_method).category()) {
     return std::nullopt;

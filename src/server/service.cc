@@ -92,11 +92,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.vocab_size = engine.card().vocab_size;
   model_.ctx_size = engine.card().ctx_size;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
-  if (own_template_) {
-    template_text_ = options.chat_template;
-  } else if (model_.tokenizer) {
-    template_text_ = model_.tokenizer->chat_template();
-  }
+  if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   model_.uses_tools = template_text_.empty() || template_text_.find("tools") != std::string::npos;
   model_.knows_developer = template_text_.find("developer") != std::string::npos;
 }
@@ -115,13 +111,21 @@ std::vector<std::string> Service::Endpoints() {
   return endpoints;
 }
 
+bool Service::IsOpen(std::string_view method, const Route* route) {
+  return method == "OPTIONS" || (route != nullptr && route->open);
+}
+
+uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
+  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
+  return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
+}
+
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
   const std::string_view path = PathOf(head.target);
   const Route* route = FindRoute(path);
-  const bool open = head.method == "OPTIONS" || (route && route->open);
-  // What needs no key carries nothing large.
-  const uint64_t max_bytes = open ? kMaxOpenBodyBytes : options_.max_body_bytes;
+  const bool open = IsOpen(head.method, route);
+  const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;
   if (!open && !credentials_.TenantOf(head.authorization, head.api_key)) {

@@ -45,6 +45,8 @@ class Service {
   // draining), before its body is read. nullopt: go on. `body_bytes` is what Content-Length says.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head,
                                         std::optional<uint64_t> body_bytes) const;
+  // The largest body that a request with this head may have.
+  uint64_t MaxBodyBytes(const HttpRequest& head) const;
   // REQUIRES: CheckHead let it pass.
   Outcome Handle(const HttpRequest& request);
 
@@ -65,7 +67,8 @@ class Service {
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   static const Route* FindRoute(std::string_view path);
-  static std::vector<std::string> Endpoints();  // "GET /v1/models"
+  static bool IsOpen(std::string_view method, const Route* route);  // needs no key
+  static std::vector<std::string> Endpoints();                      // "GET /v1/models"
   Outcome Preflight(const HttpRequest& request) const;
   Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
 

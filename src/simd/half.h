@@ -38,7 +38,7 @@ inline float FromF16(uint16_t h) {
   return FloatOf(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-// Round to nearest even, saturating at 65504; NaN stays NaN. (DESIGN: packing to f16 saturates.)
+// Round to nearest even, saturating at 65504; NaN stays NaN.
 inline uint16_t ToF16(float x) {
   const uint32_t bits = BitsOf(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;

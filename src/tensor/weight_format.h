@@ -4,9 +4,8 @@
 //   f32, f16, bf16   panel = [k][16] numbers
 //   quantised        panel = units of unit_k columns, each a multiple of 64 bytes:
 //     unit  = scales [minimums] [sub_scales] codes
-//     scales      f16 [2 groups][16] where a group of 32 columns has its own; else f16 d[16] and
-//     then
-//                 f16 dmin[16] (zeros where the format has no minimum)
+//     scales      f16 [2 groups][16] where a group of 32 columns has its own; else f16 d[16],
+//                 then f16 dmin[16] (zeros where the format has no minimum)
 //     minimums    f16 [2 groups][16]: only formats with a minimum and a scale a group
 //     sub_scales  [8 groups][2][16] bytes: u8 scale, u8 minimum; Q6_K: i8 of each 16 columns
 //     codes       [groups], a group = 8 quads; quad q of a group holds columns 4q..4q+3 as

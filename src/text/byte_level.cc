@@ -1,5 +1,8 @@
 #include "text/byte_level.h"
 
+#include <array>
+#include <string>
+
 #include "text/utf8.h"
 
 namespace kvasir {

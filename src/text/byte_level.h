@@ -1,10 +1,8 @@
 // GPT-2's alphabet: each byte as a printable character.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace kvasir {

@@ -70,6 +70,8 @@ class JinjaChatTemplate : public ChatTemplate {
   JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body)
       : source_(std::move(source)), body_(std::move(body)) {}
 
+  const std::string& source() const override { return source_; }
+
   Result<RenderedChat> Render(const nlohmann::json& messages, const nlohmann::json& tools,
                               const nlohmann::json& variables,
                               const ChatRenderOptions& options) const override {

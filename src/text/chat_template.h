@@ -49,6 +49,8 @@ class ChatTemplate {
   static Result<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
   virtual ~ChatTemplate() = default;
 
+  virtual const std::string& source() const = 0;  // with \n for every kind of line end
+
   // messages: array of objects {role, content, ...} (content: string); tools: array or null;
   // variables: more template variables (chat_template_kwargs), object or null. Errors:
   // kInvalidArgument with the template's raise_exception message, or what went wrong.

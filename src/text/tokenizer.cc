@@ -22,7 +22,6 @@ constexpr size_t kMaxTextBytes = size_t{1} << 30;
 struct Config {
   std::optional<std::string> bos, eos;
   bool add_bos = false, add_eos = false;
-  std::string chat_template;
 };
 
 // A token is a string or, in older files, an object with its content.
@@ -37,20 +36,6 @@ Result<std::optional<std::string>> TokenField(const nlohmann::json& config, cons
   return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither text nor a token", name);
 }
 
-// One template, or a list of named ones, of which "default" counts.
-std::string TemplateOf(const nlohmann::json& config) {
-  const auto it = config.find("chat_template");
-  if (it == config.end()) return "";
-  if (it->is_string()) return it->get<std::string>();
-  if (!it->is_array()) return "";
-  for (const auto& item : *it) {
-    if (!item.is_object() || item.value("name", nlohmann::json()) != "default") continue;
-    const auto text = item.find("template");
-    if (text != item.end() && text->is_string()) return text->get<std::string>();
-  }
-  return "";
-}
-
 Result<Config> ParseConfig(std::string_view text) {
   Config config;
   if (text.empty()) return config;
@@ -62,7 +47,6 @@ Result<Config> ParseConfig(std::string_view text) {
   KV_ASSIGN(config.eos, TokenField(json, "eos_token"));
   KV_ASSIGN(config.add_bos, BoolField(json, "add_bos_token", false));
   KV_ASSIGN(config.add_eos, BoolField(json, "add_eos_token", false));
-  config.chat_template = TemplateOf(json);
   return config;
 }
 
@@ -93,7 +77,6 @@ class BpeTokenizer : public Tokenizer {
   std::optional<TokenId> eos() const override { return eos_; }
   const std::string& bos_text() const override { return bos_text_; }
   const std::string& eos_text() const override { return eos_text_; }
-  const std::string& chat_template() const override { return chat_template_; }
   const Digest& digest() const override { return digest_; }
 
  private:
@@ -112,7 +95,7 @@ class BpeTokenizer : public Tokenizer {
   PostProcessor post_processor_;
   uint32_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
-  std::string bos_text_, eos_text_, chat_template_;
+  std::string bos_text_, eos_text_;
   Digest digest_{};
 };
 
@@ -146,7 +129,6 @@ void BpeTokenizer::Adopt(Config config) {
   eos_text_ = config.eos.value_or("");
   if (config.bos) bos_ = IdOf(bos_text_);
   if (config.eos) eos_ = IdOf(eos_text_);
-  chat_template_ = std::move(config.chat_template);
   // A post-processor that adds tokens decides alone; without one the config may ask for them.
   if (post_processor_.prefix.empty() && post_processor_.suffix.empty()) {
     if (config.add_bos && bos_) post_processor_.prefix.push_back(*bos_);

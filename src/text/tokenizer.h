@@ -43,7 +43,7 @@ class TokenDecoder {
 class Tokenizer {
  public:
   // From the bytes of tokenizer.json and, when there, tokenizer_config.json (bos_token, eos_token,
-  // add_bos_token, chat_template). kCorruption or kUnsupported name the component and the fix.
+  // add_bos_token). kCorruption or kUnsupported name the component and the fix.
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json);
   virtual ~Tokenizer() = default;
@@ -65,8 +65,7 @@ class Tokenizer {
   virtual std::optional<TokenId> eos() const = 0;
   virtual const std::string& bos_text() const = 0;
   virtual const std::string& eos_text() const = 0;
-  virtual const std::string& chat_template() const = 0;  // "" if none
-  virtual const Digest& digest() const = 0;              // of the tokenizer's content
+  virtual const Digest& digest() const = 0;  // of the tokenizer's content
 };
 
 // Streaming detokenizer of one sequence. Never emits half a UTF-8 character: bytes wait until the
