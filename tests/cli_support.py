@@ -28,11 +28,12 @@ def ids_text(ids):
 
 @contextlib.contextmanager
 def server(*arguments):
-    """kvasir serve on a port of its own: yields (url, process)."""
+    """kvasir serve on a port of its own: yields (url, process); process.said: its first lines."""
     process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments],
                                stderr=subprocess.PIPE, text=True)
     try:
         url, said = None, []
+        process.said = said
         for line in process.stderr:
             said.append(line)
             if found := re.search(r"listening on (http://\S+)", line):

@@ -81,7 +81,7 @@ class HelpTest(CliTest):
 
     def test_unknown_and_absent_commands(self):
         self.wrong("frobnicate", says=["'frobnicate'", "--help"])
-        for command in ["fsck", "replay", "eval", "pull", "top"]:
+        for command in ["fsck", "replay", "pull", "top"]:
             self.wrong(command, "--anything", says=[command, "not in this version"])
 
 

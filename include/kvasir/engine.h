@@ -174,8 +174,11 @@ struct EngineStats {
 struct ModelCard {
   std::string id, architecture, path, dtype;
   uint64_t parameters = 0;
-  uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0;
+  uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
   std::vector<TokenId> bos, eos;
+  // Hex digits: of everything but the KV format that decides a logit (weights as they are computed
+  // with, config, tokenizer, numerics version). Files and folders may have any name.
+  std::string content;
 };
 
 // Thread-safe. One engine thread runs all steps; callers only queue and read snapshots.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,10 @@ namespace kvasir {
 
 // Of EngineOptions::image_cap_bytes.
 inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
+
+// The folder of a cache folder (EngineOptions::cache_dir) that has the images, and what else is
+// kept of models. Absent: there is no home. It may not be there yet.
+std::optional<std::string> ImageFolderOf(const std::string& cache_dir);
 
 struct ImageEntry {
   std::string path;

@@ -26,6 +26,7 @@ Command LogitsCommand();
 Command SelftestCommand();
 Command PlanCommand();
 Command BenchCommand();
+Command EvalCommand();
 Command InfoCommand();
 Command InspectCommand();
 

@@ -90,7 +90,8 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
 }
 
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
-                                        const std::vector<ChatMessage>& messages) {
+                                        const std::vector<ChatMessage>& messages,
+                                        int64_t now_unix_s) {
   KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
   if (engine.chat_template() == nullptr) {
     return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
@@ -101,7 +102,8 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
     json.push_back({{"role", message.role}, {"content", message.content}});
   }
   const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
-                                  .eos_token = tokenizer->eos_text()};
+                                  .eos_token = tokenizer->eos_text(),
+                                  .now_unix_s = now_unix_s};
   KV_ASSIGN(const RenderedChat chat,
             engine.chat_template()->Render(json, nullptr, nullptr, options));
   // The template writes BOS itself.

@@ -31,8 +31,9 @@ struct ChatMessage {
   std::string role, content;
 };
 // The prompt of a conversation by the model's chat template. The text of a message never becomes a
-// special token.
+// special token. now_unix_s: what a template that writes the date takes for now; 0: the clock.
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
-                                        const std::vector<ChatMessage>& messages);
+                                        const std::vector<ChatMessage>& messages,
+                                        int64_t now_unix_s = 0);
 
 }  // namespace kvasir::cli

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/kept_quality.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -19,6 +20,24 @@ std::string TimeText(int64_t seconds) {
   gmtime_r(&time, &parts);
   char text[32];
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+nlohmann::ordered_json JsonOf(const std::vector<KeptQuality>& qualities) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const KeptQuality& quality : qualities) {
+    list.push_back({{"model", quality.model},
+                    {"weights", quality.weights},
+                    {"kv_format", quality.kv_format},
+                    {"kl", quality.kl.value},
+                    {"kl_error", quality.kl.error},
+                    {"kl_p99", quality.kl_p99},
+                    {"top1", quality.same_top.value},
+                    {"top1_error", quality.same_top.error},
+                    {"tokens", quality.tokens},
+                    {"text", quality.text},
+                    {"date", quality.date}});
+  }
+  return list;
 }
 
 nlohmann::ordered_json JsonOf(const std::vector<ImageEntry>& images) {
@@ -50,12 +69,18 @@ void PrintTable(const std::vector<ImageEntry>& images) {
 
 Result<int> Run(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(args.Text("cache-dir").value_or(""));
+  const auto folder = ImageFolderOf(args.Text("cache-dir").value_or(""));
+  const auto qualities = folder ? ListQualities(*folder) : std::vector<KeptQuality>{};
   if (args.Has("json")) {
+    nlohmann::ordered_json json = JsonOf(images);
+    json["quality"] = JsonOf(qualities);
     // A name may be any bytes.
-    fmt::print("{}\n",
-               JsonOf(images).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     PrintTable(images);
+    for (const KeptQuality& quality : qualities) {
+      fmt::print("{} ({})  {}\n", quality.model, quality.weights, QualityText(quality));
+    }
   }
   return kExitDone;
 }
@@ -63,8 +88,10 @@ Result<int> Run(const Args& args) {
 }  // namespace
 
 Command InspectCommand() {
-  return {"inspect", "lists the model images that make the next start fast", "inspect",
-          Join({{{"json", "", "one object with every image", FlagKind::kSwitch}}, CommonFlags()}),
+  return {"inspect", "lists the model images that make the next start fast, and what eval measured",
+          "inspect",
+          Join({{{"json", "", "one object with every image and measurement", FlagKind::kSwitch}},
+                CommonFlags()}),
           Run};
 }
 

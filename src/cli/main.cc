@@ -16,17 +16,16 @@ namespace kvasir::cli {
 namespace {
 
 // Commands of parts that are not there yet, and the part.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kAbsentCommands = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kAbsentCommands = {{
     {"fsck", "the disk tier"},
     {"replay", "trace replay"},
-    {"eval", "evaluation"},
     {"pull", "downloading models"},
     {"top", "the live view"},
 }};
 
 std::vector<Command> AllCommands() {
   return {ServeCommand(), ChatCommand(),  RunCommand(),  LogitsCommand(), SelftestCommand(),
-          PlanCommand(),  BenchCommand(), InfoCommand(), InspectCommand()};
+          PlanCommand(),  BenchCommand(), EvalCommand(), InfoCommand(),   InspectCommand()};
 }
 
 // The engine's errors begin with the name of a field ("ctx_size: ..."); here it is a flag's.

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
+#include "cli/kept_quality.h"
 #include "kvasir/machine.h"
 #include "server/server.h"
 
@@ -121,6 +122,9 @@ Result<int> Run(const Args& given) {
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
+  if (const std::string quality = QualityLine(*engine); !quality.empty()) {
+    options.summary += "quality  " + quality + "\n";
+  }
   KV_TRY(RunServer(options, *engine));
   return kExitDone;
 }

@@ -224,8 +224,10 @@ ModelCard CardOf(const Assembly& assembly) {
           .vocab_size = model.config.vocab_size,
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
+          .num_layers = model.config.num_layers,
           .bos = model.config.bos,
-          .eos = {}};
+          .eos = {},
+          .content = {}};
 }
 
 }  // namespace kvasir

@@ -285,15 +285,20 @@ Result<Digest> DigestFor(const Assembly& assembly, const EngineOptions& options)
   return ChosenDigest(stored, assembly.runner.weights);
 }
 
-Identity IdentityFor(const Assembly& assembly, const ModelConfig& config, const Digest& weights,
-                     const Tokenizer* tokenizer, const EngineOptions& options) {
+// What decides a logit, but for the KV.
+IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
+                           const Tokenizer* tokenizer) {
   IdentityParts parts;
   parts.weights = weights;
   parts.config = CanonicalText(config);
   if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
+  parts.numerics = kNumericsVersion;
+  return parts;
+}
+
+Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options) {
   parts.kv_format = assembly.plan.kv_format;
   parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
-  parts.numerics = kNumericsVersion;
   return IdentityOf(parts);
 }
 
@@ -372,11 +377,13 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.eos = EndTokens(config, tokenizer);
+  const IdentityParts content = ContentParts(config, weights, tokenizer);
+  parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
-                     .identity = IdentityFor(assembly, config, weights, tokenizer, options),
+                     .identity = IdentityFor(assembly, content, options),
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer};
   return std::make_unique<EngineOnThread>(std::move(parts));

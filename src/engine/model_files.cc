@@ -60,11 +60,17 @@ fs::path StateDir(const std::string& option) {
 
 fs::path ImageFolder(const fs::path& cache_dir) { return cache_dir / "images"; }
 
+std::optional<std::string> ImageFolderOf(const std::string& cache_dir) {
+  const fs::path folder = CacheDir(cache_dir);
+  if (folder.empty()) return std::nullopt;
+  return ImageFolder(folder).string();
+}
+
 std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
   std::vector<ImageEntry> entries;
-  const fs::path folder = CacheDir(cache_dir);
-  if (folder.empty()) return entries;
-  for (ImageListing& image : ModelImages::List(ImageFolder(folder))) {
+  const std::optional<std::string> folder = ImageFolderOf(cache_dir);
+  if (!folder) return entries;
+  for (ImageListing& image : ModelImages::List(*folder)) {
     entries.push_back({image.path.string(), std::move(image.title.model),
                        std::move(image.title.weights), image.file_bytes,
                        image.used_ns / 1'000'000'000});

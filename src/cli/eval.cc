@@ -1,0 +1,293 @@
+// kvasir eval: what a KV format costs this model.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/eval_report.h"
+#include "cli/interrupt.h"
+#include "cli/kept_quality.h"
+#include "cli/progress.h"
+#include "kvasir/images.h"
+
+namespace kvasir::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// f16 and bf16 give the others their scale, and skipped layers are f16.
+constexpr std::array<const char*, 7> kAllFormats = {"f16",  "bf16", "fp8_e4m3", "fp8_e5m2",
+                                                    "int8", "nf4",  "int4"};
+constexpr uint64_t kDefaultTokens = 16384;
+constexpr uint64_t kMaxTokens = uint64_t{1} << 22;  // of figures: 50 bytes each and format
+constexpr uint32_t kDefaultWindow = 4096;
+constexpr uint64_t kSmallParameters = 50'000'000;
+// By Pinsker's inequality the probability of any set of next tokens then changes by no more than
+// sqrt(0.005 / 2) = 5 percentage points on average.
+constexpr float kDefaultMaxKl = 0.005F;
+
+struct EvalOptions {
+  std::vector<KvChoice> choices;
+  std::optional<std::string> text;
+  uint64_t tokens = 0;
+  std::optional<std::string> recall;  // a file, or "off"
+  std::optional<bool> layers;         // absent: of small models
+  double max_kl = 0;
+  std::optional<std::string> svg;
+};
+
+// "int8,k=int8,v=f16,int4": three; what begins with k= or v= takes its other half with it.
+std::vector<std::string> SplitFormats(const std::string& text) {
+  std::vector<std::string> formats;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const auto half = [](const std::string& name, char of) {
+      return name.size() > 1 && name[0] == of && name[1] == '=' &&
+             name.find(',') == std::string::npos;
+    };
+    const bool joins = !formats.empty() && ((half(formats.back(), 'k') && half(part, 'v')) ||
+                                            (half(formats.back(), 'v') && half(part, 'k')));
+    if (joins) {
+      formats.back() += "," + part;
+    } else {
+      formats.push_back(part);
+    }
+  }
+  return formats;
+}
+
+// Before hours of work: whether a file can be written there at the end.
+Status CheckSvgPath(const std::string& path) {
+  std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  const bool good = !path.empty() && !fs::is_directory(path, error) &&
+                    access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
+  if (good) return {};
+  return Fail(Code::kInvalidArgument,
+              "--svg: cannot write '{}'; give a file in a folder that can be written", path);
+}
+
+Status WriteSvg(const std::string& path, const std::string& svg) {
+  const std::string draft = path + ".partial";
+  std::FILE* file = std::fopen(draft.c_str(), "wb");
+  const bool written =
+      file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
+  const bool closed = file != nullptr && std::fclose(file) == 0;
+  if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return {};
+  std::remove(draft.c_str());
+  return Fail(Code::kIoError, "--svg: writing '{}' failed; is the disk full?", path);
+}
+
+Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions& engine) {
+  if (args.Has("formats") && args.Has("kv-format")) {
+    return Fail(Code::kInvalidArgument, "give only one of --formats and --kv-format");
+  }
+  std::vector<std::string> names(kAllFormats.begin(), kAllFormats.end());
+  if (args.Has("kv-format")) names = {engine.kv_format};
+  if (const auto text = args.Text("formats")) names = SplitFormats(*text);
+  std::vector<KvChoice> choices;
+  for (const std::string& name : names) {
+    const KvChoice choice{name, engine.kv_skip_layers};
+    const bool twice = std::ranges::find(choices, name, &KvChoice::format) != choices.end();
+    if (!twice) choices.push_back(choice);
+  }
+  return choices;
+}
+
+Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
+  EvalOptions options;
+  KV_ASSIGN(options.choices, ReadChoices(args, engine));
+  options.text = args.Text("text");
+  options.recall = args.Text("recall");
+  KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxTokens, kDefaultTokens));
+  static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
+  KV_ASSIGN(const std::string layers, args.OneOf("layers", kLayers, "auto"));
+  if (layers != "auto") options.layers = layers == "on";
+  if (engine.ctx_size != 0 && engine.ctx_size < kMinWindowTokens) {
+    return Fail(Code::kInvalidArgument,
+                "--ctx-size: windows of {} tokens say little; give {} or more", engine.ctx_size,
+                kMinWindowTokens);
+  }
+  if (!engine.kv_skip_layers.empty()) {
+    if (options.layers == true) {
+      return Fail(Code::kInvalidArgument,
+                  "--layers: with --kv-skip-layers that list is measured; leave one of them out");
+    }
+    options.layers = false;
+  }
+  KV_ASSIGN(options.max_kl, args.Float("max-kl", {0, 100}, kDefaultMaxKl));
+  options.svg = args.Text("svg");
+  if (options.svg) KV_TRY(CheckSvgPath(*options.svg));
+  return options;
+}
+
+// What is wrong with a format, under the flag that it came by.
+Status CheckChoices(const Comparison& comparison, const EvalOptions& options, const Args& args) {
+  for (const KvChoice& choice : options.choices) {
+    const Result<MemoryPlan> plan = comparison.PlanOf(choice);
+    if (plan) continue;
+    std::string message = plan.error().message;
+    constexpr std::string_view kField = "kv_format:";
+    if (args.Has("formats") && message.starts_with(kField)) {
+      message = "--formats:" + message.substr(kField.size());
+    }
+    return tl::unexpected(Error{plan.error().code, message});
+  }
+  return {};
+}
+
+// --recall, else the evaluation set beside the model, if it has one.
+Result<std::vector<Probe>> ReadRecall(const EvalOptions& options, const Engine& engine) {
+  if (options.recall && *options.recall != "off") return ReadProbes(*options.recall);
+  std::error_code error;
+  const fs::path beside = fs::path(engine.card().path) / "eval.jsonl";
+  if (!fs::is_regular_file(beside, error)) return std::vector<Probe>{};
+  return ReadProbes(beside.string());
+}
+
+Result<EvalText> ReadEvalText(const EvalOptions& options, const Engine& engine,
+                              const std::vector<Probe>& probes) {
+  const TextLimits limits{options.tokens, engine.card().ctx_size};
+  if (options.text) return TextOfFile(engine, *options.text, limits);
+  if (!probes.empty()) return TextOfProbes(engine, probes, limits);
+  return Fail(
+      Code::kInvalidArgument,
+      "--text is missing: {} has no evaluation set (eval.jsonl) beside it; give --text FILE, "
+      "a UTF-8 text of some tens of kilobytes like what the model will read",
+      engine.card().path);
+}
+
+// Numbers that cost quality to save memory: the layers of others are not worth a search.
+bool IsLossy(const std::string& format) {
+  return format.find("fp8") != std::string::npos || format.find("int") != std::string::npos ||
+         format.find("nf4") != std::string::npos;
+}
+
+Result<EvalReport> Evaluate(Comparison& comparison, const EvalOptions& options,
+                            const EvalText& text, std::vector<Probe> probes) {
+  const ModelCard& card = comparison.reference().card();
+  EvalReport report{.model = card.id, .weights = card.dtype, .content = card.content};
+  report.reference_bytes_per_token = comparison.reference().plan().kv_bytes_per_token;
+  report.text = text.source;
+  report.tokens = text.scored_tokens();
+  report.windows = text.windows.size();
+  for (const auto& window : text.windows) {
+    report.window_tokens = std::max<uint64_t>(report.window_tokens, window.size());
+  }
+  report.max_kl = options.max_kl;
+  report.probes = std::move(probes);
+  KV_ASSIGN(report.reference_answers, comparison.AnswerReference(report.probes));
+  KV_ASSIGN(std::vector<Measured> all, comparison.Measure(options.choices, text, report.probes));
+  for (Measured& measured : all) report.formats.push_back({std::move(measured), std::nullopt});
+  if (!options.layers.value_or(card.parameters <= kSmallParameters)) return report;
+  for (FormatReport& format : report.formats) {
+    if (!IsLossy(format.measured.choice.format)) continue;
+    KV_ASSIGN(format.layers, StudyLayers(format.measured, card.num_layers, options.max_kl,
+                                         [&](std::span<const KvChoice> choices) {
+                                           return comparison.Measure(choices, text, {});
+                                         }));
+    if (!format.layers->verified || report.probes.empty()) continue;
+    Measured& verified = *format.layers->verified;
+    KV_ASSIGN(std::vector<Measured> answered,
+              comparison.Measure(std::span(&verified.choice, 1), {}, report.probes));
+    verified.answers = std::move(answered.front().answers);
+  }
+  return report;
+}
+
+// Beside the model images. A folder that cannot be written costs a warning.
+void Keep(const EvalReport& report, const EngineOptions& engine) {
+  const std::optional<std::string> folder = ImageFolderOf(engine.cache_dir);
+  if (!folder) return;
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  for (const Measured* row : report.rows()) {
+    const Status kept = KeepQuality(*folder, {.content = report.content,
+                                              .kv_format = row->kv_format,
+                                              .model = report.model,
+                                              .weights = report.weights,
+                                              .text = report.text,
+                                              .date = fmt::format("{:%F}", fmt::gmtime(now)),
+                                              .tokens = row->quality.tokens,
+                                              .kl = row->quality.kl,
+                                              .kl_p99 = row->quality.kl_p99,
+                                              .same_top = row->quality.same_top});
+    if (kept) continue;
+    fmt::print(stderr, "kvasir eval: warning: not kept for 'kvasir serve': {}\n",
+               kept.error().message);
+    return;
+  }
+}
+
+Result<int> Run(const Args& args) {
+  KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
+  KV_ASSIGN(const EvalOptions options, ReadOptions(args, engine));
+  ExitOnInterrupt();
+  if (engine.ctx_size == 0) {
+    KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(engine));
+    engine.ctx_size = std::min(plan.ctx_size, kDefaultWindow);
+  }
+  Progress progress;
+  ComparisonOptions comparison_options{.engine = engine};
+  comparison_options.say = [&progress](const std::string& line) { progress.Show(line); };
+  KV_ASSIGN(const std::unique_ptr<Comparison> comparison,
+            Comparison::Create(std::move(comparison_options)));
+  KV_TRY(CheckChoices(*comparison, options, args));
+  Engine& reference = comparison->reference();
+  KV_ASSIGN(std::vector<Probe> probes, ReadRecall(options, reference));
+  KV_ASSIGN(const EvalText text, ReadEvalText(options, reference, probes));
+  if (options.recall == "off") probes.clear();
+  KV_ASSIGN(const EvalReport report, Evaluate(*comparison, options, text, std::move(probes)));
+  progress.Clear();
+  Keep(report, engine);
+  if (options.svg) KV_TRY(WriteSvg(*options.svg, SvgOf(report)));
+  if (args.Has("json")) {
+    fmt::print("{}\n",
+               JsonOf(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("{}", TablesOf(report));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+Command EvalCommand() {
+  return {
+      "eval",
+      "what a KV format costs this model: KL divergence, top-1 agreement, recall, by depth and "
+      "layer",
+      "eval --text book.txt --formats int8,int4 --svg eval.svg",
+      Join({{{"text", "FILE",
+              "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
+              "the model)"},
+             {"tokens", "N", "of the text, at most (default 16384)"},
+             {"ctx-size", "N",
+              "longest window in tokens (default 4096, or what the model was trained for)"},
+             {"formats", "LIST", "int8,k=int8,v=f16,int4 (default: that of --kv-format, else all)"},
+             {"recall", "FILE",
+              "questions with answers, as JSON lines: {\"messages\": [...], \"expect\": \"words\", "
+              "\"kind\": ...} (default: the evaluation set beside the model; off: none)"},
+             {"layers", "on|off",
+              "each layer alone, and which to keep in f16 (default: on below 50M parameters)"},
+             {"max-kl", "X",
+              "mean KL in nats that a recommended list of layers must meet (default 0.005: on "
+              "average no probability changes by more than 5 percentage points)"},
+             {"svg", "FILE", "a plot"},
+             {"json", "", "one object with every figure", FlagKind::kSwitch}},
+            CommonFlags()}),
+      Run,
+      "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
+      "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "
+      "serve' prints it for its KV format."};
+}
+
+}  // namespace kvasir::cli
