@@ -37,6 +37,10 @@ Result<std::optional<Secret>> Read(const std::string& path) {
                 "delete it",
                 path, about.st_mode & 07777);
   }
+  if (about.st_uid != geteuid() && about.st_uid != 0) {
+    return Fail(Code::kPermissionDenied, "secret: {} belongs to user {}, who knows it; delete it",
+                path, about.st_uid);
+  }
   Secret secret;
   if (!S_ISREG(about.st_mode) || about.st_size != static_cast<off_t>(secret.size())) {
     return Fail(Code::kCorruption,
@@ -47,6 +51,20 @@ Result<std::optional<Secret>> Read(const std::string& path) {
     return IoFailure("read", path);
   }
   return std::optional(secret);
+}
+
+// Who can write to the folder can put a secret of their own there.
+Status CheckFolder(const std::string& state_dir) {
+  struct stat about;
+  if (stat(state_dir.c_str(), &about) != 0) return {};  // not there, or Read says why
+  const bool others = (about.st_mode & 022) != 0 && (about.st_mode & S_ISVTX) == 0;
+  if (others || (about.st_uid != geteuid() && about.st_uid != 0)) {
+    return Fail(Code::kPermissionDenied,
+                "secret: others may write to {} (mode {:04o}, user {}); chmod 700 it, or name "
+                "another folder by XDG_STATE_HOME",
+                state_dir, about.st_mode & 07777, about.st_uid);
+  }
+  return {};
 }
 
 Status WriteAll(const std::string& path, const Secret& secret) {
@@ -70,6 +88,7 @@ Secret EphemeralSecret() {
 
 Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   const std::string path = state_dir + "/secret";
+  KV_TRY(CheckFolder(state_dir));
   KV_ASSIGN(const std::optional<Secret> present, Read(path));
   if (present) return *present;
 
@@ -77,6 +96,7 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   const bool is_new = !std::filesystem::exists(state_dir, error);
   std::filesystem::create_directories(state_dir, error);
   if (is_new) chmod(state_dir.c_str(), 0700);  // the file itself is 0600 in any case
+  KV_TRY(CheckFolder(state_dir));
 
   const Secret suffix = EphemeralSecret();
   uint64_t unique;

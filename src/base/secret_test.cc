@@ -46,6 +46,16 @@ TEST_F(SecretTest, RefusesAFileThatOthersMayRead) {
   EXPECT_NE(secret.error().message.find("chmod 600"), std::string::npos);
 }
 
+TEST_F(SecretTest, RefusesAFolderThatOthersMayWriteTo) {
+  Write(std::string(32, 'x'), 0600);
+  chmod(dir_.c_str(), 0777);
+  EXPECT_EQ(LoadOrCreateSecret(dir_).error().code, Code::kPermissionDenied);
+  chmod(dir_.c_str(), 0700);
+  EXPECT_TRUE(LoadOrCreateSecret(dir_));
+  if (chown((dir_ + "/secret").c_str(), 65534, 65534) != 0) return;  // only root can give it away
+  EXPECT_EQ(LoadOrCreateSecret(dir_).error().code, Code::kPermissionDenied);
+}
+
 TEST_F(SecretTest, RefusesAnotherSize) {
   Write(std::string(31, 'x'), 0600);
   EXPECT_EQ(LoadOrCreateSecret(dir_).error().code, Code::kCorruption);

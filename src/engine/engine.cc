@@ -14,12 +14,11 @@
 #include "base/clock.h"
 #include "base/cpu_topology.h"
 #include "base/result.h"
-#include "base/secret.h"
 #include "engine/assembly.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
-#include "kvasir/machine.h"
+#include "engine/start_parts.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -272,64 +271,6 @@ void EngineOnThread::Apply(Command& command) {
   }
 }
 
-// Of the weights as they are computed with.
-Result<Digest> DigestFor(const Assembly& assembly, const EngineOptions& options) {
-  const auto progress = [&](uint64_t done, uint64_t total) {
-    if (options.progress && total > 0) {
-      options.progress("digest of the weights",
-                       static_cast<double>(done) / static_cast<double>(total));
-    }
-  };
-  KV_ASSIGN(const Digest stored,
-            WeightsDigest(assembly.model, CacheDir(options.cache_dir), progress));
-  return ChosenDigest(stored, assembly.runner.weights);
-}
-
-// What decides a logit, but for the KV.
-IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
-                           const Tokenizer* tokenizer) {
-  IdentityParts parts;
-  parts.weights = weights;
-  parts.config = CanonicalText(config);
-  if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
-  parts.numerics = kNumericsVersion;
-  return parts;
-}
-
-Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options) {
-  parts.kv_format = assembly.plan.kv_format;
-  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
-  return IdentityOf(parts);
-}
-
-struct ServerSecret {
-  Secret secret;
-  bool lasts;  // beyond this process
-};
-
-// The decision is in EngineOptions::state_dir.
-Result<ServerSecret> SecretFor(const EngineOptions& options) {
-  const std::string state_dir = StateDir(options.state_dir).string();
-  if (state_dir.empty()) return ServerSecret{EphemeralSecret(), false};
-  const Result<Secret> secret = LoadOrCreateSecret(state_dir);
-  if (secret) return ServerSecret{*secret, true};
-  if (secret.error().code == Code::kIoError) return ServerSecret{EphemeralSecret(), false};
-  return tl::unexpected(secret.error());
-}
-
-// Absent: nothing to keep (a shape's weights are made, not read), nowhere to keep it, or no secret
-// that the next start would know it by.
-std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
-                                      const ServerSecret& secret, const EngineOptions& options) {
-  const std::filesystem::path cache_dir = CacheDir(options.cache_dir);
-  if (assembly.model.mapped_files.empty() || cache_dir.empty() || !secret.lasts ||
-      options.image_cap_bytes == 0) {
-    return std::nullopt;
-  }
-  return ImageOptions{ImageFolder(cache_dir), options.image_cap_bytes, secret.secret, weights,
-                      options.warn};
-}
-
 }  // namespace
 
 Result<RequestId> Engine::Submit(GenerateRequest request, EventSink sink) {
@@ -357,12 +298,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   // Text is parsed beside what is done to the weights: a tenth of a second and more.
   auto text = std::async(std::launch::async, &LoadText, TextSourceOf(assembly.model));
   parts.card = CardOf(assembly);
-  KV_ASSIGN(const Digest weights, DigestFor(assembly, options));
+  KV_ASSIGN(const ServerSecret secret, SecretFor(options));
+  KV_ASSIGN(const Digest weights, DigestFor(assembly, secret, options));
   // A first start has read all weights by now: what is wrong with the text is told before packing.
   if (text.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     KV_ASSIGN(parts.text, text.get());
   }
-  KV_ASSIGN(const ServerSecret secret, SecretFor(options));
   assembly.cache.secret = secret.secret;
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_object.h"
 #include "base/result.h"
 #include "model/architecture.h"
 
@@ -93,13 +94,6 @@ class Fields {
   const std::string& file_;
   Status status_;
 };
-
-Result<json> ParseObject(std::string_view text, const std::string& file) {
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return Fail(Code::kCorruption, "{}: malformed JSON", file);
-  if (!object.is_object()) return Fail(Code::kCorruption, "{}: is no JSON object", file);
-  return object;
-}
 
 Result<const Architecture*> FindArchitecture(const Fields& fields, const std::string& file) {
   std::string name = "none";
@@ -217,7 +211,7 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
   KV_TRY(fields.status());
   if (!generation_json) return {};
   const std::string where = file + " (generation_config.json beside it)";
-  KV_ASSIGN(const json object, ParseObject(*generation_json, where));
+  KV_ASSIGN(const json object, ParseJsonObject(*generation_json, where));
   Fields generation(object, where);
   if (generation.Find("bos_token_id") != nullptr) config.bos = generation.Ids("bos_token_id");
   if (generation.Find("eos_token_id") != nullptr) config.eos = generation.Ids("eos_token_id");
@@ -229,7 +223,7 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file) {
-  KV_ASSIGN(const json object, ParseObject(config_json, file));
+  KV_ASSIGN(const json object, ParseJsonObject(config_json, file));
   Fields fields(object, file);
   KV_ASSIGN(const Architecture* row, FindArchitecture(fields, file));
   ModelConfig config;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_object.h"
 #include "base/result.h"
 #include "model/hf_config.h"
 #include "model/safetensors.h"
@@ -57,9 +58,8 @@ bool StaysInFolder(const std::string& shard) {
 // tensor -> shard, by shard so that each file is opened once.
 Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path& index) {
   KV_ASSIGN(const std::string text, ReadTextFile(index, kMaxIndexBytes));
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return Fail(Code::kCorruption, "{}: malformed JSON", index.string());
-  if (!object.is_object() || !object.contains("weight_map") || !object["weight_map"].is_object()) {
+  KV_ASSIGN(const json object, ParseJsonObject(text, index.string()));
+  if (!object.contains("weight_map") || !object["weight_map"].is_object()) {
     return Fail(Code::kCorruption, "{}: has no object weight_map", index.string());
   }
   std::map<std::string, std::vector<std::string>> tensors_of_shard;
@@ -137,11 +137,8 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
 Result<std::string> ReadChatTemplate(const fs::path& folder, const std::string& tokenizer_config) {
   KV_ASSIGN(std::string text, ReadOptional(folder / "chat_template.jinja", kMaxConfigBytes));
   if (!text.empty() || tokenizer_config.empty()) return text;
-  const json object = json::parse(tokenizer_config, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return Fail(Code::kCorruption, "{}: malformed JSON, or no object",
-                (folder / "tokenizer_config.json").string());
-  }
+  KV_ASSIGN(const json object,
+            ParseJsonObject(tokenizer_config, (folder / "tokenizer_config.json").string()));
   const auto found = object.find("chat_template");
   if (found == object.end()) return text;
   if (found->is_string()) return found->get<std::string>();

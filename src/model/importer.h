@@ -10,6 +10,7 @@
 
 #include "base/digest.h"
 #include "base/mapped_file.h"
+#include "base/secret.h"
 #include "kvasir/status.h"
 #include "model/model_config.h"
 #include "model/tensor_view.h"
@@ -60,10 +61,17 @@ Result<ImportedModel> ImportModel(const std::filesystem::path& path);
 // weights are stored. Costs a few MiB whatever the shape: tensors are windows onto one tile.
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
-// SHA-256 over the content of all weight files. Remembered in `cache_dir` by path, device, inode,
-// size, mtime and ctime (ns), so that a later start reads no weights; an unusable cache_dir, or
-// an empty one, only costs time. progress(done_bytes, total_bytes) may be empty.
-Result<Digest> WeightsDigest(const ImportedModel& model, const std::filesystem::path& cache_dir,
+// Where digests are remembered, and the secret under which they are: a folder that others can
+// write to cannot tell one model's weights for another's.
+struct DigestMemory {
+  std::filesystem::path cache_dir;
+  Secret secret;
+};
+
+// SHA-256 over the content of all weight files. Remembered by path, device, inode, size, mtime and
+// ctime (ns), so that a later start reads no weights; without memory, or with an unusable folder,
+// it only costs time. progress(done_bytes, total_bytes) may be empty.
+Result<Digest> WeightsDigest(const ImportedModel& model, const std::optional<DigestMemory>& memory,
                              const std::function<void(uint64_t, uint64_t)>& progress);
 
 }  // namespace kvasir

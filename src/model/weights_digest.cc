@@ -1,7 +1,7 @@
 // WeightsDigest: the content of a model's weights, read once and remembered.
 //
 // The remembered file, text: the key (a version line, then a line for each weight file), then
-//   digest <64 hex digits> check <SHA-256 of all before it, 64 hex digits>
+//   digest <64 hex digits> check <HMAC-SHA-256 of all before it, 64 hex digits>
 #include <unistd.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ constexpr int64_t kSettledNs = 2'000'000'000;
 // Everything that must be the same for a remembered digest to hold. Paths are length-prefixed: they
 // may hold any byte.
 std::string KeyOf(const ImportedModel& model) {
-  std::string key = "kvasir weights digest 1\n";
+  std::string key = "kvasir weights digest 2\n";
   for (const auto& file : model.mapped_files) {
     const FileStamp& s = file->stamp();
     const std::string path = file->path().string();
@@ -54,17 +54,20 @@ std::optional<Digest> FromHex(std::string_view hex) {
   return digest;
 }
 
-std::string Render(const std::string& key, const Digest& digest) {
+std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+std::string Render(const std::string& key, const Digest& digest, const Secret& secret) {
   const std::string body = key + "digest " + ToHex(digest);
-  return body + " check " + ToHex(Sha256Of(body)) + "\n";
+  const HmacKey purpose(HmacKey(secret).Of(BytesOf("kvasir weights digest")));
+  return body + " check " + ToHex(purpose.Of(BytesOf(body))) + "\n";
 }
 
-std::optional<Digest> Recall(const fs::path& path, const std::string& key) {
+std::optional<Digest> Recall(const fs::path& path, const std::string& key, const Secret& secret) {
   const auto text = ReadTextFile(path, kMaxRememberedBytes);
   const size_t at = key.size() + std::string_view("digest ").size();
   if (!text || text->size() < at + 64 || !text->starts_with(key)) return std::nullopt;
   const auto digest = FromHex(std::string_view(*text).substr(at, 64));
-  if (!digest || *text != Render(key, *digest)) return std::nullopt;
+  if (!digest || *text != Render(key, *digest, secret)) return std::nullopt;
   return digest;
 }
 
@@ -99,15 +102,15 @@ bool Settled(const ImportedModel& model) {
 
 }  // namespace
 
-Result<Digest> WeightsDigest(const ImportedModel& model, const fs::path& cache_dir,
+Result<Digest> WeightsDigest(const ImportedModel& model, const std::optional<DigestMemory>& memory,
                              const std::function<void(uint64_t, uint64_t)>& progress) {
   if (model.mapped_files.empty()) {  // a synthetic model: its path says all that decides its bytes
     return Sha256().Update("kvasir synthetic weights 1\n").Update(model.path.string()).Finish();
   }
   const std::string key = KeyOf(model);
-  const fs::path remembered = RememberedPath(model, cache_dir);
-  if (!cache_dir.empty()) {
-    if (const auto digest = Recall(remembered, key)) return *digest;
+  const fs::path remembered = memory ? RememberedPath(model, memory->cache_dir) : fs::path();
+  if (memory) {
+    if (const auto digest = Recall(remembered, key, memory->secret)) return *digest;
   }
   uint64_t done_bytes = 0, total_bytes = 0;
   for (const auto& file : model.mapped_files) total_bytes += file->bytes().size();
@@ -125,7 +128,7 @@ Result<Digest> WeightsDigest(const ImportedModel& model, const fs::path& cache_d
     }
   }
   const Digest digest = sha.Finish();
-  if (!cache_dir.empty() && Settled(model)) Remember(remembered, Render(key, digest));
+  if (memory && Settled(model)) Remember(remembered, Render(key, digest, memory->secret));
   return digest;
 }
 

@@ -20,9 +20,12 @@ ImportedModel Import(const fs::path& path) {
   return std::move(*model);
 }
 // The digest, and how many bytes were read for it.
-std::pair<Digest, uint64_t> Measure(const ImportedModel& model, const fs::path& cache) {
+std::pair<Digest, uint64_t> Measure(const ImportedModel& model, const fs::path& cache,
+                                    const Secret& secret = {}) {
   uint64_t read = 0, total = 0;
-  const auto digest = WeightsDigest(model, cache, [&](uint64_t done, uint64_t of) {
+  std::optional<DigestMemory> memory;
+  if (!cache.empty()) memory = {cache, secret};
+  const auto digest = WeightsDigest(model, memory, [&](uint64_t done, uint64_t of) {
     read = done;
     total = of;
   });
@@ -87,6 +90,8 @@ TEST(WeightsDigest, IsRememberedUntilTheMemoryIsBroken) {
     EXPECT_EQ(read, first_read) << "byte " << i << " was not looked at";
     i += 12;
   }
+  // Whoever can write here but does not know the secret has no say.
+  EXPECT_EQ(Measure(model, cache.path() / "new" / "folder", Secret{1}).second, first_read);
   std::ofstream(files[0], std::ios::binary) << text.substr(0, text.size() / 2);
   EXPECT_EQ(Measure(model, cache.path() / "new" / "folder"), (std::pair{digest, first_read}));
   EXPECT_EQ(Text(files[0]), text);
@@ -98,7 +103,7 @@ TEST(WeightsDigest, AnUnusableCacheFolderOnlyCostsTime) {
   const auto [digest, read] = Measure(model, folder.Write("file", "x") / "below");
   EXPECT_GT(read, 0u);
   EXPECT_EQ(Measure(model, ""), (std::pair{digest, read}));
-  EXPECT_EQ(*WeightsDigest(model, "", {}), digest);
+  EXPECT_EQ(*WeightsDigest(model, {}, {}), digest);
 }
 
 TEST(WeightsDigest, TellsSyntheticModelsApart) {
@@ -106,7 +111,7 @@ TEST(WeightsDigest, TellsSyntheticModelsApart) {
   for (const char* shape : {"tiny", "llama-100m"}) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {
       for (uint64_t seed : {1, 2}) {
-        digests.push_back(*WeightsDigest(*SyntheticModel(shape, dtype, seed), "", {}));
+        digests.push_back(*WeightsDigest(*SyntheticModel(shape, dtype, seed), {}, {}));
       }
     }
   }

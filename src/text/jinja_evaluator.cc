@@ -204,6 +204,7 @@ bool Interpreter::Contains(const Value& container, const Value& item) {
   if (!Charge(WeightOf(container))) return false;
   if (container.is_string()) {
     if (item.is_string()) {
+      if (!ChargeSearch(container.text().size(), item.text().size())) return false;
       return container.text().bytes().find(item.text().bytes()) != std::string::npos;
     }
     Fail(fmt::format("'in <string>' requires string as left operand, not {}", TypeName(item)));

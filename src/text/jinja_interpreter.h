@@ -46,6 +46,8 @@ class Interpreter {
   bool failed() const { return failed_; }
   // False when the template has used up what it may.
   bool Charge(uint64_t units);
+  // A search may compare each byte of what is sought at each place.
+  bool ChargeSearch(size_t text, size_t sought) { return Charge(text * sought / 256); }
   Value Undefine(std::string why);
   // An undefined value cannot be used further: fails with its reason.
   Value FailUndefined(const Value& value);

@@ -100,9 +100,10 @@ Value Interpreter::Binary(std::string_view op, const Value& a, const Value& b) {
     return FromText(std::move(out));
   }
   if (op == "+" && a.list() && b.list() && a.list()->kind == b.list()->kind && Repeatable(a)) {
+    if (!Charge(4 * (a.list()->items.size() + b.list()->items.size()))) return Value();
     std::vector<Value> out = a.list()->items;
     out.insert(out.end(), b.list()->items.begin(), b.list()->items.end());
-    return Charge(out.size()) ? FromItems(std::move(out), a.list()->kind) : Value();
+    return FromItems(std::move(out), a.list()->kind);
   }
   if (op == "*" && Repeatable(a) && b.is_integer()) return RepeatValue(*this, a, b.integer());
   if (op == "*" && Repeatable(b) && a.is_integer()) return RepeatValue(*this, b, a.integer());

@@ -245,7 +245,7 @@ Value Batch(Interpreter& run, const Value& v, const Arguments& arguments) {
   }
   if (!row.empty()) {
     const bool fills = fill && !fill->is_none();
-    while (fills && static_cast<int64_t>(row.size()) < count && run.Charge(1)) row.push_back(*fill);
+    while (fills && static_cast<int64_t>(row.size()) < count && run.Charge(4)) row.push_back(*fill);
     out.push_back(FromItems(std::move(row)));
   }
   return FromItems(std::move(out), List::Kind::kGenerator, "do_batch");
@@ -260,7 +260,7 @@ Value SliceFilter(Interpreter& run, const Value& v, const Arguments& arguments) 
   const int64_t with_extra = static_cast<int64_t>(items.size()) % slices;
   std::vector<Value> out;
   size_t at = 0;
-  for (int64_t i = 0; i < slices && run.Charge(1); ++i) {
+  for (int64_t i = 0; i < slices && run.Charge(16); ++i) {
     const size_t end = at + per_slice + (i < with_extra ? 1 : 0);
     std::vector<Value> row(items.begin() + at, items.begin() + end);
     if (fill && !fill->is_none() && i >= with_extra) row.push_back(*fill);

@@ -67,6 +67,7 @@ Value Split(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (run.failed()) return Value();
   if (!separator) return TextList(SplitSpace(self, max));
   if (separator->empty()) return run.Fail("empty separator");
+  if (!run.ChargeSearch(self.size(), separator->size())) return Value();
   std::vector<Text> out;
   size_t at = 0;
   for (size_t found;
@@ -85,6 +86,7 @@ Value RightSplit(Interpreter& run, const Text& self, const Arguments& arguments)
   if (run.failed()) return Value();
   if (!separator) return TextList(SplitSpaceRight(self, max));
   if (separator->empty()) return run.Fail("empty separator");
+  if (!run.ChargeSearch(self.size(), separator->size())) return Value();
   std::vector<Text> out;
   size_t end = self.size();
   while (max != 0) {
@@ -139,6 +141,7 @@ Value Find(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (!needle) return run.Fail("find takes a string");
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
+  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
   const size_t at = from_right ? text.rfind(needle->view()) : text.find(needle->view());
   if (at != std::string::npos) return FromInt(CharCount(self.view().substr(0, base + at)));
   return must_be_there ? run.Fail("substring not found") : FromInt(-1);
@@ -150,6 +153,7 @@ Value Count(Interpreter& run, const Text& self, const Arguments& arguments) {
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
   if (needle->empty()) return FromInt(CharCount(text) + 1);
+  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
   int64_t count = 0;
   for (size_t at = 0; (at = text.find(needle->view(), at)) != std::string::npos;
        at += needle->size()) {

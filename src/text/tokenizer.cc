@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_object.h"
 #include "base/result.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
@@ -39,10 +40,7 @@ Result<std::optional<std::string>> TokenField(const nlohmann::json& config, cons
 Result<Config> ParseConfig(std::string_view text) {
   Config config;
   if (text.empty()) return config;
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return Fail(Code::kCorruption, "tokenizer_config.json: no JSON object ({} bytes)", text.size());
-  }
+  KV_ASSIGN(const nlohmann::json json, ParseJsonObject(text, "tokenizer_config.json"));
   KV_ASSIGN(config.bos, TokenField(json, "bos_token"));
   KV_ASSIGN(config.eos, TokenField(json, "eos_token"));
   KV_ASSIGN(config.add_bos, BoolField(json, "add_bos_token", false));
@@ -99,8 +97,10 @@ class BpeTokenizer : public Tokenizer {
   Digest digest_{};
 };
 
-nlohmann::json Component(const nlohmann::json& json, const char* name) {
-  return json.value(name, nlohmann::json());
+const nlohmann::json& Component(const nlohmann::json& json, const char* name) {
+  static const nlohmann::json kAbsent;
+  const auto found = json.find(name);
+  return found == json.end() ? kAbsent : *found;
 }
 
 Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Parse(const nlohmann::json& json, Config config,
@@ -266,11 +266,7 @@ std::string BpeTokenizer::Decode(std::span<const TokenId> ids, bool skip_special
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
                                                     std::string_view tokenizer_config_json) {
-  const auto json = nlohmann::json::parse(tokenizer_json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return Fail(Code::kCorruption, "tokenizer.json: no JSON object ({} bytes)",
-                tokenizer_json.size());
-  }
+  KV_ASSIGN(const nlohmann::json json, ParseJsonObject(tokenizer_json, "tokenizer.json"));
   KV_ASSIGN(Config config, ParseConfig(tokenizer_config_json));
   const Digest digest = Sha256()
                             .UpdateU64(tokenizer_json.size())

@@ -279,6 +279,20 @@ TEST(Tokenizer, RefusesBrokenFiles) {
   }
 }
 
+TEST(Tokenizer, RefusesWhatNestsTooDeep) {
+  const std::string whole = ForgeFile().dump();
+  for (const char* name : {"pre_tokenizer", "normalizer", "decoder", "post_processor"}) {
+    std::string nested;
+    for (int i = 0; i < 50'000; ++i) nested += R"({"type":"Sequence","pretokenizers":[)";
+    for (int i = 0; i < 50'000; ++i) nested += "]}";
+    const std::string text =
+        whole.substr(0, whole.size() - 1) + ",\"" + name + "\":" + nested + "}";
+    const auto tokenizer = Tokenizer::Parse(text, "");
+    ASSERT_FALSE(tokenizer);
+    EXPECT_NE(tokenizer.error().message.find("nests deeper"), std::string::npos);
+  }
+}
+
 TEST(Tokenizer, TakesBosAndEosFromTheConfig) {
   const auto tokenizer = Make(ForgeFile(), R"({"bos_token": {"content": "<e>"}, "eos_token": "a",
       "add_bos_token": true})");

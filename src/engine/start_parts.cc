@@ -1,0 +1,61 @@
+#include "engine/start_parts.h"
+
+#include "base/result.h"
+#include "engine/model_files.h"
+#include "kvasir/machine.h"
+#include "model/weight_choice.h"
+
+namespace kvasir {
+
+Result<ServerSecret> SecretFor(const EngineOptions& options) {
+  const std::string state_dir = StateDir(options.state_dir).string();
+  if (state_dir.empty()) return ServerSecret{EphemeralSecret(), false};
+  const Result<Secret> secret = LoadOrCreateSecret(state_dir);
+  if (secret) return ServerSecret{*secret, true};
+  if (secret.error().code == Code::kIoError) return ServerSecret{EphemeralSecret(), false};
+  return tl::unexpected(secret.error());
+}
+
+Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
+                         const EngineOptions& options) {
+  const auto progress = [&](uint64_t done, uint64_t total) {
+    if (options.progress && total > 0) {
+      options.progress("digest of the weights",
+                       static_cast<double>(done) / static_cast<double>(total));
+    }
+  };
+  std::optional<DigestMemory> memory;
+  const std::filesystem::path cache_dir = CacheDir(options.cache_dir);
+  if (!cache_dir.empty() && secret.lasts) memory = {cache_dir, secret.secret};
+  KV_ASSIGN(const Digest stored, WeightsDigest(assembly.model, memory, progress));
+  return ChosenDigest(stored, assembly.runner.weights);
+}
+
+IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
+                           const Tokenizer* tokenizer) {
+  IdentityParts parts;
+  parts.weights = weights;
+  parts.config = CanonicalText(config);
+  if (tokenizer != nullptr) parts.tokenizer = tokenizer->digest();
+  parts.numerics = kNumericsVersion;
+  return parts;
+}
+
+Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options) {
+  parts.kv_format = assembly.plan.kv_format;
+  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
+  return IdentityOf(parts);
+}
+
+std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
+                                      const ServerSecret& secret, const EngineOptions& options) {
+  const std::filesystem::path cache_dir = CacheDir(options.cache_dir);
+  if (assembly.model.mapped_files.empty() || cache_dir.empty() || !secret.lasts ||
+      options.image_cap_bytes == 0) {
+    return std::nullopt;
+  }
+  return ImageOptions{ImageFolder(cache_dir), options.image_cap_bytes, secret.secret, weights,
+                      options.warn};
+}
+
+}  // namespace kvasir
