@@ -348,7 +348,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Close() {
     if (state_ == State::kClosed) return;
-    if (state_ == State::kBusy) Log(" (the client is gone)");
+    // Hanging up once the whole answer is on its way is no loss.
+    if (state_ == State::kBusy) Log(ended_ && unsent_.empty() ? "" : " (the client is gone)");
     state_ = State::kClosed;
     GiveBody();
     CancelAll();
