@@ -8,11 +8,14 @@
 namespace kvasir {
 namespace {
 
-constexpr KvFormatTraits kTraits[] = {
-    {"f32", 32, 1, false, KvMath::kFloats},    {"f16", 16, 1, false, KvMath::kFloats},
-    {"bf16", 16, 1, false, KvMath::kFloats},   {"fp8_e4m3", 8, 1, true, KvMath::kFloats},
-    {"fp8_e5m2", 8, 1, true, KvMath::kFloats}, {"int8", 8, 1, true, KvMath::kIntegers},
-    {"int4", 4, 1, true, KvMath::kIntegers},   {"nf4", 4, 1, true, KvMath::kIntegers}};
+constexpr KvFormatTraits kTraits[] = {{"f32", 32, 1, false, false, KvMath::kFloats},
+                                      {"f16", 16, 1, false, false, KvMath::kFloats},
+                                      {"bf16", 16, 1, false, false, KvMath::kFloats},
+                                      {"fp8_e4m3", 8, 1, true, false, KvMath::kFloats},
+                                      {"fp8_e5m2", 8, 1, true, false, KvMath::kFloats},
+                                      {"int8", 8, 1, true, false, KvMath::kIntegers},
+                                      {"int4", 4, 1, true, true, KvMath::kIntegers},
+                                      {"nf4", 4, 1, true, true, KvMath::kIntegers}};
 
 }  // namespace
 

@@ -29,6 +29,7 @@ struct KvFormatTraits {
   uint32_t bits;         // per number, scales not counted
   uint32_t unit_tokens;  // tokens packed at once; divides block_tokens
   bool scaled;           // a bf16 scale per token and head
+  bool rotated;          // keys are multiplied by a Hadamard matrix, queries by its inverse
   KvMath math;
 };
 

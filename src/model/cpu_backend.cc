@@ -101,7 +101,13 @@ class CpuBackend final : public Backend {
       const float* sin = cos + o_.head_dim / 2;
       tensor_.rope(q, o_.heads, o_.head_dim, cos, sin);
       tensor_.rope(k, o_.kv_heads, o_.head_dim, cos, sin);
-      kernels_.scale(q, query_scale_, o_.heads * o_.head_dim, q);
+      float scale = query_scale_;
+      if (TraitsOf(layout.key(layer).format).rotated) {
+        tensor_.hadamard(q, o_.heads, o_.head_dim);
+        tensor_.hadamard(k, o_.kv_heads, o_.head_dim);
+        scale /= static_cast<float>(HadamardSize(o_.head_dim));
+      }
+      kernels_.scale(q, scale, o_.heads * o_.head_dim, q);
       PackRow(layout, layer, row, k, k + size_t{o_.kv_heads} * o_.head_dim);
     });
   }

@@ -118,7 +118,10 @@ class RunnerTargets : public testing::TestWithParam<Target> {};
 
 TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
   Random random(5);
-  for (KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBf16}) {
+  for (const KvFormats format :
+       {KvFormats(KvFormat::kF32), KvFormats(KvFormat::kF16), KvFormats(KvFormat::kBf16),
+        KvFormats(KvFormat::kInt8), KvFormats(KvFormat::kInt4),
+        KvFormats(KvFormat::kNf4, KvFormat::kFp8E4m3)}) {
     RunnerOptions options;
     options.kv_format = format;
     auto plain = MakeRunner(Import(kDemo), options);
@@ -176,6 +179,50 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
     }
   }
   EXPECT_EQ(rows_seen, 3u * 280);
+}
+
+// The cascade: K and V of what they share are loaded once for all of them.
+TEST_P(RunnerTargets, SequencesThatShareBlocksDecodeAsIfAlone) {
+  constexpr uint32_t kShared = 560, kSequences = 6;  // two full spans and a bit
+  Random random(10);
+  for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt8}) {
+    RunnerOptions options;
+    options.kv_format = format;
+    options.target = GetParam();
+    options.threads = 2;
+    auto runner = MakeRunner(Import(kDemo), options);
+    const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+    const auto prefix = RandomTokens(random, kShared, runner->config().vocab_size);
+    Blocks shared(layout, kShared);
+    const StepSequence whole{shared.bases, 0, 0, 512}, rest{shared.bases, 512, 0, kShared - 512};
+    ASSERT_TRUE(runner->Step({&whole, 1}, {prefix.data(), 512}));
+    ASSERT_TRUE(runner->Step({&rest, 1}, {prefix.data() + 512, kShared - 512}));
+    std::vector<Blocks> own;
+    std::vector<std::vector<std::byte*>> tables;
+    std::vector<StepSequence> sequences;
+    std::vector<TokenId> tokens;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      const uint32_t length = 3 + i * 70;
+      own.emplace_back(layout, length + 1);
+      tables.push_back(shared.bases);
+      tables[i].insert(tables[i].end(), own[i].bases.begin(), own[i].bases.end());
+      const auto tail = RandomTokens(random, length + 1, runner->config().vocab_size);
+      const StepSequence fill{tables[i], kShared, 0, length};
+      ASSERT_TRUE(runner->Step({&fill, 1}, {tail.data(), length}));
+      sequences.push_back({tables[i], kShared + length, i, 1});
+      tokens.push_back(tail.back());
+    }
+    ASSERT_TRUE(runner->Step(sequences, tokens));
+    Rows together, alone;
+    for (uint32_t i = 0; i < kSequences; ++i) together.push_back(LogitsOf(*runner, i));
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      StepSequence one = sequences[i];
+      one.first_row = 0;
+      ASSERT_TRUE(runner->Step({&one, 1}, {&tokens[i], 1}));
+      alone.push_back(LogitsOf(*runner, 0));
+    }
+    EXPECT_EQ(Differences(together, alone), 0u);
+  }
 }
 
 // Retention's view of a sequence: a mask per layer and KV head, and softmax sums per cached token.

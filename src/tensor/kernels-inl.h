@@ -139,6 +139,24 @@ void Rope(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const f
   }
 }
 
+// Sylvester's order: H(2n) = [H H; H -H].
+void Hadamard(float* x, uint32_t heads, uint32_t head_dim) {
+  const uint32_t n = HadamardSize(head_dim);
+  for (float* end = x + size_t{heads} * head_dim; x < end; x += n) {
+    for (uint32_t half = 1; half < n; half *= 2) {
+      for (uint32_t from = 0; from < n; from += 2 * half) {
+        float* low = x + from;
+        float* high = low + half;
+        for (uint32_t i = 0; i < half; ++i) {
+          const float a = low[i], b = high[i];
+          low[i] = a + b;
+          high[i] = a - b;
+        }
+      }
+    }
+  }
+}
+
 void SwiGlu(const float* gate, const float* up, uint32_t n, float* y) {
   for (uint32_t i = 0; i < n; i += 16) {
     const uint32_t m = n - i < 16 ? n - i : 16;
@@ -168,6 +186,6 @@ bool AllFinite(const float* x, uint32_t n) {
 
 }  // namespace
 
-const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope, SwiGlu, Widen, AllFinite};
+const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope, Hadamard, SwiGlu, Widen, AllFinite};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

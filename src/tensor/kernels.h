@@ -10,6 +10,9 @@
 
 namespace kvasir {
 
+// The largest power of two that divides head_dim.
+constexpr uint32_t HadamardSize(uint32_t head_dim) { return head_dim & (0u - head_dim); }
+
 struct TensorKernels {
   // y[m][n] = bias[n] + sum over k, in order, of x[m][k] * w[n][k] by FMA from 0 (bias last, may be
   // nullptr), for output panels [panel_begin, panel_end) of 16. With `accumulate`, that sum is
@@ -37,6 +40,10 @@ struct TensorKernels {
 
   // Rotates [heads][head_dim] in place, pairing i with i + head_dim/2: cos, sin [head_dim/2].
   void (*rope)(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const float* sin);
+
+  // Multiplies each head of [heads][head_dim] by the Hadamard matrix of HadamardSize(head_dim),
+  // block by block, in place: sums and differences, no factor. O(n log n) each.
+  void (*hadamard)(float* x, uint32_t heads, uint32_t head_dim);
 
   // y[i] = silu(gate[i]) * up[i].
   void (*swiglu)(const float* gate, const float* up, uint32_t n, float* y);

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "base/random.h"
+#include "format/pack.h"
 #include "simd/half.h"
 #include "tensor/kernels.h"
 #include "tensor/reference.h"
@@ -90,6 +92,62 @@ TEST_P(TensorTargets, NormAndRopeHaveTheReferencesBits) {
     kernels_.rope(x.data(), 3, d, cos.data(), sin.data());
     ASSERT_TRUE(SameBits(x, expected)) << d;
   }
+}
+
+// Exact in integers, by the definition: H[i][j] = -1 to the number of bits that i and j share.
+TEST_P(TensorTargets, HadamardIsTheMatrixAndItsOwnInverse) {
+  Random random(11);
+  for (const uint32_t d : {2u, 6u, 20u, 32u, 64u, 80u, 512u}) {
+    const uint32_t n = HadamardSize(d);
+    std::vector<float> x(size_t{3} * d), twice(x.size());
+    for (float& v : x) v = static_cast<float>(random.Below(2001)) - 1000;
+    auto y = x;
+    kernels_.hadamard(y.data(), 3, d);
+    for (size_t i = 0; i < x.size(); ++i) {
+      float sum = 0;
+      for (uint32_t j = 0; j < n; ++j) {
+        const bool odd = std::popcount(static_cast<uint32_t>(i % n) & j) % 2 != 0;
+        sum += odd ? -x[i / n * n + j] : x[i / n * n + j];
+      }
+      ASSERT_EQ(y[i], sum) << d << " " << i;
+      twice[i] = x[i] * static_cast<float>(n);
+    }
+    kernels_.hadamard(y.data(), 3, d);
+    ASSERT_EQ(y, twice) << d;
+  }
+  auto x = RandomFloats(random, 640, 12), scalar = x;
+  kernels_.hadamard(x.data(), 10, 64);
+  TensorKernelsFor(Target::kScalar).hadamard(scalar.data(), 10, 64);
+  EXPECT_TRUE(SameBits(x, scalar));
+}
+
+// What the rotation is for: one channel of the keys that is far larger than the others, as models
+// with biases on K have, takes all of a token's scale.
+TEST_P(TensorTargets, HadamardSpreadsAnOutlierOverInt4sScale) {
+  constexpr uint32_t kDim = 64;
+  Random random(12);
+  double error[2] = {};  // plain, rotated
+  for (int round = 0; round < 100; ++round) {
+    auto q = RandomFloats(random, kDim), k = RandomFloats(random, kDim);
+    k[7] *= 40;
+    double exact = 0;
+    for (uint32_t i = 0; i < kDim; ++i) exact += double{q[i]} * k[i];
+    for (const bool rotated : {false, true}) {
+      if (rotated) {
+        kernels_.hadamard(q.data(), 1, kDim);
+        kernels_.hadamard(k.data(), 1, kDim);
+      }
+      std::vector<std::byte> run(KeyRunBytes(KvFormat::kInt4, kDim));
+      uint16_t scale[kRunTokens] = {};
+      PackKey(k.data(), KvFormat::kInt4, kDim, 0, run.data(), scale);
+      double got = 0;
+      for (uint32_t i = 0; i < kDim; ++i) {
+        got += double{q[i]} * KeyNumber(KvFormat::kInt4, run.data(), 0, i) * FromBf16(scale[0]);
+      }
+      error[rotated] += std::fabs(got / (rotated ? kDim : 1) - exact);
+    }
+  }
+  EXPECT_LT(error[1], error[0] / 3) << error[0] << " " << error[1];
 }
 
 TEST_P(TensorTargets, ANormWhoseSquaresOverflowIsNoNumber) {
