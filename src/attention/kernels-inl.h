@@ -18,7 +18,8 @@ void Merge(float* a, const float* b, uint32_t head_dim) {
     return;
   }
   const float m = a_m[0] > b_m[0] ? a_m[0] : b_m[0];
-  const V16 ea = Exp(Sub(Set(a_m[0]), Set(m))), eb = Exp(Sub(Set(b_m[0]), Set(m)));
+  const V16 ea = ExpNonPositive(Sub(Set(a_m[0]), Set(m))),
+            eb = ExpNonPositive(Sub(Set(b_m[0]), Set(m)));
   for (uint32_t i = 0; i < value_stride; i += 16) {
     Store(a + i, Fma(Load(b + i), eb, Mul(Load(a + i), ea)));
   }
@@ -120,7 +121,7 @@ void SumTile(const Call& call, const Tile& tile, const float* const* softmax, fl
       const float* score = call.query(r, head)->score;
       const float* ended = softmax[r] + size_t{call.head_offset + head} * 2;
       for (uint32_t j = 0; j < n; j += 16) {
-        const V16 weight = Div(Exp(Sub(Load(score + j), Set(ended[0]))), Set(ended[1]));
+        const V16 weight = Div(ExpNonPositive(Sub(Load(score + j), Set(ended[0]))), Set(ended[1]));
         const auto lanes = static_cast<uint32_t>(mask >> j & 0xffff);
         const V16 sum = Load(sums + j);
         Store(sums + j, SelectLanes(lanes, Add(sum, weight), sum));

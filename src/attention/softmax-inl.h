@@ -133,7 +133,7 @@ KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64
   const float tile_max = MaxLane(top);
   if (tile_max > query.m) {
     if (query.m > kMinusInfinity) {
-      const V16 shrink = Exp(Sub(Set(query.m), Set(tile_max)));
+      const V16 shrink = ExpNonPositive(Sub(Set(query.m), Set(tile_max)));
       Store(query.lanes, Mul(Load(query.lanes), shrink));
       for (uint32_t i = 0; i < call.value_stride; i += 16) {
         Store(query.acc + i, Mul(Load(query.acc + i), shrink));
@@ -146,7 +146,7 @@ KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64
   for (uint32_t j = 0; j < n; j += 16) {
     const V16 s = Load(score + j);
     // s - s: 0, or NaN where the score overflowed, since Exp and Max would turn it into a number.
-    V16 weight = SelectLanes(lanes_of(j), Add(Exp(Sub(s, m)), Sub(s, s)), Zero());
+    V16 weight = SelectLanes(lanes_of(j), Add(ExpNonPositive(Sub(s, m)), Sub(s, s)), Zero());
     lanes = Add(lanes, weight);
     if (call.v_scaled) {
       const V16 scale = LoadBf16(v_scale[j / 16] + scale_at);

@@ -58,6 +58,9 @@ KV_INLINE V16 LoadBf16(const uint16_t* p) {
   const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
 }
+// a * 2^n for integral n in [-126, 127], rounded once.
+KV_INLINE V16 TimesPow2(V16 a, V16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+KV_INLINE float MaxLane(V16 a) { return _mm512_reduce_max_ps(a.v); }  // of numbers, in any order
 KV_INLINE float SumTree(V16 a) {
   const __m256 lo = _mm512_castps512_ps256(a.v);
   const __m256 hi = _mm512_extractf32x8_ps(a.v, 1);
@@ -97,6 +100,13 @@ KV_INLINE __m256 Pow2Half(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
 }
 KV_INLINE V16 Pow2(V16 n) { return {Pow2Half(n.lo), Pow2Half(n.hi)}; }
+KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE float MaxLane(V16 a) {
+  const __m256 m8 = _mm256_max_ps(a.lo, a.hi);
+  const __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
+  const __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
+  return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
+}
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
@@ -156,6 +166,11 @@ KV_INLINE V16 Pow2(V16 n) {
   KV_QUARTERS(
       vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)));
 }
+KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE float MaxLane(V16 a) {
+  const V16 m{{vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])}};
+  return vmaxvq_f32(vmaxq_f32(m.v[0], m.v[1]));
+}
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   KV_QUARTERS(vbslq_f32(vcltq_f32(a.v[i], b.v[i]), yes.v[i], no.v[i]));
 }
@@ -202,6 +217,12 @@ KV_INLINE V16 Min(V16 a, V16 b) { KV_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 KV_INLINE V16 RoundEven(V16 a) { KV_LANES(__builtin_rintf(a.v[i])); }
 KV_INLINE V16 Pow2(V16 n) {
   KV_LANES(FloatOf(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23));
+}
+KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE float MaxLane(V16 a) {
+  float m = a.v[0];
+  for (int i = 1; i < 16; ++i) m = a.v[i] > m ? a.v[i] : m;
+  return m;
 }
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   KV_LANES(a.v[i] < b.v[i] ? yes.v[i] : no.v[i]);
@@ -254,19 +275,10 @@ KV_INLINE void StoreFirst(uint32_t n, float* p, V16 a) {
   Store(lanes, a);
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
-KV_INLINE float MaxLane(V16 a) {
-  float lanes[16];
-  Store(lanes, a);
-  float m = lanes[0];
-  for (int i = 1; i < 16; ++i) m = lanes[i] > m ? lanes[i] : m;
-  return m;
-}
 
 // e^x, relative error below 2e-7 on [-87.3, 88.7]; +0 below -87.3, +inf above 88.722839. Range
 // reduction x = n ln2 + r (Cody and Waite, 1980), |r| <= ln2/2, then the Taylor series to r^7.
-KV_INLINE V16 Exp(V16 x) {
-  const V16 clamped = Min(Max(x, Set(-87.5f)), Set(88.9f));
-  const V16 n = RoundEven(Mul(clamped, Set(1.44269504088896341f)));
+KV_INLINE V16 ExpOfRest(V16 clamped, V16 n) {  // e^(clamped - n ln2)
   V16 r = Fma(n, Set(-0.693359375f), clamped);
   r = Fma(n, Set(2.12194440e-4f), r);
   V16 p = Set(1.0f / 5040);
@@ -276,11 +288,23 @@ KV_INLINE V16 Exp(V16 x) {
   p = Fma(p, r, Set(1.0f / 6));
   p = Fma(p, r, Set(0.5f));
   p = Fma(p, r, Set(1.0f));
-  p = Fma(p, r, Set(1.0f));
+  return Fma(p, r, Set(1.0f));
+}
+KV_INLINE V16 Exp(V16 x) {
+  const V16 clamped = Min(Max(x, Set(-87.5f)), Set(88.9f));
+  const V16 n = RoundEven(Mul(clamped, Set(1.44269504088896341f)));
+  const V16 p = ExpOfRest(clamped, n);
   const V16 half = RoundEven(Mul(n, Set(0.5f)));  // 2^n in two factors: n may be 128
   const V16 y = Mul(Mul(p, Pow2(half)), Pow2(Sub(n, half)));
   const V16 low = SelectLess(x, Set(-87.3f), Zero(), y);
   return SelectLess(Set(88.722839f), x, Set(__builtin_inff()), low);
+}
+// The same bits for x <= 0, where 2^n is one factor: n >= -126. What a softmax needs. Lanes above
+// 0, which it does not look at, are 1.
+KV_INLINE V16 ExpNonPositive(V16 x) {
+  const V16 clamped = Min(Max(x, Set(-87.3f)), Zero());
+  const V16 n = RoundEven(Mul(clamped, Set(1.44269504088896341f)));
+  return SelectLess(x, Set(-87.3f), Zero(), TimesPow2(ExpOfRest(clamped, n), n));
 }
 
 }  // namespace kvasir::KVASIR_TARGET_NS

@@ -315,7 +315,7 @@ void Quantise(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
     const V16 a = LoadFirst(left < 16 ? left : 16, x + at);
     const V16 b = LoadFirst(left < 16 ? 0 : left < 32 ? left - 16 : 16, x + at + 16);
     const bool finite = SumTree(Add(Sub(a, a), Sub(b, b))) == 0.0f;  // else NaN
-    const float amax = MaxOf(Max(Abs(a), Abs(b)));
+    const float amax = MaxLane(Max(Abs(a), Abs(b)));
     const bool some = finite && amax >= 0x1p-100f;
     int32_t sum[2] = {0, 0};
     if (some) {

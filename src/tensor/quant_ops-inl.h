@@ -60,7 +60,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 KV_INLINE V16 Abs(V16 a) { return {_mm512_abs_ps(a.v)}; }
-KV_INLINE float MaxOf(V16 a) { return _mm512_reduce_max_ps(a.v); }  // of numbers, in any order
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(rounded.v)));
@@ -142,12 +141,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
 KV_INLINE V16 Abs(V16 a) {
   const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
-}
-KV_INLINE float MaxOf(V16 a) {
-  const __m256 m8 = _mm256_max_ps(a.lo, a.hi);
-  const __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
-  const __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
-  return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   const __m256i s =
@@ -233,9 +226,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
           vcvtq_f32_s32(vmovl_s16(i % 2 == 0 ? vget_low_s16(h[i / 2]) : vget_high_s16(h[i / 2]))));
 }
 KV_INLINE V16 Abs(V16 a) { KV_EACH(V16, vabsq_f32(a.v[i])); }
-KV_INLINE float MaxOf(V16 a) {
-  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])));
-}
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   for (int i = 0; i < 4; ++i) {
     const int16x4_t h = vmovn_s32(vcvtq_s32_f32(rounded.v[i]));
@@ -310,7 +300,6 @@ KV_INLINE V16 Abs(V16 a) {
   for (float& x : a.v) x = __builtin_fabsf(x);
   return a;
 }
-KV_INLINE float MaxOf(V16 a) { return MaxLane(a); }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(static_cast<int32_t>(rounded.v[i]));
 }
