@@ -68,7 +68,7 @@ ApiResult<json> ToolCalls(const json& calls, const std::string& path, size_t* va
     }
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
-    auto parsed = ParseBody(arguments->get_ref<const std::string&>(), values_left);
+    auto parsed = ParseBody(arguments->get_ref<const std::string&>(), {}, values_left);
     if (parsed) {
       *arguments = std::move(*parsed);
     } else if (parsed.error().status == kTooLarge) {
@@ -156,7 +156,7 @@ Result<RenderedChat> Render(const json& messages, const json& tools, const json&
   if (!has_objects || num_keys > kMaxOrderedKeys) {
     return model.chat_template->Render(messages, tools, variables, options);
   }
-  const ordered_json sent = ParseInOrder(body);
+  const ordered_json sent = ParseInOrder(body, kChatIds);
   const auto in_order = [&sent](const json& value, const char* name) {
     return sent.contains(name) ? InSentOrder(value, sent[name]) : ordered_json(value);
   };

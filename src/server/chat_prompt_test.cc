@@ -9,6 +9,8 @@
 namespace kvasir {
 namespace {
 
+using nlohmann::json;
+
 // What `source` makes of a request body, or the error's message.
 std::string Rendered(std::string_view source, std::string_view body) {
   const auto chat_template = ChatTemplate::Parse(source);
@@ -34,6 +36,27 @@ TEST(ChatPrompt, ArgumentsOfACallKeepTheOrderInWhichTheirKeysWereSent) {
                      R"({"messages":[{"role":"assistant","tool_calls":[{"function":
                          {"name":"f","arguments":"{\"to\": 1, \"from\": {\"y\": 2, \"b\": 3}}"}}]}]})"),
             R"({"to": 1, "from": {"y": 2, "b": 3}})");
+}
+
+// What a tool calls its arguments is its own: no list in them is one of token ids.
+TEST(ChatPrompt, ArgumentsMayHaveTheNamesOfOurFields) {
+  for (const std::string arguments :
+       {R"({"tokens": [1, 2]})", R"({"prompt": []})", R"({"tokens": [1.5, "a", -1]})",
+        R"({"stop_token_ids": [1, 2]})", R"({"prompt": [[1], null]})"}) {
+    const json body = {
+        {"messages",
+         {{{"role", "assistant"},
+           {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", arguments}}}}}}}}}};
+    EXPECT_EQ(Rendered("{{ messages[0].tool_calls[0].function.arguments | tojson }}", body.dump()),
+              arguments);
+  }
+}
+
+TEST(ChatPrompt, ArgumentsThatAreNoJsonStayText) {
+  EXPECT_EQ(Rendered("{{ messages[0].tool_calls[0].function.arguments is string }}",
+                     R"({"messages":[{"role":"assistant","tool_calls":[{"function":
+                         {"name":"f","arguments":"{\"a\":1}\u0000x"}}]}]})"),
+            "True");
 }
 
 // Templates add strings to `content` (the bundled one does): null would be an error.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,8 +45,9 @@ bool TooDeep(std::string_view text) {
   return false;
 }
 
-bool HoldsIds(std::string_view key) {
-  return key == "prompt" || key == "tokens" || key == "stop_token_ids";
+ApiError NoJson(size_t position) {
+  return {Code::kInvalidArgument,
+          fmt::format("the body is no JSON in UTF-8: error at byte {}", position)};
 }
 
 // Events of the parser: counts values, packs lists of ids into one binary value each, and leaves
@@ -58,8 +61,10 @@ class BodyReader {
   using string_t = typename Json::string_t;
   using binary_t = typename Json::binary_t;
 
-  BodyReader(Json* root, size_t* values_left)
-      : builder_(*root, /*allow_exceptions_=*/false), values_left_(values_left) {}
+  BodyReader(Json* root, IdFields id_fields, size_t* values_left)
+      : builder_(*root, /*allow_exceptions_=*/false),
+        id_fields_(id_fields),
+        values_left_(values_left) {}
 
   bool null() { return Other("null") && builder_.null(); }
   bool boolean(bool value) { return Other("a boolean") && builder_.boolean(value); }
@@ -87,7 +92,10 @@ class BodyReader {
     return Other("an object") && builder_.start_object(size);
   }
   bool key(string_t& name) {
-    if (depth_ == 1) key_ = HoldsIds(name) ? std::string(name) : std::string();
+    if (depth_ == 1) {
+      const bool holds_ids = std::ranges::find(id_fields_, name) != id_fields_.end();
+      key_ = holds_ids ? std::string(name) : std::string();
+    }
     return builder_.key(name);
   }
   bool end_object() {
@@ -108,18 +116,14 @@ class BodyReader {
     }
     if (!packing_) return builder_.end_array();
     packing_ = false;
-    std::vector<uint8_t> bytes(ids_.size() * sizeof(TokenId));
-    std::memcpy(bytes.data(), ids_.data(), bytes.size());
-    ids_.clear();
-    binary_t packed(std::move(bytes));
+    binary_t packed(std::exchange(ids_, {}));
     return builder_.binary(packed);
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
     constexpr int kNumberOverflow = 406;
-    error_ = {Code::kInvalidArgument,
-              e.id == kNumberOverflow
-                  ? "the body's JSON has a number that is too large"
-                  : fmt::format("the body is no JSON in UTF-8: error at byte {}", position)};
+    error_ = e.id == kNumberOverflow ? ApiError{Code::kInvalidArgument,
+                                                "the body's JSON has a number that is too large"}
+                                     : NoJson(position);
     return false;
   }
 
@@ -162,29 +166,36 @@ class BodyReader {
     if (id < std::numeric_limits<TokenId>::min() || id > std::numeric_limits<TokenId>::max()) {
       return Fail(fmt::format("{} is not a token id", id));
     }
-    ids_.push_back(static_cast<TokenId>(id));
+    const auto bytes =
+        std::bit_cast<std::array<uint8_t, sizeof(TokenId)>>(static_cast<TokenId>(id));
+    ids_.insert(ids_.end(), bytes.begin(), bytes.end());
     return true;
   }
 
   nlohmann::detail::json_sax_dom_parser<Json> builder_;
+  const IdFields id_fields_;
   size_t* values_left_;
   size_t depth_ = 0;
-  std::string key_;       // of the body, where its value may hold ids; else empty
-  bool opened_ = false;   // an array whose first element decides what it is
-  bool packing_ = false;  // inside a list of ids
-  std::vector<TokenId> ids_;
+  std::string key_;           // of the body, where its value may hold ids; else empty
+  bool opened_ = false;       // an array whose first element decides what it is
+  bool packing_ = false;      // inside a list of ids
+  std::vector<uint8_t> ids_;  // bytes of TokenIds
   ApiError error_;
 };
 
 }  // namespace
 
-ApiResult<json> ParseBody(std::string_view body, size_t* values_left) {
+ApiResult<json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left) {
   if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
   if (TooDeep(body)) {
     return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
   }
+  // The parser would take a NUL for the end.
+  if (const size_t nul = body.find('\0'); nul != std::string_view::npos) {
+    return tl::unexpected(NoJson(nul + 1));
+  }
   json parsed;
-  BodyReader<json> reader(&parsed, values_left);
+  BodyReader<json> reader(&parsed, id_fields, values_left);
   if (!json::sax_parse(body, &reader)) return tl::unexpected(reader.error());
   if (!parsed.is_object()) {
     return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
@@ -192,15 +203,15 @@ ApiResult<json> ParseBody(std::string_view body, size_t* values_left) {
   return parsed;
 }
 
-ApiResult<json> ParseBody(std::string_view body) {
+ApiResult<json> ParseBody(std::string_view body, IdFields id_fields) {
   size_t values_left = kMaxJsonValues;
-  return ParseBody(body, &values_left);
+  return ParseBody(body, id_fields, &values_left);
 }
 
-ordered_json ParseInOrder(std::string_view body) {
+ordered_json ParseInOrder(std::string_view body, IdFields id_fields) {
   ordered_json parsed;
   size_t values_left = kMaxJsonValues;
-  BodyReader<ordered_json> reader(&parsed, &values_left);
+  BodyReader<ordered_json> reader(&parsed, id_fields, &values_left);
   if (!ordered_json::sax_parse(body, &reader)) return ordered_json();
   return parsed;
 }
@@ -210,7 +221,7 @@ bool IsIds(const json& value) { return value.is_binary() || (value.is_array() &&
 std::span<const TokenId> AsIds(const json& value) {
   if (!value.is_binary()) return {};
   const std::vector<uint8_t>& bytes = value.get_binary();
-  // The bytes were copied from TokenIds, and the heap aligns every block for one.
+  // The bytes are those of TokenIds, and the heap aligns every block for one.
   return {reinterpret_cast<const TokenId*>(bytes.data()), bytes.size() / sizeof(TokenId)};
 }
 

@@ -15,17 +15,22 @@ namespace kvasir {
 // A value costs about 200 bytes, and a hostile body of 8 MiB has four million of them.
 inline constexpr size_t kMaxJsonValues = size_t{1} << 16;
 
+// The fields of a body that may hold lists of token ids.
+using IdFields = std::span<const std::string_view>;
+inline constexpr std::string_view kCompletionIds[] = {"prompt", "stop_token_ids"};
+inline constexpr std::string_view kChatIds[] = {"stop_token_ids"};
+inline constexpr std::string_view kDetokenizeIds[] = {"tokens"};
+
 // Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
 // templates above all, may recurse), of at most *values_left values, which it takes from there.
-// Lists of numbers in `prompt`, `tokens` and `stop_token_ids` count as one value: they are kept as
-// token ids, four bytes each (AsIds). kInvalidArgument says where it stops being JSON; status 413
-// names the limit.
-ApiResult<nlohmann::json> ParseBody(std::string_view body, size_t* values_left);
-ApiResult<nlohmann::json> ParseBody(std::string_view body);
+// Lists of numbers in `id_fields` count as one value: they are kept as token ids, four bytes each
+// (AsIds). kInvalidArgument says where it stops being JSON; status 413 names the limit.
+ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left);
+ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields = {});
 
 // The same with the keys of objects in the order in which they were sent. REQUIRES: ParseBody took
 // `body`.
-nlohmann::ordered_json ParseInOrder(std::string_view body);
+nlohmann::ordered_json ParseInOrder(std::string_view body, IdFields id_fields = {});
 
 // Whether a value is a list of token ids, an empty one included, and the ids of one that is.
 bool IsIds(const nlohmann::json& value);

@@ -1,5 +1,6 @@
 #include "server/json_fields.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -17,6 +18,13 @@ TEST(ParseBody, TakesObjectsOnly) {
     const auto parsed = ParseBody(body);
     ASSERT_FALSE(parsed) << body;
     EXPECT_EQ(parsed.error().code, Code::kInvalidArgument);
+  }
+  using namespace std::string_view_literals;
+  for (const std::string_view body : {"{}\0"sv, "{\"a\":1}\0garbage"sv, "\0{}"sv, "{\"a\":\0}"sv}) {
+    const auto parsed = ParseBody(body);
+    ASSERT_FALSE(parsed) << body;
+    EXPECT_NE(parsed.error().message.find(fmt::format("byte {}", body.find('\0') + 1)),
+              std::string::npos);
   }
 }
 
@@ -44,16 +52,17 @@ TEST(ParseBody, LimitsValuesButNotTokenIds) {
     EXPECT_EQ(parsed.error().status, 413);
     EXPECT_NE(parsed.error().message.find("65536"), std::string::npos);
   }
-  const auto ids = ParseBody(ListOf("prompt", "7", 1 << 20));
+  const auto ids = ParseBody(ListOf("prompt", "7", 1 << 20), kCompletionIds);
   ASSERT_TRUE(ids);
   EXPECT_EQ(AsIds((*ids)["prompt"]).size(), size_t{1} << 20);
-  EXPECT_FALSE(ParseBody(ListOf("prompt", "[7]", kMaxJsonValues)));
-  EXPECT_FALSE(ParseBody(ListOf("prompt", "\"7\"", kMaxJsonValues)));
+  EXPECT_FALSE(ParseBody(ListOf("prompt", "[7]", kMaxJsonValues), kCompletionIds));
+  EXPECT_FALSE(ParseBody(ListOf("prompt", "\"7\"", kMaxJsonValues), kCompletionIds));
 }
 
 TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
   const auto body = ParseBody(R"({"prompt":[[1,16.0],[],"x",[-1]],"tokens":[],"x":[1,2],
-                                  "y":{"prompt":[3]},"stop_token_ids":[5]})");
+                                  "y":{"prompt":[3]},"stop_token_ids":[5]})",
+                              kCompletionIds);
   ASSERT_TRUE(body);
   const json& prompt = (*body)["prompt"];
   ASSERT_EQ(prompt.size(), 4u);
@@ -62,12 +71,13 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
   EXPECT_TRUE(ToTokenIds(prompt[1], 17, "p")->empty());
   EXPECT_FALSE(ToTokenIds(prompt[3], 17, "p"));
   EXPECT_TRUE(IsIds((*body)["tokens"]));
+  EXPECT_EQ((*ParseBody(R"({"tokens":[1,"a"]})", kCompletionIds))["tokens"].size(), 2u);
   EXPECT_EQ((*body)["x"], json::parse("[1,2]"));
   EXPECT_EQ((*body)["y"]["prompt"], json::parse("[3]"));
   EXPECT_EQ(AsIds((*body)["stop_token_ids"])[0], 5);
   for (const char* bad : {R"({"prompt":[1,"a"]})", R"({"prompt":[1.5]})", R"({"prompt":[1,[2]]})",
                           R"({"prompt":[4294967296]})", R"({"prompt":[1,null]})"}) {
-    const auto parsed = ParseBody(bad);
+    const auto parsed = ParseBody(bad, kCompletionIds);
     ASSERT_FALSE(parsed) << bad;
     EXPECT_EQ(parsed.error().param, "prompt");
     EXPECT_EQ(HttpStatus(parsed.error().code), 400);

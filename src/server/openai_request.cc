@@ -149,7 +149,7 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
 }
 
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(const json object, ParseBody(body));
+  KV_ASSIGN_API(const json object, ParseBody(body, kChatIds));
   JsonFields fields(object);
   GenerationCall call;
   GenerateRequest request;
@@ -183,7 +183,7 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
 }
 
 ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(const json object, ParseBody(body));
+  KV_ASSIGN_API(const json object, ParseBody(body, kCompletionIds));
   JsonFields fields(object);
   GenerationCall call;
   GenerateRequest request;

@@ -116,7 +116,9 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
     sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
   }
-  if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
+  if (const json* seed = fields.Find("seed"); seed && seed->is_number_unsigned()) {
+    sampling->seed = seed->get<uint64_t>();
+  } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);
   }
   ReadLogitBias(fields, vocab_size, sampling);

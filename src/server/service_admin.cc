@@ -203,7 +203,7 @@ Outcome Service::Tokenize(const Call& call) {
 }
 
 Outcome Service::Detokenize(const Call& call) {
-  const auto body = ParseBody(call.request.body);
+  const auto body = ParseBody(call.request.body, kDetokenizeIds);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(*body);
   std::vector<TokenId> ids;
@@ -221,7 +221,7 @@ Outcome Service::Detokenize(const Call& call) {
 }
 
 Outcome Service::ApplyTemplate(const Call& call) {
-  const auto body = ParseBody(call.request.body);
+  const auto body = ParseBody(call.request.body, kChatIds);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(*body);
   const auto chat = RenderMessages(fields, call.request.body, model_);

@@ -1,5 +1,6 @@
 #include "server/service.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -120,6 +121,35 @@ TEST_F(ServiceTest, WhatEveryPromptCarriesIsBounded) {
   const std::vector<std::string> ignored = Start("/v1/completions", body).requests[0].ignored;
   EXPECT_EQ(ignored.size(), 64u);
   for (const std::string& name : ignored) EXPECT_LE(name.size(), 64u);
+}
+
+TEST_F(ServiceTest, ASeedHasAnyOf64Bits) {
+  for (const auto& [text, seed] :
+       {std::pair<const char*, uint64_t>{"18446744073709551615", UINT64_MAX},
+        {"9223372036854775808", uint64_t{1} << 63},
+        {"-9223372036854775808", uint64_t{1} << 63},
+        {"-1", UINT64_MAX},
+        {"7.0", 7}}) {
+    Outcome outcome = service_->Handle(
+        Request("POST", "/v1/completions", fmt::format(R"({{"prompt":"a","seed":{}}})", text)));
+    ASSERT_TRUE(std::holds_alternative<GenerationStart>(outcome)) << text;
+    EXPECT_EQ(std::get<GenerationStart>(outcome).requests[0].sampling.seed, seed);
+  }
+  for (const char* bad : {"18446744073709551616", "-9223372036854775809", "1.5", "\"1\""}) {
+    EXPECT_EQ(
+        ParamOf(Ask("POST", "/v1/completions", fmt::format(R"({{"prompt":"a","seed":{}}})", bad))),
+        "seed");
+  }
+}
+
+TEST_F(ServiceTest, AFieldThatNothingReadsIsIgnoredWhateverItHolds) {
+  json body = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+               {"tokens", {1, "a"}},
+               {"prompt", {1, nullptr}}};
+  EXPECT_EQ(Start("/v1/chat/completions", body).requests[0].ignored,
+            (std::vector<std::string>{"prompt", "tokens"}));
+  body = {{"prompt", "a"}, {"tokens", {1, "a"}}};
+  EXPECT_EQ(Start("/v1/completions", body).requests[0].ignored, std::vector<std::string>{"tokens"});
 }
 
 TEST_F(ServiceTest, DefaultsAreThoseOfOpenAi) {
