@@ -95,6 +95,17 @@ class Connections(WithServer):
         self.assertEqual(answer.count(b'"object":"text_completion"'), 2)
         self.assertTrue(answer.endswith(b'{"status":"ok"}'))
 
+    def test_empty_lines_before_a_request_and_its_absolute_form(self):
+        one = b"\r\n\r\nGET http://x:1/health HTTP/1.1\r\n\r\n\r\n"
+        last = b"GET HTTP://x?y HTTP/1.1\r\nConnection: close\r\n\r\n"
+        for parts in ((one + one + last,), [bytes([byte]) for byte in one + last]):
+            with self.server.open() as s:
+                for part in parts:
+                    s.sendall(part)
+                answer = read_all(s)
+            self.assertEqual(answer.count(b'{"status":"ok"}'), 2 if len(parts) == 1 else 1)
+            self.assertIn(b'"openai_base_url_path"', answer)
+
     def test_slow_pieces_and_expect_continue(self):
         data = post_bytes("/tokenize", {"content": "Hi."}, "Expect: 100-continue", "Connection: close")
         head, body = data.split(b"\r\n\r\n", 1)

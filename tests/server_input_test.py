@@ -118,6 +118,30 @@ class BadInput(WithServer):
         self.assertTrue(answer.startswith(b"HTTP/1.1 431 ") and b'"head_too_large"' in answer, answer)
         self.assertEqual(self.server.get("/health"), {"status": "ok"})
 
+    def test_a_nul_ends_no_body(self):
+        for rest in (b"\x00", b"\x00garbage\xff{{{", b'\x00,"max_tokens":-5}'):
+            self.refused("/v1/completions", b'{"prompt":"a","max_tokens":1}' + rest, text="byte 30")
+
+    def test_framings_that_a_proxy_could_read_otherwise(self):
+        def status(*headers, version="1.1"):
+            data = "\r\n".join([f"POST /tokenize HTTP/{version}", "Host: x", *headers, "", ""]).encode()
+            # Whatever follows must not be taken for a second request.
+            answer = self.server.raw(data + b'd\r\n{"content":""}\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n')
+            self.assertEqual(answer.count(b"HTTP/1.1 "), 1, (headers, answer))
+            self.assertIn(b"Connection: close", answer)
+            return int(answer.split()[1])
+
+        for coding in ("chunked, chunked", "gzip", "identity", "gzip, chunked", "chunked;x=1", "xchunked"):
+            self.assertEqual(status("Transfer-Encoding: " + coding), 501, coding)
+        for coding in ("chunked", "gzip", "identity"):
+            for pair in (("Content-Length: 14", f"Transfer-Encoding: {coding}"),
+                         (f"Transfer-Encoding: {coding}", "Content-Length: 14")):
+                self.assertEqual(status(*pair), 400, pair)
+        self.assertEqual(status("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), 400)
+        self.assertEqual(status("Transfer-Encoding: chunked", version="1.0"), 400)
+        chunked = b'POST /tokenize HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\ne\r\n{"content":""}\r\n0\r\n\r\n'
+        self.assertTrue(self.server.raw(chunked).startswith(b"HTTP/1.1 200 "))
+
     def test_bodies_that_are_too_large(self):
         status, _, answer = self.server.request("POST", "/tokenize", b"x" * (33 << 20))
         self.assertEqual((status, answer["error"]["code"]), (413, "body_too_large"))

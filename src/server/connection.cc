@@ -93,9 +93,19 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void AwaitRequest() {
     if (finishing_) return Close();
     state_ = State::kIdle;
-    if (buffer_.size() > 0) return ReadHead();
     SetDeadline(options_.idle_timeout_ms);
-    ReadSome();
+    ReadHeadOrMore();
+  }
+
+  // Empty lines before a request are skipped (RFC 9112, section 2.2).
+  void ReadHeadOrMore() {
+    const auto starts_with = [this](std::string_view text) {
+      return std::string_view(static_cast<const char*>(buffer_.data().data()), buffer_.size())
+          .starts_with(text);
+    };
+    while (starts_with("\r\n")) buffer_.consume(2);
+    const bool more = buffer_.size() == 0 || (buffer_.size() == 1 && starts_with("\r"));
+    more ? ReadSome() : ReadHead();
   }
 
   void ReadSome() {
@@ -117,7 +127,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return lingered_bytes_ > kMaxLingerBytes ? Close() : ReadSome();
     }
     buffer_.commit(bytes);
-    if (state_ == State::kIdle) ReadHead();
+    if (state_ == State::kIdle) ReadHeadOrMore();
   }
 
   void ReadHead() {
@@ -136,6 +146,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (state_ == State::kClosed) return;
     if (ec) return Refuse(ec);
     TakeHead();
+    if (const auto refusal = CheckFraming(parser_->get())) {
+      keep_alive_ = false;
+      return Respond(ErrorResponse(*refusal));
+    }
     std::optional<uint64_t> body_bytes;
     if (parser_->content_length()) body_bytes = *parser_->content_length();
     if (auto refusal = service_.CheckHead(request_, body_bytes)) {
@@ -167,7 +181,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     const auto field = [&head](auto name) { return std::string(View(head[name])); };
     request_ = HttpRequest{};
     request_.method = std::string(View(head.method_string()));
-    request_.target = std::string(View(head.target()));
+    request_.target = OriginForm(View(head.target()));
     request_.authorization = field(http::field::authorization);
     request_.api_key = field("x-api-key");
     request_.origin = field(http::field::origin);

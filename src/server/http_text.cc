@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
+#include <iterator>
 
 #include "server/request_memory.h"
 
@@ -31,6 +34,30 @@ std::string ChunkText(const std::string& text, bool http11) {
 }
 
 std::string LastChunkText(bool http11) { return http11 ? "0\r\n\r\n" : ""; }
+
+std::optional<ApiError> CheckFraming(const http::request_header<>& head) {
+  const auto [begin, end] = head.equal_range(http::field::transfer_encoding);
+  if (begin == end) return std::nullopt;
+  ApiError error;
+  if (head.count(http::field::content_length) > 0 || head.version() < 11) {
+    error.message = "Transfer-Encoding beside Content-Length, or before HTTP/1.1";
+  } else if (std::next(begin) != end || !boost::beast::iequals(begin->value(), "chunked")) {
+    error.code = Code::kUnsupported;
+    error.message = "the only Transfer-Encoding that is understood is chunked";
+    error.status = 501;
+  } else {
+    return std::nullopt;
+  }
+  return error;
+}
+
+std::string OriginForm(std::string_view target) {
+  const size_t host = target.find("://");
+  if (target.starts_with('/') || host == std::string_view::npos) return std::string(target);
+  const size_t path = std::min(target.find_first_of("/?#", host + 3), target.size());
+  const std::string_view rest = target.substr(path);
+  return rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
+}
 
 std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes) {
   ApiError answer;

@@ -1,6 +1,7 @@
 // HTTP/1.1 as text: heads of answers, and what reading a request can end with.
 #pragma once
 
+#include <boost/beast/http/message.hpp>
 #include <boost/system/error_code.hpp>
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,13 @@ std::string HeadText(int status, std::string_view content_type, bool keep_alive,
 std::string StreamHeaders(bool http11);
 std::string ChunkText(const std::string& text, bool http11);
 std::string LastChunkText(bool http11);
+
+// Why a request's body must not be read: with a transfer coding other than chunked, or two lengths,
+// this server and a proxy in front of it could disagree on where it ends (RFC 9112, section 6.3).
+std::optional<ApiError> CheckFraming(const boost::beast::http::request_header<>& head);
+
+// `target` without the scheme and the host of its absolute form: "http://x/health" is "/health".
+std::string OriginForm(std::string_view target);
 
 // What to answer to a request that could not be read; nullopt: the client is gone.
 std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes);
