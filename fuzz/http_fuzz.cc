@@ -54,11 +54,12 @@ void CheckGeneration(GenerationStart start) {
   if (start.answer->streams()) {
     KV_CHECK(stream.ends_with("data: [DONE]\n\n"));
   } else {
-    KV_CHECK(nlohmann::json::accept(start.answer->Body()));
+    KV_CHECK(nlohmann::json::accept(Joined(start.answer->Body())));
   }
 }
 
-void CheckResponse(const HttpResponse& response) {
+void CheckResponse(HttpResponse response) {
+  response.body += Joined(std::move(response.rest));
   KV_CHECK(response.status >= 200 && response.status < 600 && response.status != 500);
   KV_CHECK(!response.body.empty());
   if (response.content_type == "application/json") KV_CHECK(nlohmann::json::accept(response.body));
@@ -71,13 +72,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static kvasir::World world;
   const kvasir::HttpRequest request =
       kvasir::RequestOf({reinterpret_cast<const char*>(data), size});
-  if (const auto refused = world.service->CheckHead(request, request.body.size())) {
-    kvasir::CheckResponse(*refused);
+  if (auto refused = world.service->CheckHead(request, request.body.size())) {
+    kvasir::CheckResponse(std::move(*refused));
     return 0;
   }
   kvasir::Outcome outcome = world.service->Handle(request);
   if (auto* response = std::get_if<kvasir::HttpResponse>(&outcome)) {
-    kvasir::CheckResponse(*response);
+    kvasir::CheckResponse(std::move(*response));
   } else {
     kvasir::CheckGeneration(std::move(std::get<kvasir::GenerationStart>(outcome)));
   }

@@ -9,7 +9,7 @@ import re
 import socket
 import unittest
 
-from server_harness import Server, WithServer, post_bytes, read_all, user
+from server_harness import Server, WithServer, chunked_body, post_bytes, read_all, user
 
 SYSTEM = ("You can call weather and clock. The code of the green safe is 4711. Anna lives in Oslo. "
           "Tarik works as a pilot. The garden lesson is at 14:30.")
@@ -105,6 +105,19 @@ class Connections(WithServer):
                 answer = read_all(s)
             self.assertEqual(answer.count(b'{"status":"ok"}'), 2 if len(parts) == 1 else 1)
             self.assertIn(b'"openai_base_url_path"', answer)
+
+    def test_long_bodies_come_in_chunks(self):
+        body = {"content": "a1" * 20000}
+        whole = self.server.post("/tokenize", body)
+        with self.server.open() as s:
+            s.sendall(post_bytes("/tokenize", body) + post_bytes("/tokenize", {"content": "x"}, "Connection: close"))
+            self.assertEqual(json.loads(chunked_body(s)), whole)
+            self.assertIn(b'"count":1,', read_all(s))
+        old = self.server.raw(post_bytes("/tokenize", body, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        head, text = old.split(b"\r\n\r\n", 1)
+        self.assertIn(b"Connection: close", head)
+        self.assertNotIn(b"Transfer-Encoding", head)
+        self.assertEqual(json.loads(text), whole)
 
     def test_slow_pieces_and_expect_continue(self):
         data = post_bytes("/tokenize", {"content": "Hi."}, "Expect: 100-continue", "Connection: close")
@@ -205,9 +218,11 @@ class Keys(WithServer):
 class Log(unittest.TestCase):
     def test_each_request_has_a_line_without_its_text(self):
         server = Server("--parallel", "2")
-        server.post("/v1/completions", {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True})
-        server.post("/v1/completions", {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True, "stream": True})
-        server.request("POST", "/v1/completions", {"prompt": 5})
+        body = {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True}
+        for count, one in enumerate((body, body | {"stream": True}, {"prompt": 5}), 1):
+            server.request("POST", "/v1/completions", one)
+            # A line may come after its answer was read.
+            server.until("a line", lambda: sum(line[:4].isdigit() for line in server.log) == count)
         server.request("GET", "/nothing%0a?Zanzibar")
         server.get("/health")
         server.stop()

@@ -128,6 +128,33 @@ def read_all(s):
         received += part
 
 
+def chunked_body(s):
+    """The body of an answer in chunks; takes nothing of what follows."""
+    with s.makefile("rb", buffering=0) as file:
+        def take(count):
+            data = b""
+            while len(data) < count:
+                part = file.read(count - len(data))
+                assert part, data[-100:]
+                data += part
+            return data
+
+        def line():
+            data = b""
+            while not data.endswith(b"\r\n"):
+                data += take(1)
+            return data
+
+        while line() != b"\r\n":
+            pass
+        body = b""
+        while size := int(line(), 16):
+            body += take(size)
+            take(2)
+        take(2)
+        return body
+
+
 def post_bytes(path, body, *headers):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", *headers]

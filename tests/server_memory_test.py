@@ -4,12 +4,16 @@
     server_memory_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import json
+import socket
 import threading
 import unittest
 
-from server_harness import WithServer, user
+from server_harness import WAIT_S, WithServer, chunked_body, post_bytes, user
 
-BODY = (2 << 20) - 64  # --request-memory 64MiB takes bodies of 2 MiB
+MEMORY = 64 << 20  # --request-memory
+BODY_LIMIT = 12 * (MEMORY // 20) // 24  # server/request_memory.h
+BODY = BODY_LIMIT - 64
 
 
 def filled(before, unit, after, separator=""):
@@ -53,18 +57,21 @@ BODIES = {
 }
 
 
-class RequestMemory(WithServer):
+class WithMemory(WithServer):
     flags = ("--request-memory", "64MiB")
 
     def kib(self, name):
         with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as file:
             return next(int(line.split()[1]) for line in file if line.startswith(name + ":"))
 
+
+class RequestMemory(WithMemory):
+
     def test_hostile_bodies_stay_within_the_plan(self):
         self.server.post("/v1/chat/completions", {"messages": user("Hi."), "max_tokens": 4})
         before = self.kib("VmRSS")
         planned = self.server.get("/v1/cache")["request_bytes"]
-        self.assertGreaterEqual(planned, 64 << 20)
+        self.assertGreaterEqual(planned, MEMORY)
         for path, bodies in BODIES.items():
             for body in bodies:
                 threads = [threading.Thread(target=self.server.request, args=("POST", path, body))
@@ -83,15 +90,98 @@ class RequestMemory(WithServer):
         self.refused("/v1/completions", filled('{"prompt":[', "1", "]}", ","), "prompt", text="2048")
         self.refused("/v1/completions", filled('{"prompt":"', "a ", '"}'), "prompt", text="2048")
         self.refused("/tokenize", filled('{"content":"', "a1", '"}'), "content", text="1048576")
-        self.refused("/tokenize", b" " * (BODY + 65), status=413, text="2097152")
+        self.refused("/tokenize", b" " * (BODY_LIMIT + 1), status=413, text=str(BODY_LIMIT))
 
     def test_a_long_list_of_ids_is_taken(self):
-        ids = [65] * 500000
-        self.assertEqual(len(self.server.post("/detokenize", {"tokens": ids})["content"]), 500000)
+        ids = [65] * 400000
+        self.assertEqual(len(self.server.post("/detokenize", {"tokens": ids})["content"]), 400000)
         text = "a1" * 200000
         answer = self.server.post("/tokenize", {"content": text})
         self.assertEqual(answer["count"], len(answer["tokens"]))
         self.assertEqual(self.server.post("/detokenize", {"tokens": answer["tokens"]})["content"], text)
+
+
+class AnswerMemory(WithMemory):
+    """Answers that are being made, or that nobody reads."""
+    PIECES = b'{"with_pieces":true,"content":"' + b"a1" * 250000 + b'"}'
+    SCORED = {"prompt": [5, 6, 7], "n": 8, "max_tokens": 2000, "logprobs": 20, "ignore_eos": True}
+
+    def tearDown(self):
+        taken, planned = self.kib("VmHWM") << 10, self.server.get("/v1/cache")["total_bytes"]
+        self.assertLess(taken, planned)
+
+    def unread(self, path, body):
+        """A client that asks and takes nothing of the answer."""
+        s = socket.socket()
+        self.addCleanup(s.close)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(WAIT_S)
+        s.connect(("127.0.0.1", self.server.port))
+        s.sendall(post_bytes(path, body))
+        return s
+
+    def running(self, count):
+        return self.server.metric("vllm:num_requests_running") == count
+
+    def test_answers_that_nobody_reads_share_a_budget(self):
+        """500,000 tokens take 2 MB until they are sent, and a fifth of 64 MiB is there for answers."""
+        clients, heads = [], []
+        for _ in range(20):
+            clients.append(self.unread("/tokenize", self.PIECES))
+            heads.append(clients[-1].recv(12, socket.MSG_PEEK))
+        self.assertEqual(heads[:6], [b"HTTP/1.1 200"] * 6)
+        self.assertEqual(heads[6:], [b"HTTP/1.1 503"] * 14)
+        self.assertEqual(self.server.post("/tokenize", {"content": "x"})["count"], 1)
+        answer = json.loads(chunked_body(clients[0]))
+        self.assertEqual((answer["count"], len(answer["tokens"])), (500000, 500000))
+        self.assertEqual(answer["tokens"][0], answer["tokens"][2])
+        for s in clients:
+            s.close()
+        self.server.until("room again", lambda: self.server.request("POST", "/tokenize", self.PIECES)[0] == 200)
+
+    def test_what_never_fits_is_refused_with_its_numbers(self):
+        body = {"prompt": [[5, i] for i in range(7, 107)], "max_tokens": 2000, "logprobs": 20}
+        self.refused("/v1/completions", body, "max_tokens", text=str(MEMORY // 20 * 4))
+        self.refused("/v1/completions", body | {"logprobs": 15, "n": 2}, "max_tokens", text="400000 tokens in 200")
+        self.server.post("/v1/completions", body | {"logprobs": None, "max_tokens": 1})
+
+    def test_what_does_not_fit_now_is_told_to_wait(self):
+        clients = [self.unread("/v1/completions", self.SCORED) for _ in range(4)]  # 3 MB each
+        self.server.until("running", lambda: self.running(8))
+        status, headers, answer = self.server.request("POST", "/v1/completions", self.SCORED)
+        self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"))
+        self.assertIn("retry-after", headers)
+        self.assertEqual(self.server.post("/tokenize", {"content": "x"})["count"], 1)
+        for s in clients:
+            s.close()
+        self.server.until("cancelled", lambda: self.running(0))
+        short = self.SCORED | {"max_tokens": 300}
+        scored = self.server.post("/v1/completions", short)["choices"]
+        self.assertEqual([len(one["logprobs"][key]) for one in scored for key in sorted(one["logprobs"])],
+                         [300] * 32)
+
+    def test_a_stream_that_nobody_reads_is_cut_off(self):
+        before = self.server.metric('kvasir_requests_total{outcome="cancelled"}')
+        self.unread("/v1/completions", self.SCORED | {"stream": True})
+        self.server.until("cancelled", lambda: self.server.metric(
+            'kvasir_requests_total{outcome="cancelled"}') == before + 1)
+
+
+class ManyConnections(WithServer):
+    flags = ("--request-memory", "16MiB")  # takes 25
+
+    def test_the_one_that_waits_longest_makes_room(self):
+        idle = []
+        for _ in range(60):
+            idle.append(self.server.open())
+            self.addCleanup(idle[-1].close)
+        asks = self.server.open()
+        self.addCleanup(asks.close)
+        asks.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        self.assertTrue(asks.recv(65536).startswith(b"HTTP/1.1 200"))
+        self.assertEqual(idle[0].recv(1), b"")  # closed
+        idle[-1].sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        self.assertTrue(idle[-1].recv(65536).startswith(b"HTTP/1.1 200"))
 
 
 if __name__ == "__main__":

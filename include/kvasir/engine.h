@@ -25,6 +25,10 @@ class ChatTemplate;
 
 enum class CacheMode { kPrefix, kSequence, kNone };
 
+// Of EngineOptions::request_memory_bytes, a twentieth is for requests that wait or run in an
+// Engine; the rest is for a server in front of it (server/request_memory.h).
+inline constexpr uint64_t kWaitingShare = 20;
+
 struct EngineOptions {
   std::string model;  // Hugging Face folder or GGUF file; "": the bundled model
   std::string shape;  // instead of model: random weights (bench)
@@ -39,9 +43,9 @@ struct EngineOptions {
   uint32_t ctx_size = 0;      // 0: what the model was trained for
   uint32_t parallel = 8;      // sequences that run at once
   uint32_t max_queued = 256;  // more are refused: kExhausted
-  // What requests take beside the KV cache: being read and parsed (by a server), and waiting. At
-  // least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
-  uint64_t request_memory_bytes = uint64_t{256} << 20;
+  // What requests take beside the KV cache: being read, parsed and answered (by a server), and
+  // waiting. At least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
+  uint64_t request_memory_bytes = uint64_t{320} << 20;
   uint32_t threads = 0;      // 0: a thread for each core that this process may use
   bool pin_threads = false;  // each to a processor of its own
   uint32_t block_tokens = 16;

@@ -71,8 +71,8 @@ std::vector<Flag> CacheFlags() {
 
 std::vector<Flag> RequestFlags() {
   return {{"request-memory", "SIZE",
-           "the most that requests may take beside the cache: being read, parsed, waiting (default "
-           "256MiB, at least 16MiB)"}};
+           "the most that requests may take beside the cache: being read, waiting, answered "
+           "(default 320MiB, at least 16MiB)"}};
 }
 
 std::vector<Flag> SamplingFlags() {

@@ -40,7 +40,8 @@ class EventQueue {
 Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return Fail(Code::kUnsupported,
-              "{} has no tokenizer.json, so text cannot be read; put one beside it, or give ids: kvasir run --ids",
+              "{} has no tokenizer.json, so text cannot be read; put one beside it, or give ids: "
+              "kvasir run --ids",
               engine.card().path);
 }
 

@@ -38,9 +38,6 @@ struct CheckCommand {
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
                              EraseCommand, CheckCommand>;
 
-// Of options.request_memory_bytes, for requests that wait or run. A server has the rest.
-constexpr uint64_t kWaitingShare = 16;
-
 // What a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
   uint64_t bytes = sizeof(Request) + spec.prompt.capacity() * sizeof(TokenId) +

@@ -31,6 +31,7 @@ using ErrorCode = beast::error_code;
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxLingerBytes = 64 << 20;  // read and dropped after an early answer
 constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does not keep up
+constexpr size_t kWholeBytes = 16 << 10;      // of a body; a longer one is sent in chunks
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
@@ -41,8 +42,8 @@ std::string_view View(beast::string_view text) { return {text.data(), text.size(
 // time is pending: while busy it is there to notice that the client hung up, and then the
 // generation is cancelled. Bytes of the next request that come meanwhile wait in buffer_; the watch
 // stops there. Events of the engine are posted to the strand: a slow client never blocks the
-// engine's thread; it is cut off when kMaxUnsentBytes wait for it or a write takes kWriteTimeoutMs.
-// One strand.
+// engine's thread; it is cut off when kMaxUnsentBytes wait for it, when no memory for answers is
+// left, or when a write takes kWriteTimeoutMs. One strand.
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
@@ -61,6 +62,12 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Finish() override {
     asio::post(strand_, [self = shared_from_this()] {
       self->finishing_ = true;
+      if (self->state_ == State::kIdle) self->Close();
+    });
+  }
+
+  void CloseIfIdle() override {
+    asio::post(strand_, [self = shared_from_this()] {
       if (self->state_ == State::kIdle) self->Close();
     });
   }
@@ -93,6 +100,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void AwaitRequest() {
     if (finishing_) return Close();
     state_ = State::kIdle;
+    connections_.SetIdle(this);
     SetDeadline(options_.idle_timeout_ms);
     ReadHeadOrMore();
   }
@@ -132,6 +140,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void ReadHead() {
     state_ = State::kReading;
+    connections_.SetBusy(this);
     late_ = false;
     SetDeadline(options_.read_timeout_ms);
     parser_.emplace();
@@ -154,13 +163,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (parser_->content_length()) body_bytes = *parser_->content_length();
     if (auto refusal = service_.CheckHead(request_, body_bytes)) {
       if (!parser_->is_done()) keep_alive_ = false;
-      return Respond(*refusal);
+      return Respond(std::move(*refusal));
     }
     if (parser_->is_done()) return Dispatch();
     max_body_bytes_ = service_.MaxBodyBytes(request_);
     const uint64_t bytes = body_bytes.value_or(max_body_bytes_);
     if (bytes > kSmallBodyBytes) {
-      if (!connections_.TakeBodyBytes(bytes)) {
+      if (!connections_.HoldBodyBytes(0, bytes)) {
         keep_alive_ = false;
         return Respond(ErrorResponse(
             {Code::kUnavailable, "too many large requests are being read; try again"}));
@@ -204,7 +213,17 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void GiveBody() {
-    if (body_bytes_ > 0) connections_.GiveBodyBytes(std::exchange(body_bytes_, 0));
+    if (body_bytes_ > 0) connections_.HoldBodyBytes(std::exchange(body_bytes_, 0), 0);
+  }
+
+  // What is kept of the answer until it is sent; little of it is the connection's own. False: there
+  // is no room for so much now.
+  bool HoldAnswer(uint64_t bytes) {
+    if (bytes <= kSmallBodyBytes) bytes = 0;
+    if (bytes == answer_bytes_) return true;
+    if (!connections_.HoldAnswerBytes(answer_bytes_, bytes)) return false;
+    answer_bytes_ = bytes;
+    return true;
   }
 
   // A request that cannot be read ends the connection, with an answer where the client may see it.
@@ -227,11 +246,17 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Outcome outcome = service_.Handle(request_);
     request_.body = std::string();
     GiveBody();
-    if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(*response);
+    if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     Generate(std::move(std::get<GenerationStart>(outcome)));
   }
 
   void Generate(GenerationStart start) {
+    if (!HoldAnswer(start.answer_bytes)) {
+      return Respond(ErrorResponse(
+          {Code::kExhausted,
+           fmt::format("answers that are being made or sent leave no room for {} bytes more: wait",
+                       start.answer_bytes)}));
+    }
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
     begun_ = false;
@@ -254,18 +279,31 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
     const std::string text = answer_->Take(prompt, event);
     if (answer_->error()) return Fail();
+    if (!answer_->streams() && answer_->held_bytes() > answer_bytes_ &&
+        !HoldAnswer(answer_->held_bytes())) {
+      CancelAll();
+      return Respond(NoRoomToAnswer());
+    }
     if (!text.empty()) {
       if (!begun_) Send(StreamHead());
       begun_ = true;
       Send(ChunkText(text, http11_));
     }
-    if (!answer_->done()) return;
-    const std::unique_ptr<Answer> answer = std::move(answer_);
+    if (!answer_ || !answer_->done()) return;  // absent: closed by what could not be sent
+    told_ = std::move(answer_);
     running_.clear();
-    service_.Count(tenant_, *answer);
-    if (log_) log_->Told(*answer);
-    if (!answer->streams()) return Respond({200, "application/json", answer->Body(), {}});
-    End(LastChunkText(http11_));
+    service_.Count(tenant_, *told_);
+    if (log_) log_->Told(*told_);
+    if (told_->streams()) return End(LastChunkText(http11_));
+    HttpResponse response;
+    response.rest = told_->Body();
+    response.rest_bytes = told_->held_bytes();
+    Respond(std::move(response));
+  }
+
+  static HttpResponse NoRoomToAnswer() {
+    return ErrorResponse({Code::kUnavailable,
+                          "answers that are not read yet leave no memory for this one; try again"});
   }
 
   void Fail() {
@@ -290,16 +328,29 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   std::string StreamHead() {
     if (!http11_) keep_alive_ = false;  // the end of an unframed body is the connection's
-    return Head(200, "text/event-stream; charset=utf-8") + StreamHeaders(http11_);
+    return Head(200, "text/event-stream; charset=utf-8") +
+           "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" + ChunkedHeader(http11_);
   }
 
-  void Respond(const HttpResponse& response) {
+  void Respond(HttpResponse response) {
     state_ = State::kBusy;
     if (finishing_) keep_alive_ = false;
+    while (response.rest && response.body.size() < kWholeBytes) {
+      const std::string part = response.rest.Next();
+      response.body += part;
+      if (part.empty()) response.rest = Parts();
+    }
+    if (!response.rest) told_.reset();
+    if (!HoldAnswer(response.rest ? response.rest_bytes : response.body.size())) {
+      response = NoRoomToAnswer();
+    }
+    if (response.rest && !http11_) keep_alive_ = false;
     std::string text = Head(response.status, response.content_type);
     for (const auto& [name, value] : response.headers) {
       text += fmt::format("{}: {}\r\n", name, value);
     }
+    rest_ = std::move(response.rest);
+    if (rest_) return Send(text + ChunkedHeader(http11_) + ChunkText(response.body, http11_));
     text += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
     if (!without_body_) text += response.body;
     End(std::move(text));
@@ -312,8 +363,14 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Send(std::string text) {
     unsent_ += text;
-    if (unsent_.size() > kMaxUnsentBytes && !ended_) return Close();
+    if (answer_ && begun_ && !HoldUnsent()) return Close();
     if (!write_pending_) Write();
+  }
+
+  // Of a stream.
+  bool HoldUnsent() {
+    const size_t bytes = unsent_.capacity() + in_flight_.capacity();
+    return bytes <= kMaxUnsentBytes && HoldAnswer(answer_->held_bytes() + bytes);
   }
 
   void Write() {
@@ -327,16 +384,33 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void OnWritten(ErrorCode ec) {
     write_pending_ = false;
     in_flight_.clear();
+    if (in_flight_.capacity() > kWholeBytes) in_flight_.shrink_to_fit();
     if (state_ == State::kClosed) return;
     if (ec) return Close();
+    if (answer_ && begun_) HoldUnsent();  // less than before
     if (!unsent_.empty()) return Write();
+    if (rest_) return SendRest();
     ClearDeadline();
     if (!ended_) return;
     ended_ = false;
     ++exchange_;
     Log("");
+    DropAnswer();
     if (keep_alive_ && !finishing_) return AwaitRequest();
     Linger();
+  }
+
+  void SendRest() {
+    const std::string part = rest_.Next();
+    if (!part.empty()) return Send(ChunkText(part, http11_));
+    rest_ = Parts();
+    End(LastChunkText(http11_));
+  }
+
+  void DropAnswer() {
+    rest_ = Parts();
+    told_.reset();
+    HoldAnswer(0);
   }
 
   void Log(std::string_view remark) {
@@ -367,6 +441,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     state_ = State::kClosed;
     GiveBody();
     CancelAll();
+    DropAnswer();
     timer_.cancel();
     ErrorCode ignored;
     socket_.close(ignored);
@@ -398,7 +473,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   uint64_t body_bytes_ = 0;      // taken from connections_
   bool ended_ = false;           // all of the answer is in unsent_ or in_flight_
   uint64_t exchange_ = 0;
-  std::unique_ptr<Answer> answer_;
+  std::unique_ptr<Answer> answer_;  // that events still make
+  std::unique_ptr<Answer> told_;    // that rest_ refers to
+  Parts rest_;                      // of the body that is being sent
+  uint64_t answer_bytes_ = 0;       // taken from connections_
   std::vector<RequestId> running_;
   std::string unsent_, in_flight_;
 };

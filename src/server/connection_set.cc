@@ -7,7 +7,7 @@ namespace kvasir {
 void ConnectionSet::Add(std::shared_ptr<ConnectionHandle> connection) {
   const std::lock_guard lock(mutex_);
   const ConnectionHandle* key = connection.get();
-  open_.emplace(key, std::move(connection));
+  open_.emplace(key, Entry{std::move(connection), ++idle_clock_});
 }
 
 void ConnectionSet::Remove(const ConnectionHandle* connection) {
@@ -15,7 +15,7 @@ void ConnectionSet::Remove(const ConnectionHandle* connection) {
   const std::lock_guard lock(mutex_);
   const auto it = open_.find(connection);
   if (it == open_.end()) return;
-  last = std::move(it->second);
+  last = std::move(it->second.connection);
   open_.erase(it);
 }
 
@@ -24,21 +24,41 @@ size_t ConnectionSet::size() const {
   return open_.size();
 }
 
-bool ConnectionSet::TakeBodyBytes(uint64_t bytes) {
+void ConnectionSet::SetIdle(const ConnectionHandle* connection) {
   const std::lock_guard lock(mutex_);
-  if (bytes > max_body_bytes_ - body_bytes_) return false;
-  body_bytes_ += bytes;
-  return true;
+  const auto it = open_.find(connection);
+  if (it != open_.end()) it->second.idle_since = ++idle_clock_;
 }
 
-void ConnectionSet::GiveBodyBytes(uint64_t bytes) {
+void ConnectionSet::SetBusy(const ConnectionHandle* connection) {
   const std::lock_guard lock(mutex_);
-  body_bytes_ -= bytes;
+  const auto it = open_.find(connection);
+  if (it != open_.end()) it->second.idle_since = 0;
+}
+
+void ConnectionSet::CloseLongestIdle() {
+  const std::lock_guard lock(mutex_);
+  Entry* longest = nullptr;
+  for (auto& [key, entry] : open_) {
+    if (entry.idle_since == 0) continue;
+    if (longest == nullptr || entry.idle_since < longest->idle_since) longest = &entry;
+  }
+  if (longest == nullptr) return;
+  longest->idle_since = 0;  // closing
+  longest->connection->CloseIfIdle();
+}
+
+bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t others = budget.held_bytes - held;
+  if (wanted > held && wanted > budget.max_bytes - others) return false;
+  budget.held_bytes = others + wanted;
+  return true;
 }
 
 void ConnectionSet::FinishAll() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [key, connection] : open_) connection->Finish();
+  for (const auto& [key, entry] : open_) entry.connection->Finish();
 }
 
 }  // namespace kvasir

@@ -1,6 +1,7 @@
 // Errors as HTTP clients see them: one table from Code to status, one JSON shape (OpenAI's).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <tl/expected.hpp>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "base/result.h"
 #include "kvasir/status.h"
+#include "server/parts.h"
 
 namespace kvasir {
 
@@ -16,6 +18,8 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
+  Parts rest;               // of the body, where it may be long
+  uint64_t rest_bytes = 0;  // that `rest` keeps in memory until its end
 };
 
 struct ApiError {

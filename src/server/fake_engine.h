@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/parts.h"
 #include "text/byte_level.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -20,6 +21,7 @@ class FakeEngine : public Engine {
     card_.id = "fake";
     card_.vocab_size = tokenizer ? tokenizer->vocab_size() : 100;
     card_.ctx_size = card_.max_positions = 64;
+    plan_.max_tokens = 64;
   }
 
   Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
@@ -39,6 +41,7 @@ class FakeEngine : public Engine {
   const MemoryPlan& plan() const override { return plan_; }
   const ModelCard& card() const override { return card_; }
   const EngineOptions& options() const override { return options_; }
+  EngineOptions& mutable_options() { return options_; }
   const Tokenizer* tokenizer() const override { return tokenizer_; }
   const ChatTemplate* chat_template() const override { return chat_template_; }
   const char* target() const override { return "fake"; }
@@ -56,6 +59,13 @@ class FakeEngine : public Engine {
   MemoryPlan plan_;
   EngineOptions options_;
 };
+
+// A body whole.
+inline std::string Joined(Parts parts) {
+  std::string text;
+  for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) text += part;
+  return text;
+}
 
 // A byte-level tokenizer of the 256 bytes and two markers: id = byte.
 inline std::string TinyTokenizerJson() {

@@ -24,9 +24,8 @@ std::string HeadText(int status, std::string_view content_type, bool keep_alive,
   return head;
 }
 
-std::string StreamHeaders(bool http11) {
-  return std::string("Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n") +
-         (http11 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+std::string ChunkedHeader(bool http11) {
+  return http11 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
 }
 
 std::string ChunkText(const std::string& text, bool http11) {

@@ -18,9 +18,9 @@ namespace kvasir {
 std::string HeadText(int status, std::string_view content_type, bool keep_alive,
                      const std::vector<std::pair<std::string, std::string>>& headers);
 
-// Of an event stream: its own headers and the empty line, a piece, the end. Framed in HTTP/1.1
-// only.
-std::string StreamHeaders(bool http11);
+// Of a body whose length is not known: the header and the empty line, a piece, the end. Framed in
+// HTTP/1.1 only.
+std::string ChunkedHeader(bool http11);
 std::string ChunkText(const std::string& text, bool http11);
 std::string LastChunkText(bool http11);
 

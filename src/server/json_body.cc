@@ -229,6 +229,15 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+void AppendEscaped(std::string_view* rest, std::string* out) {
+  constexpr size_t kSliceBytes = 2 << 10;
+  size_t end = std::min(kSliceBytes, rest->size());
+  while (end < rest->size() && (static_cast<unsigned char>((*rest)[end]) & 0xc0) == 0x80) ++end;
+  const std::string quoted = Dump(json(rest->substr(0, end)));
+  out->append(quoted, 1, quoted.size() - 2);
+  rest->remove_prefix(end);
+}
+
 std::string_view KindOf(const json& value) {
   switch (value.type()) {
     case json::value_t::null:

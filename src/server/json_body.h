@@ -39,6 +39,10 @@ std::span<const TokenId> AsIds(const nlohmann::json& value);
 // Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
 
+// Appends the front of `rest` as a JSON string has it, without quotes, and takes it off: whole
+// characters, 2 KiB or a little more.
+void AppendEscaped(std::string_view* rest, std::string* out);
+
 // What "a string" or "an array" a value is, for messages.
 std::string_view KindOf(const nlohmann::json& value);
 

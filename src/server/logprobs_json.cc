@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "server/json_body.h"
 #include "text/byte_level.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -57,6 +58,25 @@ json ChatEntry(TokenId id, float logprob, const Tokenizer* tokenizer) {
           {"id", id}};
 }
 
+json ChatToken(const GeneratedToken& token, const Tokenizer* tokenizer) {
+  json entry = ChatEntry(token.id, token.logprob, tokenizer);
+  json& top = entry["top_logprobs"] = json::array();
+  for (const TokenLogprob& other : token.top) {
+    top.push_back(ChatEntry(other.id, other.logprob, tokenizer));
+  }
+  return entry;
+}
+
+json LegacyTop(const GeneratedToken& token, const Tokenizer* tokenizer) {
+  json top = json::object();
+  for (const TokenLogprob& other : token.top) {
+    // Two ids of one spelling: the likelier one, which comes first, stays.
+    top.emplace(SpellToken(tokenizer, other.id).text, Finite(other.logprob));
+  }
+  top.emplace(SpellToken(tokenizer, token.id).text, Finite(token.logprob));
+  return top;
+}
+
 }  // namespace
 
 TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id) {
@@ -76,14 +96,7 @@ TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id) {
 
 json ChatLogprobs(const std::vector<GeneratedToken>& tokens, const Tokenizer* tokenizer) {
   json content = json::array();
-  for (const GeneratedToken& token : tokens) {
-    json entry = ChatEntry(token.id, token.logprob, tokenizer);
-    json& top = entry["top_logprobs"] = json::array();
-    for (const TokenLogprob& other : token.top) {
-      top.push_back(ChatEntry(other.id, other.logprob, tokenizer));
-    }
-    content.push_back(std::move(entry));
-  }
+  for (const GeneratedToken& token : tokens) content.push_back(ChatToken(token, tokenizer));
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
@@ -92,16 +105,9 @@ json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_off
   json texts = json::array(), logprobs = json::array(), tops = json::array();
   json offsets = json::array();
   for (const GeneratedToken& token : tokens) {
-    const std::string text = SpellToken(tokenizer, token.id).text;
-    json top = json::object();
-    for (const TokenLogprob& other : token.top) {
-      // Two ids of one spelling: the likelier one, which comes first, stays.
-      top.emplace(SpellToken(tokenizer, other.id).text, Finite(other.logprob));
-    }
-    top.emplace(text, Finite(token.logprob));
-    texts.push_back(text);
+    texts.push_back(SpellToken(tokenizer, token.id).text);
     logprobs.push_back(Finite(token.logprob));
-    tops.push_back(std::move(top));
+    tops.push_back(LegacyTop(token, tokenizer));
     offsets.push_back(text_offset);
     text_offset += CountCharacters(token.text);
   }
@@ -109,6 +115,64 @@ json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_off
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(tops)},
           {"text_offset", std::move(offsets)}};
+}
+
+void ScoredTokens::Add(const GeneratedToken& token) {
+  entries_.push_back({token.id, token.logprob, static_cast<uint32_t>(CountCharacters(token.text)),
+                      static_cast<uint32_t>(token.top.size())});
+  top_.insert(top_.end(), token.top.begin(), token.top.end());
+}
+
+GeneratedToken ScoredTokens::Unpack(const Entry& entry,
+                                    std::deque<TokenLogprob>::const_iterator* top) {
+  const auto begin = *top;
+  *top += entry.num_top;
+  return {entry.id, "", entry.logprob, {begin, *top}};
+}
+
+Parts ScoredTokens::ChatText(const Tokenizer* tokenizer) const {
+  std::string out = R"({"refusal":null,"content":[)";
+  auto top = top_.begin();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (i > 0) out += ',';
+    out += Dump(ChatToken(Unpack(entries_[i], &top), tokenizer));
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]}";
+  co_yield out;
+}
+
+Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const {
+  enum List { kTokens, kLogprobs, kTop, kOffsets };
+  constexpr List kLists[] = {kTokens, kLogprobs, kTop, kOffsets};
+  constexpr const char* kOpens[] = {R"({"tokens":[)", R"(],"token_logprobs":[)",
+                                    R"(],"top_logprobs":[)", R"(],"text_offset":[)"};
+  std::string out;
+  for (const List list : kLists) {
+    out += kOpens[list];
+    auto top = top_.begin();
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const GeneratedToken token = Unpack(entries_[i], &top);
+      if (i > 0) out += ',';
+      switch (list) {
+        case kTokens:
+          out += Dump(SpellToken(tokenizer, token.id).text);
+          break;
+        case kLogprobs:
+          out += Dump(Finite(token.logprob));
+          break;
+        case kTop:
+          out += Dump(LegacyTop(token, tokenizer));
+          break;
+        case kOffsets:
+          out += std::to_string(text_offset);
+          text_offset += entries_[i].characters;
+      }
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += "]}";
+  co_yield out;
 }
 
 uint64_t CountCharacters(std::string_view utf8) {

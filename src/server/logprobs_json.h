@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/parts.h"
 
 namespace kvasir {
 
@@ -27,5 +29,32 @@ nlohmann::json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_
                               const Tokenizer* tokenizer);
 
 uint64_t CountCharacters(std::string_view utf8);
+
+// The tokens of a choice with their log probabilities, packed, until they are told.
+class ScoredTokens {
+ public:
+  void Add(const GeneratedToken& token);
+  // What a token takes here.
+  static uint64_t TokenBytes(size_t num_top) {
+    return sizeof(Entry) + num_top * sizeof(TokenLogprob);
+  }
+
+  // The texts of ChatLogprobs and LegacyLogprobs, which refer to this.
+  Parts ChatText(const Tokenizer* tokenizer) const;
+  Parts LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const;
+
+ private:
+  struct Entry {
+    TokenId id;
+    float logprob;
+    uint32_t characters;  // of its text
+    uint32_t num_top;
+  };
+  // The next token without its text. `top` moves on behind its alternatives.
+  static GeneratedToken Unpack(const Entry& entry, std::deque<TokenLogprob>::const_iterator* top);
+
+  std::deque<Entry> entries_;  // deques do not double as they grow
+  std::deque<TokenLogprob> top_;
+};
 
 }  // namespace kvasir

@@ -32,7 +32,7 @@ ApiResult<std::vector<TokenId>> IdsOf(const json& one, const EncodeOptions& opti
   return ToTokenIds(one, model.vocab_size, "prompt");
 }
 
-// The texts in front of the answers. What ids stand for can be a hundred times their size.
+// The texts in front of the answers.
 ApiResult<std::vector<std::string>> EchoOf(std::span<const json* const> list,
                                            const RawPrompts& prompts, const ModelView& model) {
   std::vector<std::string> texts;
@@ -44,9 +44,9 @@ ApiResult<std::vector<std::string>> EchoOf(std::span<const json* const> list,
     }
     KV_ASSIGN_API(std::string text, DecodeIds(prompts[i], "prompt", model));
     bytes += text.size();
-    if (bytes > kMaxDecodedBytes) {
+    if (bytes > model.max_decoded_bytes) {
       return Invalid("echo", fmt::format("echo: the prompts have more than {} bytes of text",
-                                         kMaxDecodedBytes));
+                                         model.max_decoded_bytes));
     }
     texts.push_back(std::move(text));
   }
@@ -140,12 +140,12 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
   const auto decoder = model.tokenizer->StartDecoder(/*skip_special=*/false);
   for (const TokenId id : ids) {
     decoder->Append(id, &text);
-    if (text.size() > kMaxDecodedBytes) break;
+    if (text.size() > model.max_decoded_bytes) break;
   }
-  if (text.size() <= kMaxDecodedBytes) decoder->Finish(&text);
-  if (text.size() <= kMaxDecodedBytes) return text;
+  if (text.size() <= model.max_decoded_bytes) decoder->Finish(&text);
+  if (text.size() <= model.max_decoded_bytes) return text;
   return Invalid(param, fmt::format("{}: the ids stand for more than {} bytes of text", param,
-                                    kMaxDecodedBytes));
+                                    model.max_decoded_bytes));
 }
 
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {

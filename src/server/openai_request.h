@@ -44,8 +44,7 @@ ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model);
 ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
                                            const EncodeOptions& options, const ModelView& model);
 
-// The text of ids, at most kMaxDecodedBytes. REQUIRES: a tokenizer.
-inline constexpr size_t kMaxDecodedBytes = size_t{8} << 20;
+// The text of ids, at most model.max_decoded_bytes. REQUIRES: a tokenizer.
 ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
                                  const ModelView& model);
 

@@ -12,7 +12,19 @@ namespace {
 
 using nlohmann::json;
 
+constexpr uint64_t kTextBytes = 8;  // of a token, with the room that texts grow into
+
 std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
+
+// Of each choice of an answer: deques have a first block.
+constexpr uint64_t kDequeBytes = 512 + 64 + 2 * 16;
+
+// An object's text, open for more keys.
+std::string OpenObject(const json& object) {
+  std::string text = Dump(object);
+  text.back() = ',';
+  return text;
+}
 
 json FinishJson(FinishReason reason) {
   return reason == FinishReason::kNone ? json() : json(ToString(reason));
@@ -34,10 +46,21 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
       choices_(num_prompts * spec_.n),
       open_requests_(num_prompts),
       open_choices_(choices_.size()) {
-  for (size_t i = 0; i < choices_.size() && !spec_.echo.empty(); ++i) {
-    choices_[i].text = spec_.echo[i / spec_.n];
-    choices_[i].characters = CountCharacters(choices_[i].text);
-  }
+  held_bytes_ = sizeof(Answer) + choices_.size() * (sizeof(Choice) + 3 * kDequeBytes);
+  for (const std::string& text : spec_.echo) held_bytes_ += sizeof(text) + text.capacity();
+  for (size_t i = 0; i < choices_.size(); ++i) choices_[i].characters = CountCharacters(EchoOf(i));
+}
+
+uint64_t Answer::ExpectedBytes(uint64_t tokens) const {
+  uint64_t token_bytes = kTextBytes;
+  if (spec_.return_token_ids || spec_.return_tokens) token_bytes += sizeof(TokenId);
+  if (spec_.logprobs) token_bytes += ScoredTokens::TokenBytes(*spec_.logprobs);
+  return held_bytes_ + tokens * token_bytes;
+}
+
+// The text in front of a choice's.
+std::string_view Answer::EchoOf(size_t index) const {
+  return spec_.echo.empty() ? std::string_view() : spec_.echo[index / spec_.n];
 }
 
 std::string Answer::Take(size_t prompt, const Event& event) {
@@ -70,11 +93,18 @@ std::string Answer::Take(size_t prompt, const Event& event) {
   return out;
 }
 
-void Answer::Collect(Choice* choice, const Event& event) const {
+void Answer::Collect(Choice* choice, const Event& event) {
+  const size_t text_bytes = choice->text.capacity();
   choice->text += event.text;
+  held_bytes_ += choice->text.capacity() - text_bytes;
   for (const GeneratedToken& token : event.tokens) {
-    choice->ids.push_back(token.id);
-    if (spec_.logprobs) choice->scored.push_back(token);
+    if (spec_.return_token_ids || spec_.return_tokens) {
+      choice->ids.push_back(token.id);
+      held_bytes_ += sizeof(TokenId);
+    }
+    if (!spec_.logprobs) continue;
+    choice->scored.Add(token);
+    held_bytes_ += ScoredTokens::TokenBytes(token.top.size());
   }
 }
 
@@ -83,7 +113,7 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
   std::string out, text = event.text;
   if (!choice.started) {
     choice.started = true;
-    text = choice.text + text;  // an echoed prompt
+    text = std::string(EchoOf(index)) + text;
     if (spec_.chat) {
       json first = Envelope(true);
       const json role = {{"role", "assistant"}, {"content", ""}};
@@ -104,7 +134,8 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
   for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
   AddTokenIds(ids, &one);
   if (spec_.logprobs && !event.tokens.empty()) {
-    one["logprobs"] = Logprobs(event.tokens, choice.characters);
+    one["logprobs"] = spec_.chat ? ChatLogprobs(event.tokens, tokenizer_)
+                                 : LegacyLogprobs(event.tokens, choice.characters, tokenizer_);
   }
   for (const GeneratedToken& token : event.tokens) choice.characters += CountCharacters(token.text);
   json chunk = Envelope(true);
@@ -147,13 +178,63 @@ std::string Answer::ErrorEvent() const {
   return "data: {\"choices\":[],\"error\":" + ErrorObject(*error_) + "}\n\n";
 }
 
-std::string Answer::Body() const {
-  json body = Envelope(false);
-  json& choices = body["choices"] = json::array();
-  for (uint32_t i = 0; i < choices_.size(); ++i) choices.push_back(WholeChoice(i));
-  body["usage"] = Usage();
-  body["kvasir"] = ReceiptJson(receipt_);
-  return Dump(body);
+Parts Answer::Body() const {
+  json envelope = Envelope(false);
+  envelope["usage"] = Usage();
+  envelope["kvasir"] = ReceiptJson(receipt_);
+  std::string out = OpenObject(envelope) + "\"choices\":";
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    out += i == 0 ? '[' : ',';
+    Parts choice = ChoiceText(i);
+    for (std::string part = choice.Next(); !part.empty(); part = choice.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += "]}";
+  co_yield out;
+}
+
+Parts Answer::ChoiceText(size_t index) const {
+  const Choice& choice = choices_[index];
+  std::string out =
+      OpenObject({{"index", index},
+                  {"finish_reason", FinishJson(choice.finish)},
+                  {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}});
+  const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", spec_.return_token_ids},
+                                                   {"\"tokens\":", spec_.return_tokens}};
+  for (const auto& [key, wanted] : id_lists) {
+    if (!wanted) continue;
+    out += key;
+    for (size_t i = 0; i < choice.ids.size(); ++i) {
+      out += (i == 0 ? '[' : ',');
+      out += std::to_string(choice.ids[i]);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+    out += choice.ids.empty() ? "[]," : "],";
+  }
+  out += "\"logprobs\":";
+  if (spec_.logprobs) {
+    Parts logprobs = spec_.chat ? choice.scored.ChatText(tokenizer_)
+                                : choice.scored.LegacyText(choice.characters, tokenizer_);
+    for (std::string part = logprobs.Next(); !part.empty(); part = logprobs.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  } else {
+    out += "null";
+  }
+  out +=
+      spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":")" : R"(,"text":")";
+  const std::string_view texts[] = {EchoOf(index), choice.text};
+  for (std::string_view rest : texts) {
+    while (!rest.empty()) {
+      AppendEscaped(&rest, &out);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += spec_.chat ? "\"}}" : "\"}";
+  co_yield out;
 }
 
 json Answer::Envelope(bool chunk) const {
@@ -167,27 +248,6 @@ json Answer::Envelope(bool chunk) const {
                    {"system_fingerprint", nullptr}};
   if (chunk && spec_.include_usage) envelope["usage"] = nullptr;
   return envelope;
-}
-
-json Answer::WholeChoice(uint32_t index) const {
-  const Choice& choice = choices_[index];
-  json one = {{"index", index},
-              {"logprobs", nullptr},
-              {"finish_reason", FinishJson(choice.finish)},
-              {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}};
-  if (spec_.chat) {
-    one["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-  } else {
-    one["text"] = choice.text;
-  }
-  if (spec_.logprobs) one["logprobs"] = Logprobs(choice.scored, choice.characters);
-  AddTokenIds(choice.ids, &one);
-  return one;
-}
-
-json Answer::Logprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset) const {
-  return spec_.chat ? ChatLogprobs(tokens, tokenizer_)
-                    : LegacyLogprobs(tokens, text_offset, tokenizer_);
 }
 
 void Answer::AddTokenIds(const std::vector<TokenId>& ids, json* choice) const {

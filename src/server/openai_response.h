@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "kvasir/engine.h"
 #include "server/errors.h"
+#include "server/logprobs_json.h"
 #include "server/openai_request.h"
 
 namespace kvasir {
@@ -29,8 +31,13 @@ class Answer {
   bool done() const { return open_requests_ == 0 || error_; }
   // The first error, after which nothing more is taken; the other requests should be cancelled.
   const std::optional<ApiError>& error() const { return error_; }
-  // The whole answer. REQUIRES: done() without error(), not streaming.
-  std::string Body() const;
+  // The whole answer, which refers to this. REQUIRES: done() without error(), not streaming.
+  Parts Body() const;
+  // What this holds until its end, but for what waits in a stream: grows with each event.
+  uint64_t held_bytes() const { return held_bytes_; }
+  // What it is expected to hold at most when `tokens` are generated in all: logprobs and ids
+  // exactly, texts by an average of kTextBytes a token.
+  uint64_t ExpectedBytes(uint64_t tokens) const;
   // What ends a stream that had begun when error() came.
   std::string ErrorEvent() const;
   bool streams() const { return spec_.stream; }
@@ -42,19 +49,20 @@ class Answer {
   struct Choice {
     bool started = false;
     std::string text;
-    uint64_t characters = 0;  // before the next token's text: its text_offset
-    std::vector<TokenId> ids;
-    std::vector<GeneratedToken> scored;  // with logprobs, not streaming
+    uint64_t characters = 0;  // streaming: before the next token's text, its text_offset
+    // Not streaming, and only if asked for. (Deques do not double as they grow.)
+    std::deque<TokenId> ids;
+    ScoredTokens scored;
     FinishReason finish = FinishReason::kNone;
     std::optional<std::string> stop_match;
   };
 
   std::string StreamEvent(uint32_t index, const Event& event);
   std::string LastEvents();
-  void Collect(Choice* choice, const Event& event) const;
+  void Collect(Choice* choice, const Event& event);
+  std::string_view EchoOf(size_t index) const;
   nlohmann::json Envelope(bool chunk) const;
-  nlohmann::json WholeChoice(uint32_t index) const;
-  nlohmann::json Logprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset) const;
+  Parts ChoiceText(size_t index) const;
   void AddTokenIds(const std::vector<TokenId>& ids, nlohmann::json* choice) const;
   nlohmann::json Usage() const;
   void AddReceipt(const Event& event);
@@ -69,6 +77,7 @@ class Answer {
   std::string held_;  // the last choice's finish event, until the receipt is whole
   Receipt receipt_;   // of all prompts
   uint64_t completion_tokens_ = 0;
+  uint64_t held_bytes_;
   std::optional<ApiError> error_;
 };
 

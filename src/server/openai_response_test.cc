@@ -70,7 +70,7 @@ TEST(Answer, JoinsPiecesOfEachChoice) {
   EXPECT_FALSE(answer.done());
   answer.Take(0, Last(Finish(Piece(1, 2, "b"), FinishReason::kStop), 9, 4, 4));
   ASSERT_TRUE(answer.done());
-  const json body = json::parse(answer.Body());
+  const json body = json::parse(Joined(answer.Body()));
   EXPECT_EQ(body["id"], "chatcmpl-7");
   EXPECT_EQ(body["created"], 5);
   EXPECT_EQ(body["choices"][0]["message"]["content"], "aa");
@@ -126,6 +126,55 @@ TEST(Answer, AnErrorEndsItAndIsOneEvent) {
   EXPECT_EQ(ErrorResponse(*answer.error()).status, 429);
 }
 
+// Pieces joined, a body is what a tree of it would be.
+TEST(Answer, ALongBodyComesInPieces) {
+  auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  for (const bool chat : {false, true}) {
+    AnswerSpec spec = Spec(chat, false, 2);
+    spec.logprobs = 3;
+    spec.return_token_ids = spec.return_tokens = true;
+    if (!chat) spec.echo = {"\x01\xc3\xa9"};
+    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    const uint64_t expected = answer.ExpectedBytes(1200);
+    std::vector<GeneratedToken> tokens;
+    std::string text;
+    for (int i = 0; i < 600; ++i) {
+      // Three bytes each but for the first: some character lies across every border of a slice.
+      text += i == 0 ? "a" : "\"\xe2\x82\xac\n";
+      GeneratedToken token{i % 258, i == 0 ? "a" : "\"\xe2\x82\xac\n", -0.5f * i, {}};
+      for (int other = 0; other < i % 4; ++other) token.top.push_back({other + 7, -1.0f * other});
+      tokens.push_back(token);
+      for (const uint32_t choice : {0u, 1u}) {
+        Event event;
+        event.choice = choice;
+        event.text = event.tokens.emplace_back(token).text;
+        if (i == 599) event.finish_reason = FinishReason::kLength;
+        event.last = i == 599 && choice == 1;
+        answer.Take(0, event);
+      }
+    }
+    ASSERT_TRUE(answer.done());
+    EXPECT_LE(answer.held_bytes(), expected);
+    std::string body;
+    Parts parts = answer.Body();
+    for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) {
+      EXPECT_LT(part.size(), 4 * kPartBytes);
+      body += part;
+    }
+    EXPECT_GT(body.size(), 10 * kPartBytes);
+    const json choices = json::parse(body)["choices"];
+    ASSERT_EQ(choices.size(), 2u);
+    const json choice = choices[1];
+    const std::string echo = chat ? "" : spec.echo[0];
+    EXPECT_EQ(chat ? choice["message"]["content"] : choice["text"], echo + text);
+    EXPECT_EQ(choice["logprobs"], chat ? ChatLogprobs(tokens, tokenizer.get())
+                                       : LegacyLogprobs(tokens, 2, tokenizer.get()));
+    EXPECT_EQ(choice["token_ids"].size(), 600u);
+    EXPECT_EQ(choice["tokens"][599], tokens[599].id);
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+}
+
 TEST(Answer, LegacyOffsetsCountCharacters) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   AnswerSpec spec = Spec(false, false);
@@ -141,7 +190,7 @@ TEST(Answer, LegacyOffsetsCountCharacters) {
                   {0xa9, "\xc3\xa9", -3, {}},
                   {'b', "b", -INFINITY, {}}};
   answer.Take(0, Last(Finish(event, FinishReason::kLength), 2, 0, 4));
-  const json choice = json::parse(answer.Body())["choices"][0];
+  const json choice = json::parse(Joined(answer.Body()))["choices"][0];
   EXPECT_EQ(choice["text"],
             "\xc3\xa9!a\xc3\xa9"
             "b");

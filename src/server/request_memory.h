@@ -8,28 +8,35 @@
 
 namespace kvasir {
 
-inline constexpr uint32_t kHeadBytes = 32 << 10;       // of a request, at most
-inline constexpr uint64_t kSmallBodyBytes = 32 << 10;  // more counts in ConnectionSet
-inline constexpr uint32_t kIoThreads = 2;              // each parses one request at a time
+inline constexpr uint32_t kHeadBytes = 32 << 10;  // of a request, at most
+// More counts in ConnectionSet: of a body, then of its answer (what is kept until the client has
+// read it; the piece that is being written has the place of the head).
+inline constexpr uint64_t kSmallBodyBytes = 32 << 10;
+inline constexpr uint32_t kIoThreads = 2;  // each parses one request at a time
 // Parsing, rendering and tokenizing a body takes at most this many times its size: worst are texts
 // of one letter and a space, and lists of one-digit ids (tests/server_memory_test.py measures).
 inline constexpr uint64_t kParseFactor = 12;
 
-// Of all request memory: three quarters parse, an eighth is what connections hold, a sixteenth
-// large bodies that are being read, a sixteenth requests that wait or run (engine.cc).
+// Of all request memory, in twentieths: twelve parse, two are what connections hold, one is large
+// bodies that are being read, four answers that are being made or not sent yet, one requests that
+// wait or run (kWaitingShare).
 struct RequestMemory {
   uint64_t max_body_bytes;
   uint32_t max_connections;
   uint64_t large_bodies_bytes;
+  uint64_t answers_bytes;
 };
 
 inline RequestMemory Divide(uint64_t request_memory_bytes, const ServerOptions& options) {
+  static_assert(kWaitingShare == 20);
+  const uint64_t share = request_memory_bytes / 20;
   const uint64_t per_connection = kHeadBytes + kSmallBodyBytes;
-  return {.max_body_bytes = std::min(options.max_body_bytes,
-                                     request_memory_bytes * 3 / 4 / (kIoThreads * kParseFactor)),
-          .max_connections = static_cast<uint32_t>(std::min<uint64_t>(
-              options.max_connections, request_memory_bytes / 8 / per_connection)),
-          .large_bodies_bytes = request_memory_bytes / 16};
+  return {
+      .max_body_bytes = std::min(options.max_body_bytes, 12 * share / (kIoThreads * kParseFactor)),
+      .max_connections = static_cast<uint32_t>(
+          std::min<uint64_t>(options.max_connections, 2 * share / per_connection)),
+      .large_bodies_bytes = share,
+      .answers_bytes = 4 * share};
 }
 
 }  // namespace kvasir

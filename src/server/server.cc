@@ -36,7 +36,7 @@ class Server {
       : options_(options),
         engine_(engine),
         service_(std::move(service)),
-        connections_(memory.large_bodies_bytes),
+        connections_(memory.large_bodies_bytes, memory.answers_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
@@ -99,7 +99,10 @@ class Server {
 
   void Accept() {
     if (!acceptor_.is_open()) return;
-    if (connections_.size() >= options_.max_connections) return RetryAccept();
+    if (connections_.size() >= options_.max_connections) {
+      connections_.CloseLongestIdle();
+      return RetryAccept();
+    }
     acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode ec, tcp::socket socket) {
       if (ec == asio::error::operation_aborted) return;
       if (ec) return RetryAccept();

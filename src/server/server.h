@@ -22,7 +22,9 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;
   // Both at most what the engine's request_memory_bytes allow (server/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // more: 413; a million token ids fit
-  uint32_t max_connections = 512;               // more wait in the listen queue
+  // At the limit the one that has waited longest for a request is closed; while all are busy, more
+  // wait in the listen queue.
+  uint32_t max_connections = 512;
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string summary;               // lines for stderr, before `listening on`

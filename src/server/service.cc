@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/random.h"
+#include "server/request_memory.h"
 #include "server/service_routes.h"
 
 namespace kvasir {
@@ -79,6 +80,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
                  std::unique_ptr<ChatTemplate> own_template)
     : options_(options),
       engine_(engine),
+      max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
       own_template_(std::move(own_template)),
       credentials_(options.api_keys),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
@@ -91,6 +93,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
   model_.vocab_size = engine.card().vocab_size;
   model_.ctx_size = engine.card().ctx_size;
+  model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   model_.uses_tools = template_text_.empty() || template_text_.find("tools") != std::string::npos;
@@ -231,7 +234,24 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   start.answer = std::make_unique<Answer>(
       std::move(call->spec), start.requests.size(), id,
       std::chrono::duration_cast<std::chrono::seconds>(now).count(), model_.tokenizer);
-  return start;
+  uint64_t num_choices = 0, tokens = 0;
+  for (const GenerateRequest& request : start.requests) {
+    const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);
+    const uint64_t room = context - std::min<uint64_t>(context, request.prompt.size());
+    num_choices += request.n;
+    tokens += request.n * std::min<uint64_t>(request.max_tokens, room);
+  }
+  start.answer_bytes = start.answer->ExpectedBytes(start.answer->streams() ? 0 : tokens);
+  if (start.answer_bytes <= max_answer_bytes_) return start;
+  constexpr const char* kField = "max_tokens";
+  return ErrorResponse(
+      {Code::kInvalidArgument,
+       fmt::format(
+           "{}: up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
+           "are there for all answers (--request-memory); ask for fewer tokens, answers or "
+           "logprobs, or stream them",
+           kField, tokens, num_choices, start.answer_bytes, max_answer_bytes_),
+       kField});
 }
 
 Outcome Service::Chat(const Call& call) {

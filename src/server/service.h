@@ -31,6 +31,7 @@ struct GenerationStart {
   std::unique_ptr<Answer> answer;
   std::string prompt_param;  // the field that an error of Submit is about
   std::string tenant;
+  uint64_t answer_bytes;  // to keep for the answer until it is sent
 };
 
 using Outcome = std::variant<HttpResponse, GenerationStart>;
@@ -91,6 +92,7 @@ class Service {
 
   const ServerOptions options_;
   Engine& engine_;
+  const uint64_t max_answer_bytes_;
   const std::unique_ptr<ChatTemplate> own_template_;
   const Credentials credentials_;
   const int64_t started_;  // seconds since 1970

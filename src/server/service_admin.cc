@@ -51,25 +51,49 @@ std::string PercentDecoded(std::string_view text) {
   return out;
 }
 
-// The ids, or {"id", "piece"} of each, as JSON: written as text, since a million values would take
-// a hundred times theirs.
-std::string TokensJson(const std::vector<TokenId>& ids, const Tokenizer* pieces_of) {
-  std::string out = "[";
-  for (const TokenId id : ids) {
-    if (out.size() > 1) out += ',';
-    if (!pieces_of) {
-      out += std::to_string(id);
-      continue;
-    }
-    const TokenSpelling spelling = SpellToken(pieces_of, id);
-    json piece = spelling.text;
-    if (spelling.text != spelling.bytes) {
-      piece = json::array();  // no whole character: its bytes, as llama.cpp sends them
-      for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
-    }
-    out += Dump({{"id", id}, {"piece", std::move(piece)}});
+// {"id", "piece"} of a token.
+json PieceJson(TokenId id, const Tokenizer* tokenizer) {
+  const TokenSpelling spelling = SpellToken(tokenizer, id);
+  json piece = spelling.text;
+  if (spelling.text != spelling.bytes) {
+    piece = json::array();  // no whole character: its bytes, as llama.cpp sends them
+    for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
   }
-  return out + ']';
+  return {{"id", id}, {"piece", std::move(piece)}};
+}
+
+// `out`, then the ids, or the PieceJson of each, and the end of the object.
+Parts TokensText(std::string out, std::vector<TokenId> ids, const Tokenizer* pieces_of) {
+  out += "\"tokens\":[";
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out += ',';
+    out += pieces_of ? Dump(PieceJson(ids[i], pieces_of)) : std::to_string(ids[i]);
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]}";
+  co_yield out;
+}
+
+// An object whose keys all have the same text.
+Parts SameText(std::vector<std::string> keys, std::string text) {
+  std::string out;
+  for (const std::string& key : keys) {
+    out += (out.empty() ? "{\"" : "\",\"") + key + "\":\"";
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      AppendEscaped(&rest, &out);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += "\"}";
+  co_yield out;
+}
+
+HttpResponse TextResponse(std::vector<std::string> keys, std::string text) {
+  HttpResponse response;
+  response.rest_bytes = text.capacity();
+  response.rest = SameText(std::move(keys), std::move(text));
+  return response;
 }
 
 json CacheJson(const EngineStats& stats, const char* mode) {
@@ -193,12 +217,15 @@ Outcome Service::Tokenize(const Call& call) {
   fields.Bool("parse_special", &options.parse_special);
   fields.Bool("with_pieces", &with_pieces);
   if (fields.error()) return ErrorResponse(*fields.error());
-  const auto ids = EncodeText(text, name, options, model_);
+  auto ids = EncodeText(text, name, options, model_);
   if (!ids) return ErrorResponse(ids.error());
+  ids->shrink_to_fit();
   HttpResponse response;
-  response.body =
-      fmt::format(R"({{"count":{},"max_model_len":{},"tokens":{}}})", ids->size(), model_.ctx_size,
-                  TokensJson(*ids, with_pieces ? model_.tokenizer : nullptr));
+  response.rest_bytes = ids->size() * sizeof(TokenId);
+  std::string counts =
+      fmt::format(R"({{"count":{},"max_model_len":{},)", ids->size(), model_.ctx_size);
+  response.rest =
+      TokensText(std::move(counts), std::move(*ids), with_pieces ? model_.tokenizer : nullptr);
   return response;
 }
 
@@ -215,18 +242,18 @@ Outcome Service::Detokenize(const Call& call) {
     fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));
     return ErrorResponse(*fields.error());
   }
-  const auto text = DecodeIds(ids, "tokens", model_);
+  auto text = DecodeIds(ids, "tokens", model_);
   if (!text) return ErrorResponse(text.error());
-  return JsonResponse({{"content", *text}, {"prompt", *text}});
+  return TextResponse({"content", "prompt"}, std::move(*text));
 }
 
 Outcome Service::ApplyTemplate(const Call& call) {
   const auto body = ParseBody(call.request.body, kChatIds);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(*body);
-  const auto chat = RenderMessages(fields, call.request.body, model_);
+  auto chat = RenderMessages(fields, call.request.body, model_);
   if (!chat) return ErrorResponse(chat.error());
-  return JsonResponse({{"prompt", chat->text}});
+  return TextResponse({"prompt"}, std::move(chat->text));
 }
 
 Outcome Service::Props(const Call&) {

@@ -38,9 +38,14 @@ class ServiceTest : public testing::Test {
   }
 
   HttpResponse Ask(const HttpRequest& request) {
-    if (auto refused = service_->CheckHead(request, request.body.size())) return *refused;
+    if (auto refused = service_->CheckHead(request, request.body.size())) {
+      return std::move(*refused);
+    }
     Outcome outcome = service_->Handle(request);
-    if (auto* response = std::get_if<HttpResponse>(&outcome)) return *response;
+    if (auto* response = std::get_if<HttpResponse>(&outcome)) {
+      response->body += Joined(std::move(response->rest));
+      return std::move(*response);
+    }
     return HttpResponse{0, "", "a generation", {}};
   }
   HttpResponse Ask(std::string method, std::string target, std::string body = "") {
@@ -261,6 +266,23 @@ TEST_F(ServiceTest, OriginsCanBeNarrowed) {
   EXPECT_EQ(allowed(options, "http://a"), "");
 }
 
+TEST_F(ServiceTest, AnAnswerThatNeverFitsIsRefused) {
+  engine_->mutable_options().request_memory_bytes = 16 << 20;
+  service_ = *Service::Make({}, *engine_);
+  json body = {{"prompt", std::vector(100, std::vector<int>{1})}, {"max_tokens", 1000}, {"n", 8}};
+  const uint64_t bytes = Start("/v1/completions", body).answer_bytes;
+  body["logprobs"] = 1;  // 16 bytes and 8 for each token of the 63 that the context leaves
+  EXPECT_EQ(Start("/v1/completions", body).answer_bytes, bytes + 800 * 63 * 24);
+  body["logprobs"] = 20;
+  const HttpResponse refused = Ask("POST", "/v1/completions", body.dump());
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(ParamOf(refused), "max_tokens");
+  EXPECT_NE(refused.body.find("50400 tokens in 800 answers"), std::string::npos) << refused.body;
+  EXPECT_NE(refused.body.find(std::to_string((16 << 20) / 20 * 4)), std::string::npos);
+  body["stream"] = true;
+  EXPECT_LT(Start("/v1/completions", body).answer_bytes, bytes);
+}
+
 TEST_F(ServiceTest, ErrorsNameTheField) {
   EXPECT_EQ(ParamOf(Ask("POST", "/v1/completions", R"({"prompt":"a","n":0})")), "n");
   EXPECT_EQ(ParamOf(Ask("POST", "/v1/completions", R"({"prompt":[300]})")), "prompt");
@@ -287,7 +309,7 @@ TEST_F(ServiceTest, AModelWithoutATokenizerTakesIds) {
   event.finish_reason = FinishReason::kLength;
   event.last = true;
   start.answer->Take(0, event);
-  const json choice = json::parse(start.answer->Body())["choices"][0];
+  const json choice = json::parse(Joined(start.answer->Body()))["choices"][0];
   EXPECT_EQ(choice["tokens"], json({5}));
   EXPECT_EQ(choice["text"], "");
 }

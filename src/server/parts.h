@@ -1,0 +1,63 @@
+// Parts: a long text that is made piece by piece, so that only a piece of it is in memory.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace kvasir {
+
+// A piece is told when it has this many bytes; it may be a few times as long.
+inline constexpr size_t kPartBytes = 8 << 10;
+
+// What a coroutine makes that `co_yield`s a string at each end of a piece, and finds it empty
+// afterwards. What it refers to must outlive this. Thread-compatible.
+class Parts {
+ public:
+  struct promise_type {
+    Parts get_return_object() { return Parts(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    std::suspend_always yield_value(std::string& text) noexcept {
+      piece = &text;
+      return {};
+    }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { std::terminate(); }
+
+    std::string* piece = nullptr;
+  };
+
+  Parts() = default;
+  Parts(Parts&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
+  Parts& operator=(Parts&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Parts() {
+    if (handle_) handle_.destroy();
+  }
+
+  // Whether there is a text, told whole or not.
+  explicit operator bool() const { return static_cast<bool>(handle_); }
+
+  // The next piece; "": that was all.
+  std::string Next() {
+    std::string piece;
+    while (piece.empty() && handle_ && !handle_.done()) {
+      handle_.resume();
+      if (!handle_.done()) piece = std::exchange(*handle_.promise().piece, {});
+    }
+    return piece;
+  }
+
+ private:
+  using Handle = std::coroutine_handle<promise_type>;
+  explicit Parts(Handle handle) : handle_(handle) {}
+
+  Handle handle_;
+};
+
+}  // namespace kvasir
