@@ -169,10 +169,12 @@ Result<RenderedChat> Render(const json& messages, const json& tools, const json&
 ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body,
                                        const ModelView& model) {
   if (!model.chat_template) {
-    return tl::unexpected(ApiError{Code::kUnsupported,
-                                   "the model has no chat template; start the server with "
-                                   "--chat-template-file, or use /v1/completions",
-                                   "messages"});
+    const char* what = model.tokenizer == nullptr
+                           ? "the model has no tokenizer.json, so text cannot be read; put one "
+                             "beside it, or send ids as the prompt of /v1/completions"
+                           : "the model has no chat template; start the server with "
+                             "--chat-template-file, or use /v1/completions";
+    return tl::unexpected(ApiError{Code::kUnsupported, what, "messages"});
   }
   const json* messages = fields.Find("messages");
   if (!messages) return Invalid("messages", "messages: is missing");
