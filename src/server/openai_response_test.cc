@@ -164,7 +164,7 @@ TEST(Answer, ALongBodyComesInPieces) {
     EXPECT_GT(body.size(), 10 * kPartBytes);
     const json choices = json::parse(body)["choices"];
     ASSERT_EQ(choices.size(), 2u);
-    const json choice = choices[1];
+    const json& choice = choices[1];
     const std::string echo = chat ? "" : spec.echo[0];
     EXPECT_EQ(chat ? choice["message"]["content"] : choice["text"], echo + text);
     EXPECT_EQ(choice["logprobs"], chat ? ChatLogprobs(tokens, tokenizer.get())
