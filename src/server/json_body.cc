@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_object.h"
+
 namespace kvasir {
 namespace {
 
@@ -21,29 +23,6 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // of a number, in a message
-
-// Whether brackets nest deeper than kMaxDepth; strings are skipped.
-bool TooDeep(std::string_view text) {
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) return true;
-    } else if ((c == '}' || c == ']') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
 
 ApiError NoJson(size_t position) {
   return {Code::kInvalidArgument,
@@ -187,7 +166,7 @@ class BodyReader {
 
 ApiResult<json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left) {
   if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
-  if (TooDeep(body)) {
+  if (NestsDeeper(body, kMaxDepth)) {
     return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
   }
   // The parser would take a NUL for the end.
