@@ -22,24 +22,6 @@ std::string TimeText(int64_t seconds) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-nlohmann::ordered_json JsonOf(const std::vector<KeptQuality>& qualities) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const KeptQuality& quality : qualities) {
-    list.push_back({{"model", quality.model},
-                    {"weights", quality.weights},
-                    {"kv_format", quality.kv_format},
-                    {"kl", quality.kl.value},
-                    {"kl_error", quality.kl.error},
-                    {"kl_p99", quality.kl_p99},
-                    {"top1", quality.same_top.value},
-                    {"top1_error", quality.same_top.error},
-                    {"tokens", quality.tokens},
-                    {"text", quality.text},
-                    {"date", quality.date}});
-  }
-  return list;
-}
-
 nlohmann::ordered_json JsonOf(const std::vector<ImageEntry>& images) {
   uint64_t total_bytes = 0;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -73,7 +55,8 @@ Result<int> Run(const Args& args) {
   const auto qualities = folder ? ListQualities(*folder) : std::vector<KeptQuality>{};
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);
-    json["quality"] = JsonOf(qualities);
+    json["quality"] = nlohmann::ordered_json::array();
+    for (const KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
     // A name may be any bytes.
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {

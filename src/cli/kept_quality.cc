@@ -45,20 +45,12 @@ std::string Cleaned(const std::string& text, size_t max_bytes) {
   return out;
 }
 
-Json JsonOf(const KeptQuality& quality) {
-  return {{"kvasir_eval", kVersion},
-          {"content", quality.content},
-          {"kv_format", quality.kv_format},
-          {"model", Cleaned(quality.model, kMaxTextBytes)},
-          {"weights", Cleaned(quality.weights, kMaxTextBytes)},
-          {"text", Cleaned(quality.text, kMaxTextBytes)},
-          {"date", quality.date},
-          {"tokens", quality.tokens},
-          {"kl", quality.kl.value},
-          {"kl_error", quality.kl.error},
-          {"kl_p99", quality.kl_p99},
-          {"top1", quality.same_top.value},
-          {"top1_error", quality.same_top.error}};
+// The same of every field that is for people.
+KeptQuality Cleaned(KeptQuality quality) {
+  for (std::string* text : {&quality.model, &quality.weights, &quality.text}) {
+    *text = Cleaned(*text, kMaxTextBytes);
+  }
+  return quality;
 }
 
 // At most kMaxFileBytes of a regular file; nullopt: it is none, or longer.
@@ -159,10 +151,25 @@ std::string Quoted(const std::string& word) {
 
 }  // namespace
 
+nlohmann::ordered_json JsonOf(const KeptQuality& quality) {
+  return {{"model", quality.model},
+          {"weights", quality.weights},
+          {"kv_format", quality.kv_format},
+          {"kl", quality.kl.value},
+          {"kl_error", quality.kl.error},
+          {"kl_p99", quality.kl_p99},
+          {"top1", quality.same_top.value},
+          {"top1_error", quality.same_top.error},
+          {"tokens", quality.tokens},
+          {"text", quality.text},
+          {"date", quality.date}};
+}
+
 Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   const fs::path path = PathOf(folder, quality.content, quality.kv_format);
-  const std::string bytes =
-      JsonOf(quality).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  nlohmann::ordered_json json = {{"kvasir_eval", kVersion}, {"content", quality.content}};
+  json.update(JsonOf(Cleaned(quality)));
+  const std::string bytes = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   std::error_code error;
   fs::create_directories(folder, error);
   const fs::path draft = fs::path(folder) / fmt::format(".eval-{}.draft", getpid());

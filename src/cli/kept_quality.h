@@ -2,6 +2,7 @@
 // so that `kvasir serve` can say it.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct KeptQuality {
   double kl_p99 = 0;
   Estimate same_top;  // share
 };
+
+// What `kvasir inspect --json` shows of one: all but the content. KeepQuality writes it too.
+nlohmann::ordered_json JsonOf(const KeptQuality& quality);
 
 // A file of JSON per content and kv_format in `folder` (ImageFolderOf), named by a digest of both.
 // Written aside and renamed; of more than kMaxKeptQualities the oldest go. Overwrites what was
