@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/request_memory.h"
+
 namespace kvasir {
 
 void ConnectionSet::Add(std::shared_ptr<ConnectionHandle> connection) {
@@ -59,6 +61,14 @@ bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
 void ConnectionSet::FinishAll() {
   const std::lock_guard lock(mutex_);
   for (const auto& [key, entry] : open_) entry.connection->Finish();
+}
+
+bool HeldBytes::Hold(uint64_t bytes) {
+  if (bytes <= kSmallBodyBytes) bytes = 0;
+  if (bytes == bytes_) return true;
+  if (!(set_.*change_)(bytes_, bytes)) return false;
+  bytes_ = bytes;
+  return true;
 }
 
 }  // namespace kvasir

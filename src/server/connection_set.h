@@ -58,4 +58,25 @@ class ConnectionSet {
   std::unordered_map<const ConnectionHandle*, Entry> open_;
 };
 
+// What a connection holds of one of the set's two budgets. Hold(0) gives it back, its end does not:
+// a connection that is cut off when the server stops may outlive the set. Thread-compatible.
+class HeldBytes {
+ public:
+  using Change = bool (ConnectionSet::*)(uint64_t held, uint64_t wanted);
+  HeldBytes(ConnectionSet& set, Change change) : set_(set), change_(change) {}
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+  // Holds so many, more or less than before; up to kSmallBodyBytes are the connection's own and
+  // count as none. False: there is no room for so much now, and it holds what it did.
+  bool Hold(uint64_t bytes);
+  // The same, but never less than before.
+  bool HoldMore(uint64_t bytes) { return bytes <= bytes_ || Hold(bytes); }
+
+ private:
+  ConnectionSet& set_;
+  const Change change_;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace kvasir

@@ -1,0 +1,78 @@
+#include "server/response_writer.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "server/http_text.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kWholeBytes = 16 << 10;  // of a body; a longer one is sent in chunks
+
+}  // namespace
+
+void ResponseWriter::Gather(HttpResponse* response) {
+  while (response->rest && response->body.size() < kWholeBytes) {
+    const std::string part = response->rest.Next();
+    response->body += part;
+    if (part.empty()) response->rest = Parts();
+  }
+}
+
+void ResponseWriter::Put(std::string head, HttpResponse response) {
+  for (const auto& [name, value] : response.headers) {
+    head += fmt::format("{}: {}\r\n", name, value);
+  }
+  unsent_ += head;
+  parts_ = std::move(response.rest);
+  if (parts_) {
+    unsent_ += ChunkedHeader(http11_) + ChunkText(response.body, http11_);
+    return;
+  }
+  unsent_ += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+  if (!is_head_) unsent_ += response.body;
+  ended_ = true;
+}
+
+void ResponseWriter::PutStreamHead(const std::string& head) {
+  unsent_ += head + "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" + ChunkedHeader(http11_);
+}
+
+void ResponseWriter::PutStreamText(const std::string& text) { unsent_ += ChunkText(text, http11_); }
+
+void ResponseWriter::PutStreamEnd() {
+  unsent_ += LastChunkText(http11_);
+  ended_ = true;
+}
+
+void ResponseWriter::Write(Done done) {
+  KV_CHECK(!writing_);
+  writing_ = true;
+  std::swap(in_flight_, unsent_);
+  boost::asio::async_write(socket_, boost::asio::buffer(in_flight_),
+                           [this, done = std::move(done)](boost::system::error_code ec, size_t) {
+                             writing_ = false;
+                             in_flight_.clear();
+                             if (in_flight_.capacity() > kWholeBytes) in_flight_.shrink_to_fit();
+                             done(ec);
+                           });
+}
+
+bool ResponseWriter::Advance() {
+  if (!unsent_.empty()) return true;
+  if (!parts_) return false;
+  const std::string part = parts_.Next();
+  if (!part.empty()) {
+    unsent_ = ChunkText(part, http11_);
+  } else {
+    parts_ = Parts();
+    PutStreamEnd();
+  }
+  return true;
+}
+
+}  // namespace kvasir
