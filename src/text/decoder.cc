@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/result.h"
-#include "text/byte_level.h"
+#include "text/decode_bytes.h"
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
 #include "text/utf8.h"
@@ -33,130 +33,6 @@ class SpacesStage : public DecodeStage {
     first_ = false;
   }
   bool first_ = true, inside_ = false;
-};
-
-// Collects a token that has to be seen whole.
-class WholeTokenStage : public DecodeStage {
- public:
-  using DecodeStage::DecodeStage;
-  void Append(std::string_view text) override { token_ += text; }
-  void EndToken() override {
-    Token(token_);
-    token_.clear();
-  }
-
- protected:
-  virtual void Token(std::string_view token) = 0;
-
- private:
-  std::string token_;
-};
-
-// Characters of GPT-2's alphabet back to bytes, and bytes to text. All tokens become one.
-class ByteLevelStage : public WholeTokenStage {
- public:
-  using WholeTokenStage::WholeTokenStage;
-  void Finish() override {
-    if (!held_.empty()) next_->Append(kReplacementChar);
-    next_->EndToken();
-    next_->Finish();
-  }
-
- protected:
-  void Token(std::string_view token) override {
-    const size_t size = held_.size();
-    for (size_t pos = 0; pos < token.size();) {
-      const std::optional<uint8_t> byte = ByteOfChar(NextChar(token, &pos));
-      if (!byte) {  // then the token is plain text
-        held_.resize(size);
-        held_ += token;
-        break;
-      }
-      held_.push_back(static_cast<char>(*byte));
-    }
-    text_.clear();
-    held_.erase(0, AppendLossyUtf8(held_, &text_));
-    if (!text_.empty()) next_->Append(text_);
-  }
-
- private:
-  std::string held_;  // bytes of a character that is not whole yet
-  std::string text_;
-};
-
-// <0xXX> tokens to bytes. A run of them is text if all of it is UTF-8, and else one U+FFFD a byte:
-// it is certain only where it ends. A run longer than kMaxRun gives its characters as they come, so
-// that a stream never waits for long; there alone a broken byte does not spoil what was before it.
-class ByteFallbackStage : public WholeTokenStage {
- public:
-  using WholeTokenStage::WholeTokenStage;
-  void Finish() override {
-    EndRun();
-    next_->Finish();
-  }
-
- protected:
-  void Token(std::string_view token) override {
-    const std::optional<uint8_t> byte = ByteOf(token);
-    if (byte) {
-      run_.push_back(static_cast<char>(*byte));
-      if (run_.size() > kMaxRun) streaming_ = true;
-      if (streaming_) Stream();
-      return;
-    }
-    EndRun();
-    next_->Append(token);
-    next_->EndToken();
-  }
-
- private:
-  static constexpr size_t kMaxRun = 512;
-
-  static std::optional<uint8_t> ByteOf(std::string_view token) {
-    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-    const auto digit = [](char c) {
-      if (c >= '0' && c <= '9') return c - '0';
-      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-      return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    };
-    const int high = token[3] == '+' ? 0 : digit(token[3]);  // as Rust reads numbers
-    const int low = digit(token[4]);
-    if (high < 0 || low < 0) return std::nullopt;
-    return static_cast<uint8_t>(high * 16 + low);
-  }
-
-  void Stream() {
-    std::string text;
-    run_.erase(0, AppendLossyUtf8(run_, &text));
-    if (text.empty()) return;
-    next_->Append(text);
-    next_->EndToken();
-  }
-
-  void EndRun() {
-    if (streaming_) {
-      if (!run_.empty()) PutBroken(1);
-    } else if (FirstInvalidUtf8(run_) == run_.size()) {
-      if (!run_.empty()) {
-        next_->Append(run_);
-        next_->EndToken();
-      }
-    } else {
-      PutBroken(run_.size());
-    }
-    run_.clear();
-    streaming_ = false;
-  }
-
-  void PutBroken(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      next_->Append(kReplacementChar);
-      next_->EndToken();
-    }
-  }
-
-  std::string run_;
-  bool streaming_ = false;
 };
 
 // All tokens as one.

@@ -1,7 +1,6 @@
 #include "text/pretokenizer.h"
 
 #include <algorithm>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
 #include "text/utf8.h"
+#include "text/word_cuts.h"
 
 namespace kvasir {
 namespace {
@@ -18,9 +18,6 @@ constexpr size_t kMaxGrowth = 64;  // of a text
 constexpr size_t kMaxSteps = 256;
 
 using Step = std::unique_ptr<PreTokenizer>;
-
-// What becomes of a match: SplitDelimiterBehavior of `tokenizers`.
-enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Result<Behavior> ParseBehavior(const nlohmann::json& value, const char* fallback) {
   KV_ASSIGN(const std::string name, StringField(value, "behavior", fallback));
@@ -31,86 +28,6 @@ Result<Behavior> ParseBehavior(const nlohmann::json& value, const char* fallback
   if (name == "Contiguous") return Behavior::kContiguous;
   return Fail(Code::kUnsupported, "tokenizer.json: split behavior \"{}\" is not supported", name);
 }
-
-struct Part {
-  size_t begin, end;
-  bool is_match;
-};
-
-using Emit = std::function<void(Words::Range)>;
-
-// Joins the parts of one word, which come in order and without gaps, as the behavior says.
-class PartJoiner {
- public:
-  PartJoiner(Behavior behavior, const Words::Range& word, const Emit& emit)
-      : behavior_(behavior), word_(word), emit_(emit) {}
-
-  void Add(const Part& part) {
-    if (behavior_ == Behavior::kRemoved && part.is_match) return;
-    if (waits_ && Joins(part)) {
-      last_.end = part.end;
-      last_.is_match = part.is_match;
-      return;
-    }
-    Finish();
-    last_ = part;
-    waits_ = true;
-  }
-  void Finish() {
-    if (!waits_ || last_.begin == last_.end) return;
-    emit_({word_.begin + last_.begin, word_.begin + last_.end, word_.at_start && last_.begin == 0});
-    waits_ = false;
-  }
-
- private:
-  bool Joins(const Part& part) const {
-    switch (behavior_) {
-      case Behavior::kIsolated:
-      case Behavior::kRemoved:
-        return false;
-      case Behavior::kContiguous:
-        return part.is_match == last_.is_match;
-      case Behavior::kMergedWithPrevious:
-        return part.is_match && !last_.is_match;
-      case Behavior::kMergedWithNext:
-        return !part.is_match && last_.is_match;
-    }
-    return false;
-  }
-
-  const Behavior behavior_;
-  const Words::Range word_;
-  const Emit& emit_;
-  Part last_{};
-  bool waits_ = false;  // last_ may still grow
-};
-
-// Splits every word at what find(word, visit) reports.
-template <typename Find>
-Status SplitWords(Behavior behavior, const Find& find, const Words& words, const Emit& emit) {
-  for (size_t i = 0; i < words.ranges.size(); ++i) {
-    PartJoiner joiner(behavior, words.ranges[i], emit);
-    KV_TRY(find(words.At(i), [&](size_t begin, size_t end, bool is_match) {
-      joiner.Add({begin, end, is_match});
-    }));
-    joiner.Finish();
-  }
-  return {};
-}
-
-// A step that leaves the text as it is and only cuts its words into shorter ones, in order.
-class CuttingStep : public PreTokenizer {
- public:
-  virtual Status Cut(const Words& words, const Emit& emit) const = 0;
-
-  Status Apply(Words* words) const override {
-    std::vector<Words::Range> ranges;
-    ranges.reserve(words->ranges.size());
-    KV_TRY(Cut(*words, [&ranges](const Words::Range& range) { ranges.push_back(range); }));
-    words->ranges = std::move(ranges);
-    return {};
-  }
-};
 
 // Rewrites every word: write(word, at_start, out) appends what it becomes.
 template <typename Write>
