@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <initializer_list>
 #include <string>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/result.h"
+#include "model/float_numbers.h"
 #include "model/panel_filler.h"
-#include "simd/half.h"
 #include "tensor/quantise.h"
 
 namespace kvasir {
@@ -33,31 +32,8 @@ uint64_t StoredRow(const Part& part, uint64_t row, uint32_t head_dim) {
   return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-float NumberAt(const TensorView& view, uint64_t index) {
-  if (view.dtype == DType::kF32) {
-    float x;
-    std::memcpy(&x, view.data + index * 4, sizeof(x));
-    return x;
-  }
-  uint16_t h;
-  std::memcpy(&h, view.data + index * 2, sizeof(h));
-  return view.dtype == DType::kF16 ? FromF16(h) : FromBf16(h);
-}
-
-bool IsFinite(float x) { return (BitsOf(x) & 0x7f800000u) != 0x7f800000u; }
-
 bool AllFinite(const TensorView& view) {
-  const auto all = [&, count = view.num_elements()](auto exponent) {
-    bool finite = true;
-    for (uint64_t i = 0; i < count; ++i) {
-      auto bits = exponent;
-      std::memcpy(&bits, view.data + i * sizeof(bits), sizeof(bits));
-      finite &= (bits & exponent) != exponent;
-    }
-    return finite;
-  };
-  if (view.dtype == DType::kF32) return all(uint32_t{0x7f800000u});
-  return all(static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80));
+  return AllFinite(view.dtype, view.data, view.num_elements());
 }
 
 tl::unexpected<Error> NotFinite(const TensorView& view) {
@@ -135,10 +111,11 @@ class Packer {
     float* numbers = arena_.TakeArray<float>(RoundUp(count, 16));
     if (filling_ == nullptr) return numbers;
     for (const Part& part : parts) {
-      for (uint64_t i = 0; i < part.view->num_elements(); ++i) {
-        const float x = NumberAt(*part.view, StoredRow(part, i, model_.config.head_dim));
-        if (!IsFinite(x)) return NotFinite(*part.view);
-        *numbers++ = x;
+      const TensorView& view = *part.view;
+      if (!AllFinite(view)) return NotFinite(view);
+      for (uint64_t i = 0; i < view.num_elements(); ++i) {
+        const uint64_t stored = StoredRow(part, i, model_.config.head_dim);
+        Widen(view.dtype, view.data + StoredBytes(view.dtype, stored), 1, numbers++);
       }
     }
     return numbers - count;

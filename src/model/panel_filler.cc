@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/float_numbers.h"
 #include "model/gguf_blocks.h"
 #include "simd/half.h"
 #include "tensor/quantise.h"
@@ -11,23 +12,12 @@
 namespace kvasir {
 namespace {
 
-template <typename Bits>
-bool AllFinite(const std::byte* row, uint32_t k, Bits exponent) {
-  Bits bad = 0;
-  for (uint32_t i = 0; i < k; ++i) {
-    Bits bits;
-    std::memcpy(&bits, row + size_t{i} * sizeof(Bits), sizeof(Bits));
-    bad |= (bits & exponent) == exponent;
-  }
-  return bad == 0;
-}
-
 // Rows to columns of 16, a few numbers of each row at a time.
 template <typename Bits>
-uint32_t CopyRows(std::span<const PanelRow> rows, uint32_t k, Bits exponent, std::byte* panel) {
+uint32_t CopyRows(std::span<const PanelRow> rows, uint32_t k, std::byte* panel) {
   uint32_t bad = 0;
   for (uint32_t lane = 0; lane < rows.size(); ++lane) {
-    bad |= uint32_t{!AllFinite<Bits>(rows[lane].data, k, exponent)} << lane;
+    bad |= uint32_t{!AllFinite(rows[lane].dtype, rows[lane].data, k)} << lane;
   }
   constexpr uint32_t kTile = 16;
   for (uint32_t begin = 0; begin < k; begin += kTile) {
@@ -59,19 +49,6 @@ uint32_t TakeRowsApart(WeightFormat format, std::span<const PanelRow> rows, uint
     }
   }
   return bad;
-}
-
-// f16, f32 and bf16, `count` numbers.
-void Widen(DType dtype, const std::byte* from, uint32_t count, float* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, from, count * sizeof(float));
-    return;
-  }
-  uint16_t halves[kGroup];
-  std::memcpy(halves, from, count * sizeof(uint16_t));
-  for (uint32_t i = 0; i < count; ++i) {
-    to[i] = dtype == DType::kF16 ? FromF16(halves[i]) : FromBf16(halves[i]);
-  }
 }
 
 uint32_t QuantiseRows(WeightFormat format, std::span<const PanelRow> rows, uint32_t k,
@@ -111,11 +88,10 @@ uint32_t FillPanel(WeightFormat format, std::span<const PanelRow> rows, uint32_t
   for (const PanelRow& row : rows) KV_DCHECK(row.dtype == format);
   switch (format) {
     case WeightFormat::kF32:
-      return CopyRows<uint32_t>(rows, k, 0x7f800000u, panel);
+      return CopyRows<uint32_t>(rows, k, panel);
     case WeightFormat::kF16:
-      return CopyRows<uint16_t>(rows, k, 0x7c00, panel);
     case WeightFormat::kBf16:
-      return CopyRows<uint16_t>(rows, k, 0x7f80, panel);
+      return CopyRows<uint16_t>(rows, k, panel);
     default:
       return TakeRowsApart(format, rows, k, panel);
   }
