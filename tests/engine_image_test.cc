@@ -95,6 +95,22 @@ TEST_F(EngineImages, ADamagedOrCutImageIsToldAndMadeAgain) {
   }
 }
 
+TEST_F(EngineImages, OneOfAnotherVersionIsToldAndMadeAgain) {
+  StartEngine(options_);
+  const fs::path path = Images().at(0).path;
+  {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(8);
+    file.put(0);  // version 0
+  }
+  const Start again = StartEngine(options_);
+  EXPECT_TRUE(again.packed);
+  ASSERT_EQ(again.warnings.size(), 1u);
+  EXPECT_NE(again.warnings[0].find("of another version"), std::string::npos) << again.warnings[0];
+  EXPECT_EQ(again.warnings[0].find("damaged"), std::string::npos) << again.warnings[0];
+  EXPECT_FALSE(StartEngine(options_).packed);
+}
+
 TEST_F(EngineImages, NoneWithoutASecretThatLastsOrWithACapOfZero) {
   EngineOptions options = options_;
   options.image_cap_bytes = 0;

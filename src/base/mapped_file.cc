@@ -5,20 +5,15 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/descriptor.h"
-#include "base/result.h"
+#include "base/system_error.h"
 
 namespace kvasir {
 namespace {
 
-tl::unexpected<Error> FailErrno(const std::filesystem::path& path, const char* what, int error) {
-  Code code = Code::kIoError;
-  if (error == ENOENT || error == ENOTDIR) code = Code::kNotFound;
-  if (error == EACCES || error == EPERM) code = Code::kPermissionDenied;
-  if (error == ENAMETOOLONG || error == ELOOP) code = Code::kInvalidArgument;
-  return Fail(code, "{}: cannot {}: {}", path.string(), what, std::strerror(error));
+tl::unexpected<Error> Failed(const char* what, const std::filesystem::path& path) {
+  return FailErrno(errno, "{}: cannot {}", path.string(), what);
 }
 
 Result<FileStamp> FromStat(const std::filesystem::path& path, const struct stat& s) {
@@ -37,21 +32,21 @@ Result<FileStamp> FromStat(const std::filesystem::path& path, const struct stat&
 
 Result<FileStamp> StampOf(const std::filesystem::path& path) {
   struct stat s;
-  if (stat(path.c_str(), &s) != 0) return FailErrno(path, "open", errno);
+  if (stat(path.c_str(), &s) != 0) return Failed("open", path);
   return FromStat(path, s);
 }
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return FailErrno(path, "open", errno);
+  if (!file) return Failed("open", path);
   struct stat s;
-  if (fstat(file.fd(), &s) != 0) return FailErrno(path, "open", errno);
+  if (fstat(file.fd(), &s) != 0) return Failed("open", path);
   KV_ASSIGN(const FileStamp stamp, FromStat(path, s));
   const std::byte* data = nullptr;
   if (stamp.size_bytes > 0) {
     void* mapped = mmap(nullptr, stamp.size_bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
-    if (mapped == MAP_FAILED) return FailErrno(path, "map", errno);
+    if (mapped == MAP_FAILED) return Failed("map", path);
     data = static_cast<const std::byte*>(mapped);
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, stamp, data));

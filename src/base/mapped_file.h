@@ -19,7 +19,7 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// kNotFound, kPermissionDenied, kInvalidArgument (no regular file) or kIoError.
+// kInvalidArgument where it is no regular file; else as CodeOfErrno has it.
 Result<FileStamp> StampOf(const std::filesystem::path& path);
 
 // Owns one mapping, unmapped by the destructor. The size is fixed at Open: a file that another

@@ -17,6 +17,7 @@
 namespace kvasir {
 namespace {
 
+// Always kIoError: kPermissionDenied would say that others know the secret.
 tl::unexpected<Error> IoFailure(const char* what, const std::string& path) {
   return Fail(Code::kIoError, "secret: cannot {} {}: {}", what, path, std::strerror(errno));
 }

@@ -9,13 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/descriptor.h"
 #include "base/digest.h"
-#include "base/result.h"
+#include "base/system_error.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -176,7 +175,7 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   const auto failed = [&](const char* what) {
     const int code = errno;
     fs::remove(draft, error);
-    return Fail(Code::kIoError, "cannot {} {}: {}", what, draft.string(), std::strerror(code));
+    return FailErrno(code, "cannot {} {}", what, draft.string());
   };
   {
     const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -106,7 +106,7 @@ TEST_F(KeptQualityTest, AFolderThatCannotBeIsAnError) {
   std::ofstream(folder_.string()) << "a file";
   const Status kept = KeepQuality(folder_.string(), Sample());
   ASSERT_FALSE(kept);
-  EXPECT_EQ(kept.error().code, Code::kIoError);
+  EXPECT_EQ(kept.error().code, Code::kNotFound);
   EXPECT_FALSE(Find());
 }
 

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/bytes.h"
-#include "base/result.h"
+#include "base/system_error.h"
 
 namespace kvasir::cli {
 
@@ -69,9 +69,8 @@ Status NpyWriter::Close() {
     if (std::rename(partial_path().c_str(), path_.c_str()) == 0) return {};
     error_ = errno;
   }
-  const std::string reason = std::strerror(error_);
   std::remove(partial_path().c_str());
-  return Fail(Code::kIoError, "--out: writing '{}' failed: {}", path_, reason);
+  return FailErrno(error_, "--out: writing '{}' failed", path_);
 }
 
 }  // namespace kvasir::cli

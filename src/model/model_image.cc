@@ -22,7 +22,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/descriptor.h"
-#include "base/result.h"
+#include "base/system_error.h"
 
 namespace kvasir {
 namespace {
@@ -73,10 +73,7 @@ std::string GetName(const char (&name)[kSize]) {
 }
 
 tl::unexpected<Error> IoFailure(const char* what, const fs::path& path) {
-  Code code = Code::kIoError;
-  if (errno == EACCES || errno == EPERM || errno == EROFS) code = Code::kPermissionDenied;
-  if (errno == ENOSPC || errno == EDQUOT) code = Code::kExhausted;
-  return Fail(code, "model image: cannot {} {}: {}", what, path.string(), std::strerror(errno));
+  return FailErrno(errno, "model image: cannot {} {}", what, path.string());
 }
 
 std::span<const std::byte> ChunkOf(std::span<const std::byte> payload, uint64_t index) {
@@ -160,19 +157,24 @@ Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t
   if (!file) return tl::unexpected(file.error());
   const auto bytes = (*file)->bytes();
   const Places places(payload_bytes);
-  Header header;
-  if (bytes.size() == places.end) {
-    std::memcpy(&header, bytes.data(), sizeof(header));
-    if (std::string_view(header.magic, sizeof(header.magic)) == kMagic &&
-        header.version == kVersion && header.layout == kLayout && header.key == key &&
-        header.payload_bytes == payload_bytes && header.chunk_bytes == kChunkBytes &&
-        Verify(bytes, header, places, secret_, pool)) {
-      utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
-      return OpenedImage{*file, bytes.subspan(places.payload)};
-    }
+  Header header{};
+  if (bytes.size() >= sizeof(header)) std::memcpy(&header, bytes.data(), sizeof(header));
+  const bool is_image = std::string_view(header.magic, sizeof(header.magic)) == kMagic;
+  const bool same_version = header.version == kVersion && header.layout == kLayout;
+  if (is_image && same_version && bytes.size() == places.end && header.key == key &&
+      header.payload_bytes == payload_bytes && header.chunk_bytes == kChunkBytes &&
+      Verify(bytes, header, places, secret_, pool)) {
+    utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
+    return OpenedImage{*file, bytes.subspan(places.payload)};
   }
   std::error_code error;
   fs::remove(path, error);
+  if (is_image && !same_version) {
+    return Fail(Code::kCorruption,
+                "model image {}: of another version of Kvasir (file {}, layout {}; this one has "
+                "file {}, layout {})",
+                path.string(), header.version, header.layout, kVersion, kLayout);
+  }
   return Fail(Code::kCorruption,
               "model image {}: damaged, cut short or made with another secret: {} bytes, {} "
               "expected",

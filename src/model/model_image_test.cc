@@ -99,6 +99,22 @@ TEST_F(Images, NoFlippedBitAndNoCutIsTrusted) {
   EXPECT_TRUE(opened && *opened);
 }
 
+TEST_F(Images, OneOfAnotherVersionIsCalledSoAndRemoved) {
+  const ModelImages images = Make();
+  for (const size_t at : {size_t{8}, size_t{12}}) {  // version, layout
+    ASSERT_TRUE(images.Write(key_, {"llama", "q8_0"}, payload_, pool_));
+    const fs::path path = OnlyFile();
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(7);
+    file.close();
+    fs::resize_file(path, 5000);  // another version may have another size too
+    ExpectError(images.Open(key_, payload_.size(), pool_), Code::kCorruption,
+                {path.string(), "another version", at == 8 ? "file 7" : "layout 7"});
+    EXPECT_FALSE(fs::exists(path));
+  }
+}
+
 TEST_F(Images, SwappedChunksAndAnotherImagesBytesAreRefused) {
   const ModelImages images = Make();
   const Digest other = Sha256Of("b");

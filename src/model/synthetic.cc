@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
-#include "base/result.h"
+#include "base/system_error.h"
 #include "model/architecture.h"
 #include "simd/half.h"
 
@@ -144,7 +144,7 @@ class TiledRegion {
   static tl::unexpected<Error> Failed(int fd) {
     const int error = errno;
     if (fd >= 0) close(fd);
-    return Fail(Code::kIoError, "cannot map synthetic weights: {}", std::strerror(error));
+    return FailErrno(error, "cannot map synthetic weights");
   }
 
   std::byte* data_;
