@@ -3,7 +3,9 @@
 // a batch of eight, measured in the same run. One JSON line per way to sample. Exit status 1 when a
 // step fails (a missed target is for the reader to judge, since machines differ).
 //
-// usage: sampling_bench [SHAPE [THREADS]]      (default: llama-1b, as many as the machine's cores)
+// usage: sampling_bench [SHAPE [THREADS [WEIGHTS]]]
+// (default: llama-1b, as many threads as the machine has cores, bf16; WEIGHTS as --weights takes
+// them)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,10 +61,7 @@ struct Batch {
   std::vector<BlockTable> tables;
 };
 
-Batch MakeBatch(const std::string& shape, uint32_t threads) {
-  EngineOptions options;
-  options.shape = shape;
-  options.threads = threads;
+Batch MakeBatch(const EngineOptions& options) {
   auto assembly = Assemble(options);
   if (!assembly) {
     fmt::print(stderr, "sampling_bench: {}\n", assembly.error().message);
@@ -152,9 +151,9 @@ double SampleUs(Runner& runner, std::vector<Sampler>& samplers, const std::vecto
   return MedianUs(times_us);
 }
 
-int Main(const std::string& shape, uint32_t threads) {
+int Main(const EngineOptions& options) {
   const ComputeScope compute;
-  Batch batch = MakeBatch(shape, threads);
+  Batch batch = MakeBatch(options);
   const double step_us = StepUs(batch);
   Random random(3);
   std::vector<std::vector<float>> peaked, flat;
@@ -172,13 +171,17 @@ int Main(const std::string& shape, uint32_t threads) {
     const double one_us = SampleUs(*batch.runner, alone, rows.data(), tokens, way);
     const double us = SampleUs(*batch.runner, all, rows.data(), tokens, way);
     fmt::print(
-        "{{\"bench\":\"sampling\",\"way\":\"{}\",\"logits\":\"{}\",\"rows\":{},\"vocab\":{},"
+        "{{\"bench\":\"sampling\",\"weights\":\"{}\",\"way\":\"{}\",\"logits\":\"{}\",\"rows\":{},"
+        "\"vocab\":{},"
         "\"one_thread_us\":{:.0f},\"threads\":{},\"us\":{:.0f},\"step_us\":{:.0f},"
         "\"share\":{:.5f},\"target\":{}}}\n",
-        way.name, logits, kBatch, kVocab, one_us, all.size(), us, step_us, us / step_us, kTarget);
+        options.weights.empty() ? "bf16" : options.weights, way.name, logits, kBatch, kVocab,
+        one_us, all.size(), us, step_us, us / step_us, kTarget);
   };
-  for (const Way& way : Ways()) tell(way, "peaked", peaked);
-  tell({"temperature", {.temperature = 1}, std::nullopt}, "flat", flat);
+  for (const Way& way : Ways()) {
+    tell(way, "peaked", peaked);
+    tell(way, "flat", flat);
+  }
   for (BlockTable& table : batch.tables) table.Clear();
   return 0;
 }
@@ -187,6 +190,9 @@ int Main(const std::string& shape, uint32_t threads) {
 }  // namespace kvasir
 
 int main(int argc, char** argv) {
-  const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
-  return kvasir::Main(argc > 1 ? argv[1] : "llama-1b", threads > 0 ? threads : 0);
+  kvasir::EngineOptions options;
+  options.shape = argc > 1 ? argv[1] : "llama-1b";
+  options.threads = argc > 2 ? static_cast<uint32_t>(std::max(0, std::atoi(argv[2]))) : 0;
+  if (argc > 3) options.weights = argv[3];
+  return kvasir::Main(options);
 }

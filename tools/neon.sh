@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tools/neon.sh: builds the kernels and their tests for aarch64 (NEON with dot products) with Debian's
-# cross compiler and runs them under qemu-user. Needs g++-aarch64-linux-gnu, qemu-user and googletest
-# (tools/packages/neon.txt); skips (exit 77) where one is missing.
+# tools/neon.sh: builds the kernels, the sampler and their tests for aarch64 (NEON with dot products)
+# with Debian's cross compiler and runs them under qemu-user. Needs g++-aarch64-linux-gnu, qemu-user
+# and googletest (tools/packages/neon.txt); skips (exit 77) where one is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,10 +24,12 @@ compile() {
   "$cxx" "${flags[@]}" "${@:2}" -c "$1" -o "$object"
 }
 for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
-  src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc; do
+  src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc \
+  src/engine/{sampler,sampler_definition_test,logit_scan,weight_order,weighted_draw}.cc; do
   case $source in
     *_avx2.cc | *_avxvnni.cc | *_avx512.cc | *_avx512vnni.cc | *_amx.cc) continue ;;
     *_neon.cc) compile "$source" -O3 -march=armv8.2-a+dotprod ;;
+    */logit_scan.cc) compile "$source" -O3 -fno-trapping-math ;;
     *) compile "$source" ;;
   esac
 done

@@ -32,27 +32,22 @@ inline double ExpOfNegative(double x) {
   return x < -700 ? 0.0 : y;
 }
 
-// e^x for x <= 0, relative error below 1e-13: the Taylor series to r^11 leaves 7e-15.
-inline double CloseExpOfNegative(double x) {
-  const double shifted = x * kLog2E + 0x1.8p52;
-  const double n = shifted - 0x1.8p52;
-  double r = __builtin_fma(n, -6.93147180369123816490e-01, x);
-  r = __builtin_fma(n, -1.90821492927058770002e-10, r);
-  double p = 1.0 / 39916800;
-  p = __builtin_fma(p, r, 1.0 / 3628800);
-  p = __builtin_fma(p, r, 1.0 / 362880);
-  p = __builtin_fma(p, r, 1.0 / 40320);
-  p = __builtin_fma(p, r, 1.0 / 5040);
-  p = __builtin_fma(p, r, 1.0 / 720);
-  p = __builtin_fma(p, r, 1.0 / 120);
-  p = __builtin_fma(p, r, 1.0 / 24);
-  p = __builtin_fma(p, r, 1.0 / 6);
-  p = __builtin_fma(p, r, 0.5);
-  p = __builtin_fma(p, r, 1.0);
-  p = __builtin_fma(p, r, 1.0);
+// 2^x for x <= 0, relative error below 5e-11: the polynomial of degree 7 that is nearest to 2^f for
+// |f| <= 1/2 (Remez) is within 4.1e-11.
+inline double ClosePowerOfTwo(double x) {
+  const double shifted = x + 0x1.8p52;
+  const double f = x - (shifted - 0x1.8p52);
+  double p = 1.5201922641975562e-05;
+  p = __builtin_fma(p, f, 0.0001546929113080106);
+  p = __builtin_fma(p, f, 0.0013333922559077525);
+  p = __builtin_fma(p, f, 0.009618027253711369);
+  p = __builtin_fma(p, f, 0.055504103534532084);
+  p = __builtin_fma(p, f, 0.24022651198157208);
+  p = __builtin_fma(p, f, 0.6931471807284456);
+  p = __builtin_fma(p, f, 0.999999999961682);
   const uint64_t scale = std::bit_cast<uint64_t>(shifted) << 52;
   const double y = std::bit_cast<double>(std::bit_cast<uint64_t>(p) + scale);
-  return x < -700 ? 0.0 : y;
+  return x < -1000 ? 0.0 : y;
 }
 
 // 2^(l * c - m) in float, c = c_high + c_low, m = m_whole + m_part: the large parts are subtracted
@@ -101,18 +96,55 @@ inline void AddLanes(const T* values, T (&sums)[kNum]) {
   }
 }
 
+// CloseExpSum; with a part, of the logits that are at least `threshold`.
+template <bool kPart>
+Interval CloseSum(std::span<const float> logits, const float* block_max, float max,
+                  double temperature, float threshold) {
+  double sums[kLanes] = {}, skipped = 0;
+  const double top = max, per = kLog2E / temperature, least = top - kSkip * temperature;
+  ForBlocks(logits, [&](size_t block, const float* l) {
+    if (kPart && block_max[block] < threshold) return;
+    if (block_max[block] < least) {
+      skipped += kLogitBlock;
+      return;
+    }
+    double values[kLogitBlock];
+    for (uint32_t i = 0; i < kLogitBlock; ++i) {
+      const double value = ClosePowerOfTwo((l[i] - top) * per);
+      values[i] = kPart && l[i] < threshold ? 0.0 : value;
+    }
+    AddLanes(values, sums);
+  });
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return {sum * (1 - 1e-10), sum * (1 + 1e-10) + skipped * kSkipped};
+}
+
 }  // namespace
 
-void MaxOfBlocks(std::span<const float> logits, float* block_max) {
+bool MaxOfBlocks(std::span<const float> logits, float* block_max) {
   // As integers of the same order, for which a maximum needs no rule about zeros.
   const auto flip = [](int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); };
+  constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+  int32_t largest = 0;  // magnitude
   ForBlocks(logits, [&](size_t block, const float* l) {
-    int32_t most = std::numeric_limits<int32_t>::min();
-    for (uint32_t i = 0; i < kLogitBlock; ++i) {
-      most = std::max(most, flip(std::bit_cast<int32_t>(l[i])));
+    int32_t most = std::numeric_limits<int32_t>::min(), magnitude = 0;
+    const size_t count = std::min<size_t>(kLogitBlock, logits.size() - block * kLogitBlock);
+    if (count < kLogitBlock) {  // the padding is not finite
+      for (size_t i = 0; i < count; ++i) {
+        most = std::max(most, flip(std::bit_cast<int32_t>(l[i])));
+        magnitude = std::max(magnitude, std::bit_cast<int32_t>(l[i]) & kMagnitude);
+      }
+    } else {
+      for (uint32_t i = 0; i < kLogitBlock; ++i) {
+        most = std::max(most, flip(std::bit_cast<int32_t>(l[i])));
+        magnitude = std::max(magnitude, std::bit_cast<int32_t>(l[i]) & kMagnitude);
+      }
     }
     block_max[block] = std::bit_cast<float>(flip(most));
+    largest = std::max(largest, magnitude);
   });
+  return largest < kInfinity;
 }
 
 bool AllFinite(std::span<const float> logits) {
@@ -145,13 +177,25 @@ uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, f
   return num;
 }
 
-Interval QuickExpSum(std::span<const float> logits, const float* block_max, float max,
-                     float temperature) {
+uint32_t CountBetween(std::span<const float> logits, const float* block_max, float low,
+                      float high) {
+  uint32_t num = 0;
+  ForBlocks(logits, [&](size_t block, const float* l) {
+    if (!(block_max[block] >= low)) return;
+    uint32_t of_block = 0;
+    for (uint32_t i = 0; i < kLogitBlock; ++i) of_block += l[i] >= low && l[i] <= high ? 1 : 0;
+    num += of_block;
+  });
+  return num;
+}
+
+ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
+                     float temperature, float threshold, bool with_all) {
   const double c = kLog2E / temperature, m = max * c;
-  const double count = static_cast<double>(logits.size());
   // Beyond it the parts of QuickPower that are exact would not be.
   if (std::fabs(m) > 0x1p20 || c > 0x1p20) {
-    return CloseExpSum(logits, block_max, max, temperature);
+    const Interval all = with_all ? CloseExpSum(logits, block_max, max, temperature) : Interval{};
+    return {all, CloseSum<true>(logits, block_max, max, temperature, threshold)};
   }
   QuickPower power;
   power.c_high = static_cast<float>(c);
@@ -160,37 +204,36 @@ Interval QuickExpSum(std::span<const float> logits, const float* block_max, floa
   power.m_whole = std::nearbyint(power.m);
   power.m_part = static_cast<float>(m - power.m_whole);
   const double least = max - kSkip * double{temperature};
-  double sum = 0, skipped = 0;
+  double all = 0, part = 0, skipped = 0;
+  const auto add = [](const float* values, double* to) {
+    float sums[kLanes] = {};
+    AddLanes(values, sums);
+    for (const float sum : sums) *to += sum;
+  };
   ForBlocks(logits, [&](size_t block, const float* l) {
+    const bool has_part = block_max[block] >= threshold;
+    if (!has_part && !with_all) return;
     if (block_max[block] < least) {
       skipped += kLogitBlock;
       return;
     }
     float values[kLogitBlock];
     for (uint32_t i = 0; i < kLogitBlock; ++i) values[i] = power(l[i]);
-    float sums[kLanes] = {};
-    AddLanes(values, sums);
-    for (const float part : sums) sum += part;
+    if (with_all) add(values, &all);
+    if (!has_part) return;
+    for (uint32_t i = 0; i < kLogitBlock; ++i) values[i] = l[i] >= threshold ? values[i] : 0.0f;
+    add(values, &part);
   });
-  return {sum * (1 - 1e-6), sum * (1 + 1e-6) + skipped * kSkipped + count * 0x1p-124};
+  const double left_out = skipped * kSkipped + static_cast<double>(logits.size()) * 0x1p-124;
+  const auto around = [&](double sum) {
+    return Interval{sum * (1 - 1e-6), sum * (1 + 1e-6) + left_out};
+  };
+  return {around(all), around(part)};
 }
 
 Interval CloseExpSum(std::span<const float> logits, const float* block_max, float max,
                      double temperature) {
-  double sums[kLanes] = {}, skipped = 0;
-  const double top = max, per = 1 / temperature;
-  ForBlocks(logits, [&](size_t block, const float* l) {
-    if (block_max[block] < top - kSkip * temperature) {
-      skipped += kLogitBlock;
-      return;
-    }
-    double values[kLogitBlock];
-    for (uint32_t i = 0; i < kLogitBlock; ++i) values[i] = CloseExpOfNegative((l[i] - top) * per);
-    AddLanes(values, sums);
-  });
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  return {sum * (1 - 1e-10), sum * (1 + 1e-10) + skipped * kSkipped};
+  return CloseSum<false>(logits, block_max, max, temperature, kNegInf);
 }
 
 double ExpWeights(std::span<const float> logits, float max, double temperature, double* weights) {

@@ -16,23 +16,31 @@ constexpr uint32_t LogitBlocks(uint32_t vocab_size) {
 }
 
 bool AllFinite(std::span<const float> logits);
-// block_max[b]: the largest of logits [b * kLogitBlock, (b + 1) * kLogitBlock), none of them NaN.
-void MaxOfBlocks(std::span<const float> logits, float* block_max);
+// block_max[b]: the largest of logits [b * kLogitBlock, (b + 1) * kLogitBlock), as far as none is
+// NaN. Returns AllFinite.
+bool MaxOfBlocks(std::span<const float> logits, float* block_max);
 
 // Appends the ids of logits >= threshold, ascending, to `ids`; returns how many there are, but
 // stops at `capacity` of them.
 uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, float threshold,
                         TokenId* ids, uint32_t capacity);
 
-// What a sum is known to lie in. Both sums read block_max to leave out blocks that add nothing.
+// How many logits are in [low, high].
+uint32_t CountBetween(std::span<const float> logits, const float* block_max, float low, float high);
+
+// What a sum is known to lie in. The sums read block_max to leave out blocks that add nothing.
 struct Interval {
   double low, high;
 };
-// The sum of exp((l - max) / temperature), added from the first to the last in double (ExpWeights
-// does), within 2e-6 of itself.
-Interval QuickExpSum(std::span<const float> logits, const float* block_max, float max,
-                     float temperature);
-// The same within 3e-10.
+struct ExpSums {
+  Interval all, part;
+};
+// Sums of exp((l - max) / temperature), added in double from the first to the last or from the
+// largest down, each within 2e-6 of itself: of all logits (0 unless with_all) and of those that
+// are at least `threshold`.
+ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
+                     float temperature, float threshold, bool with_all);
+// The first of them (ExpWeights adds it), within 3e-10.
 Interval CloseExpSum(std::span<const float> logits, const float* block_max, float max,
                      double temperature);
 // weights[i] = Exp((double{l[i]} - max) / temperature), each with the bits of simd/math.h's Exp.

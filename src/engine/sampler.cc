@@ -17,17 +17,11 @@ namespace {
 
 // Candidates that are sorted before all logits are weighed.
 constexpr uint32_t kMaxCandidates = 4096;
-// The first look when neither top_k nor the vocabulary says how many: the likeliest 64 tokens
-// nearly always hold the draw.
-constexpr uint32_t kFirstLook = 64;
 
 bool Adjusts(const SamplingParams& params) {
   return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
          params.presence_penalty != 0 || params.frequency_penalty != 0;
 }
-
-// The total decides nothing where all that is kept is known without it.
-bool NeedsTotal(const SamplingParams& params) { return params.top_p < 1.0f || params.min_p == 0; }
 
 // The largest float that is at most x.
 float FloatBelow(double x) {
@@ -38,38 +32,40 @@ float FloatBelow(double x) {
   return std::bit_cast<float>(rounded > 0 ? bits - 1 : bits + 1);
 }
 
-// The draw's place among sorted weights, or past all of them when rounding left the target at the
-// very end: the first token is taken then.
-constexpr size_t kPastTheEnd = std::numeric_limits<size_t>::max();
-constexpr size_t Taken(size_t place) { return place == kPastTheEnd ? 0 : place; }
+// The smallest double above x >= 0.
+double DoubleAbove(double x) { return std::bit_cast<double>(std::bit_cast<uint64_t>(x) + 1); }
 
-// What top_p, min_p and the draw leave of sorted weights; never earlier for a larger `total`.
-// `sorted(i)` is called for i = 0, 1, ... below `limit`, and is nullopt where it does not know:
-// then so is this.
+// Logits at which a weight may be that of `logit`, by the error of Exp too: [low, high].
+struct Window {
+  float low, high;
+};
+Window EqualsOf(double logit, float max, float temperature) {
+  const double reach = 1e-12 * (std::fabs(logit) + std::fabs(max) + temperature);
+  return {FloatBelow(logit - reach), -FloatBelow(-logit - reach)};
+}
+
+// The place of what is drawn from the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
 template <typename Sorted>
-std::optional<size_t> DrawFrom(Sorted sorted, size_t limit, double total,
-                               const SamplingParams& params, double u) {
+size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, double u) {
+  double sum = 0;
+  for (size_t i = 0; i < limit; ++i) sum += sorted(i).weight;
   size_t kept = limit;
-  double sum = total;
   if (params.top_p < 1.0f || params.min_p > 0) {
     const double enough =
-        params.top_p < 1.0f ? params.top_p * total : std::numeric_limits<double>::infinity();
-    for (kept = 0, sum = 0; kept < limit && (kept == 0 || sum < enough); ++kept) {
-      const auto candidate = sorted(kept);
-      if (!candidate) return std::nullopt;
-      if (kept > 0 && candidate->weight < params.min_p * sorted(0)->weight) break;
-      sum += candidate->weight;
+        params.top_p < 1.0f ? params.top_p * sum : std::numeric_limits<double>::infinity();
+    for (kept = 0, sum = 0; kept < limit; ++kept) {
+      const double weight = sorted(kept).weight;
+      if (kept > 0 && sum >= enough && weight != sorted(kept - 1).weight) break;
+      if (kept > 0 && weight < params.min_p * sorted(0).weight) break;
+      sum += weight;
     }
   }
-  const double target = u * sum;
   double running = 0;
   for (size_t i = 0; i < kept; ++i) {
-    const auto candidate = sorted(i);
-    if (!candidate) return std::nullopt;
-    running += candidate->weight;
-    if (running > target) return i;
+    running += sorted(i).weight;
+    if (running > u * sum) return i;
   }
-  return kPastTheEnd;
+  return 0;  // rounding left u * sum at the very end
 }
 
 Status InRange(const char* field, float value, float low, float high) {
@@ -100,6 +96,7 @@ Sampler::Sampler(uint32_t vocab_size)
     : logits_(vocab_size),
       counts_(vocab_size),
       order_(vocab_size),
+      draw_(vocab_size),
       block_max_(LogitBlocks(vocab_size)),
       block_order_(LogitBlocks(vocab_size)),
       ids_(std::min(vocab_size, kMaxCandidates)),
@@ -108,13 +105,14 @@ Sampler::Sampler(uint32_t vocab_size)
 uint64_t Sampler::BytesFor(uint32_t vocab_size) {
   const uint64_t candidates = std::min(vocab_size, kMaxCandidates);
   return uint64_t{vocab_size} * (sizeof(float) + sizeof(uint32_t)) +
-         WeightOrder::BytesFor(vocab_size) + uint64_t{LogitBlocks(vocab_size)} * 2 * sizeof(float) +
+         WeightOrder::BytesFor(vocab_size) + WeightedDraw::BytesFor(vocab_size) +
+         uint64_t{LogitBlocks(vocab_size)} * 2 * sizeof(float) +
          candidates * (sizeof(TokenId) + sizeof(Candidate));
 }
 
 uint64_t Sampler::bytes() const {
   return (logits_.capacity() + block_max_.capacity() + block_order_.capacity()) * sizeof(float) +
-         counts_.capacity() * sizeof(uint32_t) + order_.bytes() +
+         counts_.capacity() * sizeof(uint32_t) + order_.bytes() + draw_.bytes() +
          ids_.capacity() * sizeof(TokenId) + best_.capacity() * sizeof(Candidate);
 }
 
@@ -122,16 +120,25 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
                                        double u) {
   KV_DCHECK(logits.size() == logits_.size());
-  if (!AllFinite(logits)) return std::nullopt;
   if (Adjusts(params)) {
+    if (!AllFinite(logits)) return std::nullopt;
     std::copy(logits.begin(), logits.end(), logits_.begin());
     Adjust(params, tokens, prompt_tokens);
     logits = logits_;
+    MaxOfBlocks(logits, block_max_.data());
+  } else if (!MaxOfBlocks(logits, block_max_.data())) {
+    return std::nullopt;
   }
-  MaxOfBlocks(logits, block_max_.data());
   const float max = *std::max_element(block_max_.begin(), block_max_.end());
   // An adjusted logit may have become infinite: it wins as the largest does.
-  if (params.temperature != 0 && std::isfinite(max)) return Draw(logits, params, max, u);
+  if (params.temperature == 0 || params.top_p == 0 || !std::isfinite(max)) {
+    return Largest(logits, max);
+  }
+  if (params.top_k == 0 || params.top_k >= logits.size()) return DrawOfAll(logits, params, max, u);
+  return DrawOfLargest(logits, params, max, params.top_k, u);
+}
+
+TokenId Sampler::Largest(std::span<const float> logits, float max) const {
   const size_t block = static_cast<size_t>(std::find(block_max_.begin(), block_max_.end(), max) -
                                            block_max_.begin());
   const auto begin = logits.begin() + static_cast<ptrdiff_t>(block * kLogitBlock);
@@ -160,43 +167,71 @@ void Sampler::Adjust(const SamplingParams& params, std::span<const TokenId> toke
   }
 }
 
-TokenId Sampler::Draw(std::span<const float> logits, const SamplingParams& params, float max,
-                      double u) {
-  const size_t limit =
-      params.top_k == 0 ? logits.size() : std::min<size_t>(params.top_k, logits.size());
-  const bool limited = limit < logits.size();
-  // Nine blocks in ten have a logit above the last look's threshold: some thousands in all.
-  const size_t last_look = block_max_.size() * 9 / 10;
-  Interval total{};
-  for (const size_t look : {limited ? limit : size_t{kFirstLook}, last_look}) {
-    const size_t num = SortBest(logits, look, max, params.temperature);
-    if (num == 0) continue;
-    const auto draw = [&](double sum) {
-      const auto sorted = [&](size_t i) {
-        return i < num ? std::optional(best_[i]) : std::nullopt;
-      };
-      return DrawFrom(sorted, limit, sum, params, u);
-    };
-    if (limited) {
-      if (num < limit) continue;
-      double sum = 0;
-      for (size_t i = 0; i < limit; ++i) sum += best_[i].weight;
-      return best_[Taken(*draw(sum))].id;
+TokenId Sampler::DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,
+                           double u) {
+  draw_.Start(logits, block_max_, max, params.temperature, u);
+  if (params.min_p > 0) draw_.Raise(params.min_p);
+  double least = 2;  // top_p keeps this weight, as far as is known, and does not keep lighter ones
+  if (params.top_p == 1.0f) least = 0;
+  std::optional<Interval> total;
+  while (const auto drawn = draw_.Next()) {
+    if (drawn->weight >= least) return drawn->id;
+    std::optional<bool> is_kept = IsKept(logits, params, max, *drawn, &total);
+    if (!is_kept) {
+      least = LeastKept(logits, params, max);
+      is_kept = drawn->weight >= least;
     }
-    if (!NeedsTotal(params)) {
-      if (const auto place = draw(0)) return best_[Taken(*place)].id;
-      continue;
-    }
-    if (total.high == 0) total = QuickExpSum(logits, block_max_.data(), max, params.temperature);
-    // The draw moves one way as the total grows: the same at both ends is the same between them.
-    const auto low = draw(total.low), high = draw(total.high);
-    if (!low || !high) continue;
-    if (*low == *high) return best_[Taken(*low)].id;
-    const double exact = order_.Fill(logits, max, params.temperature);
-    if (const auto place = draw(exact)) return best_[Taken(*place)].id;
-    break;
+    if (*is_kept) return drawn->id;
+    draw_.Raise(std::max<double>(DoubleAbove(drawn->weight), params.min_p));
   }
-  return DrawFromAll(logits, params, max, limit, u);
+  return Largest(logits, max);
+}
+
+std::optional<bool> Sampler::IsKept(std::span<const float> logits, const SamplingParams& params,
+                                    float max, const Candidate& candidate,
+                                    std::optional<Interval>* total) const {
+  if (candidate.weight == 1) return true;
+  const float logit = logits[candidate.id];
+  const Window equals = EqualsOf(logit, max, params.temperature);
+  const bool first = !total->has_value();
+  const ExpSums sums =
+      QuickExpSums(logits, block_max_.data(), max, params.temperature, equals.low, first);
+  if (first) *total = sums.all;
+  const double p = params.top_p;
+  // What is heavier than the candidate: without itself, and without its equals.
+  if (sums.part.high - candidate.weight < p * (*total)->low) return true;
+  const auto same = static_cast<double>(CountBetween(logits, block_max_.data(), logit, logit));
+  if (sums.part.high - same * candidate.weight < p * (*total)->low) return true;
+  const auto near =
+      static_cast<double>(CountBetween(logits, block_max_.data(), equals.low, equals.high));
+  if (sums.part.low - near * candidate.weight >= p * (*total)->high) return false;
+  return std::nullopt;
+}
+
+double Sampler::LeastKept(std::span<const float> logits, const SamplingParams& params, float max) {
+  const double total = order_.Fill(logits, max, params.temperature);
+  const double enough = params.top_p * total;
+  // Sums of whole buckets tell the place, unless it is too close to an edge.
+  if (const auto place = order_.Crossing(enough, WeightOrder::ErrorOf(total))) {
+    return order_.At(place->index).weight;
+  }
+  double sum = 0, least = 1;
+  for (size_t i = 0; i < logits.size() && (i == 0 || sum < enough); ++i) {
+    least = order_.At(i).weight;
+    sum += least;
+  }
+  return least;
+}
+
+TokenId Sampler::DrawOfLargest(std::span<const float> logits, const SamplingParams& params,
+                               float max, size_t limit, double u) {
+  // Nine blocks in ten have a logit above the last look's threshold: some thousands in all.
+  for (const size_t look : {limit, block_max_.size() * 9 / 10}) {
+    if (SortBest(logits, look, max, params.temperature) < limit) continue;
+    return best_[DrawFrom([&](size_t i) { return best_[i]; }, limit, params, u)].id;
+  }
+  order_.Fill(logits, max, params.temperature);
+  return order_.At(DrawFrom([&](size_t i) { return order_.At(i); }, limit, params, u)).id;
 }
 
 size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, float temperature) {
@@ -211,8 +246,7 @@ size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, 
     const double edge = *at;
     least = Exp((edge - max) / temperature);
     // Logits a little smaller may have the same weight, or by an error of Exp a larger one.
-    const double scale = std::fabs(edge) + std::fabs(max) + temperature;
-    threshold = FloatBelow(edge - 1e-12 * scale);
+    threshold = EqualsOf(edge, max, temperature).low;
   }
   const uint32_t num = CollectAtLeast(logits, block_max_.data(), threshold, ids_.data(),
                                       static_cast<uint32_t>(ids_.size()));
@@ -227,25 +261,6 @@ size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, 
               return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
             });
   return known;
-}
-
-TokenId Sampler::DrawFromAll(std::span<const float> logits, const SamplingParams& params, float max,
-                             size_t limit, double u) {
-  double total = order_.Fill(logits, max, params.temperature);
-  if (limit == logits.size() && params.min_p == 0) {
-    // Sums of whole buckets tell the place, unless it is too close to an edge.
-    const double error = WeightOrder::ErrorOf(total);
-    auto kept = std::optional(WeightOrder::Place{limit - 1, total});
-    if (params.top_p < 1.0f) kept = order_.Crossing(params.top_p * total, error);
-    const auto place = kept ? order_.Crossing(u * kept->sum, 2 * error) : std::nullopt;
-    if (place && place->index <= kept->index) return order_.At(place->index).id;
-  }
-  const auto sorted = [&](size_t i) { return std::optional(order_.At(i)); };
-  if (limit < logits.size()) {
-    total = 0;
-    for (size_t i = 0; i < limit; ++i) total += order_.At(i).weight;
-  }
-  return order_.At(Taken(*DrawFrom(sorted, limit, total, params, u))).id;
 }
 
 void Sampler::Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token) {

@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/logit_scan.h"
 #include "engine/weight_order.h"
+#include "engine/weighted_draw.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {
@@ -19,14 +21,17 @@ namespace kvasir {
 //   temperature 0        the largest l, of equals the lowest id; nothing below is read
 //   temperature T        w[i] = exp((l[i] - max) / T)
 //   top_k                the k largest; the lowest ids among equals
-//   top_p                of those, the fewest largest whose sum is at least p of their whole
+//   top_p                of those, the fewest largest whose sum is at least p of their whole, and
+//                        the equals of the last of them; 0: as temperature 0
 //   min_p                of those, w >= min_p * the largest w
-//   draw                 the first, from the largest down, at which the running sum exceeds u * sum
+//   draw                 with top_k the first, from the largest down, at which the running sum
+//                        exceeds u * sum; without it as WeightedDraw does, until a token is drawn
+//                        that is kept; what top_p cuts leaves only heavier ones to the next draws
 // In double, with our own exp: the same logits, parameters and u give the same token everywhere.
 // Sums of all w are added from the lowest id to the highest, those of sorted w from the largest
 // down. None of that is done where a faster way gives the same token: the largest logits of blocks
-// say where the best tokens are, and a sum within known bounds decides the draw unless it is closer
-// than these; sampler_test compares both ways.
+// say where the best tokens are, and sums within known bounds tell whether top_p keeps a token
+// unless it is closer to the edge than these; sampler_definition_test compares them.
 //
 // Holds scratch for one vocabulary and allocates nothing after construction. One thread at a time.
 class Sampler {
@@ -48,20 +53,30 @@ class Sampler {
  private:
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
               uint32_t prompt_tokens);
-  TokenId Draw(std::span<const float> logits, const SamplingParams& params, float max, double u);
+  TokenId Largest(std::span<const float> logits, float max) const;
+  // Without top_k.
+  TokenId DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,
+                    double u);
+  // Whether top_p keeps a token, from sums that are nearly those of the definition; nullopt: they
+  // are too close. `total` is filled by the first call.
+  std::optional<bool> IsKept(std::span<const float> logits, const SamplingParams& params, float max,
+                             const Candidate& candidate, std::optional<Interval>* total) const;
+  // The smallest weight that top_p keeps.
+  double LeastKept(std::span<const float> logits, const SamplingParams& params, float max);
+  // With top_k: of the `limit` largest.
+  TokenId DrawOfLargest(std::span<const float> logits, const SamplingParams& params, float max,
+                        size_t limit, double u);
   // Fills best_ with the largest weights, sorted, and returns how many it is sure of: at least
   // `look`, up to all; or 0 when there is no telling cheaply. Tokens of weight 0 may be missing:
   // they are never drawn and move no sum.
   size_t SortBest(std::span<const float> logits, size_t look, float max, float temperature);
-  // The draw where the best are not enough: as the definition says, from all weights.
-  TokenId DrawFromAll(std::span<const float> logits, const SamplingParams& params, float max,
-                      size_t limit, double u);
   // best_[0, num): the largest logits in order. Returns num.
   size_t SortLargest(std::span<const float> logits, size_t num);
 
   std::vector<float> logits_;     // [vocab]
   std::vector<uint32_t> counts_;  // [vocab]; all zero between calls
   WeightOrder order_;
+  WeightedDraw draw_;
   std::vector<float> block_max_, block_order_;
   std::vector<TokenId> ids_;
   std::vector<Candidate> best_;

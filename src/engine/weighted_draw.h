@@ -1,0 +1,48 @@
+// WeightedDraw: random tokens, each as likely as its weight, without weighing them all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/weight_order.h"
+
+namespace kvasir {
+
+// Rejection sampling (von Neumann, 1951). Weights are w = Exp((l - max) / temperature); a block's
+// bound is the weight of its largest logit, and blocks whose bound is below `least` count 0. A try
+// takes two random numbers, Mix64 of a counter that begins at Mix64(the bits of u):
+//   the first is a fraction (its upper 53 bits) of the sum of all bounds, added from the first
+//   block to the last, and chooses the first block at which the running sum exceeds it;
+//   the second chooses a token of the block by its lower 7 bits. The token is drawn if its weight
+//   is at least `least` and exceeds bound * fraction.
+// Each block that counts has a token of the bound's weight: one try of 128 succeeds at the least.
+//
+// Allocates nothing after construction. One thread at a time.
+class WeightedDraw {
+ public:
+  explicit WeightedDraw(uint32_t vocab_size);
+  static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
+  uint64_t bytes() const;
+
+  // block_max: of `logits`, by MaxOfBlocks; max: the largest. Both spans are read until the last
+  // Next. O(vocab / kLogitBlock).
+  void Start(std::span<const float> logits, std::span<const float> block_max, float max,
+             float temperature, double u);
+  // Tokens of a smaller weight are drawn no more; least <= 1. O(vocab / kLogitBlock).
+  void Raise(double least);
+  // nullopt after kMaxTries tries in all, which has a probability below 1e-200.
+  std::optional<Candidate> Next();
+  static constexpr uint32_t kMaxTries = 1 << 16;
+
+ private:
+  std::span<const float> logits_;
+  float max_ = 0, temperature_ = 1;
+  double least_ = 0;
+  uint64_t counter_ = 0;
+  uint32_t tries_ = 0;
+  std::vector<double> bounds_, running_;  // [block]
+};
+
+}  // namespace kvasir
