@@ -20,6 +20,11 @@ class BadInput(WithServer):
                          "/apply-template"):
                 self.refused(path, body)
 
+    def test_what_is_wrong_with_the_bytes_is_told(self):
+        self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not UTF-8: byte 13 is 0xff")
+        self.refused("/v1/completions", b'{"prompt": "x",}', text="syntax error at byte 16")
+        self.refused("/v1/completions", b'{"prompt": "x"', text="too early")
+
     def test_fields_of_both(self):
         for param, values in {
                 "temperature": ["NaN", -1, 1000, True, []], "top_p": [2, -0.1, "1"], "top_k": [-2, 1.5, "5"],

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json_object.h"
+#include "text/utf8.h"
 
 namespace kvasir {
 namespace {
@@ -24,9 +25,23 @@ using nlohmann::ordered_json;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // of a number, in a message
 
-ApiError NoJson(size_t position) {
+// Of a body that cannot be parsed beyond `position` bytes: what is wrong there, counted from 1.
+ApiError NoJson(std::string_view body, size_t position) {
+  if (const size_t bad = FirstInvalidUtf8(body); bad < position && bad < body.size()) {
+    return {Code::kInvalidArgument,
+            fmt::format("the body is not UTF-8: byte {} is 0x{:02x}, in no character", bad + 1,
+                        static_cast<uint8_t>(body[bad]))};
+  }
+  if (position > body.size()) {
+    return {Code::kInvalidArgument,
+            fmt::format("the body is no JSON: it ends after byte {}, too early", body.size())};
+  }
+  const std::string_view before = body.substr(0, std::max<size_t>(position, 1) - 1);
+  const auto line = std::ranges::count(before, '\n') + 1;
+  const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
   return {Code::kInvalidArgument,
-          fmt::format("the body is no JSON in UTF-8: error at byte {}", position)};
+          fmt::format("the body is no JSON: syntax error at byte {} (line {}, byte {} of it)",
+                      position, line, column)};
 }
 
 // Events of the parser: counts values, packs lists of ids into one binary value each, and leaves
@@ -40,8 +55,9 @@ class BodyReader {
   using string_t = typename Json::string_t;
   using binary_t = typename Json::binary_t;
 
-  BodyReader(Json* root, IdFields id_fields, size_t* values_left)
-      : builder_(*root, /*allow_exceptions_=*/false),
+  BodyReader(std::string_view body, Json* root, IdFields id_fields, size_t* values_left)
+      : body_(body),
+        builder_(*root, /*allow_exceptions_=*/false),
         id_fields_(id_fields),
         values_left_(values_left) {}
 
@@ -102,7 +118,7 @@ class BodyReader {
     constexpr int kNumberOverflow = 406;
     error_ = e.id == kNumberOverflow ? ApiError{Code::kInvalidArgument,
                                                 "the body's JSON has a number that is too large"}
-                                     : NoJson(position);
+                                     : NoJson(body_, position);
     return false;
   }
 
@@ -151,6 +167,7 @@ class BodyReader {
     return true;
   }
 
+  const std::string_view body_;
   nlohmann::detail::json_sax_dom_parser<Json> builder_;
   const IdFields id_fields_;
   size_t* values_left_;
@@ -171,10 +188,10 @@ ApiResult<json> ParseBody(std::string_view body, IdFields id_fields, size_t* val
   }
   // The parser would take a NUL for the end.
   if (const size_t nul = body.find('\0'); nul != std::string_view::npos) {
-    return tl::unexpected(NoJson(nul + 1));
+    return tl::unexpected(NoJson(body, nul + 1));
   }
   json parsed;
-  BodyReader<json> reader(&parsed, id_fields, values_left);
+  BodyReader<json> reader(body, &parsed, id_fields, values_left);
   if (!json::sax_parse(body, &reader)) return tl::unexpected(reader.error());
   if (!parsed.is_object()) {
     return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
@@ -190,7 +207,7 @@ ApiResult<json> ParseBody(std::string_view body, IdFields id_fields) {
 ordered_json ParseInOrder(std::string_view body, IdFields id_fields) {
   ordered_json parsed;
   size_t values_left = kMaxJsonValues;
-  BodyReader<ordered_json> reader(&parsed, id_fields, &values_left);
+  BodyReader<ordered_json> reader(body, &parsed, id_fields, &values_left);
   if (!ordered_json::sax_parse(body, &reader)) return ordered_json();
   return parsed;
 }

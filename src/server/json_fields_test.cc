@@ -28,6 +28,25 @@ TEST(ParseBody, TakesObjectsOnly) {
   }
 }
 
+TEST(ParseBody, SaysWhetherBytesOrSyntaxAreWrongAndWhere) {
+  const auto says = [](std::string_view body) {
+    const auto parsed = ParseBody(body);
+    return parsed ? "" : parsed.error().message;
+  };
+  EXPECT_EQ(says("{\"a\":\"x\xff\"}"), "the body is not UTF-8: byte 8 is 0xff, in no character");
+  // Two bytes of three, cut off.
+  EXPECT_EQ(says("{\"a\":\"\xe2\x82"), "the body is not UTF-8: byte 7 is 0xe2, in no character");
+  EXPECT_EQ(says("\xff"), "the body is not UTF-8: byte 1 is 0xff, in no character");
+  EXPECT_EQ(says("{\"a\":1,}"),
+            "the body is no JSON: syntax error at byte 8 (line 1, byte 8 of it)");
+  EXPECT_EQ(says("{\n \"a\": 1\n \"b\": 2}"),
+            "the body is no JSON: syntax error at byte 14 (line 3, byte 4 of it)");
+  // What is wrong after the error is not told before it.
+  EXPECT_EQ(says("{]\xff"), "the body is no JSON: syntax error at byte 2 (line 1, byte 2 of it)");
+  EXPECT_EQ(says("{\"a\":"), "the body is no JSON: it ends after byte 5, too early");
+  EXPECT_EQ(says("{\"a\":\"\\ud800\"}").find("the body is no JSON: syntax error at byte 13"), 0u);
+}
+
 TEST(ParseBody, LimitsDepthAndNotBracketsInStrings) {
   const auto nested = [](size_t depth) {
     return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
