@@ -356,6 +356,12 @@ class OtherEndpoints(WithServer):
             self.assertEqual(got, status, (method, path, answer))
             self.assertEqual(headers["content-type"], "application/json")
             self.assertEqual("error" in answer, status != 200)
+        # What docs/api.md names as absent.
+        for path in ("/completion", "/infill", "/slots", "/embedding", "/embeddings", "/rerank", "/reranking",
+                     "/lora-adapters", "/models/load", "/ping", "/load", "/version", "/pooling", "/classify",
+                     "/score", "/v1/audio/speech", "/v1/load_lora_adapter", "/sleep"):
+            self.refused(path, b"{}", status=404)
+        self.refused("/props", b"{}", status=405)
         self.assertEqual(self.server.request("GET", "/v1/completions")[1]["allow"], "POST")
         self.assertIn("--disk", self.server.request("POST", "/v1/cache/flush")[2]["error"]["message"])
         status, headers, body = self.server.request("HEAD", "/health")
