@@ -71,6 +71,12 @@ class HelpTest(CliTest):
     def test_version(self):
         self.assertRegex(self.ok("--version"), r"^kvasir \d+\.\d+\.\d+ \(\w+")
 
+    def test_info_names_the_model(self):
+        folder = f"{cli_support.ROOT}/models/kvasir-demo"
+        for flags in ([], ["--model", folder], ["--model", folder + "/"]):
+            self.assertEqual(self.ok_json("info", "--json", *flags)["model"], "kvasir-demo")
+        self.assertRegex(self.ok("info"), r"(?m)^model +kvasir-demo: context 2048")
+
     def test_output_that_cannot_be_written_is_a_failure(self):
         for arguments in (["info"], ["run", "--prompt", "x", "--max-tokens", "1"], ["--help"]):
             with open("/dev/full", "w") as full:
@@ -92,6 +98,8 @@ class WrongArgumentsTest(CliTest):
                 ("--threads", "0", "from 1 to"), ("--threads", "-2", "'-2'"),
                 ("--threads", "99999999999999999999", "whole number"), ("--threads", "two", "'two'"),
                 ("--kv-format", "int3", "f32, f16"), ("--kv-format", "k=int8", "k=int8,v=f16"),
+                ("--kv-format", "q8_0", "(did you mean int8?)"),
+                ("--kv-format", "k=fp16,v=q4_0", "(did you mean k=f16,v=int4?)"),
                 ("--kv-skip-layers", "0,4", "0 to 3"), ("--kv-skip-layers", "x", "commas"),
                 ("--weights", "q4_k", "i8, i4, q8_0, q4_0"), ("--weights", "f32", "bf16"),
                 ("--weights", "heavy", "'heavy'"), ("--model", "/no/such/model", "/no/such/model"),
@@ -102,12 +110,28 @@ class WrongArgumentsTest(CliTest):
         for flag, value, says in [
                 ("--kv-memory", "2X", "2GiB"), ("--kv-memory", "-1", "2GiB"),
                 ("--kv-memory", "0", "2GiB"), ("--kv-memory", "nan", "2GiB"),
-                ("--kv-memory", "99999999999TiB", "2GiB"), ("--kv-memory", "1K", "1024 bytes"),
+                ("--kv-memory", "99999999999TiB", "2GiB"), ("--kv-memory", "1K", "1024 bytes are too few"),
                 ("--ctx-size", "0", "from 1"), ("--ctx-size", "2049", "2048"),
                 ("--parallel", "0", "from 1"), ("--parallel", "1000000", "to 4096"),
                 ("--cache", "most", "prefix, sequence, none"), ("--block-tokens", "24", "multiple of 16"),
                 ("--block-tokens", "0", "from 16")]:
             self.wrong("plan", flag, value, says=says)
+
+    def test_too_little_kv_memory_is_told_the_least(self):
+        for flags in ([], ["--kv-format", "f32", "--block-tokens", "64"], ["--cache", "none"]):
+            result = kvasir("plan", "--kv-memory", "1", *flags)
+            least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least (\d+),", result.stderr)[1])
+            self.wrong("plan", *flags, "--kv-memory", least - 1, says=f"at least {least},")
+            plan = self.ok_json("plan", *flags, "--kv-memory", least, "--json")
+            self.assertEqual(plan["num_blocks"], 2)
+
+    def test_help_names_every_value_of_weights(self):
+        result = kvasir("run", "--ids", "1", "--weights", "heavy")
+        values = re.search(r"it takes (.*)", result.stderr)[1].split(", ")
+        self.assertIn("i8", values)
+        text = re.search(r"--weights W(.*?)\n  --", self.ok("run", "--help"), re.DOTALL)[1]
+        for value in values:
+            self.assertRegex(text, rf"\b{value}\b")
 
     def test_numbers_of_sampling(self):
         for flag, value in [("--temperature", "nan"), ("--temperature", "-0.1"),

@@ -27,6 +27,7 @@ struct MemoryPlan {
   uint64_t max_tokens = 0;  // that the pool holds
   uint32_t ctx_size = 0;
   uint32_t parallel = 0;
+  std::string model;      // its name: of its folder or file
   std::string kv_format;  // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
 };
 

@@ -53,15 +53,19 @@ CachePlan KvCache::Plan(const KvCacheOptions& options) {
   return PlanFor(options, static_cast<uint32_t>(low));
 }
 
+Status KvCache::CheckBudget(const KvCacheOptions& options) {
+  const CachePlan least = PlanFor(options, 2);
+  if (options.budget_bytes >= least.total_bytes()) return {};
+  return Fail(Code::kInvalidArgument,
+              "kv_memory: {} bytes are too few: give at least {}, for two blocks of {} bytes, "
+              "{} bytes of their index and {} of cursors",
+              options.budget_bytes, least.total_bytes(), least.block_bytes, least.index_bytes,
+              least.cursor_bytes);
+}
+
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {
+  KV_TRY(CheckBudget(options));
   const CachePlan plan = Plan(options);
-  if (plan.num_blocks < 2) {
-    return Fail(Code::kInvalidArgument,
-                "KV memory of {} bytes holds {} blocks of {} bytes beside {} bytes of cursors and "
-                "index; two are the least: raise --kv-memory",
-                options.budget_bytes, plan.num_blocks, plan.block_bytes,
-                plan.cursor_bytes + plan.index_bytes);
-  }
   KV_ASSIGN(auto pool, BlockPool::Create(options.layout, plan.num_blocks));
   return std::unique_ptr<KvCache>(new KvCache(std::move(options), plan, std::move(pool)));
 }

@@ -154,7 +154,10 @@ class KvCache final : private BlockPool::Observer {
   ~KvCache() override;
 
   static CachePlan Plan(const KvCacheOptions& options);
-  // kInvalidArgument when the budget does not hold two blocks.
+  // kInvalidArgument (kv_memory) when the budget does not hold two blocks; says what is the least
+  // that does.
+  static Status CheckBudget(const KvCacheOptions& options);
+  // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
   // The same (tenant, identity) gives the same id. Two tenants never share a block. When there are

@@ -49,7 +49,9 @@ std::vector<Flag> CommonFlags() {
            "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
            "V apart: k=int8,v=f16"},
           {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
-          {"weights", "W", "quantised at load: i8, i4, q8_0, q4_0 (default: as in the files)"},
+          {"weights", "W",
+           "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
+           "(default: as in the files)"},
           {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
           {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
           {"cache-dir", "DIR",

@@ -54,7 +54,7 @@ Result<int> Run(const Args& args) {
         {"targets", targets},
         {"threads", threads},
         {"processors", ProcessorsJson(processors)},
-        {"model", options.model.empty() ? "default" : options.model},
+        {"model", plan.model},
         {"ctx_size", plan.ctx_size},
         {"kv_format", plan.kv_format},
         {"weights_bytes", plan.weights_bytes}};
@@ -67,9 +67,9 @@ Result<int> Run(const Args& args) {
   fmt::print("targets   {} (values of KVASIR_TARGET on this CPU; all compute the same bits)\n",
              fmt::join(targets, " "));
   fmt::print("threads   {} ({})\n", threads, ProcessorsLine(processors));
-  fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n",
-             options.model.empty() ? "default" : options.model, plan.ctx_size,
-             FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token), plan.kv_format);
+  fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n", plan.model,
+             plan.ctx_size, FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token),
+             plan.kv_format);
   return kExitDone;
 }
 

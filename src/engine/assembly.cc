@@ -85,9 +85,13 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   runner.block_tokens = options.block_tokens;
   const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
   if (!formats) {
+    const std::optional<KvFormats> similar = SimilarKvFormats(options.kv_format);
     return Fail(Code::kInvalidArgument,
-                "kv_format: '{}' is none; --kv-format takes {}, or K's and V's apart: k=int8,v=f16",
-                options.kv_format, KvFormatNames());
+                "kv_format: '{}' is none{}; --kv-format takes {}, or K's and V's apart: "
+                "k=int8,v=f16",
+                options.kv_format,
+                similar ? fmt::format(" (did you mean {}?)", NameOf(*similar)) : "",
+                KvFormatNames());
   }
   runner.kv_format = *formats;
   runner.kv_skip_layers = options.kv_skip_layers;
@@ -139,6 +143,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.max_tokens = plan.num_blocks * plan.block_tokens;
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
+  plan.model = a.model.name;
   plan.kv_format = KvFormatText(a.runner);
   return plan;
 }
@@ -203,12 +208,8 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   }
   Assembly assembly{std::move(model), ctx_size, logit_rows, runner, std::move(cache), {}, {}, {}};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
+  KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
-  if (assembly.cache_plan.num_blocks < 2) {
-    return Fail(Code::kInvalidArgument,
-                "kv_memory: {} bytes do not hold two blocks of {} bytes and their index: give more",
-                options.kv_memory_bytes, assembly.cache_plan.block_bytes);
-  }
   assembly.plan = Join(assembly, options);
   return assembly;
 }

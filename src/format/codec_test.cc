@@ -198,5 +198,16 @@ TEST(KvFormat, NamesOfOneOrTwo) {
   EXPECT_EQ(NameOf({KvFormat::kInt8, KvFormat::kF16}), "k=int8,v=f16");
 }
 
+TEST(KvFormat, NamesOfOtherEnginesAreKnownForHintsOnly) {
+  EXPECT_EQ(SimilarKvFormats("q8_0"), KvFormats(KvFormat::kInt8));
+  EXPECT_EQ(SimilarKvFormats("FP8"), KvFormats(KvFormat::kFp8E4m3));
+  EXPECT_EQ(SimilarKvFormats("k=half,v=Q4_0"), KvFormats(KvFormat::kF16, KvFormat::kInt4));
+  EXPECT_EQ(SimilarKvFormats("k=int8,v=iq4_nl"), KvFormats(KvFormat::kInt8, KvFormat::kNf4));
+  for (const char* none : {"", "int3", "q5_0", "k=q8_0", "q8_0,q8_0"}) {
+    EXPECT_FALSE(SimilarKvFormats(none)) << none;
+  }
+  EXPECT_FALSE(ParseKvFormats("q8_0") || ParseKvFormats("k=half,v=f16"));
+}
+
 }  // namespace
 }  // namespace kvasir

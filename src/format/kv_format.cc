@@ -1,6 +1,7 @@
 #include "format/kv_format.h"
 
 #include <iterator>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -16,6 +17,54 @@ constexpr KvFormatTraits kTraits[] = {{"f32", 32, 1, false, false, KvMath::kFloa
                                       {"int8", 8, 1, true, false, KvMath::kIntegers},
                                       {"int4", 4, 1, true, true, KvMath::kIntegers},
                                       {"nf4", 4, 1, true, true, KvMath::kIntegers}};
+
+// ParseKvFormats where `parse` knows the name of one format.
+std::optional<KvFormats> ParseWith(std::optional<KvFormat> (*parse)(std::string_view),
+                                   std::string_view text) {
+  if (const auto both = parse(text)) return KvFormats(*both);
+  const size_t comma = text.find(',');
+  if (comma == std::string_view::npos) return std::nullopt;
+  std::optional<KvFormat> k, v;
+  for (std::string_view part : {text.substr(0, comma), text.substr(comma + 1)}) {
+    if (part.starts_with("k=")) k = parse(part.substr(2));
+    if (part.starts_with("v=")) v = parse(part.substr(2));
+  }
+  if (!k || !v) return std::nullopt;
+  return KvFormats(*k, *v);
+}
+
+std::optional<KvFormat> SimilarKvFormat(std::string_view name) {
+  static constexpr std::pair<std::string_view, KvFormat> kOthers[] = {
+      {"fp32", KvFormat::kF32},
+      {"float32", KvFormat::kF32},
+      {"float", KvFormat::kF32},
+      {"fp16", KvFormat::kF16},
+      {"float16", KvFormat::kF16},
+      {"half", KvFormat::kF16},
+      {"bfloat16", KvFormat::kBf16},
+      {"fp8", KvFormat::kFp8E4m3},
+      {"fp8_e4m3fn", KvFormat::kFp8E4m3},
+      {"e4m3", KvFormat::kFp8E4m3},
+      {"e5m2", KvFormat::kFp8E5m2},
+      {"q8_0", KvFormat::kInt8},
+      {"q8", KvFormat::kInt8},
+      {"i8", KvFormat::kInt8},
+      {"q4_0", KvFormat::kInt4},
+      {"q4_1", KvFormat::kInt4},
+      {"q4", KvFormat::kInt4},
+      {"i4", KvFormat::kInt4},
+      {"iq4_nl", KvFormat::kNf4},
+  };
+  std::string lower(name);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  if (const auto ours = ParseKvFormat(lower)) return ours;
+  for (const auto& [other, format] : kOthers) {
+    if (other == lower) return format;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -41,16 +90,11 @@ std::string KvFormatNames() {
 }
 
 std::optional<KvFormats> ParseKvFormats(std::string_view text) {
-  if (const auto both = ParseKvFormat(text)) return KvFormats(*both);
-  const size_t comma = text.find(',');
-  if (comma == std::string_view::npos) return std::nullopt;
-  std::optional<KvFormat> k, v;
-  for (std::string_view part : {text.substr(0, comma), text.substr(comma + 1)}) {
-    if (part.starts_with("k=")) k = ParseKvFormat(part.substr(2));
-    if (part.starts_with("v=")) v = ParseKvFormat(part.substr(2));
-  }
-  if (!k || !v) return std::nullopt;
-  return KvFormats(*k, *v);
+  return ParseWith(ParseKvFormat, text);
+}
+
+std::optional<KvFormats> SimilarKvFormats(std::string_view text) {
+  return ParseWith(SimilarKvFormat, text);
 }
 
 std::string NameOf(const KvFormats& formats) {

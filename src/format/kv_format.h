@@ -47,6 +47,9 @@ struct KvFormats {
 
 // "int8", or "k=int8,v=f16" (both parts, in any order).
 std::optional<KvFormats> ParseKvFormats(std::string_view text);
+// The same of names that other engines and libraries have for formats of as many bits, where ours
+// is closest: "q8_0" is int8, "k=half,v=q4_0" k=f16,v=int4. For hints, never taken in their place.
+std::optional<KvFormats> SimilarKvFormats(std::string_view text);
 std::string NameOf(const KvFormats& formats);
 
 // Tokens in a run: lanes of the widest vector. block_tokens is a multiple of it.
