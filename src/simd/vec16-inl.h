@@ -18,6 +18,7 @@
 #endif
 
 #define KV_INLINE inline __attribute__((always_inline))
+#define KV_UNROLL _Pragma("GCC unroll 16")  // over arrays that are to live in registers
 
 namespace kvasir::KVASIR_TARGET_NS {
 

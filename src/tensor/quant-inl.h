@@ -29,29 +29,41 @@ struct Stored {
   static constexpr uint32_t kGroupBytes = kLayout.group_code_bytes();
   static constexpr uint32_t kGroups = kLayout.groups();
 
-  // Quads i and i + 4 of a group, i < 4: unsigned codes, or signed ones.
-  template <int i>
-  static KV_INLINE void Quads(const std::byte* codes, Bytes* low, Bytes* high) {
-    const Bytes v = LoadBytes(codes + i * 64);
-    if constexpr (kLayout.code_bits == 8) {
-      *low = v;
-      *high = LoadBytes(codes + (i + 4) * 64);
-      return;
-    }
-    *low = ShiftMask<0>(v, 0x0f);
-    *high = ShiftMask<-4>(v, 0x0f);
-    if constexpr (kLayout.table) {
-      *low = LookUp(kIq4NlLevels, *low);
-      *high = LookUp(kIq4NlLevels, *high);
-    }
+  // Quad q of a group's eight: unsigned codes, or signed ones.
+  template <int q>
+  static KV_INLINE Bytes Quad(const std::byte* codes) {
+    constexpr int i = q % 4;
+    constexpr bool kHigh = q >= 4;  // the upper four bits of quad i's bytes
+    if constexpr (kLayout.code_bits == 8) return LoadBytes(codes + q * 64);
+    Bytes v = ShiftMask < kHigh ? -4 : 0 > (LoadBytes(codes + i * 64), 0x0f);
+    if constexpr (kLayout.table) v = LookUp(kIq4NlLevels, v);
     if constexpr (kLayout.code_bits == 5) {
-      const Bytes plane = LoadBytes(codes + 256);
-      *low = Or(*low, ShiftMask<4 - i>(plane, 0x10));
-      *high = Or(*high, ShiftMask<-i>(plane, 0x10));
+      v = Or(v, ShiftMask<(kHigh ? 0 : 4) - i>(LoadBytes(codes + 256), 0x10));
     } else if constexpr (kLayout.code_bits == 6) {
-      *low = Or(*low, ShiftMask<4 - 2 * i>(LoadBytes(codes + 256), 0x30));
-      *high = Or(*high, ShiftMask<4 - 2 * i>(LoadBytes(codes + 320), 0x30));
+      v = Or(v, ShiftMask<4 - 2 * i>(LoadBytes(codes + (kHigh ? 320 : 256)), 0x30));
     }
+    return v;
+  }
+};
+
+// Codes of a group, packed, as Dot or MulShorts takes them.
+template <class S>
+struct PackedCodes {
+  const std::byte* codes;
+  template <int q>
+  KV_INLINE Bytes Quad() const {
+    const Bytes v = S::template Quad<q>(codes);
+    if constexpr (S::kSigned && kFlipSigned) return FlipSign(v);
+    return v;
+  }
+};
+
+// The same, unpacked before: [8 quads][16 outputs][4].
+struct ReadyCodes {
+  const std::byte* codes;
+  template <int q>
+  KV_INLINE Bytes Quad() const {
+    return LoadBytes(codes + q * 64);
   }
 };
 
@@ -64,46 +76,49 @@ struct GroupDots {
 #endif
 
   KV_INLINE GroupDots(const std::byte* const* rows, uint64_t offsets_at, uint64_t group) {
-    for (int r = 0; r < kRows; ++r) {
+    KV_UNROLL for (int r = 0; r < kRows; ++r) {
       const auto* offsets = reinterpret_cast<const int32_t*>(rows[r] + offsets_at) + group * 2;
-      for (int p = 0; p < kPanels; ++p) {
-        for (int h = 0; h < S::kSums; ++h) sum[r][p][h] = SetInts(offsets + h);
+      KV_UNROLL for (int p = 0; p < kPanels; ++p) {
+        KV_UNROLL for (int h = 0; h < S::kSums; ++h) sum[r][p][h] = SetInts(offsets + h);
       }
     }
   }
 
-  KV_INLINE void Add(const std::byte* const* codes, const std::byte* const* rows, uint64_t group) {
-    Step<0>(codes, rows, group);
-    Step<1>(codes, rows, group);
-    Step<2>(codes, rows, group);
-    Step<3>(codes, rows, group);
+  template <class Codes>
+  KV_INLINE void Add(const Codes* codes, const std::byte* const* rows, uint64_t group) {
+    const uint64_t column = group * kGroup;  // halves in turn: the sums of Q6_K are apart
+    Multiply<0, 0>(codes, rows, column);
+    Multiply<1, 4>(codes, rows, column);
+    Multiply<2, 1>(codes, rows, column);
+    Multiply<3, 5>(codes, rows, column);
+    Multiply<4, 2>(codes, rows, column);
+    Multiply<5, 6>(codes, rows, column);
+    Multiply<6, 3>(codes, rows, column);
+    Multiply<7, 7>(codes, rows, column);
   }
 
  private:
-  template <int i>
-  KV_INLINE void Step(const std::byte* const* codes, const std::byte* const* rows, uint64_t group) {
-    for (int p = 0; p < kPanels; ++p) {
-      Bytes low, high;
-      S::template Quads<i>(codes[p], &low, &high);
-      Multiply<i * 2>(p, 0, low, rows, group * kGroup + i * 4);
-      Multiply<i * 2 + 1>(p, S::kSums - 1, high, rows, group * kGroup + i * 4 + 16);
+  // The step-th of a group's eight products: quad q.
+  template <int kStep, int q, class Codes>
+  KV_INLINE void Multiply(const Codes* codes, const std::byte* const* rows, uint64_t column) {
+    KV_UNROLL for (int p = 0; p < kPanels; ++p) {
+      Multiply<kStep>(p, q < 4 ? 0 : S::kSums - 1, codes[p].template Quad<q>(), rows,
+                      column + q * 4);
     }
   }
 
-  // The step-th of a group's eight products.
   template <int kStep>
   KV_INLINE void Multiply(int p, int h, Bytes codes, const std::byte* const* rows,
                           uint64_t column) {
 #if KVASIR_VNNI
-    if constexpr (S::kSigned && kFlipSigned) codes = FlipSign(codes);
-    for (int r = 0; r < kRows; ++r) {
+    KV_UNROLL for (int r = 0; r < kRows; ++r) {
       const Quad a = LoadQuad(reinterpret_cast<const int8_t*>(rows[r]) + column);
       sum[r][p][h] = Dot(sum[r][p][h], codes, a);
     }
 #else
     [[maybe_unused]] const Bytes size = S::kSigned ? AbsBytes(codes) : codes;
     constexpr int kIndex = kStep / S::kSums;  // of this half's products
-    for (int r = 0; r < kRows; ++r) {
+    KV_UNROLL for (int r = 0; r < kRows; ++r) {
       const Quad a = LoadQuad(reinterpret_cast<const int8_t*>(rows[r]) + column);
       Shorts& s = chain[r][p][h];
       if constexpr (S::kSigned) {
@@ -126,6 +141,7 @@ template <class S>
 struct Scales {
   V16 scale[S::kSums];
   V16 minimum;
+  Scales() = default;
   // unit: the unit's first byte; g: the group in it.
   KV_INLINE Scales(const std::byte* unit, uint32_t g) {
     constexpr WeightLayout kLayout = S::kLayout;
@@ -142,7 +158,7 @@ struct Scales {
       scale[0] = Mul(d, LoadU8(sub));
       minimum = Sub(Zero(), Mul(StoredF16::At(unit + 32), LoadU8(sub + 16)));
     } else {
-      for (int h = 0; h < S::kSums; ++h) scale[h] = Mul(d, LoadI8(sub + h * 16));
+      KV_UNROLL for (int h = 0; h < S::kSums; ++h) scale[h] = Mul(d, LoadI8(sub + h * 16));
     }
   }
 };
@@ -175,93 +191,50 @@ KV_INLINE void PrefetchAhead(const std::byte* unit, uint32_t g) {
   }
 }
 
-// kRows x kPanels outputs in registers, groups in order.
+// Joins a group's dot products to the sums.
 template <class S, int kRows, int kPanels>
-void Tile(const MatMulArgs& a, uint32_t row, uint32_t panel) {
-  constexpr WeightLayout kLayout = S::kLayout;
-  const ActivationLayout layout(a.k);
-  const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
-  const std::byte* rows[kRows];
-  for (int r = 0; r < kRows; ++r) rows[r] = a.rows + (row + r) * a.row_stride;
-  const std::byte* unit = a.w + panel * panel_bytes;
-  V16 sum[kRows][kPanels];
-  for (int r = 0; r < kRows; ++r) {
-    for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
+KV_INLINE void Join(const GroupDots<S, kRows, kPanels>& dots, int p, const Scales<S>& w,
+                    const std::byte* const* rows, const ActivationLayout& layout, uint64_t group,
+                    V16 (*sum)[kPanels]) {
+  KV_UNROLL for (int r = 0; r < kRows; ++r) {
+    const V16 da = Set(RowScale(rows[r], layout.scales_at(), group));
+    KV_UNROLL for (int h = 0; h < S::kSums; ++h) {
+      sum[r][p] = Fma(ToFloats(dots.sum[r][p][h]), Mul(w.scale[h], da), sum[r][p]);
+    }
+    if constexpr (S::kLayout.minimum) {
+      const V16 total = Set(RowScale(rows[r], layout.scaled_sums_at(), group));
+      sum[r][p] = Fma(w.minimum, total, sum[r][p]);
+    }
   }
+}
+
+// Rows [row, row + kRows) of one panel, straight from the packed weights. Those beyond the last
+// row are the last again.
+template <class S, int kRows>
+void FewRows(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+  const ActivationLayout layout(a.k);
+  const std::byte* rows[kRows];
+  for (uint32_t r = 0; r < kRows; ++r) {
+    rows[r] = a.rows + (row + r < a.row_count ? row + r : a.row_count - 1) * a.row_stride;
+  }
+  const std::byte* unit = a.w + panel * PanelBytes(S::kFormat, a.k);
+  V16 sum[kRows][1];
+  KV_UNROLL for (int r = 0; r < kRows; ++r) sum[r][0] = Zero();
   const uint32_t groups = (a.k + kGroup - 1) / kGroup;
-  for (uint32_t first = 0; first < groups; first += S::kGroups, unit += kLayout.unit_bytes()) {
+  for (uint32_t first = 0; first < groups; first += S::kGroups, unit += S::kLayout.unit_bytes()) {
     const uint32_t count = groups - first < S::kGroups ? groups - first : S::kGroups;
     for (uint32_t g = 0; g < count; ++g) {
-      const uint64_t group = first + g;
-      const std::byte* codes[kPanels];
-      for (int p = 0; p < kPanels; ++p) {
-        codes[p] = unit + p * panel_bytes + kLayout.codes_offset() + g * S::kGroupBytes;
-      }
-      if (row == 0) {  // later rows find the weights in the cache
-        for (int p = 0; p < kPanels; ++p) PrefetchAhead<S>(unit + p * panel_bytes, g);
-      }
-      GroupDots<S, kRows, kPanels> dots(rows, layout.offsets_at(), group);
-      dots.Add(codes, rows, group);
-      for (int p = 0; p < kPanels; ++p) {
-        const Scales<S> w(unit + p * panel_bytes, g);
-        for (int r = 0; r < kRows; ++r) {
-          const V16 da = Set(RowScale(rows[r], layout.scales_at(), group));
-          for (int h = 0; h < S::kSums; ++h) {
-            sum[r][p] = Fma(ToFloats(dots.sum[r][p][h]), Mul(w.scale[h], da), sum[r][p]);
-          }
-          if constexpr (kLayout.minimum) {
-            const V16 total = Set(RowScale(rows[r], layout.scaled_sums_at(), group));
-            sum[r][p] = Fma(w.minimum, total, sum[r][p]);
-          }
-        }
-      }
+      if (row == 0) PrefetchAhead<S>(unit, g);  // later rows find the weights in the cache
+      const PackedCodes<S> codes{unit + S::kLayout.codes_offset() + g * S::kGroupBytes};
+      GroupDots<S, kRows, 1> dots(rows, layout.offsets_at(), first + g);
+      dots.Add(&codes, rows, first + g);
+      Join<S, kRows, 1>(dots, 0, Scales<S>(unit, g), rows, layout, first + g, sum);
     }
   }
-  for (int p = 0; p < kPanels; ++p) {
-    for (int r = 0; r < kRows; ++r) StoreSums(a, row + r, panel + p, sum[r][p]);
+  KV_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+    if (row + r < a.row_count) StoreSums(a, row + r, panel, sum[r][0]);
   }
 }
-
-#if KVASIR_TARGET_ID == 2
-constexpr int kMaxRows = 6;
-constexpr int kTilePanels = 2;
-#elif KVASIR_TARGET_ID == 1 || KVASIR_TARGET_ID == 3
-constexpr int kMaxRows = 4;
-constexpr int kTilePanels = 1;
-#else
-constexpr int kMaxRows = 2;
-constexpr int kTilePanels = 1;
-#endif
-
-constexpr uint32_t kRowChunk = 48;  // a multiple of kMaxRows
-
-// Rows [row, row + kRows) of panels [begin, end).
-template <class S, int kRows, int kPanels>
-void Panels(const MatMulArgs& a, uint32_t row, uint32_t begin, uint32_t end) {
-  uint32_t panel = begin;
-  for (; panel + kPanels <= end; panel += kPanels) Tile<S, kRows, kPanels>(a, row, panel);
-  if constexpr (kPanels > 1) {  // the last of an odd number: row by row, so that there is less code
-    for (int r = 0; panel < end && r < kRows; ++r) Tile<S, 1, 1>(a, row + r, panel);
-  }
-}
-
-// A few panels at a time, which stay in the cache while all rows pass by.
-template <class S>
-struct RowProduct {
-  static void Run(const MatMulArgs& a) {
-    for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kTilePanels) {
-      const uint32_t end = panel + kTilePanels < a.panel_end ? panel + kTilePanels : a.panel_end;
-      uint32_t row = 0;
-      for (; row + kMaxRows <= a.row_count; row += kMaxRows) {
-        Panels<S, kMaxRows, kTilePanels>(a, row, panel, end);
-      }
-      if constexpr (kMaxRows > 2) {
-        for (; row + 2 <= a.row_count; row += 2) Panels<S, 2, kTilePanels>(a, row, panel, end);
-      }
-      for (; row < a.row_count; ++row) Panels<S, 1, 1>(a, row, panel, end);
-    }
-  }
-};
 
 // Kernel<S>::Run(a) for the format of a.
 template <template <class> class Kernel>

@@ -6,13 +6,13 @@
 namespace kvasir::amx {
 namespace {
 
-// The CPU's tiles: 0, 1 sums [16][16] i32; 2, 3 rows and codes of 32 columns; 4, 5 rows of 16
-// columns and 6, 7 their codes.
+// The CPU's tiles: 0 to 3 sums [16][16] i32, two a slot; 4, 5 rows and codes of 32 columns; 6, 7 of
+// 16 columns.
 struct CpuTiles {
   struct Config {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 32, 64, 16, 16, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 8, 16, 16, 4, 4};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 64, 16, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 16, 4};
   };
   class Session {
    public:
@@ -29,36 +29,57 @@ struct CpuTiles {
     Session& operator=(const Session&) = delete;
   };
 
-  template <int kSums>
-  static KV_INLINE void Multiply(const std::byte* rows, size_t stride, const std::byte* codes,
-                                 int32_t* out) {
-    _tile_zero(0);
+  // The products of a group, into the tiles of `slot`.
+  template <int kSums, int slot>
+  static KV_INLINE void Multiply(const std::byte* rows, size_t stride, const std::byte* codes) {
     if constexpr (kSums == 1) {
-      _tile_loadd(2, rows, stride);
-      _tile_loadd(3, codes, 64);
-      _tile_dpbssd(0, 2, 3);
-      _tile_stored(0, out, 64);
+      LoadTile<4>(rows, stride);
+      LoadTile<5>(codes, 64);
+      Dot<slot * 2, 4, 5>();
     } else {
-      _tile_zero(1);
-      _tile_loadd(4, rows, stride);
-      _tile_loadd(6, codes, 64);
-      _tile_dpbssd(0, 4, 6);
-      _tile_stored(0, out, 64);
-      _tile_loadd(5, rows + 16, stride);
-      _tile_loadd(7, codes + 256, 64);
-      _tile_dpbssd(1, 5, 7);
-      _tile_stored(1, out + 256, 64);
+      LoadTile<6>(rows, stride);
+      LoadTile<7>(codes, 64);
+      Dot<slot * 2, 6, 7>();
+      LoadTile<6>(rows + 16, stride);
+      LoadTile<7>(codes + 256, 64);
+      Dot<slot * 2 + 1, 6, 7>();
     }
+  }
+  template <int kSums, int slot>
+  static KV_INLINE void Store(int32_t* out) {
+    StoreTile<slot * 2>(out);
+    if constexpr (kSums == 2) StoreTile<slot * 2 + 1>(out + 256);
+  }
+
+ private:  // the intrinsics of GCC 12 take literals alone
+  template <int tile>
+  static KV_INLINE void LoadTile(const std::byte* from, size_t stride) {
+    __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0"
+                     :
+                     : "i"(tile), "r"(from), "r"(stride)
+                     : "memory");
+  }
+  template <int sum, int rows, int codes>
+  static KV_INLINE void Dot() {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(sum));
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(rows), "i"(codes));
+  }
+  template <int tile>
+  static KV_INLINE void StoreTile(int32_t* to) {
+    __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)"
+                     :
+                     : "i"(tile), "r"(to), "r"(size_t{64})
+                     : "memory");
   }
 };
 
 template <class S>
-struct TileProduct {
-  static void Run(const MatMulArgs& a) { TileProductOf<S, CpuTiles>(a); }
+struct Product {
+  static void Run(const MatMulArgs& a) { TileProduct<S, CpuTiles>(a, avx512vnni::kQuantKernels); }
 };
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<TileProduct>, kMaxBlockRows};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kAmxBlockRows};
 
 }  // namespace kvasir::amx

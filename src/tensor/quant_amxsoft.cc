@@ -11,12 +11,13 @@ struct SoftTiles {
   struct Session {
     ~Session() {}
   };
+  static inline thread_local int32_t tiles[2][2][kAmxRows * 16];
 
-  template <int kSums>
-  static void Multiply(const std::byte* rows, size_t stride, const std::byte* codes, int32_t* out) {
+  template <int kSums, int slot>
+  static void Multiply(const std::byte* rows, size_t stride, const std::byte* codes) {
     constexpr uint32_t kQuads = 8 / kSums;
-    for (uint32_t half = 0; half < kSums; ++half, rows += 16, codes += 256, out += 256) {
-      for (uint32_t r = 0; r < kTileRows; ++r) {
+    for (uint32_t half = 0; half < kSums; ++half, rows += 16, codes += 256) {
+      for (uint32_t r = 0; r < kAmxRows; ++r) {
         for (uint32_t n = 0; n < 16; ++n) {
           int32_t sum = 0;
           for (uint32_t quad = 0; quad < kQuads; ++quad) {
@@ -25,20 +26,24 @@ struct SoftTiles {
                      static_cast<int8_t>(codes[quad * 64 + n * 4 + j]);
             }
           }
-          out[r * 16 + n] = sum;
+          tiles[slot][half][r * 16 + n] = sum;
         }
       }
     }
   }
+  template <int kSums, int slot>
+  static void Store(int32_t* out) {
+    __builtin_memcpy(out, tiles[slot], kSums * sizeof(tiles[slot][0]));
+  }
 };
 
 template <class S>
-struct TileProduct {
-  static void Run(const MatMulArgs& a) { TileProductOf<S, SoftTiles>(a); }
+struct Product {
+  static void Run(const MatMulArgs& a) { TileProduct<S, SoftTiles>(a, scalar::kQuantKernels); }
 };
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<TileProduct>, kMaxBlockRows};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kAmxBlockRows};
 
 }  // namespace kvasir::amxsoft

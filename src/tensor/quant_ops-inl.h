@@ -97,6 +97,10 @@ KV_INLINE const __m256i* Vectors(const void* p) { return static_cast<const __m25
 KV_INLINE Bytes LoadBytes(const std::byte* p) {
   return {_mm256_loadu_si256(Vectors(p)), _mm256_loadu_si256(Vectors(p) + 1)};
 }
+KV_INLINE void StoreBytes(std::byte* p, Bytes b) {
+  _mm256_store_si256(reinterpret_cast<__m256i*>(p), b.lo);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(p) + 1, b.hi);
+}
 KV_INLINE Bytes Or(Bytes a, Bytes b) {
   return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
@@ -194,6 +198,9 @@ struct Quad {
   return r
 KV_INLINE Bytes LoadBytes(const std::byte* p) {
   KV_EACH(Bytes, vld1q_u8(reinterpret_cast<const uint8_t*>(p) + i * 16));
+}
+KV_INLINE void StoreBytes(std::byte* p, Bytes b) {
+  for (int i = 0; i < 4; ++i) vst1q_u8(reinterpret_cast<uint8_t*>(p) + i * 16, b.v[i]);
 }
 KV_INLINE Bytes Or(Bytes a, Bytes b) { KV_EACH(Bytes, vorrq_u8(a.v[i], b.v[i])); }
 KV_INLINE Bytes FlipSign(Bytes a) { KV_EACH(Bytes, veorq_u8(a.v[i], vdupq_n_u8(0x80))); }
