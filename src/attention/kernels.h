@@ -87,7 +87,13 @@ extern const AttentionKernels kAttentionKernels;
 namespace avx2 {
 extern const AttentionKernels kAttentionKernels;
 }
+namespace avxvnni {
+extern const AttentionKernels kAttentionKernels;
+}
 namespace avx512 {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx512vnni {
 extern const AttentionKernels kAttentionKernels;
 }
 namespace neon {

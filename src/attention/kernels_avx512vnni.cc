@@ -1,0 +1,3 @@
+#define KVASIR_TARGET_NS avx512vnni
+#define KVASIR_TARGET_ID 2
+#include "attention/kernels-inl.h"
