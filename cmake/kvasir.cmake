@@ -14,6 +14,9 @@ target_compile_options(kvasir_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(kvasir_flags INTERFACE -Wno-restrict)  # GCC bug 105651: false positives
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  target_compile_options(kvasir_flags INTERFACE -Werror=thread-safety)  # base/mutex.h
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # The lowest CPU we support: AVX2, FMA, F16C. AVX-512 code sits in files of its own.
   target_compile_options(kvasir_flags INTERFACE -march=x86-64-v3)

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "cli/engine_flags.h"
 #include "kvasir/machine.h"
@@ -54,24 +54,24 @@ class AnswerSheet {
  public:
   explicit AnswerSheet(size_t count) : texts_(count), left_(count) {}
   void Record(size_t index, const Event& event) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     texts_[index] += event.text;
     if (event.error && !error_) error_ = event.error;
     if (event.last && --left_ == 0) done_.notify_one();
   }
   Result<std::vector<std::string>> Wait() {
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return left_ == 0; });
+    MutexLock lock(mutex_);
+    while (left_ > 0) lock.Wait(done_);
     if (error_) return tl::unexpected(std::move(*error_));
     return std::move(texts_);
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable done_;
-  std::vector<std::string> texts_;
-  size_t left_;
-  std::optional<Error> error_;
+  std::vector<std::string> texts_ KV_GUARDED_BY(mutex_);
+  size_t left_ KV_GUARDED_BY(mutex_);
+  std::optional<Error> error_ KV_GUARDED_BY(mutex_);
 };
 
 // Room for two of the longest sequences, and what the cache needs beside blocks.

@@ -3,10 +3,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -20,21 +20,23 @@ namespace {
 class EventQueue {
  public:
   void Push(const Event& event) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     events_.push_back(event);
     changed_.notify_one();
   }
   // Waits a little for events: a signal handler cannot notify, so the caller polls.
   std::deque<Event> Take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !events_.empty(); });
+    MutexLock lock(mutex_);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (events_.empty() && lock.WaitUntil(changed_, until)) {
+    }
     return std::exchange(events_, {});
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Event> events_;
+  std::deque<Event> events_ KV_GUARDED_BY(mutex_);
 };
 
 Result<const Tokenizer*> TokenizerOf(const Engine& engine) {

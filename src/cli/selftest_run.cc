@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace kvasir::cli {
@@ -25,7 +25,7 @@ class Waiter {
   explicit Waiter(size_t count) : traces_(count), left_(count) {}
 
   void Record(size_t index, const Event& event) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Trace& trace = traces_[index];
     if (trace.answers.size() <= event.choice) trace.answers.resize(event.choice + 1);
     for (const GeneratedToken& token : event.tokens) {
@@ -38,33 +38,33 @@ class Waiter {
   }
   void RecordRow(size_t index, uint32_t choice, uint32_t position, std::span<const float> row) {
     const Digest digest = Sha256().Update(std::as_bytes(row)).Finish();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     traces_[index].rows[{choice, position}] = digest;
   }
   // The requests from `first` on were not accepted.
   void Refused(size_t first, Error error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     error_ = std::move(error);
     GiveUp(traces_.size() - first);
   }
   Result<std::vector<Trace>> Wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return left_ == 0; });
+    MutexLock lock(mutex_);
+    while (left_ > 0) lock.Wait(changed_);
     if (error_) return tl::unexpected(std::move(*error_));
     return std::move(traces_);
   }
 
  private:
-  void GiveUp(size_t count) {
+  void GiveUp(size_t count) KV_REQUIRES(mutex_) {
     left_ -= count;
     changed_.notify_one();
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Trace> traces_;
-  size_t left_;
-  std::optional<Error> error_;
+  std::vector<Trace> traces_ KV_GUARDED_BY(mutex_);
+  size_t left_ KV_GUARDED_BY(mutex_);
+  std::optional<Error> error_ KV_GUARDED_BY(mutex_);
 };
 
 }  // namespace

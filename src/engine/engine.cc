@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <variant>
@@ -13,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "engine/assembly.h"
 #include "engine/model_files.h"
@@ -97,17 +97,19 @@ class EngineOnThread final : public Engine {
   Parts parts_;
   Scheduler scheduler_;  // engine thread
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable Mutex mutex_;
   std::condition_variable wake_, drained_;
-  std::deque<Command> commands_;
-  uint64_t next_id_ = 1;
-  uint32_t num_outstanding_ = 0;  // requests whose last event is not told
-  uint64_t waiting_bytes_ = 0;    // of what they ask; a part of request_memory_bytes
-  bool draining_ = false;
-  bool stopping_ = false;
+  std::deque<Command> commands_ KV_GUARDED_BY(mutex_);
+  uint64_t next_id_ KV_GUARDED_BY(mutex_) = 1;
+  // Requests whose last event is not told, and bytes of what they ask: a part of
+  // request_memory_bytes.
+  uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  bool draining_ KV_GUARDED_BY(mutex_) = false;
+  bool stopping_ KV_GUARDED_BY(mutex_) = false;
 
-  mutable std::mutex stats_mutex_;
-  EngineStats stats_;
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
 
   std::thread thread_;  // last: starts when all else is there
 };
@@ -123,7 +125,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   KV_CHECK(cache.cursor_bytes == parts_.plan.cursor_bytes);
   KV_CHECK(cache.total_bytes() <= parts_.plan.kv_memory_bytes);
   scheduler_.set_on_stats([this](const EngineStats& stats) {
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     stats_ = stats;
   });
   thread_ = std::thread([this] { Run(); });
@@ -132,7 +134,7 @@ EngineOnThread::EngineOnThread(Parts parts)
 EngineOnThread::~EngineOnThread() {
   CheckMayWait();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
@@ -141,7 +143,7 @@ EngineOnThread::~EngineOnThread() {
 
 void EngineOnThread::Post(Command command) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     commands_.push_back(std::move(command));
   }
   wake_.notify_one();
@@ -171,7 +173,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     bytes += request->bytes = BytesOf(request->spec);
     checked.push_back(std::move(request));
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
   if (num_outstanding_ + checked.size() > limit) {
     return Fail(Code::kExhausted, "engine: {} requests are running or queued already: wait",
@@ -197,13 +199,13 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
 
 void EngineOnThread::Drain() {
   CheckMayWait();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (draining_) {
     commands_.push_back(CancelAllCommand{});
     wake_.notify_one();
   }
   draining_ = true;
-  drained_.wait(lock, [this] { return num_outstanding_ == 0; });
+  while (num_outstanding_ > 0) lock.Wait(drained_);
 }
 
 void EngineOnThread::Erase(std::string_view tenant) {
@@ -223,7 +225,7 @@ void EngineOnThread::CheckInvariants() {
 }
 
 EngineStats EngineOnThread::Stats() const {
-  const std::lock_guard lock(stats_mutex_);
+  const MutexLock lock(stats_mutex_);
   return stats_;
 }
 
@@ -233,10 +235,8 @@ void EngineOnThread::Run() {
   std::deque<Command> commands;
   for (bool stopping = false; !stopping;) {
     {
-      std::unique_lock lock(mutex_);
-      if (scheduler_.idle()) {
-        wake_.wait(lock, [this] { return !commands_.empty() || stopping_; });
-      }
+      MutexLock lock(mutex_);
+      while (scheduler_.idle() && commands_.empty() && !stopping_) lock.Wait(wake_);
       commands.swap(commands_);
       stopping = stopping_;
     }
@@ -245,7 +245,7 @@ void EngineOnThread::Run() {
     if (stopping) scheduler_.CancelAll();
     const auto [num_ended, ended_bytes] = scheduler_.Step();
     if (num_ended == 0) continue;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     num_outstanding_ -= num_ended;
     waiting_bytes_ -= ended_bytes;
     if (num_outstanding_ == 0) drained_.notify_all();

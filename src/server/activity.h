@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "kvasir/receipt.h"
 
 namespace kvasir {
@@ -20,7 +20,7 @@ struct TenantActivity {
 class Activity {
  public:
   void Add(const std::string& tenant, const Receipt& receipt, uint64_t generated_tokens) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     TenantActivity& sums = tenants_[tenant];
     ++sums.answers;
     sums.prompt += receipt.prompt_tokens;
@@ -30,14 +30,14 @@ class Activity {
     sums.generated += generated_tokens;
   }
   TenantActivity Of(const std::string& tenant) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto it = tenants_.find(tenant);
     return it == tenants_.end() ? TenantActivity() : it->second;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::unordered_map<std::string, TenantActivity> tenants_;
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, TenantActivity> tenants_ KV_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvasir

@@ -7,14 +7,14 @@
 namespace kvasir {
 
 void ConnectionSet::Add(std::shared_ptr<ConnectionHandle> connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const ConnectionHandle* key = connection.get();
   open_.emplace(key, Entry{std::move(connection), ++idle_clock_});
 }
 
 void ConnectionSet::Remove(const ConnectionHandle* connection) {
   std::shared_ptr<ConnectionHandle> last;  // destroyed outside the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = open_.find(connection);
   if (it == open_.end()) return;
   last = std::move(it->second.connection);
@@ -22,24 +22,24 @@ void ConnectionSet::Remove(const ConnectionHandle* connection) {
 }
 
 size_t ConnectionSet::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return open_.size();
 }
 
 void ConnectionSet::SetIdle(const ConnectionHandle* connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = open_.find(connection);
   if (it != open_.end()) it->second.idle_since = ++idle_clock_;
 }
 
 void ConnectionSet::SetBusy(const ConnectionHandle* connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = open_.find(connection);
   if (it != open_.end()) it->second.idle_since = 0;
 }
 
 void ConnectionSet::CloseLongestIdle() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry* longest = nullptr;
   for (auto& [key, entry] : open_) {
     if (entry.idle_since == 0) continue;
@@ -50,8 +50,17 @@ void ConnectionSet::CloseLongestIdle() {
   longest->connection->CloseIfIdle();
 }
 
+bool ConnectionSet::HoldBodyBytes(uint64_t held, uint64_t wanted) {
+  const MutexLock lock(mutex_);
+  return Hold(bodies_, held, wanted);
+}
+
+bool ConnectionSet::HoldAnswerBytes(uint64_t held, uint64_t wanted) {
+  const MutexLock lock(mutex_);
+  return Hold(answers_, held, wanted);
+}
+
 bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
-  const std::lock_guard lock(mutex_);
   const uint64_t others = budget.held_bytes - held;
   if (wanted > held && wanted > budget.max_bytes - others) return false;
   budget.held_bytes = others + wanted;
@@ -59,7 +68,7 @@ bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
 }
 
 void ConnectionSet::FinishAll() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [key, entry] : open_) entry.connection->Finish();
 }
 

@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
+
+#include "base/mutex.h"
 
 namespace kvasir {
 
@@ -38,8 +39,8 @@ class ConnectionSet {
   // Large bodies that are in memory at once share max_body_bytes, and large answers that are being
   // made or not sent yet max_answer_bytes: a thousand connections with one each would not fit any
   // machine. Changes what a connection holds from `held` to `wanted`; false: no room now.
-  bool HoldBodyBytes(uint64_t held, uint64_t wanted) { return Hold(bodies_, held, wanted); }
-  bool HoldAnswerBytes(uint64_t held, uint64_t wanted) { return Hold(answers_, held, wanted); }
+  bool HoldBodyBytes(uint64_t held, uint64_t wanted);
+  bool HoldAnswerBytes(uint64_t held, uint64_t wanted);
 
  private:
   struct Budget {
@@ -50,12 +51,12 @@ class ConnectionSet {
     std::shared_ptr<ConnectionHandle> connection;
     uint64_t idle_since;  // by idle_clock_; 0: busy
   };
-  bool Hold(Budget& budget, uint64_t held, uint64_t wanted);
+  static bool Hold(Budget& budget, uint64_t held, uint64_t wanted);
 
-  mutable std::mutex mutex_;  // guards what follows
-  Budget bodies_, answers_;
-  uint64_t idle_clock_ = 0;  // ticks at each SetIdle
-  std::unordered_map<const ConnectionHandle*, Entry> open_;
+  mutable Mutex mutex_;
+  Budget bodies_ KV_GUARDED_BY(mutex_), answers_ KV_GUARDED_BY(mutex_);
+  uint64_t idle_clock_ KV_GUARDED_BY(mutex_) = 0;  // ticks at each SetIdle
+  std::unordered_map<const ConnectionHandle*, Entry> open_ KV_GUARDED_BY(mutex_);
 };
 
 // What a connection holds of one of the set's two budgets. Hold(0) gives it back, its end does not:
