@@ -194,6 +194,45 @@ class InputTest(EvalTest):
         self.wrong_eval("--text", "/no/such.txt", says="/no/such.txt")
         self.wrong_eval("--text", str(self.folder), says="is a folder")
 
+    def test_ids(self):
+        many = " ".join(["7"] * 40)
+        for name, content, says in [
+                ("empty.ids", "", "no ids"), ("space.ids", " \n", "no ids"),
+                ("array.ids", "[]", "no ids"), ("few.ids", "1 2 3", ["3 ids", "at least 32"]),
+                ("word.ids", "1 2 three", ["'three'", "offset 4"]),
+                ("part.ids", "[1, 2.5]", ["'2.5'", "offset 4"]), ("sign.ids", "-1", "'-1'"),
+                ("text.ids", '["1"]', "offset 1"), ("deep.ids", "[[1]]", ["'[1'", "offset 1"]),
+                ("hole.ids", "[1,,2]", ["''", "offset 3"]), ("tail.ids", "[1,]", "offset 3"),
+                ("cut.ids", "[1, 2", "cut short"), ("open.ids", "[", "offset 1"),
+                ("after.ids", "[1] 2", "offset 4"), ("apart.ids", "[1 2]", "offset 3"),
+                ("byte.ids", b"1 \xff\0", ["'??'", "offset 2"]),
+                ("last.ids", many + " 1024", ["id 1024", "[0, 1024)"]),
+                ("huge.ids", "9" * 30, "outside the vocabulary")]:
+            self.wrong_eval("--ids", self.file(name, content), says=["--ids", name, *(
+                [says] if isinstance(says, str) else says)])
+        self.wrong_eval("--ids", "/no/such.ids", says="/no/such.ids")
+        self.wrong_eval("--ids", str(self.folder), says="is a folder")
+        self.wrong_eval("--ids", self.file("a", many), "--text", self.file("b", TEXT),
+                        says="only one of --text and --ids")
+
+    def test_ids_need_no_tokenizer(self):
+        model = self.folder / "model"
+        model.mkdir()
+        for name in ["config.json", "model.safetensors"]:
+            (model / name).symlink_to(ROOT / "models/kvasir-demo" / name)
+        ids = [i * 7 % 1000 for i in range(100)]
+        reports = [self.evaluate("--model", model, "--ids", self.file("x.ids", content),
+                                 "--formats", "int8", "--tokens", "90", "--ctx-size", "40",
+                                 "--layers", "off")
+                   for content in [json.dumps(ids), json.dumps(ids, indent=1),
+                                   "\n".join(map(str, ids))]]
+        # Windows of 40 ids, without BOS; the last 10 of 90 are too few for one.
+        self.assertEqual(reports[0]["text"], {"source": "x.ids", "tokens": 78, "windows": 2,
+                                              "window_tokens": 40})
+        self.assertGreater(reports[0]["formats"][0]["kl"]["mean"], 0)
+        self.assertEqual(reports[0], reports[1])
+        self.assertEqual(reports[0], reports[2])
+
     def test_a_long_text_is_cut_between_characters(self):
         text = self.file("long.txt", "a" + "é" * 5000)
         report = self.evaluate("--text", text, "--tokens", "100", "--ctx-size", "40", "--formats",

@@ -35,7 +35,7 @@ constexpr float kDefaultMaxKl = 0.005F;
 
 struct EvalOptions {
   std::vector<KvChoice> choices;
-  std::optional<std::string> text;
+  std::optional<std::string> text, ids;  // one of them at most
   uint64_t tokens = 0;
   std::optional<std::string> recall;  // a file, or "off"
   std::optional<bool> layers;         // absent: of small models
@@ -107,6 +107,10 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   EvalOptions options;
   KV_ASSIGN(options.choices, ReadChoices(args, engine));
   options.text = args.Text("text");
+  options.ids = args.Text("ids");
+  if (options.text && options.ids) {
+    return Fail(Code::kInvalidArgument, "give only one of --text and --ids");
+  }
   options.recall = args.Text("recall");
   KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxTokens, kDefaultTokens));
   static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
@@ -157,12 +161,13 @@ Result<std::vector<Probe>> ReadRecall(const EvalOptions& options, const Engine& 
 Result<EvalText> ReadEvalText(const EvalOptions& options, const Engine& engine,
                               const std::vector<Probe>& probes) {
   const TextLimits limits{options.tokens, engine.card().ctx_size};
+  if (options.ids) return TextOfIds(engine, *options.ids, limits);
   if (options.text) return TextOfFile(engine, *options.text, limits);
   if (!probes.empty()) return TextOfProbes(engine, probes, limits);
   return Fail(
       Code::kInvalidArgument,
       "--text is missing: {} has no evaluation set (eval.jsonl) beside it; give --text FILE, "
-      "a UTF-8 text of some tens of kilobytes like what the model will read",
+      "a UTF-8 text of some tens of kilobytes like what the model will read, or --ids FILE",
       engine.card().path);
 }
 
@@ -269,6 +274,9 @@ Command EvalCommand() {
       Join({{{"text", "FILE",
               "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
               "the model)"},
+             {"ids", "FILE",
+              "token ids instead of a text, as a JSON array or apart by white space: needs no "
+              "tokenizer, and adds no BOS"},
              {"tokens", "N", "of the text, at most (default 16384)"},
              {"ctx-size", "N",
               "longest window in tokens (default 4096, or what the model was trained for)"},

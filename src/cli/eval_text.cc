@@ -1,6 +1,7 @@
 #include "cli/eval_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,7 +20,7 @@ using Json = nlohmann::json;
 
 // Of a text file, for each token that is wanted: few have longer words than that.
 constexpr uint64_t kBytesPerToken = 32;
-constexpr uint64_t kMaxProbeBytes = uint64_t{64} << 20;  // of a file
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of probes or ids
 // 2026-01-01: what templates that write the date take for now.
 constexpr int64_t kNowUnixS = 1767225600;
 
@@ -40,6 +41,13 @@ Result<std::string> ReadFile(const std::string& flag, const std::string& path, u
   }
   if (file.bad()) return Fail(Code::kIoError, "{}: reading '{}' failed", flag, path);
   return bytes;
+}
+
+Result<std::string> ReadWholeFile(const std::string& flag, const std::string& path) {
+  KV_ASSIGN(std::string bytes, ReadFile(flag, path, kMaxFileBytes + 1));
+  if (bytes.size() <= kMaxFileBytes) return bytes;
+  return Fail(Code::kInvalidArgument, "{}: '{}' is over {} bytes; give less", flag, path,
+              kMaxFileBytes);
 }
 
 // The text of a file's start, cut between characters where `cut` says that there is more.
@@ -66,8 +74,103 @@ Status CheckText(const std::string& path, std::string* text, bool cut) {
 Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return Fail(Code::kUnsupported,
-              "model: {} has no tokenizer.json, so text cannot be read; put one beside it",
+              "model: {} has no tokenizer.json, so text cannot be read; put one beside it, or give "
+              "--ids FILE --recall off",
               engine.card().path);
+}
+
+// The words of a text of ids: apart by white space, and in brackets by single commas too.
+class IdWords {
+ public:
+  explicit IdWords(std::string_view text) : text_(text) {
+    SkipSpace();
+    is_array_ = Take('[');
+  }
+  struct Word {
+    std::string_view text;  // may be no number
+    size_t offset;
+  };
+  // nullopt: the end, or what is not a list. Then `wrong` says which.
+  std::optional<Word> Next() {
+    SkipSpace();
+    if (is_array_ && num_words_ > 0 && !Take(',')) return End();
+    SkipSpace();
+    if (is_array_ && num_words_ == 0 && at_ < text_.size() && text_[at_] == ']') return End();
+    if (!is_array_ && at_ == text_.size()) return std::nullopt;
+    ++num_words_;
+    const size_t begin = at_;
+    at_ = std::min(text_.find_first_of(is_array_ ? " \t\r\n,]" : " \t\r\n", at_), text_.size());
+    return Word{text_.substr(begin, at_ - begin), begin};
+  }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  void SkipSpace() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+  bool Take(char c) {
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  std::nullopt_t End() {
+    if (!Take(']')) {
+      wrong_ = fmt::format("no ',' or ']' at offset {}; is the array cut short?", at_);
+    } else if (SkipSpace(); at_ < text_.size()) {
+      wrong_ = fmt::format("something follows the array at offset {}", at_);
+    }
+    return std::nullopt;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0, num_words_ = 0;
+  bool is_array_ = false;
+  std::string wrong_;
+};
+
+Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_view text,
+                                         uint32_t vocab_size) {
+  const auto wrong = [&path](const std::string& what) {
+    return Fail(Code::kInvalidArgument,
+                "--ids: '{}': {}; give token ids as a JSON array or apart by white space", path,
+                what);
+  };
+  std::vector<TokenId> ids;
+  IdWords words(text);
+  while (const auto word = words.Next()) {
+    uint64_t id = 0;
+    const char* const end = word->text.data() + word->text.size();
+    const std::errc error = std::from_chars(word->text.data(), end, id).ec;
+    const bool is_number =
+        !word->text.empty() && word->text.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!is_number) {
+      std::string shown(word->text.substr(0, 40));
+      std::ranges::replace_if(
+          shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+      return wrong(fmt::format("'{}' at offset {} is no token id", shown, word->offset));
+    }
+    if (error != std::errc() || id >= vocab_size) {
+      return wrong(fmt::format("id {} at offset {} is outside the vocabulary [0, {})",
+                               word->text.substr(0, 40), word->offset, vocab_size));
+    }
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  if (!words.wrong().empty()) return wrong(words.wrong());
+  if (ids.empty()) return wrong("there are no ids");
+  return ids;
+}
+
+// Windows of `ids`, each behind `front`; a rest that is too short is left out.
+std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
+                                             std::span<const TokenId> front,
+                                             uint32_t window_tokens) {
+  std::vector<std::vector<TokenId>> windows;
+  while (!ids.empty()) {
+    const auto taken = ids.first(std::min(window_tokens - front.size(), ids.size()));
+    ids = ids.subspan(taken.size());
+    std::vector<TokenId> window(front.begin(), front.end());
+    window.insert(window.end(), taken.begin(), taken.end());
+    if (window.size() >= kMinWindowTokens) windows.push_back(std::move(window));
+  }
+  return windows;
 }
 
 // What is wrong with the object of one line; "" if nothing.
@@ -121,11 +224,7 @@ uint64_t EvalText::scored_tokens() const {
 }
 
 Result<std::vector<Probe>> ReadProbes(const std::string& path) {
-  KV_ASSIGN(const std::string bytes, ReadFile("--recall", path, kMaxProbeBytes + 1));
-  if (bytes.size() > kMaxProbeBytes) {
-    return Fail(Code::kInvalidArgument, "--recall: '{}' is over {} bytes; give fewer probes", path,
-                kMaxProbeBytes);
-  }
+  KV_ASSIGN(const std::string bytes, ReadWholeFile("--recall", path));
   std::vector<Probe> probes;
   size_t line_number = 0;
   for (size_t begin = 0; begin < bytes.size();) {
@@ -180,20 +279,27 @@ Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
   if (!added.empty() && tokenizer->bos() == added.front()) front = {added.front()};
   EvalText out;
   out.source = fs::path(path).filename().string();
-  for (size_t begin = 0; begin < ids.size();) {
-    const size_t taken = std::min<size_t>(limits.window_tokens - front.size(), ids.size() - begin);
-    std::vector<TokenId> window = front;
-    window.insert(window.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
-                  ids.begin() + static_cast<std::ptrdiff_t>(begin + taken));
-    begin += taken;
-    if (window.size() >= kMinWindowTokens) out.windows.push_back(std::move(window));
-  }
+  out.windows = CutWindows(ids, front, limits.window_tokens);
   if (out.windows.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--text: '{}' has {} tokens; give at least {}, better some thousands", path,
                 ids.size(), kMinWindowTokens);
   }
   return out;
+}
+
+Result<EvalText> TextOfIds(const Engine& engine, const std::string& path,
+                           const TextLimits& limits) {
+  KV_ASSIGN(const std::string text, ReadWholeFile("--ids", path));
+  KV_ASSIGN(std::vector<TokenId> ids, ParseIdFile(path, text, engine.card().vocab_size));
+  ids.resize(std::min<uint64_t>(ids.size(), limits.tokens));
+  EvalText out;
+  out.source = fs::path(path).filename().string();
+  out.windows = CutWindows(ids, {}, limits.window_tokens);
+  if (!out.windows.empty()) return out;
+  return Fail(Code::kInvalidArgument,
+              "--ids: '{}' has {} ids; give at least {}, better some thousands", path, ids.size(),
+              kMinWindowTokens);
 }
 
 Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& probes,

@@ -47,6 +47,12 @@ inline constexpr uint32_t kMinWindowTokens = 32;
 Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
                             const TextLimits& limits);
 
+// Token ids as a JSON array or apart by white space, at most limits.tokens of them, cut into
+// windows as they are: no BOS is added. Needs no tokenizer. kNotFound, kInvalidArgument (a word
+// that is no id and its offset, an id outside of the vocabulary, a file that is cut short, empty,
+// too short or over 64 MiB).
+Result<EvalText> TextOfIds(const Engine& engine, const std::string& path, const TextLimits& limits);
+
 // The probes' conversations with their expected answers, one window each, taken from all over the
 // file so that every kind and length has its share. A longer one is cut. Errors as above.
 Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& probes,
