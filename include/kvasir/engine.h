@@ -183,6 +183,8 @@ struct ModelCard {
   // Hex digits: of everything but the KV format that decides a logit (weights as they are computed
   // with, config, tokenizer, numerics version). Files and folders may have any name.
   std::string content;
+  // The weights' pages are those of a model image: other engines of the model use the same memory.
+  bool weights_shared = false;
 };
 
 // Thread-safe. One engine thread runs all steps; callers only queue and read snapshots.

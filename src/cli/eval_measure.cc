@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "cli/engine_flags.h"
+#include "kvasir/images.h"
 #include "kvasir/machine.h"
 #include "text/utf8.h"
 
@@ -19,9 +20,8 @@ namespace {
 
 constexpr const char* kTenant = "eval";
 constexpr uint32_t kAnswerTokens = 64;
-// Loaded beside the reference at once: of models whose weights are no more than that, several.
-constexpr uint64_t kSmallWeightsBytes = uint64_t{64} << 20;
-constexpr size_t kSmallGroup = 8;
+constexpr size_t kMaxGroup = 8;                       // engines beside the reference at once
+constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may add whatever the weights are
 constexpr size_t kProbesAtOnce = 64;
 
 // Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
@@ -107,12 +107,25 @@ Comparison::Comparison(ComparisonOptions options, uint32_t threads)
 Result<std::unique_ptr<Comparison>> Comparison::Create(ComparisonOptions options) {
   const uint32_t threads = options.engine.threads == 0 ? DefaultThreads() : options.engine.threads;
   std::unique_ptr<Comparison> made(new Comparison(std::move(options), threads));
-  EngineOptions engine = made->OptionsFor({"f32", {}});
-  KV_ASSIGN(engine.kv_memory_bytes, KvMemoryFor(engine));
-  KV_ASSIGN(made->reference_, LoadEngine(engine));
-  // What LoadEngine found of the cache folder, it need not find and tell again.
-  made->options_.engine.image_cap_bytes = made->reference_->options().image_cap_bytes;
+  KV_TRY(made->LoadReference());
+  if (made->is_small() || made->reference_->card().weights_shared) return made;
+  // The load that makes an image keeps the weights that it packed; the next one maps the image, and
+  // the engines beside it use the same pages.
+  const std::vector<ImageEntry> images = ListImages(made->options_.engine.cache_dir);
+  const bool has_image = made->options_.engine.image_cap_bytes > 0 && !images.empty() &&
+                         images.front().file_bytes >= made->reference_->plan().weights_bytes;
+  if (has_image) KV_TRY(made->LoadReference());
   return made;
+}
+
+Status Comparison::LoadReference() {
+  reference_.reset();
+  EngineOptions engine = OptionsFor({"f32", {}});
+  KV_ASSIGN(engine.kv_memory_bytes, KvMemoryFor(engine));
+  KV_ASSIGN(reference_, LoadEngine(engine));
+  // What LoadEngine found of the cache folder, it need not find and tell again.
+  options_.engine.image_cap_bytes = reference_->options().image_cap_bytes;
+  return {};
 }
 
 EngineOptions Comparison::OptionsFor(const KvChoice& choice) const {
@@ -131,15 +144,28 @@ Result<MemoryPlan> Comparison::PlanOf(const KvChoice& choice) const {
 Result<std::vector<Measured>> Comparison::Measure(std::span<const KvChoice> choices,
                                                   const EvalText& text,
                                                   std::span<const Probe> probes) {
-  const bool small = reference_->plan().weights_bytes <= kSmallWeightsBytes;
   std::vector<Measured> all;
   while (!choices.empty()) {
-    const size_t taken = std::min(choices.size(), small ? kSmallGroup : 1);
+    KV_ASSIGN(const size_t taken, GroupOf(choices));
     KV_ASSIGN(std::vector<Measured> group, MeasureGroup(choices.first(taken), text, probes));
     std::ranges::move(group, std::back_inserter(all));
     choices = choices.subspan(taken);
   }
   return all;
+}
+
+Result<size_t> Comparison::GroupOf(std::span<const KvChoice> choices) const {
+  const size_t most = std::min(choices.size(), kMaxGroup);
+  if (is_small()) return most;
+  if (!reference_->card().weights_shared) return 1;
+  uint64_t beside_bytes = 0;
+  for (size_t taken = 0; taken < most; ++taken) {
+    KV_ASSIGN(const MemoryPlan plan, PlanOf(choices[taken]));
+    // Of requests there is one at a time.
+    beside_bytes += plan.total_bytes - plan.weights_bytes - plan.request_bytes;
+    if (beside_bytes > std::max(plan.weights_bytes, kFreeBytes)) return std::max<size_t>(taken, 1);
+  }
+  return most;
 }
 
 Result<std::vector<Measured>> Comparison::MeasureGroup(std::span<const KvChoice> choices,

@@ -42,6 +42,8 @@ struct ComparisonOptions {
   EngineOptions engine;  // model, weights, ctx_size, threads, ...; its kv_format is not used
   // Logits in memory at once: as many rows of the reference as fit, and the same of the other.
   uint64_t rows_bytes = uint64_t{64} << 20;
+  // Weights of a model of which several engines are loaded without a thought.
+  uint64_t small_weights_bytes = uint64_t{64} << 20;
   std::function<void(const std::string&)> say = [](const std::string&) {};  // progress
 };
 
@@ -49,8 +51,9 @@ struct ComparisonOptions {
 // kept, each other engine computes its own of the same tokens, and threads compare them row by row.
 // Segments of a window but the first find what was before in the KV cache, whose hits equal misses
 // bit for bit. So figures depend on model, text and format alone: not on threads, segments or what
-// else is measured. Engines of small models are loaded up to eight at once, of others one beside
-// the reference. One thread.
+// else is measured. Up to eight engines are loaded beside the reference: of small models, and of
+// others whose weights are shared, as long as what they add takes no more than the weights (or 256
+// MiB); else one. One thread.
 class Comparison {
  public:
   // Loads the model with f32 KV. Errors: those of Engine::Load.
@@ -69,6 +72,10 @@ class Comparison {
 
  private:
   struct Candidate;
+  bool is_small() const { return reference_->plan().weights_bytes <= options_.small_weights_bytes; }
+  Status LoadReference();
+  // How many of `choices`, from the first, are measured together.
+  Result<size_t> GroupOf(std::span<const KvChoice> choices) const;
   explicit Comparison(ComparisonOptions options, uint32_t threads);
   EngineOptions OptionsFor(const KvChoice& choice) const;
   Result<std::vector<Measured>> MeasureGroup(std::span<const KvChoice> choices,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "text/tokenizer.h"
 
 namespace kvasir::cli {
@@ -58,6 +60,38 @@ TEST(EvalComparison, SegmentsChangeNoFigure) {
     EXPECT_EQ(parts.quality.same_top.value, whole.quality.same_top.value);
     EXPECT_EQ(parts.quality.perplexity.value, whole.quality.perplexity.value);
   }
+}
+
+// The way of a large model: its image is made by the first load and shared by all that follow.
+TEST(EvalComparison, EnginesOfAnImageAreMeasuredTogether) {
+  const std::string folder = testing::TempDir() + "/eval_image";
+  std::filesystem::remove_all(folder);
+  ComparisonOptions options;
+  options.engine.ctx_size = 256;
+  options.engine.cache_dir = folder;
+  options.small_weights_bytes = 0;
+  std::vector<std::string> said;
+  options.say = [&said](const std::string& line) { said.push_back(line); };
+  const auto comparison = Comparison::Create(options);
+  ASSERT_TRUE(comparison);
+  EXPECT_TRUE((*comparison)->reference().card().weights_shared);
+  const EvalText text = TextFor((*comparison)->reference());
+  const std::vector<KvChoice> choices = {{"f16", {}}, {"int8", {}}};
+  const auto measured = (*comparison)->Measure(choices, text, {});
+  ASSERT_TRUE(measured);
+  ASSERT_FALSE(said.empty());
+  EXPECT_TRUE(said.front().starts_with("f16; int8: 0 of")) << said.front();
+  const Measured alone = Int8With(uint64_t{64} << 20);
+  EXPECT_EQ(measured->back().quality.kl.value, alone.quality.kl.value);
+  std::filesystem::remove_all(folder);
+
+  options.engine.image_cap_bytes = 0;
+  const auto packed = Comparison::Create(options);
+  ASSERT_TRUE(packed);
+  EXPECT_FALSE((*packed)->reference().card().weights_shared);
+  said.clear();
+  ASSERT_TRUE((*packed)->Measure(choices, text, {}));
+  EXPECT_TRUE(said.front().starts_with("f16: 0 of")) << said.front();
 }
 
 }  // namespace

@@ -315,6 +315,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.eos = EndTokens(config, tokenizer);
+  parts.card.weights_shared = parts.runner->has_image();
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,

@@ -94,6 +94,7 @@ class Runner {
   virtual const ModelConfig& config() const = 0;
   virtual const ImportedModel& source() const = 0;
   virtual uint64_t weights_bytes() const = 0;  // allocated: equals the plan's
+  virtual bool has_image() const = 0;          // the weights are pages of a model image
   virtual uint64_t scratch_bytes() const = 0;
 };
 
