@@ -47,8 +47,17 @@ struct KeyRun {
   const std::byte* numbers;
   const uint16_t* scales;  // bf16 [16], or nullptr
   AttentionQuery* const* queries;
-  uint32_t lane;  // the run's first place in `score`
+  uint32_t lane;        // the run's first place in `score`
+  ptrdiff_t ahead = 0;  // from `numbers` to what is asked for meanwhile, line by line
 };
+
+// Into the second cache. Line by line among the products: many at once fill what waits for memory,
+// and the rest of the core waits too.
+KV_INLINE void AskFor(const std::byte* p, ptrdiff_t ahead) {
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead)),
+      0, 2);
+}
 
 // score[lane, lane + 16) of kN queries against each of kRuns runs: kN * kRuns independent sums over
 // head_dim. kShared: all runs meet the queries of the first.
@@ -64,7 +73,11 @@ KV_INLINE void FloatScores(const KeyRun* runs, uint32_t head_dim) {
   }
   for (uint32_t d = 0; d < head_dim; ++d) {
     V16 key[kRuns];
-    for (int j = 0; j < kRuns; ++j) key[j] = K::At(runs[j].numbers + size_t{d} * 16 * K::kBytes);
+    for (int j = 0; j < kRuns; ++j) {
+      const std::byte* at = runs[j].numbers + size_t{d} * 16 * K::kBytes;
+      key[j] = K::At(at);
+      if constexpr (!kShared) AskFor(at, runs[j].ahead);
+    }
     for (int i = 0; i < kN; ++i) {
       V16 qd = Set(q[0][i][d]);
       for (int j = 0; j < kRuns; ++j) {
@@ -95,7 +108,11 @@ KV_INLINE void IntegerScores(const KeyRun* runs, uint32_t key_dims) {
   const uint32_t steps = key_dims / (2 * K::kPairs);
   for (uint32_t step = 0; step < steps; ++step) {
     P16 key[kRuns][K::kPairs];
-    for (int j = 0; j < kRuns; ++j) K::At(runs[j].numbers + size_t{step} * K::kBytes, key[j]);
+    for (int j = 0; j < kRuns; ++j) {
+      const std::byte* at = runs[j].numbers + size_t{step} * K::kBytes;
+      K::At(at, key[j]);
+      if constexpr (!kShared) AskFor(at, runs[j].ahead);
+    }
     for (int p = 0; p < K::kPairs; ++p) {
       const uint32_t at = (step * K::kPairs + p) * 2;
       for (int i = 0; i < kN; ++i) {
@@ -119,10 +136,10 @@ KV_INLINE void IntegerScores(const KeyRun* runs, uint32_t key_dims) {
 }
 
 // acc[dims] += weight[t] * v[t][dims], t in order, of `tokens` tokens from `first`: V rows from
-// `numbers`, for kDims * 16 dims from `dim`.
+// `numbers`, for kDims * 16 dims from `dim`. ahead: as in KeyRun.
 template <class V, int kN, int kDims>
-KV_INLINE void FloatValues(const std::byte* numbers, uint32_t stride, uint32_t dim, uint32_t first,
-                           uint32_t tokens, AttentionQuery* const* queries) {
+KV_INLINE void FloatValues(const std::byte* numbers, ptrdiff_t ahead, uint32_t stride, uint32_t dim,
+                           uint32_t first, uint32_t tokens, AttentionQuery* const* queries) {
   V16 sum[kN][kDims];
   for (int i = 0; i < kN; ++i) {
     for (int g = 0; g < kDims; ++g) sum[i][g] = Load(queries[i]->acc + dim + g * 16);
@@ -131,6 +148,7 @@ KV_INLINE void FloatValues(const std::byte* numbers, uint32_t stride, uint32_t d
     const std::byte* row = numbers + (size_t{t} * stride + dim) * V::kBytes;
     V16 value[kDims];
     for (int g = 0; g < kDims; ++g) value[g] = V::At(row + g * 16 * V::kBytes);
+    for (uint32_t i = 0; i < kDims * 16 * uint32_t{V::kBytes}; i += 64) AskFor(row + i, ahead);
     for (int i = 0; i < kN; ++i) {
       const V16 w = Set(queries[i]->score[first + t]);
       for (int g = 0; g < kDims; ++g) sum[i][g] = Fma(w, value[g], sum[i][g]);
@@ -144,8 +162,9 @@ KV_INLINE void FloatValues(const std::byte* numbers, uint32_t stride, uint32_t d
 // The same for integers into `sum`, for kSteps * V::kGroups * 16 dims; an odd last token's partner
 // has weight 0.
 template <class V, int kN, int kSteps>
-KV_INLINE void IntegerValues(const std::byte* numbers, uint32_t stride, uint32_t dim,
-                             uint32_t first, uint32_t tokens, AttentionQuery* const* queries) {
+KV_INLINE void IntegerValues(const std::byte* numbers, ptrdiff_t ahead, uint32_t stride,
+                             uint32_t dim, uint32_t first, uint32_t tokens,
+                             AttentionQuery* const* queries) {
   constexpr int kDims = kSteps * V::kGroups;
   constexpr uint32_t kDimsOfStep = V::kGroups * 16;
   const size_t pair_bytes = size_t{stride} / kDimsOfStep * V::kBytes;
@@ -159,6 +178,7 @@ KV_INLINE void IntegerValues(const std::byte* numbers, uint32_t stride, uint32_t
     for (int s = 0; s < kSteps; ++s) {
       V::At(column + t / 2 * pair_bytes + s * V::kBytes, value + s * V::kGroups);
     }
+    for (int i = 0; i < kSteps * V::kBytes; i += 64) AskFor(column + t / 2 * pair_bytes + i, ahead);
     for (int i = 0; i < kN; ++i) {
       const P16 w = SetPair(queries[i]->weight + first + t);
       for (int g = 0; g < kDims; ++g) sum[i][g] = Dot(w, value[g], sum[i][g]);

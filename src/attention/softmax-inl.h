@@ -21,8 +21,8 @@ constexpr int kSharedRuns = 1;
 constexpr int DimsFor(int) { return 1; }
 #endif
 constexpr uint32_t kRuns = kAttentionTile / kRunTokens;
-constexpr uint32_t kPrefetchBytes = 16 << 10;  // how far ahead of the numbers at hand
-constexpr float kTiny = 0x1p-100f;             // below it a maximum counts as 0
+constexpr uint32_t kPrefetchBytes = 6 << 10;  // how far ahead of the numbers at hand
+constexpr float kTiny = 0x1p-100f;            // below it a maximum counts as 0
 const float kMinusInfinity = -__builtin_inff();
 
 using Args = AttentionKernels::Args;

@@ -40,6 +40,7 @@ struct ValueRun {
   const std::byte* numbers;
   uint32_t stride, value_stride;
   uint32_t first, tokens;  // places in `score` or `weight`
+  ptrdiff_t ahead = 0;     // as in KeyRun
 };
 
 template <class V, int kN>
@@ -49,18 +50,22 @@ void ValuesOfN(const ValueRun& run, AttentionQuery* const* queries) {
     constexpr int kSteps = DimsFor(kN) / V::kGroups > 0 ? DimsFor(kN) / V::kGroups : 1;
     constexpr uint32_t kAtOnce = kSteps * V::kGroups * 16;
     for (; dim + kAtOnce <= run.value_stride; dim += kAtOnce) {
-      IntegerValues<V, kN, kSteps>(run.numbers, run.stride, dim, run.first, run.tokens, queries);
+      IntegerValues<V, kN, kSteps>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
+                                   queries);
     }
     for (; dim < run.value_stride; dim += V::kGroups * 16) {
-      IntegerValues<V, kN, 1>(run.numbers, run.stride, dim, run.first, run.tokens, queries);
+      IntegerValues<V, kN, 1>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
+                              queries);
     }
   } else {
     constexpr int kAtOnce = DimsFor(kN);
     for (; dim + kAtOnce * 16 <= run.value_stride; dim += kAtOnce * 16) {
-      FloatValues<V, kN, kAtOnce>(run.numbers, run.stride, dim, run.first, run.tokens, queries);
+      FloatValues<V, kN, kAtOnce>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
+                                  queries);
     }
     for (; dim < run.value_stride; dim += 16) {
-      FloatValues<V, kN, 1>(run.numbers, run.stride, dim, run.first, run.tokens, queries);
+      FloatValues<V, kN, 1>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
+                            queries);
     }
   }
 }
@@ -92,7 +97,7 @@ void ValuesOf(uint32_t n, const ValueRun& run, uint64_t mask, AttentionQuery* co
       const uint32_t count = Least(run.tokens - from, stretch);
       AllValuesOf<V>(n,
                      {run.numbers + size_t{from} * run.stride * V::kBytes, run.stride,
-                      run.value_stride, run.first + from, count},
+                      run.value_stride, run.first + from, count, run.ahead},
                      queries);
       from += count;
     }
@@ -152,7 +157,7 @@ uint32_t Batch(const Call& call, uint32_t row, uint32_t kv, uint32_t g, Attentio
   return n;
 }
 
-// Asks for the numbers that are kPrefetchBytes of work ahead. Units of work of a tile, in order: K
+// Where the numbers lie that are kPrefetchBytes of work ahead. Units of work of a tile, in order: K
 // of each run and kv head, then V.
 class Prefetch {
  public:
@@ -162,32 +167,30 @@ class Prefetch {
         next_(next),
         kv_heads_(call.a.kv_head_end - call.a.kv_head_begin) {}
 
-  // Of unit (run, kv) of K or V.
-  KV_INLINE void Ahead(bool values, uint32_t run, uint32_t kv) const {
-    const PagedKv& paged = *call_.a.kv;
-    const uint32_t half = tile_.runs * kv_heads_;
-    const auto bytes = static_cast<uint32_t>(values ? paged.v.run_bytes : paged.k.run_bytes);
-    uint32_t unit = (values ? half : 0) + run * kv_heads_ + kv + kPrefetchBytes / bytes;
-    if (unit < 2 * half) return Ask(tile_, unit, half);
-    unit -= 2 * half;
-    const uint32_t next_half = next_.runs * kv_heads_;
-    if (unit < 2 * next_half) Ask(next_, unit, next_half);
-  }
-
- private:
-  KV_INLINE void Ask(const Tile& tile, uint32_t unit, uint32_t half) const {
-    const bool values = unit >= half;
+  // From unit (run, kv) of K or V, which lies at `numbers`; 0 behind the end. Asks for its scales.
+  KV_INLINE ptrdiff_t Ahead(const std::byte* numbers, bool values, uint32_t run,
+                            uint32_t kv) const {
+    const uint32_t units = 2 * tile_.runs * kv_heads_;
+    const auto bytes =
+        static_cast<uint32_t>(values ? call_.a.kv->v.run_bytes : call_.a.kv->k.run_bytes);
+    uint32_t unit = (values ? units / 2 : 0) + run * kv_heads_ + kv + kPrefetchBytes / bytes;
+    const Tile& tile = unit < units ? tile_ : next_;
+    if (unit >= units) unit -= units;
+    const uint32_t half = tile.runs * kv_heads_;
+    if (unit >= 2 * half) return 0;
+    values = unit >= half;
     if (values) unit -= half;
-    const uint32_t run = unit / kv_heads_, kv = call_.a.kv_head_begin + unit % kv_heads_;
-    const BlockPart& part = values ? call_.a.kv->v : call_.a.kv->k;
-    const std::byte* numbers =
-        values ? tile.v[run] + kv * call_.v_head : tile.k[run] + kv * call_.k_head;
-    for (uint64_t i = 0; i < part.run_bytes; i += 64) __builtin_prefetch(numbers + i);
+    run = unit / kv_heads_, kv = call_.a.kv_head_begin + unit % kv_heads_;
     if (values ? call_.v_scaled : call_.k_scaled) {
       __builtin_prefetch((values ? tile.v_scale[run] : tile.k_scale[run]) + kv * call_.scale_head);
     }
+    const std::byte* at =
+        values ? tile.v[run] + kv * call_.v_head : tile.k[run] + kv * call_.k_head;
+    return static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(at) -
+                                  reinterpret_cast<uintptr_t>(numbers));
   }
 
+ private:
   const Call& call_;
   const Tile& tile_;
   const Tile& next_;
@@ -206,7 +209,11 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   for (uint32_t j = 0; j < tile.runs; ++j) {
     for (uint32_t first = 0; first < kv_heads; first += kHeadsAtOnce) {
       const uint32_t count = Least(kHeadsAtOnce, kv_heads - first);
-      for (uint32_t i = 0; i < count; ++i) prefetch.Ahead(false, j, first + i);
+      ptrdiff_t ahead[kHeadsAtOnce];
+      for (uint32_t i = 0; i < count; ++i) {
+        const std::byte* numbers = tile.k[j] + (a.kv_head_begin + first + i) * call.k_head;
+        ahead[i] = prefetch.Ahead(numbers, false, j, first + i);
+      }
       for (uint32_t row = 0; row < a.rows; ++row) {
         if (call.Seen(row, tile.token) <= j * kRunTokens) continue;
         for (uint32_t g = 0; g < a.group; g += kBatch) {
@@ -218,7 +225,7 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
             const uint32_t head = a.kv_head_begin + first + i;
             runs[i] = {tile.k[j] + head * call.k_head,
                        call.k_scaled ? tile.k_scale[j] + head * call.scale_head : nullptr,
-                       queries[i], j * kRunTokens};
+                       queries[i], j * kRunTokens, ahead[i]};
           }
           StoredScores(kv.k.format, n, runs, count, key_dims);
         }
@@ -236,14 +243,19 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   }
   for (uint32_t j = 0; j < tile.runs; ++j) {
     for (uint32_t head = 0; head < kv_heads; ++head) {
-      prefetch.Ahead(true, j, head);
+      const std::byte* numbers = tile.v[j] + (a.kv_head_begin + head) * call.v_head;
+      const ptrdiff_t ahead = prefetch.Ahead(numbers, true, j, head);
       for (uint32_t row = 0; row < a.rows; ++row) {
         const uint32_t seen = call.Seen(row, tile.token);
         if (seen <= j * kRunTokens) continue;
         const uint32_t kv_head = a.kv_head_begin + head;
         const uint64_t mask = call.Mask(kv_head, tile.token, seen) >> (j * kRunTokens);
-        const ValueRun run{tile.v[j] + kv_head * call.v_head, stride, call.value_stride,
-                           j * kRunTokens, Least(kRunTokens, seen - j * kRunTokens)};
+        const ValueRun run{numbers,
+                           stride,
+                           call.value_stride,
+                           j * kRunTokens,
+                           Least(kRunTokens, seen - j * kRunTokens),
+                           ahead};
         for (uint32_t g = 0; g < a.group; g += kBatch) {
           AttentionQuery* queries[kBatch];
           const uint32_t n = Batch(call, row, head, g, queries);

@@ -80,6 +80,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       late_ = true;  // the pending read ends and answers 408
       ErrorCode ignored;
       socket_.cancel(ignored);
+      SetDeadline(kLingerTimeoutMs);  // between two reads there is none to cancel
       return;
     }
     Close();

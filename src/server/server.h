@@ -25,7 +25,7 @@ struct ServerOptions {
   // At the limit the one that has waited longest for a request is closed; while all are busy, more
   // wait in the listen queue.
   uint32_t max_connections = 512;
-  uint32_t read_timeout_ms = 60000;  // for a whole request head, then for each part of its body
+  uint32_t read_timeout_ms = 60000;  // for a whole request head, then for its whole body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string summary;               // lines for stderr, before `listening on`
   std::string version = "0.1.0";     // told by /props and the Server header

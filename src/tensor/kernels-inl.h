@@ -79,10 +79,11 @@ void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
 }
 
 constexpr uint32_t kSliceColumns = 96;
-constexpr uint32_t kMaxWideRows = 48;  // a multiple of kMaxRows
+constexpr uint32_t kMaxWideRows = 48;
+static_assert(kMaxWideRows % kMaxRows == 0);
 
 // `rows` rows, a multiple of kMaxRows and at most kMaxWideRows, of kPanels panels whose weights are
-// widened slice by slice, once for all rows: it costs a quarter of a block's time.
+// widened slice by slice, once for all rows: widening takes a quarter of a block's time.
 template <class Weight, int kPanels>
 void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel) {
   alignas(64) float wide[kPanels][kSliceColumns][kPanelOutputs];
@@ -124,12 +125,12 @@ void MatMulOf(const MatMulArgs& a) {
   const uint32_t full = a.rows / kMaxRows * kMaxRows;
   uint32_t panel = full > 0 ? a.panel_begin : a.panel_end;
   for (; panel + kPanels <= a.panel_end; panel += kPanels) {
-    if (Weight::kBytes < 4 && full > kMaxRows) {
-      for (uint32_t row = 0; row < full; row += kMaxWideRows) {
+    if constexpr (Weight::kBytes < 4) {
+      for (uint32_t row = 0; full > kMaxRows && row < full; row += kMaxWideRows) {
         const uint32_t rows = full - row < kMaxWideRows ? full - row : kMaxWideRows;
         WideBlock<Weight, kPanels>(a, row, rows, panel);
       }
-      continue;
+      if (full > kMaxRows) continue;
     }
     for (uint32_t row = 0; row < full; row += kMaxRows) {
       Block<Weight, kMaxRows, kPanels>(a, row, panel);

@@ -35,7 +35,7 @@ struct Stored {
     constexpr int i = q % 4;
     constexpr bool kHigh = q >= 4;  // the upper four bits of quad i's bytes
     if constexpr (kLayout.code_bits == 8) return LoadBytes(codes + q * 64);
-    Bytes v = ShiftMask < kHigh ? -4 : 0 > (LoadBytes(codes + i * 64), 0x0f);
+    Bytes v = ShiftMask<(kHigh ? -4 : 0)>(LoadBytes(codes + i * 64), 0x0f);
     if constexpr (kLayout.table) v = LookUp(kIq4NlLevels, v);
     if constexpr (kLayout.code_bits == 5) {
       v = Or(v, ShiftMask<(kHigh ? 0 : 4) - i>(LoadBytes(codes + 256), 0x10));

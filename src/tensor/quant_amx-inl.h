@@ -103,6 +103,7 @@ void TileProduct(const MatMulArgs& a, const QuantKernels& lanes) {
     }
   }
   if (whole == a.row_count) return;
+  static_assert(kFlipSigned);  // as theirs, so that the offsets of the rows fit
   MatMulArgs rest = a;
   rest.rows += whole * a.row_stride;
   rest.y += whole * a.y_stride;

@@ -7,9 +7,9 @@
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
-constexpr uint32_t kSliceGroups = 16;    // a multiple of every format's groups of a unit
-constexpr uint32_t kFewRows = 8;         // up to these go without it
-constexpr uint32_t kMaxBlockRows = 128;  // rows whose sums are held meanwhile
+constexpr uint32_t kSliceGroups = 16;
+constexpr uint32_t kFewRows = 8;    // up to these go without slices
+constexpr uint32_t kRowChunk = 96;  // rows whose sums are held meanwhile
 
 // Of a pass over packed weights.
 constexpr uint32_t kSomeRows = KVASIR_TARGET_ID == 2 ? 8 : 4;
@@ -24,6 +24,8 @@ constexpr int kTileRows = 2, kTilePanels = 1;
 #else
 constexpr int kTileRows = 4, kTilePanels = 1;
 #endif
+
+static_assert(kRowChunk % kTileRows == 0);
 
 // What a slice of one panel needs: codes and scales, group after group.
 template <class S>
@@ -87,14 +89,14 @@ void AddGroups(const MatMulArgs& a, const ActivationLayout& layout, const Slice<
   }
 }
 
-// Rows [row, row + count), at most kMaxBlockRows, of all panels.
+// Rows [row, row + count), at most kRowChunk, of all panels.
 template <class S>
 void BlockRows(const MatMulArgs& a, uint32_t row, uint32_t count) {
   const ActivationLayout layout(a.k);
   const uint32_t groups = (a.k + kGroup - 1) / kGroup, end = row + count;
   const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
-  alignas(64) float sums[kMaxBlockRows + kTileRows][kTilePanels][16];
-  Slice<S> slices[kTilePanels];
+  alignas(64) float sums[kRowChunk + kTileRows][kTilePanels][16];
+  Slice<S> slices[kTilePanels] = {};  // of an odd number's missing last too
   for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kTilePanels) {
     const uint32_t panels = a.panel_end - panel < kTilePanels ? a.panel_end - panel : kTilePanels;
     __builtin_memset(sums, 0, sizeof(sums[0]) * (count + kTileRows));
@@ -133,14 +135,12 @@ struct LaneProduct {
       }
       return;
     }
-    for (uint32_t row = 0; row < a.row_count; row += kMaxBlockRows) {
+    for (uint32_t row = 0; row < a.row_count; row += kRowChunk) {
       const uint32_t left = a.row_count - row;
-      BlockRows<S>(a, row, left < kMaxBlockRows ? left : kMaxBlockRows);
+      BlockRows<S>(a, row, left < kRowChunk ? left : kRowChunk);
     }
   }
 };
-
-constexpr uint32_t kRowChunk = 96;  // a multiple of kTileRows
 
 }  // namespace
 }  // namespace kvasir::KVASIR_TARGET_NS

@@ -111,18 +111,22 @@ std::vector<float> Activations(Random& random, size_t count, Numbers numbers) {
   return x;
 }
 
+// In two calls, of the panels before and from `split` on.
 std::vector<float> Multiply(const QuantKernels& kernels, const Matrix& w,
                             const std::vector<float>& x, const std::vector<float>& bias,
-                            uint32_t rows) {
+                            uint32_t rows, uint32_t split = 0) {
   const ActivationLayout layout(w.k);
   const AlignedBytes quantised = Allocate(layout.bytes() * rows, 0xff);
   for (uint32_t r = 0; r < rows; ++r) {
     kernels.quantise(&x[size_t{r} * w.k], w.k, w.format, quantised.get() + r * layout.bytes());
   }
   std::vector<float> y(size_t{rows} * w.outputs, 7.0f);
-  kernels.mat_mul({quantised.get(), layout.bytes(), w.packed.get(), w.format,
-                   bias.empty() ? nullptr : bias.data(), y.data(), w.outputs, rows, w.k, w.outputs,
-                   0, (w.outputs + 15) / 16, false});
+  const uint32_t panels = (w.outputs + 15) / 16;
+  for (const auto& [begin, end] : {std::pair(0u, split), std::pair(split, panels)}) {
+    kernels.mat_mul({quantised.get(), layout.bytes(), w.packed.get(), w.format,
+                     bias.empty() ? nullptr : bias.data(), y.data(), w.outputs, rows, w.k,
+                     w.outputs, begin, end, false});
+  }
   return y;
 }
 
@@ -155,7 +159,7 @@ uint32_t RandomColumns(Random& random, WeightFormat format) {
 TEST_P(QuantTargets, HasTheReferencesBitsInEveryShapeAndFormat) {
   Random random(11);
   for (WeightFormat format : kFormats) {
-    for (uint32_t rows : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 13u, 16u, 17u, 33u, 50u}) {
+    for (uint32_t rows : {1u, 2u, 3u, 4u, 6u, 7u, 8u, 9u, 16u, 17u, 50u, 129u}) {
       for (uint32_t outputs : {1u, 15u, 16u, 50u}) {
         const auto numbers = static_cast<Numbers>(random.Below(3));
         const uint32_t k = RandomColumns(random, format);
@@ -164,7 +168,8 @@ TEST_P(QuantTargets, HasTheReferencesBitsInEveryShapeAndFormat) {
         const auto bias = random.Below(2) ? Activations(random, outputs, Numbers::kOrdinary)
                                           : std::vector<float>{};
         const auto expected = reference::QuantMatMul(x, w.groups, format, bias, rows, k, outputs);
-        ASSERT_TRUE(SameBits(Multiply(kernels_, w, x, bias, rows), expected))
+        const auto split = static_cast<uint32_t>(random.Below((outputs + 15) / 16));
+        ASSERT_TRUE(SameBits(Multiply(kernels_, w, x, bias, rows, split), expected))
             << LayoutOf(format).name << " " << rows << "x" << k << "x" << outputs;
       }
     }

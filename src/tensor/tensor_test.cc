@@ -57,9 +57,9 @@ class TensorTargets : public testing::TestWithParam<Target> {
 TEST_P(TensorTargets, MatMulHasTheReferencesBitsInEveryShapeAndFormat) {
   Random random(7);
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16}) {
-    for (uint32_t rows : {1u, 2u, 3u, 5u, 7u, 12u, 13u, 31u}) {
+    for (uint32_t rows : {1u, 2u, 3u, 5u, 7u, 12u, 13u, 31u, 48u, 49u, 101u}) {
       for (uint32_t outputs : {1u, 15u, 16u, 50u, 144u}) {
-        const uint32_t k = 1 + static_cast<uint32_t>(random.Below(130));
+        const uint32_t k = 1 + static_cast<uint32_t>(random.Below(300));
         const Weights w(random, format, outputs, k);
         const auto x = RandomFloats(random, size_t{rows} * k);
         const auto bias = RandomFloats(random, outputs);
