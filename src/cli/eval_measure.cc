@@ -113,6 +113,7 @@ Result<std::unique_ptr<Comparison>> Comparison::Create(ComparisonOptions options
   // the engines beside it use the same pages.
   const std::vector<ImageEntry> images = ListImages(made->options_.engine.cache_dir);
   const bool has_image = made->options_.engine.image_cap_bytes > 0 && !images.empty() &&
+                         images.front().model == made->reference_->card().id &&
                          images.front().file_bytes >= made->reference_->plan().weights_bytes;
   if (has_image) KV_TRY(made->LoadReference());
   return made;

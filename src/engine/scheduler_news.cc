@@ -185,6 +185,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
   stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
   stats_.decode_rows += decode_rows_;
   stats_.prefill_rows += prefill_rows;
+  stats_.kv_read_bytes = runner_.kv_read_bytes();
   if (prefill_rows == 0) return;
   // A row's share of its step. Halved now and then: the last 64K rows tell the speed of today.
   prefill_ns_ += static_cast<double>(step_ns) * prefill_rows / num_rows;

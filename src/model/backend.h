@@ -60,6 +60,7 @@ class Backend {
                       size_t y_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
+  virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start
 
   virtual uint32_t threads() const = 0;
   // fn(item) for each item in [0, items), independent ones, on the backend's threads.

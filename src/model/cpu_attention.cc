@@ -70,6 +70,19 @@ void CpuAttention::Begin(std::span<const StepSequence> sequences) {
   for (const StepSequence& sequence : sequences) {
     if (sequence.num_rows > kMaxDecodeRows) AddPrefill(sequence);
   }
+  head_tokens_ = 0;
+  for (uint32_t i = 0; i < num_items_; ++i) {
+    head_tokens_ += uint64_t{TokensOf(items_[i])} * (items_[i].sequence ? 1 : o_.kv_heads);
+  }
+}
+
+// The tokens of its spans that any of its rows sees.
+uint32_t CpuAttention::TokensOf(const Item& item) const {
+  uint32_t limit = 0;
+  for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
+    limit = std::max(limit, item.sequence ? Limit(*item.sequence, i) : rows_[i].limit);
+  }
+  return std::min(limit, item.span_end * kAttentionSpan) - item.span_begin * kAttentionSpan;
 }
 
 void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
@@ -153,6 +166,10 @@ void CpuAttention::AddPrefill(const StepSequence& sequence) {
 
 void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
   AttendAll(call, pool);
+  for (const BlockPart& part : {call.layout.key(call.layer), call.layout.value(call.layer)}) {
+    const uint64_t scales = TraitsOf(part.format).scaled ? kRunTokens * sizeof(uint16_t) : 0;
+    read_bytes_ += head_tokens_ * (part.run_bytes + scales) / kRunTokens;
+  }
   for (const StepSequence& sequence : sequences_) {
     if (sequence.token_sums == nullptr) continue;
     pool.Run(o_.kv_heads,

@@ -31,6 +31,10 @@ class CpuAttention {
   };
   void Attend(const Call& call, ThreadPool& pool);
 
+  // Of K and V with their scales that items have read since the start: what rows share once, by
+  // each item of prefill anew.
+  uint64_t read_bytes() const { return read_bytes_; }
+
  private:
   // A row of decode: its spans' partials are units [unit, unit + spans), or the item merges all.
   struct Row {
@@ -57,6 +61,7 @@ class CpuAttention {
   void AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, uint32_t span_end);
   void AddPrefill(const StepSequence& sequence);
   void AttendAll(const Call& call, ThreadPool& pool);
+  uint32_t TokensOf(const Item& item) const;
   AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
                                 uint32_t thread) const;
   void RunItem(const Call& call, const Item& item, uint32_t thread);
@@ -79,7 +84,9 @@ class CpuAttention {
   std::span<const StepSequence> sequences_;
   uint32_t num_rows_ = 0, num_items_ = 0, num_units_ = 0;
   uint32_t spans_of_item_ = 1;
-  uint64_t work_ = 0;  // multiply-adds of a layer
+  uint64_t work_ = 0;         // multiply-adds of a layer
+  uint64_t head_tokens_ = 0;  // tokens x kv heads that the items of a layer read
+  uint64_t read_bytes_ = 0;
 };
 
 }  // namespace kvasir

@@ -117,6 +117,7 @@ class LlamaRunner final : public Runner {
     }
   }
 
+  uint64_t kv_read_bytes() const override { return backend_->kv_read_bytes(); }
   uint32_t threads() const override { return backend_->threads(); }
   void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
     backend_->ForEach(items, fn);

@@ -86,6 +86,8 @@ class Runner {
   // max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
 
+  // K and V that attention has read since the start: what sequences of a step share, once.
+  virtual uint64_t kv_read_bytes() const = 0;
   virtual uint32_t threads() const = 0;
   // fn(item) for each item in [0, items), independent ones, on the runner's threads, of which the
   // caller is one: for work beside the model, between its steps.

@@ -219,7 +219,14 @@ TEST_P(RunnerTargets, SequencesThatShareBlocksDecodeAsIfAlone) {
       sequences.push_back({tables[i], kShared + length, i, 1});
       tokens.push_back(tail.back());
     }
+    uint64_t read = runner->kv_read_bytes();
     ASSERT_TRUE(runner->Step(sequences, tokens));
+    uint64_t expected = 512;  // the full spans of what they share, once
+    for (const StepSequence& s : sequences) expected += s.position + 1 - 512;
+    const uint64_t run = layout.key(0).run_bytes + layout.value(0).run_bytes;
+    const uint64_t scales = format == KvFormat::kInt8 ? 2 * kRunTokens * sizeof(uint16_t) : 0;
+    const uint64_t heads = uint64_t{runner->config().num_layers} * runner->config().num_kv_heads;
+    EXPECT_EQ(runner->kv_read_bytes() - read, expected * heads * (run + scales) / kRunTokens);
     Rows together, alone;
     for (uint32_t i = 0; i < kSequences; ++i) together.push_back(LogitsOf(*runner, i));
     for (uint32_t i = 0; i < kSequences; ++i) {

@@ -129,6 +129,9 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
   out->Counter("kvasir_decode_steps_total", "Steps with decode rows.", s.decode_steps);
   out->Counter("kvasir_decode_rows_total", "Decode rows of all steps.", s.decode_rows);
   out->Counter("kvasir_prefill_rows_total", "Prefill rows of all steps.", s.prefill_rows);
+  out->Counter("kvasir_kv_read_bytes_total",
+               "K and V that attention read; a prefix that rows of a step share: once.",
+               s.kv_read_bytes);
   out->Gauge("kvasir_mean_decode_batch", "Decode rows for each step that had any.",
              Ratio(s.decode_rows, s.decode_steps));
   out->Counter("kvasir_step_seconds_total", "Time inside steps.", Seconds(s.step_ns));
