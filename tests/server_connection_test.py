@@ -130,6 +130,8 @@ class Connections(WithServer):
                 s.sendall(bytes([byte]))
             answer = read_all(s)
         self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer)
+        old = data.replace(b"HTTP/1.1", b"HTTP/1.0", 1)  # a client of 1.0 knows no 100
+        self.assertIn(b" 200 ", self.server.raw(old).split(b"\r\n")[0])
         refused = post_bytes("/nothing", b"x" * 100, "Expect: 100-continue").split(b"\r\n\r\n")[0]
         with self.server.open() as s:
             s.sendall(refused + b"\r\n\r\n")

@@ -150,6 +150,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void ReadBody() {
+    late_ = false;
     SetDeadline(options_.read_timeout_ms);
     reader_.ReadBody(max_body_bytes_, [self = shared_from_this()](ErrorCode ec, size_t) {
       if (self->state_ == State::kClosed) return;

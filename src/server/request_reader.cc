@@ -93,7 +93,10 @@ void RequestReader::ReadBody(uint64_t max_bytes, Done done) {
     if (ec) return done(ec, bytes);
     http::async_read(socket_, state_->buffer, *state_->parser, done);
   };
-  if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) return read({}, 0);
+  const auto& fields = parser.get();
+  if (fields.version() < 11 || !beast::iequals(fields[http::field::expect], "100-continue")) {
+    return read({}, 0);
+  }
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   boost::asio::async_write(socket_, boost::asio::buffer(kContinue), read);
 }
