@@ -41,6 +41,9 @@ if(NOT CCACHE OR KVASIR_SANITIZE)
   set(KVASIR_UNITY_FOLDERS text model engine server)
 endif()
 
+# Their tests start no thread: nothing for ThreadSanitizer to see.
+set(KVASIR_SINGLE_THREADED simd format tensor attention text plan)
+
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
@@ -71,6 +74,9 @@ function(kvasir_library name)
     add_library(kvasir_${name} INTERFACE)
     target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})
   endif()
+  if(KVASIR_SANITIZE STREQUAL thread AND name IN_LIST KVASIR_SINGLE_THREADED)
+    return()
+  endif()
   if(KVASIR_TESTS AND tests)
     kvasir_test(${name}_test SOURCES ${tests} LIBS kvasir_${name})
   endif()
@@ -78,6 +84,11 @@ endfunction()
 
 # kvasir_target_sources(OUT PREFIX TARGETS...): PREFIX_TARGET.cc of each target is compiled for it where
 # the CPU's family has it. Sets OUT to what kvasir_library must leave out.
+set(KVASIR_OPTIONS_scalar "")
+if(KVASIR_SANITIZE)
+  # No sanitised test is for them (tools/sanitize.sh), and GCC takes minutes to instrument them.
+  set(KVASIR_OPTIONS_scalar -fno-sanitize=all)
+endif()
 set(KVASIR_OPTIONS_avx2 "")
 set(KVASIR_OPTIONS_avxvnni -mavxvnni)
 set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
@@ -89,9 +100,9 @@ set(KVASIR_OPTIONS_vpclmul256 -mpclmul -mvpclmulqdq)
 set(KVASIR_OPTIONS_vpclmul512 ${KVASIR_OPTIONS_vpclmul256} ${KVASIR_OPTIONS_avx512})
 set(KVASIR_OPTIONS_neon -march=armv8.2-a+dotprod)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(KVASIR_TARGETS avx2 avxvnni avx512 avx512vnni amx pclmul vpclmul256 vpclmul512)
+  set(KVASIR_TARGETS scalar avx2 avxvnni avx512 avx512vnni amx pclmul vpclmul256 vpclmul512)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  set(KVASIR_TARGETS neon)
+  set(KVASIR_TARGETS scalar neon)
 endif()
 function(kvasir_target_sources out prefix)
   set(others "")
