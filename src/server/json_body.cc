@@ -25,12 +25,17 @@ using nlohmann::ordered_json;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // of a number, in a message
 
-// Of a body that cannot be parsed beyond `position` bytes: what is wrong there, counted from 1.
+// Of a body that cannot be parsed beyond `position` bytes: the first thing that is wrong, counted
+// from 1.
 ApiError NoJson(std::string_view body, size_t position) {
-  if (const size_t bad = FirstInvalidUtf8(body); bad < position && bad < body.size()) {
+  const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
+  if (bad < std::min(position, nul)) {
     return {Code::kInvalidArgument,
             fmt::format("the body is not UTF-8: byte {} is 0x{:02x}, in no character", bad + 1,
                         static_cast<uint8_t>(body[bad]))};
+  }
+  if (nul < std::min(position, body.size())) {
+    return {Code::kInvalidArgument, fmt::format("the body is no JSON: byte {} is NUL", nul + 1)};
   }
   if (position > body.size()) {
     return {Code::kInvalidArgument,
@@ -186,13 +191,11 @@ ApiResult<json> ParseBody(std::string_view body, IdFields id_fields, size_t* val
   if (NestsDeeper(body, kMaxDepth)) {
     return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
   }
-  // The parser would take a NUL for the end.
-  if (const size_t nul = body.find('\0'); nul != std::string_view::npos) {
-    return tl::unexpected(NoJson(body, nul + 1));
-  }
   json parsed;
   BodyReader<json> reader(body, &parsed, id_fields, values_left);
   if (!json::sax_parse(body, &reader)) return tl::unexpected(reader.error());
+  // The parser takes a NUL after a value for the end.
+  if (body.find('\0') != body.npos) return tl::unexpected(NoJson(body, body.size()));
   if (!parsed.is_object()) {
     return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
   }

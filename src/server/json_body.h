@@ -24,7 +24,8 @@ inline constexpr std::string_view kDetokenizeIds[] = {"tokens"};
 // Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
 // templates above all, may recurse), of at most *values_left values, which it takes from there.
 // Lists of numbers in `id_fields` count as one value: they are kept as token ids, four bytes each
-// (AsIds). kInvalidArgument says where it stops being UTF-8 or JSON; status 413 names the limit.
+// (AsIds). kInvalidArgument names the first byte that is wrong: no UTF-8, NUL, or no JSON; status
+// 413 the limit. Of a body that nests deeper nothing else is looked at.
 ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left);
 ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields = {});
 
