@@ -89,15 +89,15 @@ class Connections(WithServer):
         body = {"prompt": "Hi.", "max_tokens": 2, "temperature": 0}
         one = post_bytes("/v1/completions", body)
         with self.server.open() as s:
-            s.sendall(one + one + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+            s.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             answer = read_all(s)
         self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
         self.assertEqual(answer.count(b'"object":"text_completion"'), 2)
         self.assertTrue(answer.endswith(b'{"status":"ok"}'))
 
     def test_empty_lines_before_a_request_and_its_absolute_form(self):
-        one = b"\r\n\r\nGET http://x:1/health HTTP/1.1\r\n\r\n\r\n"
-        last = b"GET HTTP://x?y HTTP/1.1\r\nConnection: close\r\n\r\n"
+        one = b"\r\n\r\nGET http://x:1/health HTTP/1.1\r\nHost: x\r\n\r\n\r\n"
+        last = b"GET HTTP://x?y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         for parts in ((one + one + last,), [bytes([byte]) for byte in one + last]):
             with self.server.open() as s:
                 for part in parts:

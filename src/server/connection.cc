@@ -118,6 +118,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     state_ = State::kReading;
     connections_.SetBusy(this);
     late_ = false;
+    // A head that cannot be read says nothing of these; nor does the request before.
+    request_ = HttpRequest();
+    writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
     SetDeadline(options_.read_timeout_ms);
     reader_.ReadHead([self = shared_from_this()](ErrorCode ec, size_t) { self->OnHead(ec); });
   }

@@ -50,6 +50,22 @@ std::optional<ApiError> CheckFraming(const http::request_header<>& head) {
   return error;
 }
 
+std::optional<ApiError> CheckHost(const http::request_header<>& head) {
+  const auto [begin, end] = head.equal_range(http::field::host);
+  ApiError error;
+  if (begin == end) {
+    if (head.version() < 11) return std::nullopt;
+    error.message = "a request of HTTP/1.1 needs a Host header";
+  } else if (std::next(begin) != end) {
+    error.message = "the request has more than one Host header";
+  } else if (begin->value().find_first_of(" \t/?#@\\\"<>{}|^`") != begin->value().npos) {
+    error.message = "the Host header has a character that is in no host or port";
+  } else {
+    return std::nullopt;
+  }
+  return error;
+}
+
 std::string OriginForm(std::string_view target) {
   const size_t host = target.find("://");
   if (target.starts_with('/') || host == std::string_view::npos) return std::string(target);

@@ -28,6 +28,10 @@ std::string LastChunkText(bool http11);
 // this server and a proxy in front of it could disagree on where it ends (RFC 9112, section 6.3).
 std::optional<ApiError> CheckFraming(const boost::beast::http::request_header<>& head);
 
+// Why a request names no one host (RFC 9112, section 3.2): without Host (HTTP/1.0 may), with two,
+// or with what is no host and port.
+std::optional<ApiError> CheckHost(const boost::beast::http::request_header<>& head);
+
 // `target` without the scheme and the host of its absolute form: "http://x/health" is "/health".
 std::string OriginForm(std::string_view target);
 

@@ -80,6 +80,7 @@ RequestHead RequestReader::Head() const {
   head.is_head = head.request.method == "HEAD";
   if (const auto length = parser.content_length()) head.body_bytes = *length;
   head.refusal = CheckFraming(fields);
+  if (!head.refusal) head.refusal = CheckHost(fields);
   head.http11 = fields.version() >= 11;
   head.keep_alive = fields.keep_alive();
   head.whole = parser.is_done();

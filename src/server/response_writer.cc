@@ -28,12 +28,13 @@ void ResponseWriter::Put(std::string head, HttpResponse response) {
     head += fmt::format("{}: {}\r\n", name, value);
   }
   unsent_ += head;
-  parts_ = std::move(response.rest);
-  if (parts_) {
-    unsent_ += ChunkedHeader(http11_) + ChunkText(response.body, http11_);
+  unsent_ += response.rest ? ChunkedHeader(http11_)
+                           : fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+  if (response.rest && !is_head_) {
+    unsent_ += ChunkText(response.body, http11_);
+    parts_ = std::move(response.rest);
     return;
   }
-  unsent_ += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
   if (!is_head_) unsent_ += response.body;
   ended_ = true;
 }

@@ -33,7 +33,7 @@ class ResponseWriter {
   // Makes the beginning of a body that comes in parts; a short one whole, which then has no parts.
   static void Gather(HttpResponse* response);
 
-  // A gathered answer. Its parts are made as they are sent.
+  // A gathered answer. Its parts are made as they are sent; to HEAD none are.
   void Put(std::string head, HttpResponse response);
   // A stream of events: its head once, its texts, its end.
   void PutStreamHead(const std::string& head);

@@ -1,0 +1,136 @@
+#include "server/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/strand.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "server/fake_engine.h"
+#include "server/socket_pair_for_test.h"
+
+namespace kvasir {
+namespace {
+
+const std::string kBody = R"({"content":"abc"})";
+const std::string kTokenize = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n";
+
+size_t CountOf(std::string_view text, std::string_view what) {
+  size_t count = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+// A client of a connection in front of a FakeEngine.
+class ConnectionTest : public testing::Test {
+ protected:
+  void Start(const ServerOptions& options) {
+    options_ = options;
+    service_ = *Service::Make(options_, engine_);
+    server_ = std::thread([this] { io_.run(); });
+    StartConnection(std::move(sockets_.server), *service_, options_, connections_);
+  }
+  static ServerOptions Timeouts(uint32_t read_ms, uint32_t idle_ms = 60000) {
+    ServerOptions options;
+    options.read_timeout_ms = read_ms;
+    options.idle_timeout_ms = idle_ms;
+    return options;
+  }
+  void TearDown() override {
+    io_.stop();
+    server_.join();
+  }
+
+  static void ExpectTooLate(const std::string& answer) {
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n")) << answer;
+    EXPECT_NE(answer.find("\r\nConnection: close\r\n"), std::string::npos);
+    EXPECT_NE(answer.find(R"("message":"the request did not arrive in time")"), std::string::npos);
+    EXPECT_EQ(CountOf(answer, "HTTP/1.1 "), 1u) << answer;
+  }
+
+  // Bytes of a body or head without end, until there is an answer. Each would be in time.
+  void SendUntilAnswered() {
+    for (int i = 0; i < 30000 && !sockets_.Readable(/*wait_ms=*/2); ++i) sockets_.Send("a");
+  }
+
+  boost::asio::io_context io_, client_io_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      io_.get_executor()};
+  const std::unique_ptr<Tokenizer> tokenizer_ =
+      *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  FakeEngine engine_{tokenizer_.get(), nullptr};
+  ServerOptions options_;
+  std::unique_ptr<Service> service_;
+  ConnectionSet connections_{1 << 20, 1 << 20};
+  SocketPair sockets_{boost::asio::make_strand(io_), client_io_.get_executor()};
+  std::thread server_;
+};
+
+TEST_F(ConnectionTest, AHeadThatStopsIsAnswered408) {
+  Start(Timeouts(/*read_ms=*/50));
+  sockets_.Send("GET /health HT");
+  ExpectTooLate(sockets_.ReceiveAll());
+}
+
+TEST_F(ConnectionTest, AHeadThatTricklesIsAnswered408) {
+  Start(Timeouts(/*read_ms=*/50));
+  sockets_.Send("GET /health HTTP/1.1\r\nX: ");
+  SendUntilAnswered();
+  ExpectTooLate(sockets_.ReceiveAll());
+}
+
+TEST_F(ConnectionTest, ABodyThatStopsIsAnswered408) {
+  Start(Timeouts(/*read_ms=*/50));
+  sockets_.Send(kTokenize + "\r\n" + kBody.substr(1));
+  ExpectTooLate(sockets_.ReceiveAll());
+}
+
+TEST_F(ConnectionTest, ABodyThatTricklesIsAnswered408) {
+  Start(Timeouts(/*read_ms=*/50));
+  sockets_.Send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n");
+  SendUntilAnswered();
+  ExpectTooLate(sockets_.ReceiveAll());
+}
+
+TEST_F(ConnectionTest, ABodyThatWasAskedForAndDoesNotComeIsAnswered408) {
+  Start(Timeouts(/*read_ms=*/500));  // for the head to be read on a busy machine
+  sockets_.Send(kTokenize + "Expect: 100-continue\r\n\r\n");
+  const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+  EXPECT_EQ(sockets_.Receive(go_on.size()), go_on);
+  ExpectTooLate(sockets_.ReceiveAll());
+}
+
+TEST_F(ConnectionTest, NoDeadlineIsLeftOfARequestThatWasAnswered) {
+  Start(Timeouts(/*read_ms=*/500, /*idle_ms=*/700));
+  sockets_.Send(kTokenize + "\r\n" + kBody);
+  // Beyond the request's deadline, and then closed without a word.
+  const std::string answer = sockets_.ReceiveAll();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_NE(answer.find("\r\nConnection: keep-alive\r\n"), std::string::npos);
+  EXPECT_EQ(CountOf(answer, "HTTP/1.1 "), 1u) << answer;
+}
+
+TEST_F(ConnectionTest, WhoAsksNothingIsClosedWithoutAWord) {
+  Start(Timeouts(/*read_ms=*/60000, /*idle_ms=*/20));
+  sockets_.Send("\r\n");  // an empty line begins no request
+  EXPECT_EQ(sockets_.ReceiveAll(), "");
+}
+
+TEST_F(ConnectionTest, WhatCannotBeReadIsAnsweredByItself) {
+  Start({});
+  const std::string before = "HEAD /health HTTP/1.1\r\nHost: x\r\nOrigin: http://page\r\n\r\n";
+  sockets_.Send(before + "GET /health HTTP/9.9\r\n\r\n");
+  const std::string answer = sockets_.ReceiveAll();
+  const size_t second = answer.find("HTTP/1.1 400 Bad Request\r\n");
+  ASSERT_NE(second, std::string::npos) << answer;
+  EXPECT_TRUE(answer.substr(0, second).ends_with("\r\n\r\n"));  // to HEAD: no body
+  EXPECT_EQ(CountOf(answer, "Access-Control-Allow-Origin"), 1u);
+  const std::string_view error = std::string_view(answer).substr(second);
+  EXPECT_NE(error.find("\r\n\r\n{\"error\":"), error.npos) << error;
+}
+
+}  // namespace
+}  // namespace kvasir
