@@ -117,7 +117,9 @@ Interval CloseSum(std::span<const float> logits, const float* block_max, float m
   });
   double sum = 0;
   for (const double part : sums) sum += part;
-  return {sum * (1 - 1e-10), sum * (1 + 1e-10) + skipped * kSkipped};
+  // ClosePowerOfTwo, and the roundings of this sum and of the one that is asked for.
+  const double within = 6e-11 + 2 * RoundingOf(logits.size());
+  return {sum * (1 - within), sum * (1 + within) + skipped * kSkipped};
 }
 
 }  // namespace

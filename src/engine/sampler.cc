@@ -169,8 +169,7 @@ void Sampler::Adjust(const SamplingParams& params, std::span<const TokenId> toke
 
 TokenId Sampler::DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,
                            double u) {
-  draw_.Start(logits, block_max_, max, params.temperature, u);
-  if (params.min_p > 0) draw_.Raise(params.min_p);
+  draw_.Start(logits, block_max_, max, params.temperature, u, params.min_p);
   double least = 2;  // top_p keeps this weight, as far as is known, and does not keep lighter ones
   if (params.top_p == 1.0f) least = 0;
   std::optional<Interval> total;
@@ -209,12 +208,9 @@ std::optional<bool> Sampler::IsKept(std::span<const float> logits, const Samplin
 }
 
 double Sampler::LeastKept(std::span<const float> logits, const SamplingParams& params, float max) {
-  const double total = order_.Fill(logits, max, params.temperature);
-  const double enough = params.top_p * total;
+  const double enough = params.top_p * order_.Fill(logits, max, params.temperature);
   // Sums of whole buckets tell the place, unless it is too close to an edge.
-  if (const auto place = order_.Crossing(enough, WeightOrder::ErrorOf(total))) {
-    return order_.At(place->index).weight;
-  }
+  if (const auto place = order_.Crossing(enough)) return order_.At(*place).weight;
   double sum = 0, least = 1;
   for (size_t i = 0; i < logits.size() && (i == 0 || sum < enough); ++i) {
     least = order_.At(i).weight;
@@ -238,7 +234,7 @@ size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, 
   float threshold = -std::numeric_limits<float>::infinity();
   double least = 0;  // the smallest weight below which something may be missing
   if (logits.size() > best_.size()) {
-    if (look == 0 || look > block_max_.size()) return 0;
+    if (look > block_max_.size()) return 0;
     // That many blocks have a logit as large: at least as many logits are.
     block_order_ = block_max_;
     const auto at = block_order_.begin() + static_cast<ptrdiff_t>(look - 1);

@@ -68,7 +68,7 @@ class Sampler {
                         size_t limit, double u);
   // Fills best_ with the largest weights, sorted, and returns how many it is sure of: at least
   // `look`, up to all; or 0 when there is no telling cheaply. Tokens of weight 0 may be missing:
-  // they are never drawn and move no sum.
+  // they are never drawn and move no sum. REQUIRES: look > 0.
   size_t SortBest(std::span<const float> logits, size_t look, float max, float temperature);
   // best_[0, num): the largest logits in order. Returns num.
   size_t SortLargest(std::span<const float> logits, size_t num);

@@ -37,7 +37,7 @@ uint64_t WeightOrder::bytes() const {
 }
 
 double WeightOrder::Fill(std::span<const float> logits, float max, float temperature) {
-  const double total = ExpWeights(logits, max, temperature, weights_.data());
+  total_ = ExpWeights(logits, max, temperature, weights_.data());
   std::fill(ends_.begin(), ends_.end(), 0);
   std::fill(sums_.begin(), sums_.end(), 0.0);
   std::fill(is_sorted_.begin(), is_sorted_.end(), uint8_t{0});
@@ -54,7 +54,7 @@ double WeightOrder::Fill(std::span<const float> logits, float max, float tempera
     begin += size;
   }
   for (uint32_t id = 0; id < weights_.size(); ++id) order_[ends_[BucketOf(weights_[id])]++] = id;
-  return total;
+  return total_;
 }
 
 void WeightOrder::Sort(size_t bucket) {
@@ -78,7 +78,9 @@ Candidate WeightOrder::At(size_t i) {
   return {weights_[order_[i]], static_cast<TokenId>(order_[i])};
 }
 
-std::optional<WeightOrder::Place> WeightOrder::Crossing(double x, double error) {
+std::optional<size_t> WeightOrder::Crossing(double x) {
+  // Both ways of adding are so far from the true sum at most, and rounding x +- error too.
+  const double error = 2 * RoundingOf(weights_.size() + 2) * total_;
   double sum = 0;
   for (size_t bucket = 0; bucket < kNumBuckets; ++bucket) {
     if (sum + sums_[bucket] <= x - error) {
@@ -88,7 +90,7 @@ std::optional<WeightOrder::Place> WeightOrder::Crossing(double x, double error) 
     Sort(bucket);
     for (size_t i = begin_of(bucket); i < ends_[bucket]; ++i) {
       sum += weights_[order_[i]];
-      if (sum > x + error) return Place{i, sum};
+      if (sum > x + error) return i;
       if (sum > x - error) return std::nullopt;
     }
   }

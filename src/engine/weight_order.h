@@ -28,16 +28,9 @@ class WeightOrder {
   double Fill(std::span<const float> logits, float max, float temperature);
   // The i-th largest.
   Candidate At(size_t i);
-  // The first place at which the running sum of the largest exceeds x, and that sum within `error`.
-  // nullopt: sums of whole buckets are too coarse to tell, or the sum of all does not exceed it.
-  struct Place {
-    size_t index;
-    double sum;
-  };
-  std::optional<Place> Crossing(double x, double error);
-  // How far a sum that is made of whole buckets may be from the running sum itself, for sums up to
-  // `total`.
-  static double ErrorOf(double total) { return 1e-10 * total; }
+  // The first place at which the running sum of the largest, added from the largest down, exceeds
+  // x. nullopt: sums of whole buckets are too coarse to tell, or the sum of all does not exceed it.
+  std::optional<size_t> Crossing(double x);
 
  private:
   void Sort(size_t bucket);
@@ -49,6 +42,7 @@ class WeightOrder {
   std::vector<uint32_t> ends_;
   std::vector<double> sums_;
   std::vector<uint8_t> is_sorted_;
+  double total_ = 0;      // what Fill returned
   size_t at_bucket_ = 0;  // where At looked last
 };
 

@@ -27,7 +27,7 @@ uint64_t WeightedDraw::bytes() const {
 }
 
 void WeightedDraw::Start(std::span<const float> logits, std::span<const float> block_max, float max,
-                         float temperature, double u) {
+                         float temperature, double u, double least) {
   KV_DCHECK(block_max.size() == bounds_.size());
   logits_ = logits;
   max_ = max;
@@ -35,7 +35,7 @@ void WeightedDraw::Start(std::span<const float> logits, std::span<const float> b
   tries_ = 0;
   counter_ = Mix64(std::bit_cast<uint64_t>(u));
   ExpWeights(block_max, max, temperature, bounds_.data());
-  Raise(0);
+  Raise(least);
 }
 
 void WeightedDraw::Raise(double least) {

@@ -26,11 +26,11 @@ class WeightedDraw {
   static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
   uint64_t bytes() const;
 
-  // block_max: of `logits`, by MaxOfBlocks; max: the largest. Both spans are read until the last
-  // Next. O(vocab / kLogitBlock).
+  // block_max: of `logits`, by MaxOfBlocks; max: the largest. `logits` are read until the last
+  // Next. Tokens of a weight below `least` are not drawn; least <= 1. O(vocab / kLogitBlock).
   void Start(std::span<const float> logits, std::span<const float> block_max, float max,
-             float temperature, double u);
-  // Tokens of a smaller weight are drawn no more; least <= 1. O(vocab / kLogitBlock).
+             float temperature, double u, double least);
+  // The same for the draws that follow. O(vocab / kLogitBlock).
   void Raise(double least);
   // nullopt after kMaxTries tries in all, which has a probability below 1e-200.
   std::optional<Candidate> Next();
