@@ -9,10 +9,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "base/check.h"
 #include "base/descriptor.h"
 #include "base/result.h"
+#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -71,8 +73,7 @@ Status CheckFolder(const std::string& state_dir) {
 Status WriteAll(const std::string& path, const Secret& secret) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return IoFailure("create", path);
-  if (write(file.fd(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size()) ||
-      fsync(file.fd()) != 0) {
+  if (!WriteAllAt(file.fd(), std::as_bytes(std::span(secret)), 0) || fsync(file.fd()) != 0) {
     return IoFailure("write", path);
   }
   return {};

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/file_limit_for_test.h"
+
 namespace kvasir {
 namespace {
 
@@ -73,6 +75,21 @@ TEST_F(SecretTest, RefusesALink) {
 TEST_F(SecretTest, ReportsAFolderThatCannotBeMade) {
   Write("x", 0600);
   EXPECT_EQ(LoadOrCreateSecret(dir_ + "/secret/state").error().code, Code::kIoError);
+}
+
+TEST_F(SecretTest, AWriteThatFallsShortSaysWhyAndLeavesNothing) {
+  for (const rlim_t max_bytes : {0, 10}) {
+    Result<Secret> made;
+    {
+      const FileLimit limit(max_bytes);
+      made = LoadOrCreateSecret(dir_);
+    }
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, Code::kIoError);
+    EXPECT_TRUE(made.error().message.ends_with(": File too large")) << made.error().message;
+    EXPECT_TRUE(std::filesystem::is_empty(dir_));
+  }
+  EXPECT_TRUE(LoadOrCreateSecret(dir_));
 }
 
 TEST(EphemeralSecret, DiffersEachTime) { EXPECT_NE(EphemeralSecret(), EphemeralSecret()); }

@@ -11,10 +11,12 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/descriptor.h"
 #include "base/digest.h"
 #include "base/system_error.h"
+#include "base/write_at.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -171,6 +173,7 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   const std::string bytes = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   std::error_code error;
   fs::create_directories(folder, error);
+  if (error) return FailErrno(error.value(), "cannot make the folder {}", folder);
   const fs::path draft = fs::path(folder) / fmt::format(".eval-{}.draft", getpid());
   const auto failed = [&](const char* what) {
     const int code = errno;
@@ -180,9 +183,7 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   {
     const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (!file) return failed("create");
-    if (write(file.fd(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-      return failed("write");
-    }
+    if (!WriteAllAt(file.fd(), std::as_bytes(std::span(bytes)), 0)) return failed("write");
   }
   if (rename(draft.c_str(), path.c_str()) != 0) return failed("rename");
   RemoveOldest(folder);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "base/file_limit_for_test.h"
+
 namespace kvasir::cli {
 namespace {
 
@@ -107,6 +109,40 @@ TEST_F(KeptQualityTest, AFolderThatCannotBeIsAnError) {
   const Status kept = KeepQuality(folder_.string(), Sample());
   ASSERT_FALSE(kept);
   EXPECT_EQ(kept.error().code, Code::kNotFound);
+  EXPECT_EQ(kept.error().message,
+            "cannot make the folder " + folder_.string() + ": Not a directory");
+  EXPECT_FALSE(Find());
+}
+
+TEST_F(KeptQualityTest, AWriteThatFallsShortSaysWhyAndChangesNothing) {
+  ASSERT_TRUE(KeepQuality(folder_.string(), Sample()));
+  KeptQuality newer = Sample();
+  newer.tokens = 7;
+  const fs::path draft = folder_ / (".eval-" + std::to_string(getpid()) + ".draft");
+  for (const rlim_t max_bytes : {0, 100}) {
+    Status kept;
+    {
+      const FileLimit limit(max_bytes);
+      kept = KeepQuality(folder_.string(), newer);
+    }
+    ASSERT_FALSE(kept);
+    EXPECT_EQ(kept.error().code, Code::kIoError);
+    EXPECT_EQ(kept.error().message, "cannot write " + draft.string() + ": File too large");
+    EXPECT_FALSE(fs::exists(draft));
+    EXPECT_EQ(Find()->tokens, Sample().tokens);
+  }
+}
+
+TEST_F(KeptQualityTest, AFullDiskIsExhausted) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  fs::create_directories(folder_);
+  const fs::path draft = folder_ / (".eval-" + std::to_string(getpid()) + ".draft");
+  fs::create_symlink("/dev/full", draft);
+  const Status kept = KeepQuality(folder_.string(), Sample());
+  ASSERT_FALSE(kept);
+  EXPECT_EQ(kept.error().code, Code::kExhausted);
+  EXPECT_EQ(kept.error().message, "cannot write " + draft.string() + ": No space left on device");
+  EXPECT_FALSE(fs::exists(fs::symlink_status(draft)));
   EXPECT_FALSE(Find());
 }
 

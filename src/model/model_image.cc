@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/descriptor.h"
 #include "base/system_error.h"
+#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -114,11 +115,9 @@ bool Verify(std::span<const std::byte> file, const Header& header, const Places&
 Status WriteAt(int fd, const fs::path& path, uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t piece = std::min<size_t>(bytes.size(), kChunkBytes - offset % kChunkBytes);
-    const ssize_t n = pwrite(fd, bytes.data(), piece, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return IoFailure("write", path);
-    offset += static_cast<uint64_t>(n);
-    bytes = bytes.subspan(static_cast<size_t>(n));
+    if (!WriteAllAt(fd, bytes.first(piece), offset)) return IoFailure("write", path);
+    offset += piece;
+    bytes = bytes.subspan(piece);
   }
   return {};
 }
@@ -185,6 +184,9 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
                           std::span<const std::byte> payload, ThreadPool& pool) const {
   std::error_code error;
   fs::create_directories(folder_, error);
+  if (error) {
+    return FailErrno(error.value(), "model image: cannot make the folder {}", folder_.string());
+  }
   RemoveStaleDrafts(folder_);
   const Places places(payload.size());
   const fs::path path = PathOf(key);

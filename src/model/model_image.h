@@ -49,15 +49,16 @@ class ModelImages {
   ModelImages(std::filesystem::path folder, uint64_t cap_bytes, const Secret& secret);
 
   // Absent: there is no such image. kCorruption: one that is damaged, cut, of another version or
-  // made with another secret; it is removed. kIoError where the system fails. O(payload), on the
-  // pool's threads.
+  // made with another secret; it is removed, where that can be. Else as MappedFile::Open has it.
+  // O(payload), on the pool's threads.
   Result<std::optional<OpenedImage>> Open(const Digest& key, uint64_t payload_bytes,
                                           ThreadPool& pool) const;
 
   // Writes an image aside and gives it its name. It is not synced, which took a minute for 2.5 GB
   // on a slow disk: after a power cut its tags tell what is torn, and it is made again. Before, the
   // least recently used images go until this one fits the cap. kExhausted when it does not fit
-  // alone, or the disk is full; else as CodeOfErrno has it. O(payload).
+  // alone, when others cannot be removed, or when the disk is full; else as CodeOfErrno has it. An
+  // error leaves no draft, and an older image of the same key as it was. O(payload).
   Status Write(const Digest& key, const ImageTitle& title, std::span<const std::byte> payload,
                ThreadPool& pool) const;
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/file_limit_for_test.h"
 #include "base/random.h"
 #include "model/model_files_for_test.h"
 
@@ -173,11 +174,42 @@ TEST_F(Images, TheLeastRecentlyUsedGoUntilANewOneFits) {
   EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(), 3u);  // none went for nothing
 }
 
-TEST_F(Images, AFolderThatCannotBeWrittenIsAnError) {
+TEST_F(Images, AFolderThatCannotBeMadeIsAnError) {
   folder_.Write("images", "a file where the folder should be");
-  const Status written = Make().Write(key_, {"a", "i8"}, payload_, pool_);
-  ASSERT_FALSE(written);
+  ExpectError(Make().Write(key_, {"a", "i8"}, payload_, pool_), Code::kNotFound,
+              {"cannot make the folder", "images: Not a directory"});
   EXPECT_TRUE(ModelImages::List(folder_.path() / "images").empty());
+}
+
+TEST_F(Images, AWriteThatFallsShortSaysWhyAndChangesNothing) {
+  const ModelImages images = Make();
+  ASSERT_TRUE(images.Write(key_, {"a", "i8"}, payload_, pool_));
+  const std::vector<std::byte> other = Payload(payload_.size(), 2);
+  for (const rlim_t max_bytes : {0, 100, 5 << 20}) {  // nothing, the header, a part of a chunk
+    Status written;
+    {
+      const FileLimit limit(max_bytes);
+      written = images.Write(key_, {"a", "i8"}, other, pool_);
+    }
+    ExpectError(written, Code::kIoError, {"model image: cannot write", ".draft: File too large"});
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path() / "images"), {}), 1);
+  const auto opened = images.Open(key_, payload_.size(), pool_);
+  ASSERT_TRUE(opened && *opened);
+  EXPECT_TRUE(std::ranges::equal((*opened)->payload, payload_));
+}
+
+TEST_F(Images, WhatIsNoFileIsNoImage) {
+  const ModelImages images = Make();
+  ASSERT_TRUE(images.Write(key_, {"a", "i8"}, payload_, pool_));
+  const fs::path path = OnlyFile();
+  fs::remove(path);
+  fs::create_directory(path);
+  const auto opened = images.Open(key_, payload_.size(), pool_);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kInvalidArgument);
+  ExpectError(images.Write(key_, {"a", "i8"}, payload_, pool_), Code::kIoError,
+              {"model image: cannot rename", "Is a directory"});
 }
 
 TEST_F(Images, DraftsOfACrashGoAfterAnHour) {
