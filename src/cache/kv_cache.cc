@@ -54,6 +54,7 @@ CachePlan KvCache::Plan(const KvCacheOptions& options) {
 }
 
 Status KvCache::CheckBudget(const KvCacheOptions& options) {
+  KV_CHECK(options.max_blocks >= 2 && options.max_blocks < uint32_t{1} << 31);
   const CachePlan least = PlanFor(options, 2);
   if (options.budget_bytes >= least.total_bytes()) return {};
   return Fail(Code::kInvalidArgument,

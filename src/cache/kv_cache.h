@@ -68,7 +68,8 @@ struct KvCacheOptions {
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
   uint32_t num_namespaces = 16;  // tenants times Identities, at most
-  // No more blocks than these however large the budget: what can be used without reuse.
+  // No more blocks than these however large the budget: what can be used without reuse. At least 2,
+  // as of a budget; below 2^31.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;      // root of all salts and keys
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
@@ -155,7 +156,7 @@ class KvCache final : private BlockPool::Observer {
 
   static CachePlan Plan(const KvCacheOptions& options);
   // kInvalidArgument (kv_memory) when the budget does not hold two blocks; says what is the least
-  // that does.
+  // that does. REQUIRES: max_blocks as above.
   static Status CheckBudget(const KvCacheOptions& options);
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -56,6 +57,34 @@ TEST_F(KvCacheTest, RefusesABudgetBelowTwoBlocks) {
   EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);
   options.budget_bytes = 0;
   EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);
+}
+
+TEST_F(KvCacheTest, HasNoMoreBlocksThanItIsTold) {
+  KvCacheOptions options = OptionsFor(50);
+  const uint64_t budget = options.budget_bytes;
+  for (const uint32_t max_blocks : {2u, 3u, 49u, 50u, 51u}) {
+    options.max_blocks = max_blocks;
+    const CachePlan plan = KvCache::Plan(options);
+    EXPECT_EQ(plan.num_blocks, std::min(max_blocks, 50u));
+    const auto cache = KvCache::Create(options);
+    ASSERT_TRUE(cache);
+    EXPECT_EQ((*cache)->usage().num_blocks, plan.num_blocks);
+    EXPECT_EQ((*cache)->plan().total_bytes(), plan.total_bytes());
+    EXPECT_LE(plan.total_bytes(), budget);
+    (*cache)->CheckInvariants();
+  }
+  // The budget counts as before.
+  options.max_blocks = 2;
+  options.budget_bytes = KvCache::Plan(options).total_bytes() - 1;
+  EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);
+}
+
+TEST(KvCacheDeathTest, FewerThanTwoBlocksAreABug) {
+  KvCacheOptions options = OptionsFor(2);
+  for (const uint32_t max_blocks : {0u, 1u, 1u << 31}) {
+    options.max_blocks = max_blocks;
+    EXPECT_DEATH((void)KvCache::Create(options), "max_blocks");
+  }
 }
 
 TEST_F(KvCacheTest, TheSecondTurnComputesOnlyWhatIsNew) {

@@ -11,8 +11,10 @@
 
 namespace kvasir {
 
-// Where the parts of a quantised row of k activations lie, in bytes from its start. A row belongs
-// to one weight format and one target: `offsets` are what both want added to a dot product.
+// Where the parts of a quantised row of k activations lie, in bytes from its start. A row is for
+// the weight format and the target that it was quantised for: its `offsets` are what both want
+// added to a dot product. (Tile targets leave the rows that fill no tile to a target whose offsets
+// are the same.)
 struct ActivationLayout {
   explicit constexpr ActivationLayout(uint32_t k)
       : columns((k + 63) / 64 * 64), groups(columns / kGroup) {}
