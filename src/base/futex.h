@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,9 +13,13 @@ namespace kvasir {
 
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word` is `expected`, until a wake. May return for no reason: look again.
-inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+// Sleeps while `word` is `expected`, until a wake; timeout_ns > 0: no longer than that. May return
+// for no reason: look again.
+inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected,
+                      uint32_t timeout_ns = 0) {
+  const timespec timeout{0, timeout_ns};  // below a second
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, timeout_ns > 0 ? &timeout : nullptr,
+          nullptr, 0);
 }
 
 // Wakes up to `count` threads that sleep on `word`.

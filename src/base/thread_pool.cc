@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include <sched.h>
+
 #include <optional>
 
 #include "base/check.h"
@@ -25,6 +27,8 @@ constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 // somebody waits for. Beyond it the other side is most likely off its processor: who spins on then
 // keeps it from coming back (docs/decisions/0005-threads.md has the figures).
 constexpr uint64_t kSpinNs = 50'000;
+// A worker that holds an item and got no processor for so long gets the sleeping caller's.
+constexpr uint32_t kLendNs = 200'000;
 constexpr int kLooks = 8;  // between two readings of the clock
 
 // True as soon as ready() is, looking for kSpinNs; false then.
@@ -44,7 +48,8 @@ bool SpinUntil(Ready ready) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus) {
+ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus)
+    : pinned_(!cpus.empty()) {
   for (uint32_t i = 1; i < num_threads; ++i) {
     const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
     workers_.emplace_back([this, i, on_start, cpu] {
@@ -82,8 +87,21 @@ void ThreadPool::Claim(uint32_t thread) {
   }
 }
 
+void ThreadPool::KeepWorkersOff(int cpu) {
+  if (pinned_ || cpu == workers_off_) return;
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return;  // more processors than it has bits
+  if (CPU_COUNT(&cpus) < int(num_threads())) return;
+  workers_off_ = cpu;
+  if (cpu != kAnywhere) CPU_CLR(cpu, &cpus);
+  for (std::thread& worker : workers_) {
+    pthread_setaffinity_np(worker.native_handle(), sizeof(cpus), &cpus);  // refused: as before
+  }
+}
+
 void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
   KV_CHECK(num_items <= kItemMask);
+  KeepWorkersOff(sched_getcpu());
   call_.store(call, std::memory_order_relaxed);
   fn_.store(fn, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
@@ -102,7 +120,12 @@ void ThreadPool::WaitForItems(uint32_t num_items) {
   if (SpinUntil([&] { return done_.load(std::memory_order_acquire) == num_items; })) return;
   caller_sleeps_.store(true, std::memory_order_seq_cst);
   for (uint32_t done; (done = done_.load(std::memory_order_seq_cst)) != num_items;) {
-    FutexWait(done_, done);
+    if (workers_off_ == kAnywhere) {
+      FutexWait(done_, done);
+    } else {
+      FutexWait(done_, done, kLendNs);
+      if (done_.load(std::memory_order_seq_cst) == done) KeepWorkersOff(kAnywhere);
+    }
   }
   caller_sleeps_.store(false, std::memory_order_relaxed);
 }
