@@ -101,6 +101,13 @@ void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel)
       }
     }
     for (uint32_t r = 0; r < rows; r += kMaxRows) {
+      if (first + n == a.k) {  // the outputs' rows are far apart, and in no cache
+        for (uint32_t i = 0; i < kMaxRows; ++i) {
+          for (uint32_t p = 0; p < kPanels; ++p) {
+            __builtin_prefetch(a.y + (row + r + i) * a.y_stride + (panel + p) * kPanelOutputs, 1);
+          }
+        }
+      }
       V16 sum[kMaxRows][kPanels];
       KV_UNROLL for (int i = 0; i < kMaxRows; ++i) {
         KV_UNROLL for (int p = 0; p < kPanels; ++p) sum[i][p] = Load(sums[r + i][p]);
