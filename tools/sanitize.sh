@@ -11,6 +11,6 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then without_aslr=(setarch "$(unam
 # The scalar kernels touch the same memory as the others, ten times as slowly here: not again. Which
 # thread touches what does not depend on the target.
 skipped='/scalar( |$)'
-if [ "$preset" = tsan ]; then skipped='/(scalar|avxvnni|avx512|avx512vnni|amx|neon)( |$)'; fi
+if [ "$preset" = tsan ]; then skipped='/(scalar|avxvnni|avx512|avx512vnni|amx)( |$)'; fi
 exec "${without_aslr[@]}" ctest --test-dir "build/$preset" -L fast -E "$skipped" -j"$(nproc)" \
   --output-on-failure

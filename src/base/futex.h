@@ -9,17 +9,23 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace kvasir {
 
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word` is `expected`, until a wake; timeout_ns > 0: no longer than that. May return
-// for no reason: look again.
-inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected,
-                      uint32_t timeout_ns = 0) {
-  const timespec timeout{0, timeout_ns};  // below a second
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, timeout_ns > 0 ? &timeout : nullptr,
-          nullptr, 0);
+// Sleeps while `word` is `expected`, until a wake. May return for no reason: look again.
+inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+// The same, for no longer than timeout_ns, below a second.
+inline void FutexWaitFor(const std::atomic<uint32_t>& word, uint32_t expected,
+                         uint32_t timeout_ns) {
+  KV_DCHECK(timeout_ns < 1'000'000'000);
+  const timespec timeout{0, timeout_ns};
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, &timeout, nullptr, 0);
 }
 
 // Wakes up to `count` threads that sleep on `word`.

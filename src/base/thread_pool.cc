@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <optional>
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
@@ -27,7 +25,8 @@ constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 // somebody waits for. Beyond it the other side is most likely off its processor: who spins on then
 // keeps it from coming back (docs/decisions/0005-threads.md has the figures).
 constexpr uint64_t kSpinNs = 50'000;
-// A worker that holds an item and got no processor for so long gets the sleeping caller's.
+// No item ended while the caller slept for so long: whoever holds one may lack a processor, so the
+// caller lends its own. A long item looks the same; then it costs a system call a worker, twice.
 constexpr uint32_t kLendNs = 200'000;
 constexpr int kLooks = 8;  // between two readings of the clock
 
@@ -87,13 +86,13 @@ void ThreadPool::Claim(uint32_t thread) {
   }
 }
 
-void ThreadPool::KeepWorkersOff(int cpu) {
-  if (pinned_ || cpu == workers_off_) return;
+void ThreadPool::KeepWorkersOff(std::optional<int> cpu) {
+  if (pinned_ || cpu == kept_off_) return;
+  kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return;  // more processors than it has bits
   if (CPU_COUNT(&cpus) < int(num_threads())) return;
-  workers_off_ = cpu;
-  if (cpu != kAnywhere) CPU_CLR(cpu, &cpus);
+  if (cpu) CPU_CLR(*cpu, &cpus);
   for (std::thread& worker : workers_) {
     pthread_setaffinity_np(worker.native_handle(), sizeof(cpus), &cpus);  // refused: as before
   }
@@ -120,11 +119,11 @@ void ThreadPool::WaitForItems(uint32_t num_items) {
   if (SpinUntil([&] { return done_.load(std::memory_order_acquire) == num_items; })) return;
   caller_sleeps_.store(true, std::memory_order_seq_cst);
   for (uint32_t done; (done = done_.load(std::memory_order_seq_cst)) != num_items;) {
-    if (workers_off_ == kAnywhere) {
+    if (!kept_off_) {
       FutexWait(done_, done);
     } else {
-      FutexWait(done_, done, kLendNs);
-      if (done_.load(std::memory_order_seq_cst) == done) KeepWorkersOff(kAnywhere);
+      FutexWaitFor(done_, done, kLendNs);
+      if (done_.load(std::memory_order_seq_cst) == done) KeepWorkersOff(std::nullopt);
     }
   }
   caller_sleeps_.store(false, std::memory_order_relaxed);

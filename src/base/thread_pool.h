@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <thread>
 #include <type_traits>
@@ -16,7 +17,8 @@ namespace kvasir {
 // caller for an item that another holds - spins for some microseconds (phases of one step follow
 // each other closely), then sleeps: a processor that waits for a thread which a neighbour pushed
 // aside is better left to that thread. Workers keep off the caller's processor, where they could
-// only take turns with it (docs/decisions/0005-threads.md).
+// only take turns with it, until the caller has slept for one of them for 200 us; not when they are
+// pinned or more than the processors (docs/decisions/0005-threads.md).
 class ThreadPool {
  public:
   // num_threads >= 1, the caller included. on_start runs once in each worker. `cpus`: empty, or the
@@ -51,14 +53,13 @@ class ThreadPool {
   // Claims and runs items of the phase at hand until none is left.
   void Claim(uint32_t thread);
   void WaitForItems(uint32_t num_items);
-  // Workers may run where the caller may, but for this processor; kAnywhere: there too. Only asked
-  // of the kernel when it is another than before.
-  static constexpr int kAnywhere = -1;
-  void KeepWorkersOff(int cpu);
+  // Workers may run where the caller may, but for this processor; nullopt: there too. The kernel is
+  // asked only when it is another than before.
+  void KeepWorkersOff(std::optional<int> cpu);
 
   std::vector<std::thread> workers_;
   const bool pinned_;
-  int workers_off_ = kAnywhere;  // the processor
+  std::optional<int> kept_off_;  // the processor
   // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
   // compare-and-swap of all three, so a worker that the kernel runs late can never claim an item of
   // a phase that has ended, and nobody waits for a worker that holds no item.

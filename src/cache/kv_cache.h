@@ -68,8 +68,8 @@ struct KvCacheOptions {
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
   uint32_t num_namespaces = 16;  // tenants times Identities, at most
-  // No more blocks than these however large the budget: what can be used without reuse. At least 2,
-  // as of a budget; below 2^31.
+  // No more blocks than these however large the budget: what can be used without reuse. In
+  // [2, 2^31): a budget holds two at least, and PrefixIndex keeps bit 31 for roots.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;      // root of all salts and keys
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)

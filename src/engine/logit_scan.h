@@ -29,7 +29,7 @@ uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, f
 uint32_t CountBetween(std::span<const float> logits, const float* block_max, float low, float high);
 
 // A sum of so many numbers >= 0, added in double in any order, is within this share of the true sum
-// (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), up to 2^45 of them.
+// (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), up to 2^44 of them.
 constexpr double RoundingOf(size_t terms) { return static_cast<double>(terms) * 0x1.01p-53; }
 
 // What a sum is known to lie in. The sums read block_max to leave out blocks that add nothing.

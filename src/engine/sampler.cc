@@ -231,6 +231,7 @@ TokenId Sampler::DrawOfLargest(std::span<const float> logits, const SamplingPara
 }
 
 size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, float temperature) {
+  KV_DCHECK(look > 0);
   float threshold = -std::numeric_limits<float>::infinity();
   double least = 0;  // the smallest weight below which something may be missing
   if (logits.size() > best_.size()) {

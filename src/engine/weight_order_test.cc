@@ -25,18 +25,18 @@ std::vector<float> Flat(uint32_t vocab, double width, uint64_t levels, Random& r
   return logits;
 }
 
+float MaxOf(const std::vector<float>& logits) {
+  return *std::max_element(logits.begin(), logits.end());
+}
+
 std::vector<Candidate> Sorted(const std::vector<float>& logits, float temperature) {
-  const double max = *std::max_element(logits.begin(), logits.end());
+  const double max = MaxOf(logits);
   std::vector<Candidate> sorted;
   for (size_t id = 0; id < logits.size(); ++id) {
     sorted.push_back({Exp((logits[id] - max) / temperature), static_cast<TokenId>(id)});
   }
   std::ranges::stable_sort(sorted, std::ranges::greater(), &Candidate::weight);
   return sorted;
-}
-
-float MaxOf(const std::vector<float>& logits) {
-  return *std::max_element(logits.begin(), logits.end());
 }
 
 TEST(WeightOrder, HasTheOrderOfAStableSort) {

@@ -30,7 +30,7 @@ class WeightedDraw {
   // Next. Tokens of a weight below `least` are not drawn; least <= 1. O(vocab / kLogitBlock).
   void Start(std::span<const float> logits, std::span<const float> block_max, float max,
              float temperature, double u, double least);
-  // The same for the draws that follow. O(vocab / kLogitBlock).
+  // Raises `least` for the draws that follow. O(vocab / kLogitBlock).
   void Raise(double least);
   // nullopt after kMaxTries tries in all, which has a probability below 1e-200.
   std::optional<Candidate> Next();

@@ -8,39 +8,51 @@
 namespace kvasir {
 namespace {
 
-// Weights of an item. Memory is faster in long stretches (decode of the 1B shape on two cores of a
-// Sapphire Rapids: 22.5 tok/s with 64 KiB, 25.5 with up to 1 MiB), and many rows come from the
-// third cache once an item (prefill: 366 tok/s, 386): as long as a matrix has kItemsOfThread of
-// them for each thread.
-constexpr uint64_t kItemBytes = 64 << 10;
-constexpr uint64_t kStretchBytes = 1 << 20;
-constexpr uint32_t kItemsOfThread = 4;
-constexpr uint32_t kFewRows = 8;
-constexpr uint32_t kRowChunk = 48;  // a multiple of every kernel's rows in flight
+// Weights of an item: much, since memory is faster in long stretches (decode, 1B in Q8_0, two cores
+// of a Sapphire Rapids: 22.5 tokens/s with 64 KiB, 25.5 with up to 1 MiB) and the rows are read
+// from L3 once an item (prefill of 512 by avx512vnni: 366, 386); but so that each thread gets some.
+constexpr uint64_t kMinItemBytes = 64 << 10, kMaxItemBytes = 1 << 20;
+constexpr uint32_t kItemsPerThread = 4;
+constexpr uint32_t kItemRows = 48;  // a multiple of every kernel's rows in flight
 
 // Panels [begin, end) x rows [row, row + count) of a product.
 struct Item {
   uint32_t panel_begin, panel_end, row, count;
 };
 
-// How a product of `panels` x `rows` is cut: kItemBytes of weights to a stretch, `row_chunk` rows.
+// How a product of `panels` x `rows` is cut: items of `item_panels` x `item_rows`.
 struct Cut {
-  Cut(uint64_t panel_bytes, uint32_t in_flight, uint32_t panels, uint32_t rows, uint32_t row_chunk,
+  Cut(uint64_t panel_bytes, uint32_t in_flight, uint32_t panels, uint32_t rows, uint32_t item_rows,
       uint32_t threads)
-      : panels(panels), rows(rows), row_chunk(row_chunk) {
-    const uint64_t share = panels * panel_bytes / (uint64_t{threads} * kItemsOfThread);
-    const uint64_t bytes = std::clamp(share, kItemBytes, kStretchBytes);
-    group = std::max<uint32_t>(1, uint32_t(bytes / panel_bytes / in_flight)) * in_flight;
-    chunks = static_cast<uint32_t>(CeilDiv(rows, row_chunk));
+      : panels(panels), rows(rows), item_rows(item_rows) {
+    const uint64_t share = panels * panel_bytes / (uint64_t{threads} * kItemsPerThread);
+    const uint64_t bytes = std::clamp(share, kMinItemBytes, kMaxItemBytes);
+    item_panels = std::max<uint32_t>(1, uint32_t(bytes / panel_bytes / in_flight)) * in_flight;
+    chunks = static_cast<uint32_t>(CeilDiv(rows, item_rows));
   }
-  uint32_t items() const { return static_cast<uint32_t>(CeilDiv(panels, group)) * chunks; }
+  uint32_t items() const { return static_cast<uint32_t>(CeilDiv(panels, item_panels)) * chunks; }
   // Neighbours share their weights, not their rows: the weights are read from memory once.
   Item At(uint32_t index) const {
-    const uint32_t panel = index / chunks * group, row = index % chunks * row_chunk;
-    return {panel, std::min(panels, panel + group), row, std::min(row_chunk, rows - row)};
+    const uint32_t panel = index / chunks * item_panels, row = index % chunks * item_rows;
+    return {panel, std::min(panels, panel + item_panels), row, std::min(item_rows, rows - row)};
   }
-  uint32_t panels, rows, row_chunk, group, chunks;
+  uint32_t panels, rows, item_rows, item_panels, chunks;
 };
+
+// Args: of TensorKernels or of QuantKernels.
+template <class Args>
+void RunItems(ThreadPool& pool, const Cut& cut, const Args& whole, void (*mat_mul)(const Args&)) {
+  pool.Run(cut.items(), [&](uint32_t index, uint32_t) {
+    const Item item = cut.At(index);
+    Args args = whole;
+    args.x += item.row * whole.x_stride;
+    args.y += item.row * whole.y_stride;
+    args.rows = item.count;
+    args.panel_begin = item.panel_begin;
+    args.panel_end = item.panel_end;
+    mat_mul(args);
+  });
+}
 
 uint32_t PanelsOf(const PackedRun& run) {
   return static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
@@ -93,20 +105,12 @@ void MatrixProduct::MultiplyNumbers(const PackedMatrix& w, const PackedRun& run,
                                         panels,
                                         call.accumulate};
   if (Small(w, run, call.rows)) return tensor_.mat_mul(whole);
-  const uint32_t in_flight =
-      call.rows > kFewRows ? 6 : 8;  // multiples of every kernel's panels in flight
-  const Cut cut(PanelBytes(run.format, w.k), in_flight, panels, call.rows, kRowChunk,
+  // Multiples of the kernels' panels in flight (PanelsFor in tensor/kernels-inl.h): 8, 4 or 1 for
+  // one row, 8, 2 or 1 for two; 6, 3 or 1 for more.
+  const uint32_t in_flight = call.rows > 2 ? 6 : 8;
+  const Cut cut(PanelBytes(run.format, w.k), in_flight, panels, call.rows, kItemRows,
                 pool_.num_threads());
-  pool_.Run(cut.items(), [&](uint32_t index, uint32_t) {
-    const Item item = cut.At(index);
-    TensorKernels::MatMulArgs args = whole;
-    args.x += item.row * call.x_stride;
-    args.y += item.row * call.y_stride;
-    args.rows = item.count;
-    args.panel_begin = item.panel_begin;
-    args.panel_end = item.panel_end;
-    tensor_.mat_mul(args);
-  });
+  RunItems(pool_, cut, whole, tensor_.mat_mul);
 }
 
 void MatrixProduct::MultiplyQuantised(const PackedMatrix& w, const PackedRun& run,
@@ -128,18 +132,9 @@ void MatrixProduct::MultiplyQuantised(const PackedMatrix& w, const PackedRun& ru
                                        panels,
                                        call.accumulate};
   if (Small(w, run, call.rows)) return quant_.mat_mul(whole);
-  const Cut cut(PanelBytes(run.format, w.k), 2, panels, call.rows, quant_.row_chunk,
+  const Cut cut(PanelBytes(run.format, w.k), 2, panels, call.rows, quant_.item_rows,
                 pool_.num_threads());
-  pool_.Run(cut.items(), [&](uint32_t index, uint32_t) {
-    const Item item = cut.At(index);
-    QuantKernels::MatMulArgs args = whole;
-    args.rows += item.row * row_stride;
-    args.y += item.row * call.y_stride;
-    args.row_count = item.count;
-    args.panel_begin = item.panel_begin;
-    args.panel_end = item.panel_end;
-    quant_.mat_mul(args);
-  });
+  RunItems(pool_, cut, whole, quant_.mat_mul);
 }
 
 void MatrixProduct::Quantise(WeightFormat format, uint32_t k, const Call& call) {

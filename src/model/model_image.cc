@@ -112,7 +112,8 @@ bool Verify(std::span<const std::byte> file, const Header& header, const Places&
 
 // Cut at multiples of kChunkBytes of the file: a file system that keeps a file in large pieces of
 // memory takes one as large as a write fills, and the mapping has huge pages then.
-Status WriteAt(int fd, const fs::path& path, uint64_t offset, std::span<const std::byte> bytes) {
+Status WriteByChunks(int fd, const fs::path& path, uint64_t offset,
+                     std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t piece = std::min<size_t>(bytes.size(), kChunkBytes - offset % kChunkBytes);
     if (!WriteAllAt(fd, bytes.first(piece), offset)) return IoFailure("write", path);
@@ -216,8 +217,8 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
                                                ToHex(header.salt).substr(0, 16));
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return IoFailure("create", draft);
-  Status written = WriteAt(file.fd(), draft, 0, front);
-  if (written) written = WriteAt(file.fd(), draft, places.payload, payload);
+  Status written = WriteByChunks(file.fd(), draft, 0, front);
+  if (written) written = WriteByChunks(file.fd(), draft, places.payload, payload);
   if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);
   if (!written) {
     fs::remove(draft, error);

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "server/fake_engine.h"
 #include "server/socket_pair_for_test.h"
 
@@ -105,9 +106,11 @@ TEST_F(ConnectionTest, ABodyThatWasAskedForAndDoesNotComeIsAnswered408) {
 
 TEST_F(ConnectionTest, NoDeadlineIsLeftOfARequestThatWasAnswered) {
   Start(Timeouts(/*read_ms=*/500, /*idle_ms=*/700));
+  const uint64_t start_ns = MonotonicNs();
   sockets_.Send(kTokenize + "\r\n" + kBody);
   // Beyond the request's deadline, and then closed without a word.
   const std::string answer = sockets_.ReceiveAll();
+  EXPECT_GE(MonotonicNs() - start_ns, 700'000'000u);  // idle_ms, not read_ms
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
   EXPECT_NE(answer.find("\r\nConnection: keep-alive\r\n"), std::string::npos);
   EXPECT_EQ(CountOf(answer, "HTTP/1.1 "), 1u) << answer;

@@ -29,7 +29,7 @@ std::string LastChunkText(bool http11);
 std::optional<ApiError> CheckFraming(const boost::beast::http::request_header<>& head);
 
 // Why a request names no one host (RFC 9112, section 3.2): without Host (HTTP/1.0 may), with two,
-// or with what is no host and port.
+// or with a character that is in no host or port.
 std::optional<ApiError> CheckHost(const boost::beast::http::request_header<>& head);
 
 // `target` without the scheme and the host of its absolute form: "http://x/health" is "/health".

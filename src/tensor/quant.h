@@ -13,8 +13,8 @@ namespace kvasir {
 
 // Where the parts of a quantised row of k activations lie, in bytes from its start. A row is for
 // the weight format and the target that it was quantised for: its `offsets` are what both want
-// added to a dot product. (Tile targets leave the rows that fill no tile to a target whose offsets
-// are the same.)
+// added to a dot product. (Tile targets read none; they write those of the target that gets the
+// rows which fill no tile.)
 struct ActivationLayout {
   explicit constexpr ActivationLayout(uint32_t k)
       : columns((k + 63) / 64 * 64), groups(columns / kGroup) {}
@@ -36,23 +36,23 @@ struct QuantKernels {
 
   // y[m][n] = bias[n] + sum over groups, in order, by FMA from 0, of float(dot) * (dw * da) and,
   // where the format has a minimum, minimum * (da * float(sum of q)); bias last (may be nullptr).
-  // With `accumulate`, that is added to y. rows: quantised, row_stride bytes apart. Outputs at or
+  // With `accumulate`, that is added to y. x: quantised rows, x_stride bytes apart. Outputs at or
   // beyond `outputs` are not written; panels [panel_begin, panel_end) of w are read.
   struct MatMulArgs {
-    const std::byte* rows;
-    size_t row_stride;
+    const std::byte* x;
+    size_t x_stride;
     const std::byte* w;
     WeightFormat format;
     const float* bias;
     float* y;
     size_t y_stride;
-    uint32_t row_count, k, outputs;
+    uint32_t rows, k, outputs;
     uint32_t panel_begin, panel_end;
     bool accumulate;
   };
   void (*mat_mul)(const MatMulArgs& args);
 
-  uint32_t row_chunk;  // rows that a work item should have, where there are more
+  uint32_t item_rows;  // rows that a work item should have, where there are more
 };
 
 // REQUIRES: the CPU has the target.

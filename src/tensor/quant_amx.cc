@@ -1,7 +1,7 @@
 #define KVASIR_TARGET_NS amx
 #define KVASIR_TARGET_ID 2
 #define KVASIR_VNNI 1
-#include "tensor/quant_amx-inl.h"
+#include "tensor/quant_tile-inl.h"
 
 namespace kvasir::amx {
 namespace {
@@ -80,6 +80,6 @@ struct Product {
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kAmxBlockRows};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kTiledRows};
 
 }  // namespace kvasir::amx

@@ -1,7 +1,7 @@
 #define KVASIR_TARGET_NS amxsoft
 #define KVASIR_TARGET_ID 0
 #define KVASIR_VNNI 1
-#include "tensor/quant_amx-inl.h"
+#include "tensor/quant_tile-inl.h"
 
 namespace kvasir::amxsoft {
 namespace {
@@ -11,13 +11,13 @@ struct SoftTiles {
   struct Session {
     ~Session() {}
   };
-  static inline thread_local int32_t tiles[2][2][kAmxRows * 16];
+  static inline thread_local int32_t tiles[2][2][kTileRows * 16];
 
   template <int kSums, int slot>
   static void Multiply(const std::byte* rows, size_t stride, const std::byte* codes) {
     constexpr uint32_t kQuads = 8 / kSums;
     for (uint32_t half = 0; half < kSums; ++half, rows += 16, codes += 256) {
-      for (uint32_t r = 0; r < kAmxRows; ++r) {
+      for (uint32_t r = 0; r < kTileRows; ++r) {
         for (uint32_t n = 0; n < 16; ++n) {
           int32_t sum = 0;
           for (uint32_t quad = 0; quad < kQuads; ++quad) {
@@ -44,6 +44,6 @@ struct Product {
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kAmxBlockRows};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kTiledRows};
 
 }  // namespace kvasir::amxsoft

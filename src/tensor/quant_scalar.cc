@@ -1,10 +1,10 @@
 #define KVASIR_TARGET_NS scalar
 #define KVASIR_TARGET_ID 0
 #define KVASIR_VNNI 1
-#include "tensor/quant_block-inl.h"
+#include "tensor/quant_slice-inl.h"
 
 namespace kvasir::scalar {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<LaneProduct>, kRowChunk};
+const QuantKernels kQuantKernels = {Quantise, ForFormat<LaneProduct>, kSlicedRows};
 
 }  // namespace kvasir::scalar
