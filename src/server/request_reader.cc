@@ -19,13 +19,17 @@ namespace http = beast::http;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
+// Of what the parser has not taken yet. Neither header_limit nor body_limit counts chunk extensions
+// and trailers; and Beast throws at a field of 64 KiB.
+constexpr size_t kBufferBytes = kHeadBytes + kReadBytes;
+static_assert(kBufferBytes < 60 << 10);
 
 std::string Text(beast::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
 struct RequestReader::State {
-  beast::flat_buffer buffer;
+  beast::flat_buffer buffer{kBufferBytes};
   std::optional<http::request_parser<http::string_body>> parser;
 };
 

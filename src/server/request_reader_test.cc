@@ -50,6 +50,14 @@ class RequestReaderTest : public testing::Test {
     return refusal ? refusal->message : "";
   }
 
+  void ExpectTooLarge(const std::string& chunked_body) {
+    HeadOf("GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    sockets_.Send(chunked_body);
+    const std::optional<ApiError> error = ReadError(ReadBody(), 1 << 20);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->status, 431);
+  }
+
   boost::asio::io_context io_;
   SocketPair sockets_{io_.get_executor(), io_.get_executor()};
   RequestReader reader_{sockets_.server};
@@ -214,6 +222,15 @@ TEST_F(RequestReaderTest, AClientThatIsGoneGetsNoAnswer) {
   EXPECT_TRUE(ec);
   EXPECT_FALSE(ReadError(ec, 5));
   EXPECT_TRUE(ReadSome());
+}
+
+// Neither counts to a body's bytes.
+TEST_F(RequestReaderTest, TrailersAreBounded) {
+  ExpectTooLarge("0\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
+}
+
+TEST_F(RequestReaderTest, ChunkExtensionsAreBounded) {
+  ExpectTooLarge("1;x=" + std::string(100'000, 'y') + "\r\nz\r\n0\r\n\r\n");
 }
 
 }  // namespace

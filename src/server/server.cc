@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <thread>
 
 #include "base/result.h"
@@ -77,8 +78,8 @@ class Server {
       Tell();
     });
     // Two threads: one request that is being parsed or tokenized holds up no other.
-    std::thread second([this] { io_.run(); });
-    io_.run();
+    std::thread second([this] { RunHandlers(); });
+    RunHandlers();
     second.join();
     for (std::thread& drain : drains_) drain.join();
     if (num_signals_ > 1) return Fail(Code::kCancelled, "stopped by a second signal");
@@ -86,6 +87,19 @@ class Server {
   }
 
  private:
+  // Whatever a library throws in a handler ends that connection, whose handler held it, not the
+  // others.
+  void RunHandlers() {
+    for (;;) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& e) {
+        fmt::print(stderr, "kvasir: a connection ended: {}\n", e.what());
+      }
+    }
+  }
+
   void Tell() {
     ErrorCode ec;
     const tcp::endpoint endpoint = acceptor_.local_endpoint(ec);
