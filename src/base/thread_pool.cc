@@ -49,6 +49,8 @@ bool SpinUntil(Ready ready) {
 
 ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus)
     : pinned_(!cpus.empty()) {
+  CPU_ZERO(&at_start_);
+  sched_getaffinity(0, sizeof(at_start_), &at_start_);
   for (uint32_t i = 1; i < num_threads; ++i) {
     const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
     workers_.emplace_back([this, i, on_start, cpu] {
@@ -90,9 +92,15 @@ void ThreadPool::KeepWorkersOff(std::optional<int> cpu) {
   if (pinned_ || cpu == kept_off_) return;
   kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
   cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return;  // more processors than it has bits
-  if (CPU_COUNT(&cpus) < int(num_threads())) return;
-  if (cpu) CPU_CLR(*cpu, &cpus);
+  const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
+                      CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
+  if (!enough) {  // they may have been, when workers were last kept off one
+    if (!restricted_) return;
+    cpus = at_start_;
+  } else if (cpu) {
+    CPU_CLR(*cpu, &cpus);
+  }
+  restricted_ = enough && cpu.has_value();
   for (std::thread& worker : workers_) {
     pthread_setaffinity_np(worker.native_handle(), sizeof(cpus), &cpus);  // refused: as before
   }

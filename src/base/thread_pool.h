@@ -1,6 +1,8 @@
 // ThreadPool: workers that claim numbered items by an atomic counter.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -60,6 +62,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   const bool pinned_;
   std::optional<int> kept_off_;  // the processor
+  bool restricted_ = false;      // whether the workers' masks lack it
+  cpu_set_t at_start_;           // what all threads might use then
   // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
   // compare-and-swap of all three, so a worker that the kernel runs late can never claim an item of
   // a phase that has ended, and nobody waits for a worker that holds no item.

@@ -93,6 +93,27 @@ TEST(ThreadPool, ACallerThatSleepsLendsItsProcessor) {
   EXPECT_TRUE(lent);
 }
 
+TEST(ThreadPool, ACallerThatMayOnlyRunWhereTheWorkerWasPutGivesItTheRestBack) {
+  const std::vector<uint32_t> allowed = AllowedCpus();
+  if (allowed.size() < 2) GTEST_SKIP() << "one processor";
+  ThreadPool pool(2, nullptr);
+  std::vector<uint32_t> of_worker;
+  const auto run = [&] {
+    std::atomic<bool> ran = false;
+    pool.Run(2, [&](uint32_t, uint32_t thread) {
+      if (thread == 0) return AwaitWorker(ran);
+      of_worker = AllowedCpus();
+      ran = true;
+    });
+  };
+  for (int phase = 0; phase < 1000 && of_worker.size() != allowed.size() - 1; ++phase) run();
+  ASSERT_EQ(of_worker.size(), allowed.size() - 1);
+  ASSERT_TRUE(PinThisThread({of_worker[0]}));
+  for (int phase = 0; phase < 1000 && of_worker != allowed; ++phase) run();
+  EXPECT_EQ(of_worker, allowed);
+  EXPECT_TRUE(PinThisThread(allowed));
+}
+
 TEST(ThreadPool, PinnedWorkersStayWhereTheyWerePut) {
   const std::vector<uint32_t> allowed = AllowedCpus();
   if (allowed.size() < 2) GTEST_SKIP() << "one processor";
