@@ -116,7 +116,8 @@ class SelftestTest(CliTest):
         self.wrong("selftest", "--inject", "gremlin", says=["'gremlin'", *FAULTS])
 
     def test_other_formats_and_block_sizes(self):
-        for more in [["--kv-format", "f32"], ["--kv-format", "bf16", "--block-tokens", "32"]]:
+        for more in [["--kv-format", "f32"], ["--kv-format", "bf16", "--block-tokens", "32"],
+                     ["--kv-format", "int4"]]:
             self.assertIn("differ 0", self.ok("selftest", *more).splitlines()[-1])
 
 

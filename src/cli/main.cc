@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <span>
@@ -107,6 +108,7 @@ int Main(std::span<char* const> arguments) {
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow: the write says so
   try {
     const int status =
         kvasir::cli::Main(std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(1));

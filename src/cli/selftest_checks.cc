@@ -192,17 +192,20 @@ Status Forked(Lab& lab, Check& check) {
   return {};
 }
 
-// Options whose pool holds at least `num_blocks` blocks, and few more.
+// Options with the least pool of at least `num_blocks` blocks, to 4 KiB.
 Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
+  constexpr uint64_t kStep = 4 << 10;
   options.parallel = std::min(options.parallel, 2u);
-  for (options.kv_memory_bytes = uint64_t{64} << 10;;
-       options.kv_memory_bytes += options.kv_memory_bytes / 8) {
+  uint64_t too_few = 0, enough = uint64_t{1} << 28;  // in steps: 1 TiB
+  while (enough - too_few > 1) {
+    const uint64_t steps = (too_few + enough) / 2;
+    options.kv_memory_bytes = steps * kStep;
     const Result<MemoryPlan> plan = Engine::PlanMemory(options);
-    if (plan && plan->num_blocks >= num_blocks) return options;
-    if (options.kv_memory_bytes > uint64_t{1} << 40) {
-      return Fail(Code::kExhausted, "no pool of {} blocks", num_blocks);
-    }
+    (plan && plan->num_blocks >= num_blocks ? enough : too_few) = steps;
   }
+  options.kv_memory_bytes = enough * kStep;
+  KV_TRY(Engine::PlanMemory(options));
+  return options;
 }
 
 // A pool too small for what is asked: blocks are taken away and computed again.

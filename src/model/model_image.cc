@@ -175,9 +175,11 @@ Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t
                 "file {}, layout {})",
                 path.string(), header.version, header.layout, kVersion, kLayout);
   }
-  return Fail(Code::kCorruption,
-              "model image {}: damaged, cut short or made with another secret: {} bytes, {} "
-              "expected",
+  if (bytes.size() == places.end) {
+    return Fail(Code::kCorruption, "model image {}: damaged or made with another secret",
+                path.string());
+  }
+  return Fail(Code::kCorruption, "model image {}: cut short or damaged: {} bytes, {} expected",
               path.string(), bytes.size(), places.end);
 }
 
