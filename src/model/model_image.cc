@@ -8,6 +8,7 @@
 #include "model/model_image.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -36,7 +37,7 @@ constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 constexpr uint64_t kPageBytes = 4096;
 constexpr std::string_view kMagic = "KVIMAGE\n", kPrefix = "image-", kSuffix = ".kvw";
 constexpr std::string_view kPurpose = "kvasir model image";
-constexpr int64_t kStaleDraftNs = int64_t{3600} * 1'000'000'000;
+constexpr int64_t kYoungDraftNs = 2'000'000'000;  // it may not have its lock yet
 
 struct Header {
   char magic[8];
@@ -129,14 +130,16 @@ int64_t NowNs() {
       .count();
 }
 
-// Drafts that a crash left behind.
+// Drafts that a crash left behind: who writes one holds its lock.
 void RemoveStaleDrafts(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(".image-") || !name.ends_with(".draft")) continue;
     const auto stamp = StampOf(entry.path());
-    if (stamp && NowNs() - stamp->mtime_ns > kStaleDraftNs) fs::remove(entry.path(), error);
+    if (!stamp || NowNs() - stamp->mtime_ns < kYoungDraftNs) continue;
+    const Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (file && flock(file.fd(), LOCK_EX | LOCK_NB) == 0) fs::remove(entry.path(), error);
   }
 }
 
@@ -219,6 +222,7 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
                                                ToHex(header.salt).substr(0, 16));
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return IoFailure("create", draft);
+  flock(file.fd(), LOCK_EX | LOCK_NB);  // refused: it is taken for a crash's by who looks meanwhile
   Status written = WriteByChunks(file.fd(), draft, 0, front);
   if (written) written = WriteByChunks(file.fd(), draft, places.payload, payload);
   if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);

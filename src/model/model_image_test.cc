@@ -1,12 +1,15 @@
 #include "model/model_image.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
 #include <numeric>
 
+#include "base/descriptor.h"
 #include "base/file_limit_for_test.h"
 #include "base/random.h"
 #include "model/model_files_for_test.h"
@@ -212,13 +215,20 @@ TEST_F(Images, WhatIsNoFileIsNoImage) {
               {"model image: cannot rename", "Is a directory"});
 }
 
-TEST_F(Images, DraftsOfACrashGoAfterAnHour) {
-  folder_.Write("images/.image-00-11.draft", "half");
-  folder_.Write("images/.image-00-22.draft", "half");
-  SetUsed(folder_.path() / "images/.image-00-11.draft", 1'000'000);
+TEST_F(Images, DraftsOfACrashGoAndThoseThatAreWrittenStay) {
+  const fs::path crashed = folder_.path() / "images/.image-00-11.draft";
+  const fs::path young = folder_.path() / "images/.image-00-22.draft";
+  const fs::path written = folder_.path() / "images/.image-00-33.draft";
+  for (const char* number : {"11", "22", "33"}) {
+    folder_.Write(fmt::format("images/.image-00-{}.draft", number), "half");
+  }
+  for (const fs::path& path : {crashed, written}) SetUsed(path, 1'000'000);
+  const Descriptor writer(open(written.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(writer.fd(), LOCK_EX | LOCK_NB), 0);
   ASSERT_TRUE(Make().Write(key_, {"a", "i8"}, payload_, pool_));
-  EXPECT_FALSE(fs::exists(folder_.path() / "images/.image-00-11.draft"));
-  EXPECT_TRUE(fs::exists(folder_.path() / "images/.image-00-22.draft"));
+  EXPECT_FALSE(fs::exists(crashed));
+  EXPECT_TRUE(fs::exists(young));
+  EXPECT_TRUE(fs::exists(written));
 }
 
 TEST_F(Images, ANameIsPrintable) {
