@@ -120,7 +120,11 @@ class Server {
     acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode ec, tcp::socket socket) {
       if (ec == asio::error::operation_aborted) return;
       if (ec) return RetryAccept();
-      StartConnection(std::move(socket), *service_, options_, connections_);
+      try {
+        StartConnection(std::move(socket), *service_, options_, connections_);
+      } catch (const std::exception&) {  // no memory for it
+        return RetryAccept();
+      }
       Accept();
     });
   }
