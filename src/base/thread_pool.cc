@@ -2,6 +2,9 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
@@ -26,8 +29,8 @@ constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 // keeps it from coming back (docs/decisions/0005-threads.md has the figures).
 constexpr uint64_t kSpinNs = 50'000;
 // No item ended while the caller slept for so long: whoever holds one may lack a processor, so the
-// caller lends its own. A long item looks the same; then it costs a system call a worker, twice.
-constexpr uint32_t kLendNs = 200'000;
+// caller gives its own. A long item looks the same; then it costs two moves of a thread.
+constexpr uint32_t kFetchNs = 200'000;
 constexpr int kLooks = 8;  // between two readings of the clock
 
 // True as soon as ready() is, looking for kSpinNs; false then.
@@ -45,15 +48,20 @@ bool SpinUntil(Ready ready) {
   }
 }
 
+// Refused: it runs where it did.
+void SetMask(std::thread& thread, const cpu_set_t& cpus) {
+  pthread_setaffinity_np(thread.native_handle(), sizeof(cpus), &cpus);
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const uint32_t> cpus)
-    : pinned_(!cpus.empty()) {
+    : workers_(num_threads - 1), pinned_(!cpus.empty()) {
   CPU_ZERO(&at_start_);
   sched_getaffinity(0, sizeof(at_start_), &at_start_);
   for (uint32_t i = 1; i < num_threads; ++i) {
     const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
-    workers_.emplace_back([this, i, on_start, cpu] {
+    workers_[i - 1].thread = std::thread([this, i, on_start, cpu] {
       if (cpu) PinThisThread({*cpu});  // refused: it runs anywhere, as without
       if (on_start != nullptr) on_start();
       Work(i);
@@ -65,7 +73,7 @@ ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_seq_cst);  // publishes stop_
   FutexWake(epoch_, num_threads());
-  for (auto& worker : workers_) worker.join();
+  for (Worker& worker : workers_) worker.thread.join();
 }
 
 void ThreadPool::Claim(uint32_t thread) {
@@ -79,7 +87,9 @@ void ThreadPool::Claim(uint32_t thread) {
     void* fn = fn_.load(std::memory_order_relaxed);
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire)) continue;
     // The item is ours, so the phase cannot have ended since the loads above.
+    if (thread > 0) workers_[thread - 1].has_item.store(true, std::memory_order_relaxed);
     call(fn, static_cast<uint32_t>(item), thread);
+    if (thread > 0) workers_[thread - 1].has_item.store(false, std::memory_order_relaxed);
     // Publishes the item's writes. Sequentially consistent, as is what follows: either the caller
     // sees the last item done before it sleeps, or we see that it sleeps.
     const uint32_t done = done_.fetch_add(1, std::memory_order_seq_cst) + 1;
@@ -88,22 +98,40 @@ void ThreadPool::Claim(uint32_t thread) {
   }
 }
 
-void ThreadPool::KeepWorkersOff(std::optional<int> cpu) {
-  if (pinned_ || cpu == kept_off_) return;
-  kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
-  cpu_set_t cpus;
-  const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
-                      CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
-  if (!enough) {  // they may have been, when workers were last kept off one
-    if (!restricted_) return;
-    cpus = at_start_;
-  } else if (cpu) {
-    CPU_CLR(*cpu, &cpus);
+void ThreadPool::KeepWorkersOff(int cpu) {
+  if (pinned_) return;
+  const bool moved = cpu != kept_off_;
+  if (moved) {
+    kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
+    cpu_set_t cpus;
+    const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
+                        CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
+    if (!enough && !restricted_) return;
+    of_workers_ = enough ? cpus : at_start_;  // they may have been, when workers were last kept off
+    if (enough) CPU_CLR(cpu, &of_workers_);
+    restricted_ = enough;
   }
-  restricted_ = enough && cpu.has_value();
-  for (std::thread& worker : workers_) {
-    pthread_setaffinity_np(worker.native_handle(), sizeof(cpus), &cpus);  // refused: as before
+  for (Worker& worker : workers_) {
+    if (moved || worker.fetched) SetMask(worker.thread, of_workers_);
+    worker.fetched = false;
   }
+}
+
+void ThreadPool::FetchWorker() {
+  const auto has_item = [](const Worker& worker) {
+    return worker.has_item.load(std::memory_order_relaxed);
+  };
+  if (std::ranges::any_of(workers_, [&](const Worker& w) { return w.fetched && has_item(w); })) {
+    return;
+  }
+  const auto worker =
+      std::ranges::find_if(workers_, [&](const Worker& w) { return !w.fetched && has_item(w); });
+  if (worker == workers_.end()) return;
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &here);
+  SetMask(worker->thread, here);
+  worker->fetched = true;
 }
 
 void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
@@ -127,11 +155,11 @@ void ThreadPool::WaitForItems(uint32_t num_items) {
   if (SpinUntil([&] { return done_.load(std::memory_order_acquire) == num_items; })) return;
   caller_sleeps_.store(true, std::memory_order_seq_cst);
   for (uint32_t done; (done = done_.load(std::memory_order_seq_cst)) != num_items;) {
-    if (!kept_off_) {
+    if (!restricted_) {
       FutexWait(done_, done);
     } else {
-      FutexWaitFor(done_, done, kLendNs);
-      if (done_.load(std::memory_order_seq_cst) == done) KeepWorkersOff(std::nullopt);
+      FutexWaitFor(done_, done, kFetchNs);
+      if (done_.load(std::memory_order_seq_cst) == done) FetchWorker();
     }
   }
   caller_sleeps_.store(false, std::memory_order_relaxed);

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <thread>
 #include <type_traits>
@@ -19,8 +18,9 @@ namespace kvasir {
 // caller for an item that another holds - spins for some microseconds (phases of one step follow
 // each other closely), then sleeps: a processor that waits for a thread which a neighbour pushed
 // aside is better left to that thread. Workers keep off the caller's processor, where they could
-// only take turns with it, until the caller has slept for one of them for 200 us; not when they are
-// pinned or more than the processors (docs/decisions/0005-threads.md).
+// only take turns with it; when the caller has slept for one of them for 200 us, it fetches that
+// one there until the next phase. Not when they are pinned or more than the processors
+// (docs/decisions/0005-threads.md).
 class ThreadPool {
  public:
   // num_threads >= 1, the caller included. on_start runs once in each worker. `cpus`: empty, or the
@@ -50,20 +50,28 @@ class ThreadPool {
 
  private:
   using Erased = void (*)(void* fn, uint32_t item, uint32_t thread);
+  struct alignas(64) Worker {
+    std::thread thread;
+    std::atomic<bool> has_item{false};  // relaxed: a guess, whom to fetch
+    bool fetched = false;               // the caller's alone: its mask is one processor
+  };
   void RunErased(uint32_t num_items, Erased call, void* fn);
   void Work(uint32_t thread);
   // Claims and runs items of the phase at hand until none is left.
   void Claim(uint32_t thread);
   void WaitForItems(uint32_t num_items);
-  // Workers may run where the caller may, but for this processor; nullopt: there too. The kernel is
-  // asked only when it is another than before.
-  void KeepWorkersOff(std::optional<int> cpu);
+  // Workers may run where the caller may, but for this processor, its own. The kernel is asked only
+  // for those whose mask is another.
+  void KeepWorkersOff(int cpu);
+  // Moves a worker that holds an item to the caller's processor, unless one is there.
+  void FetchWorker();
 
-  std::vector<std::thread> workers_;
+  std::vector<Worker> workers_;
   const bool pinned_;
-  std::optional<int> kept_off_;  // the processor
-  bool restricted_ = false;      // whether the workers' masks lack it
-  cpu_set_t at_start_;           // what all threads might use then
+  int kept_off_ = -1;        // the processor
+  bool restricted_ = false;  // whether the workers' masks lack it
+  cpu_set_t at_start_;       // what all threads might use then
+  cpu_set_t of_workers_;     // their masks, but for who was fetched
   // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
   // compare-and-swap of all three, so a worker that the kernel runs late can never claim an item of
   // a phase that has ended, and nobody waits for a worker that holds no item.

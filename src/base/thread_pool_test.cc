@@ -73,24 +73,43 @@ TEST(ThreadPool, WorkersKeepOffTheCallersProcessor) {
   }
 }
 
-TEST(ThreadPool, ACallerThatSleepsLendsItsProcessor) {
+TEST(ThreadPool, ACallerThatSleepsFetchesWhoItWaitsFor) {
   const std::vector<uint32_t> allowed = AllowedCpus();
   if (allowed.size() < 2) GTEST_SKIP() << "one processor";
   ThreadPool pool(2, nullptr);
-  bool kept_off = false, lent = false;
-  for (int phase = 0; phase < 1000 && !kept_off; ++phase) {
+  bool kept_off = false, fetched = false;
+  std::vector<uint32_t> of_worker;
+  const auto run = [&](auto work) {
     std::atomic<bool> ran = false;
     pool.Run(2, [&](uint32_t, uint32_t thread) {
       if (thread == 0) return AwaitWorker(ran);
       ran = true;
-      if (AllowedCpus() == allowed) return;  // lent before
+      work();
+    });
+  };
+  for (int phase = 0; phase < 1000 && !fetched; ++phase) {
+    run([&] {
+      const std::vector<uint32_t> before = AllowedCpus();
+      if (before.size() != allowed.size() - 1) return;
       kept_off = true;
       const uint64_t end_ns = MonotonicNs() + 10'000'000'000;
-      while (!lent && MonotonicNs() < end_ns) lent = AllowedCpus() == allowed;
+      while (!fetched && MonotonicNs() < end_ns) {
+        of_worker = AllowedCpus();
+        fetched = of_worker.size() == 1 && std::ranges::find(before, of_worker[0]) == before.end();
+      }
     });
   }
   EXPECT_TRUE(kept_off);
-  EXPECT_TRUE(lent);
+  EXPECT_TRUE(fetched);
+  // A later phase keeps it off the caller's processor again, wherever that is by now.
+  bool back = false;
+  for (int phase = 0; phase < 1000 && !back; ++phase) {
+    const auto before = static_cast<uint32_t>(sched_getcpu());
+    run([&] { of_worker = AllowedCpus(); });
+    if (static_cast<uint32_t>(sched_getcpu()) != before) continue;
+    back = std::ranges::find(of_worker, before) == of_worker.end();
+  }
+  EXPECT_TRUE(back);
 }
 
 TEST(ThreadPool, ACallerThatMayOnlyRunWhereTheWorkerWasPutGivesItTheRestBack) {
