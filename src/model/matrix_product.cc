@@ -105,8 +105,8 @@ void MatrixProduct::MultiplyNumbers(const PackedMatrix& w, const PackedRun& run,
                                         panels,
                                         call.accumulate};
   if (Small(w, run, call.rows)) return tensor_.mat_mul(whole);
-  // Multiples of the kernels' panels in flight (PanelsFor in tensor/kernels-inl.h): 8, 4 or 1 for
-  // one row, 8, 2 or 1 for two; 6, 3 or 1 for more.
+  // Multiples of the kernels' panels in flight (PanelsFor in tensor/kernels-inl.h): 4, 2 or 1 for
+  // one and two rows; 6, 3 or 1 for more.
   const uint32_t in_flight = call.rows > 2 ? 6 : 8;
   const Cut cut(PanelBytes(run.format, w.k), in_flight, panels, call.rows, kItemRows,
                 pool_.num_threads());

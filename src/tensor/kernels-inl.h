@@ -10,7 +10,7 @@ namespace {
 
 #if KVASIR_TARGET_ID == 2
 constexpr int kMaxRows = 8;
-constexpr int PanelsFor(int rows) { return rows >= 5 ? 3 : rows >= 3 ? 6 : 8; }
+constexpr int PanelsFor(int rows) { return rows >= 5 ? 3 : rows >= 3 ? 6 : 4; }
 #elif KVASIR_TARGET_ID == 1
 constexpr int kMaxRows = 6;
 constexpr int PanelsFor(int rows) { return rows >= 3 ? 1 : rows == 2 ? 2 : 4; }
@@ -21,16 +21,26 @@ constexpr int PanelsFor(int) { return 1; }
 
 using MatMulArgs = TensorKernels::MatMulArgs;
 
+// Bytes of a panel that are asked for ahead of their use. Without, the loads of four panels do not
+// keep the memory busy: decode, 1B in BF16, two cores of a Sapphire Rapids: 11.6 tokens/s of a
+// bound of 14.4, 14.1 with it (2 or 3 panels at a time and 1 to 4 KiB: the same or less).
+constexpr size_t kPrefetchAhead = 2048;
+
 // Adds `columns` columns to kRows x kPanels sums in registers, each in order. w: panels
-// panel_bytes apart.
-template <class Weight, int kRows, int kPanels>
+// panel_bytes apart; kFromMemory: read from there for the first time.
+template <class Weight, int kRows, int kPanels, bool kFromMemory>
 KV_INLINE void AddColumns(const float* x, size_t x_stride, const std::byte* w, size_t panel_bytes,
                           uint32_t columns, V16 (*sum)[kPanels]) {
+  constexpr size_t kColumnBytes = kPanelOutputs * Weight::kBytes;
   for (uint32_t k = 0; k < columns; ++k) {
-    V16 weight[kPanels];
-    KV_UNROLL for (int p = 0; p < kPanels; ++p) {
-      weight[p] = Weight::At(w + p * panel_bytes + size_t{k} * kPanelOutputs * Weight::kBytes);
+    const size_t at = k * kColumnBytes;
+    if (kFromMemory && at % 64 == 0) {
+      KV_UNROLL for (int p = 0; p < kPanels; ++p) {
+        __builtin_prefetch(w + p * panel_bytes + at + kPrefetchAhead);
+      }
     }
+    V16 weight[kPanels];
+    KV_UNROLL for (int p = 0; p < kPanels; ++p) weight[p] = Weight::At(w + p * panel_bytes + at);
     KV_UNROLL for (int r = 0; r < kRows; ++r) {
       const V16 xk = Set(x[r * x_stride + k]);
       KV_UNROLL for (int p = 0; p < kPanels; ++p) sum[r][p] = Fma(xk, weight[p], sum[r][p]);
@@ -55,8 +65,8 @@ KV_INLINE void Block(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   KV_UNROLL for (int r = 0; r < kRows; ++r) {
     KV_UNROLL for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
   }
-  AddColumns<Weight, kRows, kPanels>(a.x + row * a.x_stride, a.x_stride, a.w + panel * panel_bytes,
-                                     panel_bytes, a.k, sum);
+  AddColumns<Weight, kRows, kPanels, true>(a.x + row * a.x_stride, a.x_stride,
+                                           a.w + panel * panel_bytes, panel_bytes, a.k, sum);
   for (int p = 0; p < kPanels; ++p) {
     for (int r = 0; r < kRows; ++r) StoreOutputs(a, row + r, panel + p, sum[r][p]);
   }
@@ -117,9 +127,9 @@ void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel)
       KV_UNROLL for (int i = 0; i < kMaxRows; ++i) {
         KV_UNROLL for (int p = 0; p < kPanels; ++p) sum[i][p] = Load(sums[r + i][p]);
       }
-      AddColumns<StoredF32, kMaxRows, kPanels>(a.x + (row + r) * a.x_stride + first, a.x_stride,
-                                               reinterpret_cast<const std::byte*>(wide[0][0]),
-                                               sizeof(wide[0]), n, sum);
+      AddColumns<StoredF32, kMaxRows, kPanels, false>(
+          a.x + (row + r) * a.x_stride + first, a.x_stride,
+          reinterpret_cast<const std::byte*>(wide[0][0]), sizeof(wide[0]), n, sum);
       KV_UNROLL for (int i = 0; i < kMaxRows; ++i) {
         KV_UNROLL for (int p = 0; p < kPanels; ++p) Store(sums[r + i][p], sum[i][p]);
       }
