@@ -7,18 +7,13 @@ namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
 constexpr int kBatch = 4;  // queries in flight
+// With n of them: runs of K, or 16 dims of V.
 #if KVASIR_TARGET_ID == 2
-constexpr int RunsFor(int n) { return n <= 2 ? 4 : 2; }
-constexpr int kSharedRuns = 4;
-constexpr int DimsFor(int) { return 4; }
+constexpr int AtOnce(int) { return 4; }
 #elif KVASIR_TARGET_ID == 1
-constexpr int RunsFor(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
-constexpr int kSharedRuns = 1;
-constexpr int DimsFor(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
+constexpr int AtOnce(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
 #else
-constexpr int RunsFor(int) { return 1; }
-constexpr int kSharedRuns = 1;
-constexpr int DimsFor(int) { return 1; }
+constexpr int AtOnce(int) { return 1; }
 #endif
 constexpr uint32_t kRuns = kAttentionTile / kRunTokens;
 constexpr uint32_t kPrefetchBytes = 6 << 10;  // how far ahead of the numbers at hand
@@ -92,20 +87,12 @@ Tile Locate(const Call& call, uint32_t token, uint32_t seen) {
   return tile;
 }
 
-float MagnitudeOf(V16 top) {
-  float lanes[16];
-  Store(lanes, top);
-  uint32_t bits = 0;
-  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
-  return FloatOf(bits);
-}
-
 // x / scale rounded to int16: n numbers and zeros up to a multiple of 16, scale = amax / 32767.
 // Returns the scale: 0, with zeros, for amax < 2^-100; NaN where an x is. sum: of all, exact.
 float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   V16 top = Zero();
   for (uint32_t i = 0; i < n; i += 16) top = MaxMagnitude(top, LoadFirst(n - i, x + i));
-  const float amax = MagnitudeOf(top);
+  const float amax = MagnitudeLane(top);
   const bool tiny = amax < kTiny;
   const V16 inverse = Set(tiny ? 0.0f : 32767.0f / amax);
   V16 total = Zero();  // floats hold it exactly: at most 512 * 32767 < 2^24
@@ -157,11 +144,6 @@ KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64
   Store(query.lanes, lanes);
   if (!call.v_integers) return;
   query.weight_scale = RoundToInt16(score, (n + 15) / 16 * 16, query.weight, &query.weight_sum);
-  // Up to 32: nibbles come in groups of two.
-  for (uint32_t i = 0; i < call.value_stride; i += 32) {
-    StoreI(query.sum + i, ZeroI());
-    StoreI(query.sum + i + 16, ZeroI());
-  }
 }
 
 // acc += sum * weight_scale: the tile's integer sums, of codes that are `bias` above their numbers.

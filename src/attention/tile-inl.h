@@ -1,7 +1,7 @@
 // One tile of 64 tokens for all rows at hand.
 //
-// Two orders of work with the same bits: few rows (decode) walk all kv heads of a tile in address
-// order, straight from the stored numbers, with prefetch; many rows (prefill, a shared prefix) take
+// Two orders of work with the same bits: few rows (decode) walk all kv heads of a tile, straight
+// from the stored numbers, with prefetch; many rows (prefill, a shared prefix) take
 // one kv head at a time, whose tile is widened once for all of them.
 #pragma once
 
@@ -10,140 +10,142 @@
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
-template <class K, int kN, int kRunsAtOnce, bool kShared>
-KV_INLINE void Scores(const KeyRun* runs, uint32_t key_dims) {
+template <class K, int kN, int kRunsAtOnce, bool kAsk>
+KV_INLINE void Scores(AttentionQuery* const* queries, const KeyRun* runs, uint32_t key_dims) {
   if constexpr (requires { K::kPairs; }) {
-    IntegerScores<K, kN, kRunsAtOnce, kShared>(runs, key_dims);
+    IntegerScores<K, kN, kRunsAtOnce, kAsk>(queries, runs, key_dims);
   } else {
-    FloatScores<K, kN, kRunsAtOnce, kShared>(runs, key_dims);
+    FloatScores<K, kN, kRunsAtOnce, kAsk>(queries, runs, key_dims);
   }
 }
 
-// All runs, each with its own kN queries, or all with the same.
-template <class K, int kN, bool kShared>
-void AllRuns(const KeyRun* runs, uint32_t count, uint32_t key_dims) {
-  constexpr int kAtOnce = kShared ? kSharedRuns : RunsFor(kN);
+template <class K, int kN, bool kAsk>
+void AllRuns(AttentionQuery* const* queries, const KeyRun* runs, uint32_t count,
+             uint32_t key_dims) {
   uint32_t i = 0;
-  for (; i + kAtOnce <= count; i += kAtOnce) Scores<K, kN, kAtOnce, kShared>(runs + i, key_dims);
-  for (; i < count; ++i) Scores<K, kN, 1, kShared>(runs + i, key_dims);
+  for (; i + AtOnce(kN) <= count; i += AtOnce(kN)) {
+    Scores<K, kN, AtOnce(kN), kAsk>(queries, runs + i, key_dims);
+  }
+  for (; i < count; ++i) Scores<K, kN, 1, kAsk>(queries, runs + i, key_dims);
 }
-template <class K, bool kShared>
-void ScoresOf(uint32_t n, const KeyRun* runs, uint32_t count, uint32_t key_dims) {
-  if (n == 4) return AllRuns<K, 4, kShared>(runs, count, key_dims);
-  if (n == 3) return AllRuns<K, 3, kShared>(runs, count, key_dims);
-  if (n == 2) return AllRuns<K, 2, kShared>(runs, count, key_dims);
-  return AllRuns<K, 1, kShared>(runs, count, key_dims);
+template <class K, bool kAsk>
+void ScoresOf(uint32_t n, AttentionQuery* const* queries, const KeyRun* runs, uint32_t count,
+              uint32_t key_dims) {
+  if (n == 4) return AllRuns<K, 4, kAsk>(queries, runs, count, key_dims);
+  if (n == 3) return AllRuns<K, 3, kAsk>(queries, runs, count, key_dims);
+  if (n == 2) return AllRuns<K, 2, kAsk>(queries, runs, count, key_dims);
+  return AllRuns<K, 1, kAsk>(queries, runs, count, key_dims);
 }
 
-// V of consecutive tokens, and the n queries that weigh them.
-struct ValueRun {
-  const std::byte* numbers;
-  uint32_t stride, value_stride;
-  uint32_t first, tokens;  // places in `score` or `weight`
-  ptrdiff_t ahead = 0;     // as in KeyRun
+// V of a tile of one kv head: its runs, in order.
+struct Values {
+  const ValueRun* runs;
+  uint32_t count, stride, value_stride;
 };
 
 template <class V, int kN>
-void ValuesOfN(const ValueRun& run, AttentionQuery* const* queries) {
+void ValuesOfN(const Values& v, AttentionQuery* const* queries) {
   uint32_t dim = 0;
   if constexpr (requires { V::kGroups; }) {
-    constexpr int kSteps = DimsFor(kN) / V::kGroups > 0 ? DimsFor(kN) / V::kGroups : 1;
+    constexpr int kSteps = AtOnce(kN) / V::kGroups > 0 ? AtOnce(kN) / V::kGroups : 1;
     constexpr uint32_t kAtOnce = kSteps * V::kGroups * 16;
-    for (; dim + kAtOnce <= run.value_stride; dim += kAtOnce) {
-      IntegerValues<V, kN, kSteps>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
-                                   queries);
+    for (; dim + kAtOnce <= v.value_stride; dim += kAtOnce) {
+      IntegerValues<V, kN, kSteps>(queries, v.runs, v.count, v.stride, dim);
     }
-    for (; dim < run.value_stride; dim += V::kGroups * 16) {
-      IntegerValues<V, kN, 1>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
-                              queries);
+    for (; dim < v.value_stride; dim += V::kGroups * 16) {
+      IntegerValues<V, kN, 1>(queries, v.runs, v.count, v.stride, dim);
     }
   } else {
-    constexpr int kAtOnce = DimsFor(kN);
-    for (; dim + kAtOnce * 16 <= run.value_stride; dim += kAtOnce * 16) {
-      FloatValues<V, kN, kAtOnce>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
-                                  queries);
+    constexpr int kAtOnce = AtOnce(kN);
+    for (; dim + kAtOnce * 16 <= v.value_stride; dim += kAtOnce * 16) {
+      FloatValues<V, kN, kAtOnce>(queries, v.runs, v.count, v.stride, dim);
     }
-    for (; dim < run.value_stride; dim += 16) {
-      FloatValues<V, kN, 1>(run.numbers, run.ahead, run.stride, dim, run.first, run.tokens,
-                            queries);
+    for (; dim < v.value_stride; dim += 16) {
+      FloatValues<V, kN, 1>(queries, v.runs, v.count, v.stride, dim);
     }
   }
 }
 template <class V>
-void AllValuesOf(uint32_t n, const ValueRun& run, AttentionQuery* const* queries) {
+void AllValuesOf(uint32_t n, const Values& v, AttentionQuery* const* queries) {
 #if KVASIR_TARGET_ID == 1
   if constexpr (requires { V::kGroups; }) {
     if (V::kGroups == 2 && n > 2) {  // registers: four queries times two groups are too many
-      ValuesOfN<V, 2>(run, queries);
-      return AllValuesOf<V>(n - 2, run, queries + 2);
+      ValuesOfN<V, 2>(v, queries);
+      return AllValuesOf<V>(n - 2, v, queries + 2);
     }
   }
 #endif
-  if (n == 4) return ValuesOfN<V, 4>(run, queries);
-  if (n == 3) return ValuesOfN<V, 3>(run, queries);
-  if (n == 2) return ValuesOfN<V, 2>(run, queries);
-  return ValuesOfN<V, 1>(run, queries);
+  if (n == 4) return ValuesOfN<V, 4>(v, queries);
+  if (n == 3) return ValuesOfN<V, 3>(v, queries);
+  if (n == 2) return ValuesOfN<V, 2>(v, queries);
+  return ValuesOfN<V, 1>(v, queries);
 }
-// The tokens of `mask`, bit 0 for the run's first. Integers have weight 0 where it is cleared.
+// The tokens of `mask`, bit i for place i. Integers have weight 0 where it is cleared.
 template <class V>
-void ValuesOf(uint32_t n, const ValueRun& run, uint64_t mask, AttentionQuery* const* queries) {
+void ValuesOf(uint32_t n, const Values& v, uint64_t mask, AttentionQuery* const* queries) {
   if constexpr (requires { V::kGroups; }) {
-    AllValuesOf<V>(n, run, queries);
+    AllValuesOf<V>(n, v, queries);
   } else {
-    for (uint32_t from = 0; from < run.tokens; ++from) {
-      if ((mask >> from & 1) == 0) continue;
-      const uint64_t skipped = ~(mask >> from);  // the next bit set: where this stretch ends
-      const auto stretch = static_cast<uint32_t>(skipped == 0 ? 64 : __builtin_ctzll(skipped));
-      const uint32_t count = Least(run.tokens - from, stretch);
-      AllValuesOf<V>(n,
-                     {run.numbers + size_t{from} * run.stride * V::kBytes, run.stride,
-                      run.value_stride, run.first + from, count, run.ahead},
-                     queries);
-      from += count;
+    ValueRun stretches[kAttentionTile];  // those of the runs where the mask is set throughout
+    uint32_t count = 0;
+    for (uint32_t j = 0; j < v.count; ++j) {
+      const ValueRun& run = v.runs[j];
+      const uint64_t seen = mask >> run.first;
+      for (uint32_t from = 0; from < run.tokens; ++from) {
+        if ((seen >> from & 1) == 0) continue;
+        const uint64_t skipped = ~(seen >> from);  // the next bit set: where this stretch ends
+        const auto stretch = static_cast<uint32_t>(skipped == 0 ? 64 : __builtin_ctzll(skipped));
+        const uint32_t tokens = Least(run.tokens - from, stretch);
+        stretches[count++] = {run.numbers + size_t{from} * v.stride * V::kBytes, run.first + from,
+                              tokens, run.ahead};
+        from += tokens;
+      }
     }
+    AllValuesOf<V>(n, {stretches, count, v.stride, v.value_stride}, queries);
   }
 }
 
-void StoredScores(KvFormat format, uint32_t n, const KeyRun* runs, uint32_t count, uint32_t dims) {
+void StoredScores(KvFormat format, uint32_t n, AttentionQuery* const* queries, const KeyRun* runs,
+                  uint32_t count, uint32_t dims) {
   switch (format) {
     case KvFormat::kF32:
-      return ScoresOf<StoredF32, false>(n, runs, count, dims);
+      return ScoresOf<StoredF32, true>(n, queries, runs, count, dims);
     case KvFormat::kF16:
-      return ScoresOf<StoredF16, false>(n, runs, count, dims);
+      return ScoresOf<StoredF16, true>(n, queries, runs, count, dims);
     case KvFormat::kBf16:
-      return ScoresOf<StoredBf16, false>(n, runs, count, dims);
+      return ScoresOf<StoredBf16, true>(n, queries, runs, count, dims);
     case KvFormat::kFp8E4m3:
-      return ScoresOf<StoredE4m3, false>(n, runs, count, dims);
+      return ScoresOf<StoredE4m3, true>(n, queries, runs, count, dims);
     case KvFormat::kFp8E5m2:
-      return ScoresOf<StoredE5m2, false>(n, runs, count, dims);
+      return ScoresOf<StoredE5m2, true>(n, queries, runs, count, dims);
     case KvFormat::kInt8:
-      return ScoresOf<KeyInt8, false>(n, runs, count, dims);
+      return ScoresOf<KeyInt8, true>(n, queries, runs, count, dims);
     case KvFormat::kInt4:
-      return ScoresOf<KeyInt4, false>(n, runs, count, dims);
+      return ScoresOf<KeyInt4, true>(n, queries, runs, count, dims);
     case KvFormat::kNf4:
-      return ScoresOf<KeyNf4, false>(n, runs, count, dims);
+      return ScoresOf<KeyNf4, true>(n, queries, runs, count, dims);
   }
 }
 
-void StoredValues(KvFormat format, uint32_t n, const ValueRun& run, uint64_t mask,
+void StoredValues(KvFormat format, uint32_t n, const Values& v, uint64_t mask,
                   AttentionQuery* const* queries) {
   switch (format) {
     case KvFormat::kF32:
-      return ValuesOf<StoredF32>(n, run, mask, queries);
+      return ValuesOf<StoredF32>(n, v, mask, queries);
     case KvFormat::kF16:
-      return ValuesOf<StoredF16>(n, run, mask, queries);
+      return ValuesOf<StoredF16>(n, v, mask, queries);
     case KvFormat::kBf16:
-      return ValuesOf<StoredBf16>(n, run, mask, queries);
+      return ValuesOf<StoredBf16>(n, v, mask, queries);
     case KvFormat::kFp8E4m3:
-      return ValuesOf<StoredE4m3>(n, run, mask, queries);
+      return ValuesOf<StoredE4m3>(n, v, mask, queries);
     case KvFormat::kFp8E5m2:
-      return ValuesOf<StoredE5m2>(n, run, mask, queries);
+      return ValuesOf<StoredE5m2>(n, v, mask, queries);
     case KvFormat::kInt8:
-      return ValuesOf<ValueInt8>(n, run, mask, queries);
+      return ValuesOf<ValueInt8>(n, v, mask, queries);
     case KvFormat::kInt4:
-      return ValuesOf<ValueInt4>(n, run, mask, queries);
+      return ValuesOf<ValueInt4>(n, v, mask, queries);
     case KvFormat::kNf4:
-      return ValuesOf<ValueNf4>(n, run, mask, queries);
+      return ValuesOf<ValueNf4>(n, v, mask, queries);
   }
 }
 
@@ -157,78 +159,80 @@ uint32_t Batch(const Call& call, uint32_t row, uint32_t kv, uint32_t g, Attentio
   return n;
 }
 
-// Where the numbers lie that are kPrefetchBytes of work ahead. Units of work of a tile, in order: K
-// of each run and kv head, then V.
+// Walks the units of work of a tile, K of each kv head and run, then V, and on into the next, some
+// kPrefetchBytes ahead of the work.
 class Prefetch {
  public:
   Prefetch(const Call& call, const Tile& tile, const Tile& next)
-      : call_(call),
-        tile_(tile),
-        next_(next),
-        kv_heads_(call.a.kv_head_end - call.a.kv_head_begin) {}
-
-  // From unit (run, kv) of K or V, which lies at `numbers`; 0 behind the end. Asks for its scales.
-  KV_INLINE ptrdiff_t Ahead(const std::byte* numbers, bool values, uint32_t run,
-                            uint32_t kv) const {
-    const uint32_t units = 2 * tile_.runs * kv_heads_;
-    const auto bytes =
-        static_cast<uint32_t>(values ? call_.a.kv->v.run_bytes : call_.a.kv->k.run_bytes);
-    uint32_t unit = (values ? units / 2 : 0) + run * kv_heads_ + kv + kPrefetchBytes / bytes;
-    const Tile& tile = unit < units ? tile_ : next_;
-    if (unit >= units) unit -= units;
+      : call_(call), next_(&next), kv_heads_(call.a.kv_head_end - call.a.kv_head_begin) {
+    const PagedKv& kv = *call.a.kv;
+    const auto ahead =
+        static_cast<uint32_t>(2 * kPrefetchBytes / (kv.k.run_bytes + kv.v.run_bytes));
+    uint32_t unit = Least(ahead, 2 * tile.runs * kv_heads_ - 1);
     const uint32_t half = tile.runs * kv_heads_;
-    if (unit >= 2 * half) return 0;
-    values = unit >= half;
-    if (values) unit -= half;
-    run = unit / kv_heads_, kv = call_.a.kv_head_begin + unit % kv_heads_;
-    if (values ? call_.v_scaled : call_.k_scaled) {
-      __builtin_prefetch((values ? tile.v_scale[run] : tile.k_scale[run]) + kv * call_.scale_head);
+    tile_ = &tile;
+    values_ = unit >= half;
+    if (values_) unit -= half;
+    head_ = unit / tile.runs, run_ = unit % tile.runs;
+  }
+
+  // Once a unit, whose numbers are given: from there to those ahead, 0 behind the end. Asks for
+  // their scales.
+  KV_INLINE ptrdiff_t Ahead(const std::byte* numbers) {
+    if (tile_ == nullptr) return 0;
+    const uint32_t kv = call_.a.kv_head_begin + head_;
+    if (values_ ? call_.v_scaled : call_.k_scaled) {
+      __builtin_prefetch((values_ ? tile_->v_scale[run_] : tile_->k_scale[run_]) +
+                         kv * call_.scale_head);
     }
     const std::byte* at =
-        values ? tile.v[run] + kv * call_.v_head : tile.k[run] + kv * call_.k_head;
+        values_ ? tile_->v[run_] + kv * call_.v_head : tile_->k[run_] + kv * call_.k_head;
+    if (++run_ == tile_->runs) NextHead();
     return static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(at) -
                                   reinterpret_cast<uintptr_t>(numbers));
   }
 
  private:
+  void NextHead() {
+    run_ = 0;
+    if (++head_ < kv_heads_) return;
+    head_ = 0;
+    values_ = !values_;
+    if (values_) return;
+    tile_ = next_ != nullptr && next_->runs > 0 ? next_ : nullptr;
+    next_ = nullptr;
+  }
+
   const Call& call_;
-  const Tile& tile_;
-  const Tile& next_;
-  uint32_t kv_heads_;
+  const Tile* tile_;  // what is asked for: here,
+  const Tile* next_;
+  const uint32_t kv_heads_;
+  bool values_;  // V, not K,
+  uint32_t head_, run_;
 };
 
-// One tile for few rows: all kv heads, in address order.
+// One tile for few rows: kv head by kv head, all K, then all V.
 void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   const Args& a = call.a;
   const PagedKv& kv = *a.kv;
-  const Prefetch prefetch(call, tile, next);
+  Prefetch prefetch(call, tile, next);
   const uint32_t kv_heads = a.kv_head_end - a.kv_head_begin;
   const uint32_t key_dims = KeyDims(kv.k.format, kv.head_dim);
   const uint32_t stride = ValueStride(kv.v.format, kv.head_dim);
-  constexpr uint32_t kHeadsAtOnce = 4;
-  for (uint32_t j = 0; j < tile.runs; ++j) {
-    for (uint32_t first = 0; first < kv_heads; first += kHeadsAtOnce) {
-      const uint32_t count = Least(kHeadsAtOnce, kv_heads - first);
-      ptrdiff_t ahead[kHeadsAtOnce];
-      for (uint32_t i = 0; i < count; ++i) {
-        const std::byte* numbers = tile.k[j] + (a.kv_head_begin + first + i) * call.k_head;
-        ahead[i] = prefetch.Ahead(numbers, false, j, first + i);
-      }
-      for (uint32_t row = 0; row < a.rows; ++row) {
-        if (call.Seen(row, tile.token) <= j * kRunTokens) continue;
-        for (uint32_t g = 0; g < a.group; g += kBatch) {
-          AttentionQuery* queries[kHeadsAtOnce][kBatch];
-          KeyRun runs[kHeadsAtOnce];
-          uint32_t n = 0;
-          for (uint32_t i = 0; i < count; ++i) {
-            n = Batch(call, row, first + i, g, queries[i]);
-            const uint32_t head = a.kv_head_begin + first + i;
-            runs[i] = {tile.k[j] + head * call.k_head,
-                       call.k_scaled ? tile.k_scale[j] + head * call.scale_head : nullptr,
-                       queries[i], j * kRunTokens, ahead[i]};
-          }
-          StoredScores(kv.k.format, n, runs, count, key_dims);
-        }
+  for (uint32_t head = 0; head < kv_heads; ++head) {
+    const uint32_t kv_head = a.kv_head_begin + head;
+    KeyRun runs[kRuns];
+    for (uint32_t j = 0; j < tile.runs; ++j) {
+      const std::byte* numbers = tile.k[j] + kv_head * call.k_head;
+      runs[j] = {numbers, call.k_scaled ? tile.k_scale[j] + kv_head * call.scale_head : nullptr,
+                 j * kRunTokens, prefetch.Ahead(numbers)};
+    }
+    for (uint32_t row = 0; row < a.rows; ++row) {
+      const uint32_t seen = (call.Seen(row, tile.token) + kRunTokens - 1) / kRunTokens;
+      for (uint32_t g = 0; g < a.group && seen > 0; g += kBatch) {
+        AttentionQuery* queries[kBatch];
+        const uint32_t n = Batch(call, row, head, g, queries);
+        StoredScores(kv.k.format, n, queries, runs, seen, key_dims);
       }
     }
   }
@@ -241,27 +245,25 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
             kv_head * call.scale_head);
     }
   }
-  for (uint32_t j = 0; j < tile.runs; ++j) {
-    for (uint32_t head = 0; head < kv_heads; ++head) {
-      const std::byte* numbers = tile.v[j] + (a.kv_head_begin + head) * call.v_head;
-      const ptrdiff_t ahead = prefetch.Ahead(numbers, true, j, head);
-      for (uint32_t row = 0; row < a.rows; ++row) {
-        const uint32_t seen = call.Seen(row, tile.token);
-        if (seen <= j * kRunTokens) continue;
-        const uint32_t kv_head = a.kv_head_begin + head;
-        const uint64_t mask = call.Mask(kv_head, tile.token, seen) >> (j * kRunTokens);
-        const ValueRun run{numbers,
-                           stride,
-                           call.value_stride,
-                           j * kRunTokens,
-                           Least(kRunTokens, seen - j * kRunTokens),
-                           ahead};
-        for (uint32_t g = 0; g < a.group; g += kBatch) {
-          AttentionQuery* queries[kBatch];
-          const uint32_t n = Batch(call, row, head, g, queries);
-          StoredValues(kv.v.format, n, run, mask, queries);
-        }
+  for (uint32_t head = 0; head < kv_heads; ++head) {
+    const uint32_t kv_head = a.kv_head_begin + head;
+    ValueRun runs[kRuns];
+    for (uint32_t j = 0; j < tile.runs; ++j) {
+      const std::byte* numbers = tile.v[j] + kv_head * call.v_head;
+      runs[j] = {numbers, j * kRunTokens, kRunTokens, prefetch.Ahead(numbers)};
+    }
+    for (uint32_t row = 0; row < a.rows; ++row) {
+      const uint32_t seen = call.Seen(row, tile.token);
+      if (seen == 0) continue;
+      const uint32_t count = (seen + kRunTokens - 1) / kRunTokens;
+      runs[count - 1].tokens = seen - (count - 1) * kRunTokens;
+      const uint64_t mask = call.Mask(kv_head, tile.token, seen);
+      for (uint32_t g = 0; g < a.group; g += kBatch) {
+        AttentionQuery* queries[kBatch];
+        const uint32_t n = Batch(call, row, head, g, queries);
+        StoredValues(kv.v.format, n, {runs, count, stride, call.value_stride}, mask, queries);
       }
+      runs[count - 1].tokens = kRunTokens;
     }
   }
   if (!call.v_integers) return;
@@ -329,7 +331,7 @@ void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     } else {
       WidenStored(paged.k.format, from, dims * kRunTokens, reinterpret_cast<float*>(to));
     }
-    runs[j] = {to, call.k_scaled ? tile.k_scale[j] + kv * call.scale_head : nullptr, nullptr,
+    runs[j] = {to, call.k_scaled ? tile.k_scale[j] + kv * call.scale_head : nullptr,
                j * kRunTokens};
   }
   const uint32_t count = a.rows * call.heads;
@@ -340,13 +342,12 @@ void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     // The last of a batch sees most: runs that the first does not see cost little and do no harm.
     const uint32_t seen = call.Seen((i + n - 1) / call.heads, tile.token);
     const uint32_t needed = (seen + kRunTokens - 1) / kRunTokens;
-    for (uint32_t j = 0; j < needed; ++j) runs[j].queries = queries;
     if (!call.k_integers) {
-      ScoresOf<StoredF32, true>(n, runs, needed, dims);
+      ScoresOf<StoredF32, false>(n, queries, runs, needed, dims);
     } else if (BiasOf(paged.k.format) == 0) {
-      ScoresOf<Wide<0>, true>(n, runs, needed, dims);
+      ScoresOf<Wide<0>, false>(n, queries, runs, needed, dims);
     } else {
-      ScoresOf<Wide<kInt4Bias>, true>(n, runs, needed, dims);
+      ScoresOf<Wide<kInt4Bias>, false>(n, queries, runs, needed, dims);
     }
   }
 }
@@ -375,13 +376,14 @@ void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
       queries[n] = a.scratch->queries + i + n;
       ++n;
     }
-    const ValueRun run{wide, stride, call.value_stride, 0, seen};
+    const ValueRun run{wide, 0, seen};
+    const Values values{&run, 1, stride, call.value_stride};
     const uint64_t mask = call.Mask(kv, tile.token, seen);
     if (call.v_integers) {
-      ValuesOf<Wide<0>>(n, run, mask, queries);
+      ValuesOf<Wide<0>>(n, values, mask, queries);
       for (uint32_t q = 0; q < n; ++q) Fold(call, *queries[q], BiasOf(paged.v.format));
     } else {
-      ValuesOf<StoredF32>(n, run, mask, queries);
+      ValuesOf<StoredF32>(n, values, mask, queries);
     }
     i += n;
   }
