@@ -159,46 +159,41 @@ uint32_t Batch(const Call& call, uint32_t row, uint32_t kv, uint32_t g, Attentio
   return n;
 }
 
-// Walks the units of work of a tile, K of each kv head and run, then V, and on into the next, some
-// kPrefetchBytes ahead of the work.
+// Walks the units of work of a tile, of each kv head K of its runs, then V, and on into the next,
+// some kPrefetchBytes ahead of the work.
 class Prefetch {
  public:
   Prefetch(const Call& call, const Tile& tile, const Tile& next)
-      : call_(call), next_(&next), kv_heads_(call.a.kv_head_end - call.a.kv_head_begin) {
+      : call_(call), tile_(&tile), next_(&next) {
     const PagedKv& kv = *call.a.kv;
-    const auto ahead =
-        static_cast<uint32_t>(2 * kPrefetchBytes / (kv.k.run_bytes + kv.v.run_bytes));
-    uint32_t unit = Least(ahead, 2 * tile.runs * kv_heads_ - 1);
-    const uint32_t half = tile.runs * kv_heads_;
-    tile_ = &tile;
-    values_ = unit >= half;
-    if (values_) unit -= half;
-    head_ = unit / tile.runs, run_ = unit % tile.runs;
+    for (size_t left = 2 * kPrefetchBytes / (kv.k.run_bytes + kv.v.run_bytes); left > 0; --left) {
+      Step();
+    }
   }
 
   // Once a unit, whose numbers are given: from there to those ahead, 0 behind the end. Asks for
   // their scales.
   KV_INLINE ptrdiff_t Ahead(const std::byte* numbers) {
     if (tile_ == nullptr) return 0;
-    const uint32_t kv = call_.a.kv_head_begin + head_;
+    const uint32_t kv_head = call_.a.kv_head_begin + head_;
     if (values_ ? call_.v_scaled : call_.k_scaled) {
       __builtin_prefetch((values_ ? tile_->v_scale[run_] : tile_->k_scale[run_]) +
-                         kv * call_.scale_head);
+                         kv_head * call_.scale_head);
     }
     const std::byte* at =
-        values_ ? tile_->v[run_] + kv * call_.v_head : tile_->k[run_] + kv * call_.k_head;
-    if (++run_ == tile_->runs) NextHead();
+        values_ ? tile_->v[run_] + kv_head * call_.v_head : tile_->k[run_] + kv_head * call_.k_head;
+    Step();
     return static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(at) -
                                   reinterpret_cast<uintptr_t>(numbers));
   }
 
  private:
-  void NextHead() {
+  KV_INLINE void Step() {
+    if (tile_ == nullptr || ++run_ < tile_->runs) return;
     run_ = 0;
-    if (++head_ < kv_heads_) return;
-    head_ = 0;
     values_ = !values_;
-    if (values_) return;
+    if (values_ || ++head_ < call_.a.kv_head_end - call_.a.kv_head_begin) return;
+    head_ = 0;
     tile_ = next_ != nullptr && next_->runs > 0 ? next_ : nullptr;
     next_ = nullptr;
   }
@@ -206,71 +201,47 @@ class Prefetch {
   const Call& call_;
   const Tile* tile_;  // what is asked for: here,
   const Tile* next_;
-  const uint32_t kv_heads_;
-  bool values_;  // V, not K,
-  uint32_t head_, run_;
+  bool values_ = false;  // V, not K
+  uint32_t head_ = 0, run_ = 0;
 };
 
-// One tile for few rows: kv head by kv head, all K, then all V.
+// One tile for few rows, kv head by kv head.
 void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   const Args& a = call.a;
   const PagedKv& kv = *a.kv;
   Prefetch prefetch(call, tile, next);
-  const uint32_t kv_heads = a.kv_head_end - a.kv_head_begin;
   const uint32_t key_dims = KeyDims(kv.k.format, kv.head_dim);
   const uint32_t stride = ValueStride(kv.v.format, kv.head_dim);
-  for (uint32_t head = 0; head < kv_heads; ++head) {
-    const uint32_t kv_head = a.kv_head_begin + head;
-    KeyRun runs[kRuns];
+  for (uint32_t kv_head = a.kv_head_begin; kv_head < a.kv_head_end; ++kv_head) {
+    KeyRun keys[kRuns];
     for (uint32_t j = 0; j < tile.runs; ++j) {
       const std::byte* numbers = tile.k[j] + kv_head * call.k_head;
-      runs[j] = {numbers, call.k_scaled ? tile.k_scale[j] + kv_head * call.scale_head : nullptr,
+      keys[j] = {numbers, call.k_scaled ? tile.k_scale[j] + kv_head * call.scale_head : nullptr,
                  j * kRunTokens, prefetch.Ahead(numbers)};
     }
-    for (uint32_t row = 0; row < a.rows; ++row) {
-      const uint32_t seen = (call.Seen(row, tile.token) + kRunTokens - 1) / kRunTokens;
-      for (uint32_t g = 0; g < a.group && seen > 0; g += kBatch) {
-        AttentionQuery* queries[kBatch];
-        const uint32_t n = Batch(call, row, head, g, queries);
-        StoredScores(kv.k.format, n, queries, runs, seen, key_dims);
-      }
-    }
-  }
-  for (uint32_t row = 0; row < a.rows; ++row) {
-    const uint32_t n = call.Seen(row, tile.token);
-    if (n == 0) continue;
-    for (uint32_t head = 0; head < call.heads; ++head) {
-      const uint32_t kv_head = a.kv_head_begin + head / a.group;
-      Weigh(call, *call.query(row, head), n, call.Mask(kv_head, tile.token, n), tile.v_scale,
-            kv_head * call.scale_head);
-    }
-  }
-  for (uint32_t head = 0; head < kv_heads; ++head) {
-    const uint32_t kv_head = a.kv_head_begin + head;
-    ValueRun runs[kRuns];
+    ValueRun values[kRuns];
     for (uint32_t j = 0; j < tile.runs; ++j) {
       const std::byte* numbers = tile.v[j] + kv_head * call.v_head;
-      runs[j] = {numbers, j * kRunTokens, kRunTokens, prefetch.Ahead(numbers)};
+      values[j] = {numbers, j * kRunTokens, kRunTokens, prefetch.Ahead(numbers)};
     }
     for (uint32_t row = 0; row < a.rows; ++row) {
       const uint32_t seen = call.Seen(row, tile.token);
       if (seen == 0) continue;
       const uint32_t count = (seen + kRunTokens - 1) / kRunTokens;
-      runs[count - 1].tokens = seen - (count - 1) * kRunTokens;
+      values[count - 1].tokens = seen - (count - 1) * kRunTokens;
       const uint64_t mask = call.Mask(kv_head, tile.token, seen);
       for (uint32_t g = 0; g < a.group; g += kBatch) {
         AttentionQuery* queries[kBatch];
-        const uint32_t n = Batch(call, row, head, g, queries);
-        StoredValues(kv.v.format, n, {runs, count, stride, call.value_stride}, mask, queries);
+        const uint32_t n = Batch(call, row, kv_head - a.kv_head_begin, g, queries);
+        StoredScores(kv.k.format, n, queries, keys, count, key_dims);
+        for (uint32_t i = 0; i < n; ++i) {
+          Weigh(call, *queries[i], seen, mask, tile.v_scale, kv_head * call.scale_head);
+        }
+        StoredValues(kv.v.format, n, {values, count, stride, call.value_stride}, mask, queries);
+        if (!call.v_integers) continue;
+        for (uint32_t i = 0; i < n; ++i) Fold(call, *queries[i], BiasOf(kv.v.format));
       }
-      runs[count - 1].tokens = kRunTokens;
-    }
-  }
-  if (!call.v_integers) return;
-  for (uint32_t row = 0; row < a.rows; ++row) {
-    if (call.Seen(row, tile.token) == 0) continue;
-    for (uint32_t head = 0; head < call.heads; ++head) {
-      Fold(call, *call.query(row, head), BiasOf(kv.v.format));
+      values[count - 1].tokens = kRunTokens;
     }
   }
 }
