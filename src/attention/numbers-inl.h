@@ -47,14 +47,14 @@ struct KeyRun {
   const std::byte* numbers;
   const uint16_t* scales;  // bf16 [16], or nullptr
   uint32_t lane;           // the run's first place in `score`
-  ptrdiff_t ahead = 0;     // from `numbers` to what is asked for meanwhile, line by line
+  ptrdiff_t ahead;         // from `numbers` to what is asked for meanwhile, line by line
 };
 
 // V of consecutive tokens of one kv head.
 struct ValueRun {
   const std::byte* numbers;
   uint32_t first, tokens;  // places in `score` or `weight`
-  ptrdiff_t ahead = 0;     // as in KeyRun
+  ptrdiff_t ahead;         // as in KeyRun
 };
 
 // Into the second cache. Line by line among the products: many at once fill what waits for memory,
@@ -160,7 +160,7 @@ KV_INLINE void FloatValues(AttentionQuery* const* queries, const ValueRun* runs,
   }
 }
 
-// The same for integers, of 0, into `sum`, for kSteps * V::kGroups * 16 dims; an odd last token's
+// The same for integers, from 0, into `sum`, for kSteps * V::kGroups * 16 dims; an odd last token's
 // partner has weight 0.
 template <class V, int kN, int kSteps>
 KV_INLINE void IntegerValues(AttentionQuery* const* queries, const ValueRun* runs, uint32_t count,

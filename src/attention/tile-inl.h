@@ -1,8 +1,8 @@
 // One tile of 64 tokens for all rows at hand.
 //
 // Two orders of work with the same bits: few rows (decode) walk all kv heads of a tile, straight
-// from the stored numbers, with prefetch; many rows (prefill, a shared prefix) take
-// one kv head at a time, whose tile is widened once for all of them.
+// from the stored numbers, with prefetch; many rows (prefill, a shared prefix) take one kv head at
+// a time, whose tile is widened once for all of them.
 #pragma once
 
 #include "attention/softmax-inl.h"
@@ -38,13 +38,15 @@ void ScoresOf(uint32_t n, AttentionQuery* const* queries, const KeyRun* runs, ui
 }
 
 // V of a tile of one kv head: its runs, in order.
-struct Values {
+struct ValueTile {
   const ValueRun* runs;
-  uint32_t count, stride, value_stride;
+  uint32_t count;
+  uint32_t stride;        // numbers from token to token
+  uint32_t value_stride;  // dims of acc
 };
 
 template <class V, int kN>
-void ValuesOfN(const Values& v, AttentionQuery* const* queries) {
+void ValuesOfN(const ValueTile& v, AttentionQuery* const* queries) {
   uint32_t dim = 0;
   if constexpr (requires { V::kGroups; }) {
     constexpr int kSteps = AtOnce(kN) / V::kGroups > 0 ? AtOnce(kN) / V::kGroups : 1;
@@ -66,7 +68,7 @@ void ValuesOfN(const Values& v, AttentionQuery* const* queries) {
   }
 }
 template <class V>
-void AllValuesOf(uint32_t n, const Values& v, AttentionQuery* const* queries) {
+void AllValuesOf(uint32_t n, const ValueTile& v, AttentionQuery* const* queries) {
 #if KVASIR_TARGET_ID == 1
   if constexpr (requires { V::kGroups; }) {
     if (V::kGroups == 2 && n > 2) {  // registers: four queries times two groups are too many
@@ -82,11 +84,14 @@ void AllValuesOf(uint32_t n, const Values& v, AttentionQuery* const* queries) {
 }
 // The tokens of `mask`, bit i for place i. Integers have weight 0 where it is cleared.
 template <class V>
-void ValuesOf(uint32_t n, const Values& v, uint64_t mask, AttentionQuery* const* queries) {
+void ValuesOf(uint32_t n, const ValueTile& v, uint64_t mask, AttentionQuery* const* queries) {
   if constexpr (requires { V::kGroups; }) {
     AllValuesOf<V>(n, v, queries);
   } else {
-    ValueRun stretches[kAttentionTile];  // those of the runs where the mask is set throughout
+    const ValueRun& last = v.runs[v.count - 1];
+    const uint64_t all = ~uint64_t{0} >> (kAttentionTile - last.first - last.tokens);
+    if ((mask & all) == all) return AllValuesOf<V>(n, v, queries);
+    ValueRun stretches[kAttentionTile / 2];  // of the runs, where the mask is set throughout
     uint32_t count = 0;
     for (uint32_t j = 0; j < v.count; ++j) {
       const ValueRun& run = v.runs[j];
@@ -127,7 +132,7 @@ void StoredScores(KvFormat format, uint32_t n, AttentionQuery* const* queries, c
   }
 }
 
-void StoredValues(KvFormat format, uint32_t n, const Values& v, uint64_t mask,
+void StoredValues(KvFormat format, uint32_t n, const ValueTile& v, uint64_t mask,
                   AttentionQuery* const* queries) {
   switch (format) {
     case KvFormat::kF32:
@@ -166,9 +171,12 @@ class Prefetch {
   Prefetch(const Call& call, const Tile& tile, const Tile& next)
       : call_(call), tile_(&tile), next_(&next) {
     const PagedKv& kv = *call.a.kv;
-    for (size_t left = 2 * kPrefetchBytes / (kv.k.run_bytes + kv.v.run_bytes); left > 0; --left) {
-      Step();
-    }
+    const size_t units = 2 * kPrefetchBytes / (kv.k.run_bytes + kv.v.run_bytes) + 1;
+    const uint32_t of_head = 2 * tile.runs;
+    // K and V of different sizes: from K to K.
+    const bool same = kv.k.run_bytes == kv.v.run_bytes;
+    size_t left = same ? units : (units + of_head - 1) / of_head * of_head;
+    for (; left > 0; --left) Step();
   }
 
   // Once a unit, whose numbers are given: from there to those ahead, 0 behind the end. Asks for
@@ -302,8 +310,8 @@ void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     } else {
       WidenStored(paged.k.format, from, dims * kRunTokens, reinterpret_cast<float*>(to));
     }
-    runs[j] = {to, call.k_scaled ? tile.k_scale[j] + kv * call.scale_head : nullptr,
-               j * kRunTokens};
+    runs[j] = {to, call.k_scaled ? tile.k_scale[j] + kv * call.scale_head : nullptr, j * kRunTokens,
+               0};
   }
   const uint32_t count = a.rows * call.heads;
   for (uint32_t i = row * call.heads; i < count; i += kBatch) {
@@ -347,8 +355,8 @@ void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
       queries[n] = a.scratch->queries + i + n;
       ++n;
     }
-    const ValueRun run{wide, 0, seen};
-    const Values values{&run, 1, stride, call.value_stride};
+    const ValueRun run{wide, 0, seen, 0};
+    const ValueTile values{&run, 1, stride, call.value_stride};
     const uint64_t mask = call.Mask(kv, tile.token, seen);
     if (call.v_integers) {
       ValuesOf<Wide<0>>(n, values, mask, queries);

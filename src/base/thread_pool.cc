@@ -29,7 +29,7 @@ constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 // keeps it from coming back (docs/decisions/0005-threads.md has the figures).
 constexpr uint64_t kSpinNs = 50'000;
 // No item ended while the caller slept for so long: whoever holds one may lack a processor, so the
-// caller gives its own. A long item looks the same; then it costs two moves of a thread.
+// caller gives its own. A long item looks the same; then it costs some system calls.
 constexpr uint32_t kFetchNs = 200'000;
 constexpr int kLooks = 8;  // between two readings of the clock
 
@@ -99,39 +99,39 @@ void ThreadPool::Claim(uint32_t thread) {
 }
 
 void ThreadPool::KeepWorkersOff(int cpu) {
-  if (pinned_) return;
-  const bool moved = cpu != kept_off_;
-  if (moved) {
-    kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
-    cpu_set_t cpus;
-    const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
-                        CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
-    if (!enough && !restricted_) return;
-    of_workers_ = enough ? cpus : at_start_;  // they may have been, when workers were last kept off
-    if (enough) CPU_CLR(cpu, &of_workers_);
-    restricted_ = enough;
+  if (pinned_ || (cpu == kept_off_ && fetched_ == nullptr)) return;
+  kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
+  fetched_ = nullptr;
+  cpu_set_t cpus;
+  const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
+                      CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
+  if (!enough) {  // they may have been, when workers were last kept off one
+    if (!restricted_) return;
+    cpus = at_start_;
+  } else {
+    CPU_CLR(static_cast<size_t>(cpu), &cpus);
   }
-  for (Worker& worker : workers_) {
-    if (moved || worker.fetched) SetMask(worker.thread, of_workers_);
-    worker.fetched = false;
-  }
+  restricted_ = enough;
+  for (Worker& worker : workers_) SetMask(worker.thread, cpus);
 }
 
 void ThreadPool::FetchWorker() {
-  const auto has_item = [](const Worker& worker) {
-    return worker.has_item.load(std::memory_order_relaxed);
-  };
-  if (std::ranges::any_of(workers_, [&](const Worker& w) { return w.fetched && has_item(w); })) {
-    return;
+  const auto has_item = [](const Worker& w) { return w.has_item.load(std::memory_order_relaxed); };
+  const int here = sched_getcpu();
+  Worker* worker = fetched_;
+  if (worker != nullptr && has_item(*worker)) {
+    if (here == fetched_to_) return;  // at work there, or about to be
+  } else {
+    const auto found = std::ranges::find_if(workers_, has_item);
+    if (found == workers_.end()) return;
+    worker = &*found;
   }
-  const auto worker =
-      std::ranges::find_if(workers_, [&](const Worker& w) { return !w.fetched && has_item(w); });
-  if (worker == workers_.end()) return;
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(static_cast<size_t>(sched_getcpu()), &here);
-  SetMask(worker->thread, here);
-  worker->fetched = true;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(static_cast<size_t>(here), &cpus);
+  SetMask(worker->thread, cpus);
+  fetched_ = worker;
+  fetched_to_ = here;
 }
 
 void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <thread>
 #include <type_traits>
@@ -53,7 +54,6 @@ class ThreadPool {
   struct alignas(64) Worker {
     std::thread thread;
     std::atomic<bool> has_item{false};  // relaxed: a guess, whom to fetch
-    bool fetched = false;               // the caller's alone: its mask is one processor
   };
   void RunErased(uint32_t num_items, Erased call, void* fn);
   void Work(uint32_t thread);
@@ -61,17 +61,18 @@ class ThreadPool {
   void Claim(uint32_t thread);
   void WaitForItems(uint32_t num_items);
   // Workers may run where the caller may, but for this processor, its own. The kernel is asked only
-  // for those whose mask is another.
+  // when it is another than before, or somebody was fetched.
   void KeepWorkersOff(int cpu);
-  // Moves a worker that holds an item to the caller's processor, unless one is there.
+  // Moves a worker that holds an item to the processor the caller runs on.
   void FetchWorker();
 
   std::vector<Worker> workers_;
   const bool pinned_;
-  int kept_off_ = -1;        // the processor
-  bool restricted_ = false;  // whether the workers' masks lack it
-  cpu_set_t at_start_;       // what all threads might use then
-  cpu_set_t of_workers_;     // their masks, but for who was fetched
+  std::optional<int> kept_off_;  // the processor
+  bool restricted_ = false;      // whether the workers' masks lack it
+  cpu_set_t at_start_;           // what all threads might use then
+  Worker* fetched_ = nullptr;    // in this phase, the last
+  int fetched_to_ = 0;           // the processor
   // The phase at hand: phase number (24 bits) | number of items (20) | next item (20). A claim is a
   // compare-and-swap of all three, so a worker that the kernel runs late can never claim an item of
   // a phase that has ended, and nobody waits for a worker that holds no item.

@@ -37,36 +37,60 @@ TEST(ThreadPool, WritesOfItemsAreVisibleToTheNextPhase) {
   for (uint64_t n : numbers) ASSERT_EQ(n, uint64_t{1} << 40);
 }
 
-// Waits, for a while, until the worker of the phase has said that it runs.
-void AwaitWorker(const std::atomic<bool>& ran) {
+// Waits, for a while, until the worker of the phase has said that it runs. Then it was not fetched
+// before: that takes a caller whose own item has ended.
+bool AwaitWorker(const std::atomic<bool>& ran) {
   for (int i = 0; i < 1000 && !ran; ++i) sched_yield();
+  return ran;
 }
+
+// Runs phases of two threads whose worker says where it may run.
+class PhaseOfTwo {
+ public:
+  // Its worker then does work(). True if it spoke before it could have been fetched.
+  template <typename Work>
+  bool Run(Work work) {
+    std::atomic<bool> ran = false;
+    bool in_time = false;
+    pool_.Run(2, [&](uint32_t, uint32_t thread) {
+      if (thread == 0) {
+        in_time = AwaitWorker(ran);
+        return;
+      }
+      of_worker = AllowedCpus();
+      ran = true;
+      work();
+    });
+    return in_time;
+  }
+  bool Run() {
+    return Run([] {});
+  }
+
+  std::vector<uint32_t> of_worker;
+
+ private:
+  ThreadPool pool_{2, nullptr};
+};
+
+bool Contains(const std::vector<uint32_t>& cpus, uint32_t cpu) {
+  return std::ranges::find(cpus, cpu) != cpus.end();
+}
+uint32_t ThisCpu() { return static_cast<uint32_t>(sched_getcpu()); }
 
 TEST(ThreadPool, WorkersKeepOffTheCallersProcessor) {
   const std::vector<uint32_t> allowed = AllowedCpus();
   if (allowed.size() < 2) GTEST_SKIP() << "one processor";
-  ThreadPool pool(2, nullptr);
+  PhaseOfTwo phase;
   for (const uint32_t cpu : {allowed[0], allowed[1]}) {
     bool seen = false;
-    // The kernel may move the caller, and one that waits long lends its processor: not every phase
-    // will do.
-    for (int phase = 0; phase < 1000 && !seen; ++phase) {
+    // The kernel may move the caller: not every phase will do.
+    for (int i = 0; i < 1000 && !seen; ++i) {
       ASSERT_TRUE(PinThisThread({cpu}) && PinThisThread(allowed));
-      std::atomic<bool> ran = false;
-      std::vector<uint32_t> of_worker;
-      const auto before = static_cast<uint32_t>(sched_getcpu());
-      uint32_t after = 0;
-      pool.Run(2, [&](uint32_t, uint32_t thread) {
-        if (thread == 0) {
-          after = static_cast<uint32_t>(sched_getcpu());
-          AwaitWorker(ran);
-        } else {
-          of_worker = AllowedCpus();
-          ran = true;
-        }
-      });
-      if (before != cpu || after != cpu || of_worker.size() != allowed.size() - 1) continue;
-      EXPECT_EQ(std::ranges::find(of_worker, cpu), of_worker.end());
+      const uint32_t before = ThisCpu();
+      if (!phase.Run() || before != cpu || ThisCpu() != cpu) continue;
+      if (phase.of_worker.size() != allowed.size() - 1) continue;
+      EXPECT_FALSE(Contains(phase.of_worker, cpu));
       seen = true;
     }
     EXPECT_TRUE(seen) << "no phase with the worker kept off processor " << cpu;
@@ -76,60 +100,43 @@ TEST(ThreadPool, WorkersKeepOffTheCallersProcessor) {
 TEST(ThreadPool, ACallerThatSleepsFetchesWhoItWaitsFor) {
   const std::vector<uint32_t> allowed = AllowedCpus();
   if (allowed.size() < 2) GTEST_SKIP() << "one processor";
-  ThreadPool pool(2, nullptr);
-  bool kept_off = false, fetched = false;
-  std::vector<uint32_t> of_worker;
-  const auto run = [&](auto work) {
-    std::atomic<bool> ran = false;
-    pool.Run(2, [&](uint32_t, uint32_t thread) {
-      if (thread == 0) return AwaitWorker(ran);
-      ran = true;
-      work();
-    });
-  };
-  for (int phase = 0; phase < 1000 && !fetched; ++phase) {
-    run([&] {
-      const std::vector<uint32_t> before = AllowedCpus();
-      if (before.size() != allowed.size() - 1) return;
-      kept_off = true;
-      const uint64_t end_ns = MonotonicNs() + 10'000'000'000;
-      while (!fetched && MonotonicNs() < end_ns) {
-        of_worker = AllowedCpus();
-        fetched = of_worker.size() == 1 && std::ranges::find(before, of_worker[0]) == before.end();
+  PhaseOfTwo phase;
+  const uint64_t end_ns = MonotonicNs() + 20'000'000'000;
+  bool fetched = false, back = false;
+  while (!back && MonotonicNs() < end_ns) {
+    std::vector<uint32_t> now;
+    bool there = false;
+    phase.Run([&] {
+      const uint64_t give_up_ns = MonotonicNs() + 100'000'000;
+      while (!there && MonotonicNs() < give_up_ns) {
+        now = AllowedCpus();
+        there = now.size() == 1 && !Contains(phase.of_worker, now[0]);
       }
     });
+    if (!there) continue;
+    fetched = true;
+    // Where the caller has stayed, the next phase keeps it off that processor again.
+    const uint32_t before = ThisCpu();
+    if (!phase.Run() || before != now[0] || ThisCpu() != before) continue;
+    EXPECT_FALSE(Contains(phase.of_worker, before));
+    back = true;
   }
-  EXPECT_TRUE(kept_off);
   EXPECT_TRUE(fetched);
-  // A later phase keeps it off the caller's processor again, wherever that is by now.
-  bool back = false;
-  for (int phase = 0; phase < 1000 && !back; ++phase) {
-    const auto before = static_cast<uint32_t>(sched_getcpu());
-    run([&] { of_worker = AllowedCpus(); });
-    if (static_cast<uint32_t>(sched_getcpu()) != before) continue;
-    back = std::ranges::find(of_worker, before) == of_worker.end();
-  }
   EXPECT_TRUE(back);
 }
 
 TEST(ThreadPool, ACallerThatMayOnlyRunWhereTheWorkerWasPutGivesItTheRestBack) {
   const std::vector<uint32_t> allowed = AllowedCpus();
   if (allowed.size() < 2) GTEST_SKIP() << "one processor";
-  ThreadPool pool(2, nullptr);
-  std::vector<uint32_t> of_worker;
-  const auto run = [&] {
-    std::atomic<bool> ran = false;
-    pool.Run(2, [&](uint32_t, uint32_t thread) {
-      if (thread == 0) return AwaitWorker(ran);
-      of_worker = AllowedCpus();
-      ran = true;
-    });
-  };
-  for (int phase = 0; phase < 1000 && of_worker.size() != allowed.size() - 1; ++phase) run();
-  ASSERT_EQ(of_worker.size(), allowed.size() - 1);
-  ASSERT_TRUE(PinThisThread({of_worker[0]}));
-  for (int phase = 0; phase < 1000 && of_worker != allowed; ++phase) run();
-  EXPECT_EQ(of_worker, allowed);
+  PhaseOfTwo phase;
+  bool kept_off = false;
+  for (int i = 0; i < 1000 && !kept_off; ++i) {
+    kept_off = phase.Run() && phase.of_worker.size() == allowed.size() - 1;
+  }
+  ASSERT_TRUE(kept_off);
+  ASSERT_TRUE(PinThisThread({phase.of_worker[0]}));
+  for (int i = 0; i < 1000 && phase.of_worker != allowed; ++i) phase.Run();
+  EXPECT_EQ(phase.of_worker, allowed);
   EXPECT_TRUE(PinThisThread(allowed));
 }
 
@@ -143,7 +150,10 @@ TEST(ThreadPool, PinnedWorkersStayWhereTheyWerePut) {
     for (int phase = 0; phase < 1000 && seen < 10; ++phase) {
       std::atomic<bool> ran = false;
       pool.Run(2, [&](uint32_t, uint32_t thread) {
-        if (thread == 0) return AwaitWorker(ran);
+        if (thread == 0) {
+          AwaitWorker(ran);
+          return;
+        }
         EXPECT_EQ(AllowedCpus(), std::vector<uint32_t>{cpu});
         ++seen;
         ran = true;

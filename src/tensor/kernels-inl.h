@@ -27,14 +27,14 @@ using MatMulArgs = TensorKernels::MatMulArgs;
 constexpr size_t kPrefetchAhead = 2048;
 
 // Adds `columns` columns to kRows x kPanels sums in registers, each in order. w: panels
-// panel_bytes apart; kFromMemory: read from there for the first time.
-template <class Weight, int kRows, int kPanels, bool kFromMemory>
+// panel_bytes apart; kAskAhead: they may still lie in memory.
+template <class Weight, int kRows, int kPanels, bool kAskAhead>
 KV_INLINE void AddColumns(const float* x, size_t x_stride, const std::byte* w, size_t panel_bytes,
                           uint32_t columns, V16 (*sum)[kPanels]) {
   constexpr size_t kColumnBytes = kPanelOutputs * Weight::kBytes;
   for (uint32_t k = 0; k < columns; ++k) {
     const size_t at = k * kColumnBytes;
-    if (kFromMemory && at % 64 == 0) {
+    if (kAskAhead && at % 64 == 0) {
       KV_UNROLL for (int p = 0; p < kPanels; ++p) {
         __builtin_prefetch(w + p * panel_bytes + at + kPrefetchAhead);
       }
