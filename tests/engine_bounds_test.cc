@@ -1,6 +1,8 @@
 // Contract C3: every byte is planned, every block comes back, a full pool makes requests wait.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <thread>
 
@@ -160,8 +162,19 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
   options.parallel = 1;
   options.max_queued = 2;
   const auto engine = LoadEngine(options);
+  // The first is running, and waits in its sink until the rest has been tried.
+  std::promise<void> running, tried, ended;
+  ASSERT_TRUE(engine->Submit(Endless(10, 400, 0), [&, first = true](const Event& event) mutable {
+    if (first) {
+      running.set_value();
+      tried.get_future().wait();
+    }
+    first = false;
+    if (event.last) ended.set_value();
+  }));
+  running.get_future().wait();
   std::vector<std::unique_ptr<Pending>> all;
-  for (uint32_t i = 0; i < 3; ++i) {
+  for (uint32_t i = 1; i < 3; ++i) {
     all.push_back(std::make_unique<Pending>(*engine, Endless(10, 400, i)));
   }
   const Pending refused(*engine, Endless(10, 400, 9));
@@ -173,13 +186,15 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
     if (late.refused() && late.refused()->code == Code::kUnavailable) break;
     std::this_thread::yield();
   }
+  tried.set_value();
   engine->Drain();  // cancels
   first.join();
+  EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(0)), std::future_status::ready);
   for (auto& pending : all) {
     ASSERT_TRUE(pending->done());
     EXPECT_EQ(pending->Wait().num_last, 1u);
   }
-  EXPECT_EQ(all[2]->Wait().choices[0].finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(all[1]->Wait().choices[0].finish_reason, FinishReason::kCancelled);
   EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
 }
 
