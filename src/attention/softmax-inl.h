@@ -7,7 +7,7 @@ namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
 constexpr int kBatch = 4;  // queries in flight
-// With n of them: runs of K, or 16 dims of V.
+// How many runs of K, or times 16 dims of V, go with n of them.
 #if KVASIR_TARGET_ID == 2
 constexpr int AtOnce(int) { return 4; }
 #elif KVASIR_TARGET_ID == 1

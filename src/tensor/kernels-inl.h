@@ -21,9 +21,9 @@ constexpr int PanelsFor(int) { return 1; }
 
 using MatMulArgs = TensorKernels::MatMulArgs;
 
-// Bytes of a panel that are asked for ahead of their use. Without, the loads of four panels do not
-// keep the memory busy: decode, 1B in BF16, two cores of a Sapphire Rapids: 11.6 tokens/s of a
-// bound of 14.4, 14.1 with it (2 or 3 panels at a time and 1 to 4 KiB: the same or less).
+// Bytes of a panel that are asked for ahead of their use. Decode, 1B in BF16, two cores of a
+// Sapphire Rapids: 11.6 tokens/s of a bound of 14.4 without, eight panels at a time; 14.1 with it
+// and four (two or three, and 1 to 4 KiB: the same or less).
 constexpr size_t kPrefetchAhead = 2048;
 
 // Adds `columns` columns to kRows x kPanels sums in registers, each in order. w: panels
