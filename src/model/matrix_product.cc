@@ -138,19 +138,16 @@ void MatrixProduct::MultiplyQuantised(const PackedMatrix& w, const PackedRun& ru
 }
 
 void MatrixProduct::Quantise(WeightFormat format, uint32_t k, const Call& call) {
-  constexpr uint32_t kRows = 8;  // of a work item
   const size_t row_stride = ActivationLayout(k).bytes();
-  const auto quantise = [&](uint32_t row) {
-    quant_.quantise(call.x + row * call.x_stride, k, format, quantised_ + row * row_stride);
+  const auto quantise = [&](uint32_t block, uint32_t) {
+    const uint32_t row = block * kBlockRows;
+    quant_.quantise({call.x + row * call.x_stride, call.x_stride,
+                     std::min(call.rows - row, kBlockRows), k, format,
+                     quantised_ + row * row_stride});
   };
-  if (uint64_t{call.rows} * k < kMinParallelWork / 16) {
-    for (uint32_t row = 0; row < call.rows; ++row) quantise(row);
-    return;
-  }
-  pool_.Run(static_cast<uint32_t>(CeilDiv(call.rows, kRows)), [&](uint32_t chunk, uint32_t) {
-    const uint32_t end = std::min(call.rows, (chunk + 1) * kRows);
-    for (uint32_t row = chunk * kRows; row < end; ++row) quantise(row);
-  });
+  const auto blocks = static_cast<uint32_t>(CeilDiv(call.rows, kBlockRows));
+  if (uint64_t{call.rows} * k >= kMinParallelWork / 16) return pool_.Run(blocks, quantise);
+  for (uint32_t block = 0; block < blocks; ++block) quantise(block, 0);
 }
 
 }  // namespace kvasir

@@ -91,8 +91,9 @@ void AddQuantKernels(Target target, Digests& digests) {
     }
     std::vector<std::byte> rows(kRows * kRowBytes);
     std::vector<float> y(kRows * kOutputs);
-    for (uint32_t r = 0; r < kRows; ++r) {
-      kernels.quantise(&x[size_t{r} * kK], kK, format, &rows[r * kRowBytes]);
+    for (uint32_t r = 0; r < kRows; r += kBlockRows) {
+      kernels.quantise({&x[size_t{r} * kK], kK, std::min(kBlockRows, kRows - r), kK, format,
+                        &rows[r * kRowBytes]});
     }
     kernels.mat_mul({rows.data(), kRowBytes, w.data(), format, bias.data(), y.data(), kOutputs,
                      kRows, kK, kOutputs, 0, kOutputs / 16, false});

@@ -274,7 +274,31 @@ int32_t ExcessOf(WeightFormat format) {
   return layout.zero;
 }
 
-void Quantise(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
+// A group of activations: what is rounded from columns [at, at + kGroup) of x[k].
+struct RoundedGroup {
+  V16 q[2];  // integers from -127 to 127
+  float scale;
+
+  KV_INLINE RoundedGroup(const float* x, uint32_t k, uint32_t at) {
+    const uint32_t left = at < k ? k - at : 0;
+    const V16 a = LoadFirst(left < 16 ? left : 16, x + at);
+    const V16 b = LoadFirst(left < 16 ? 0 : left < 32 ? left - 16 : 16, x + at + 16);
+    const bool finite = SumTree(Add(Sub(a, a), Sub(b, b))) == 0.0f;  // else NaN
+    const float amax = MaxLane(Max(Abs(a), Abs(b)));
+    if (finite && amax >= 0x1p-100f) {
+      const V16 inverse = Set(127.0f / amax);
+      q[0] = RoundEven(Mul(a, inverse));
+      q[1] = RoundEven(Mul(b, inverse));
+      scale = amax / 127.0f;
+    } else {
+      q[0] = q[1] = Zero();
+      scale = finite ? 0.0f : __builtin_nanf("");
+    }
+  }
+  KV_INLINE float SumOf(int half) const { return SumTree(q[half]); }  // exact
+};
+
+void QuantiseRow(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
   const ActivationLayout layout(k);
   auto* q = reinterpret_cast<int8_t*>(row);
   auto* scales = reinterpret_cast<float*>(row + layout.scales_at());
@@ -284,27 +308,23 @@ void Quantise(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
   const bool halves = LayoutOf(format).scale == ScaleKind::kSuperHalf;
   for (uint64_t g = 0; g < layout.groups; ++g) {
     const uint32_t at = static_cast<uint32_t>(g) * kGroup;
-    const uint32_t left = at < k ? k - at : 0;
-    const V16 a = LoadFirst(left < 16 ? left : 16, x + at);
-    const V16 b = LoadFirst(left < 16 ? 0 : left < 32 ? left - 16 : 16, x + at + 16);
-    const bool finite = SumTree(Add(Sub(a, a), Sub(b, b))) == 0.0f;  // else NaN
-    const float amax = MaxLane(Max(Abs(a), Abs(b)));
-    const bool some = finite && amax >= 0x1p-100f;
-    int32_t sum[2] = {0, 0};
-    if (some) {
-      const V16 inverse = Set(127.0f / amax);
-      const V16 first = RoundEven(Mul(a, inverse)), second = RoundEven(Mul(b, inverse));
-      StoreI8(q + at, first);
-      StoreI8(q + at + 16, second);
-      sum[0] = static_cast<int32_t>(SumTree(first));  // exact: integers below 2^12
-      sum[1] = static_cast<int32_t>(SumTree(second));
-    } else {
-      __builtin_memset(q + at, 0, kGroup);
-    }
-    scales[g] = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
-    scaled_sums[g] = scales[g] * static_cast<float>(sum[0] + sum[1]);
-    offsets[g * 2] = -excess * (halves ? sum[0] : sum[0] + sum[1]);
-    offsets[g * 2 + 1] = -excess * sum[1];
+    const RoundedGroup rounded(x, k, at);
+    StoreI8(q + at, rounded.q[0]);
+    StoreI8(q + at + 16, rounded.q[1]);
+    const float sum[2] = {rounded.SumOf(0), rounded.SumOf(1)};
+    scales[g] = rounded.scale;
+    scaled_sums[g] = rounded.scale * (sum[0] + sum[1]);
+    offsets[g * 2] = -excess * static_cast<int32_t>(halves ? sum[0] : sum[0] + sum[1]);
+    offsets[g * 2 + 1] = -excess * static_cast<int32_t>(sum[1]);
+  }
+}
+
+using QuantiseArgs = QuantKernels::QuantiseArgs;
+
+void QuantiseRows(const QuantiseArgs& a) {
+  const uint64_t stride = ActivationLayout(a.k).bytes();
+  for (uint32_t r = 0; r < a.rows; ++r) {
+    QuantiseRow(a.x + r * a.x_stride, a.k, a.format, a.out + r * stride);
   }
 }
 

@@ -13,8 +13,7 @@ namespace kvasir {
 
 // Where the parts of a quantised row of k activations lie, in bytes from its start. A row is for
 // the weight format and the target that it was quantised for: its `offsets` are what both want
-// added to a dot product. (Tile targets read none; they write those of the target that gets the
-// rows which fill no tile.)
+// added to a dot product.
 struct ActivationLayout {
   explicit constexpr ActivationLayout(uint32_t k)
       : columns((k + 63) / 64 * 64), groups(columns / kGroup) {}
@@ -28,19 +27,32 @@ struct ActivationLayout {
   uint64_t groups;
 };
 
+// Rows are quantised block by block: a target may lay out those of a whole block in its own way,
+// within the same bytes.
+constexpr uint32_t kBlockRows = 16;
+
 struct QuantKernels {
-  // row <- x[k]: for each group s = max|x| / 127 and q = round_to_even(x * (127 / max|x|)); q = 0
-  // and s = 0 where max|x| < 2^-100. A number that is not finite makes its group's s NaN, and so
-  // each product with it. row: ActivationLayout(k).bytes(), 64-byte aligned.
-  void (*quantise)(const float* x, uint32_t k, WeightFormat format, std::byte* row);
+  // A block of rows: out <- x[rows][k], rows x_stride floats apart, 1 <= rows <= kBlockRows. For
+  // each group s = max|x| / 127 and q = round_to_even(x * (127 / max|x|)); q = 0 and s = 0 where
+  // max|x| < 2^-100. A number that is not finite makes its group's s NaN, and so each product with
+  // it. out: rows * ActivationLayout(k).bytes(), 64-byte aligned.
+  struct QuantiseArgs {
+    const float* x;
+    size_t x_stride;
+    uint32_t rows, k;
+    WeightFormat format;
+    std::byte* out;
+  };
+  void (*quantise)(const QuantiseArgs& args);
 
   // y[m][n] = bias[n] + sum over groups, in order, by FMA from 0, of float(dot) * (dw * da) and,
   // where the format has a minimum, minimum * (da * float(sum of q)); bias last (may be nullptr).
-  // With `accumulate`, that is added to y. x: quantised rows, x_stride bytes apart. Outputs at or
-  // beyond `outputs` are not written; panels [panel_begin, panel_end) of w are read.
+  // With `accumulate`, that is added to y. x: blocks of quantised rows, all but the last of
+  // kBlockRows. Outputs at or beyond `outputs` are not written; panels [panel_begin, panel_end) of
+  // w are read.
   struct MatMulArgs {
     const std::byte* x;
-    size_t x_stride;
+    size_t x_stride;  // ActivationLayout(k).bytes()
     const std::byte* w;
     WeightFormat format;
     const float* bias;
@@ -52,7 +64,7 @@ struct QuantKernels {
   };
   void (*mat_mul)(const MatMulArgs& args);
 
-  uint32_t item_rows;  // rows that a work item should have, where there are more
+  uint32_t item_rows;  // of a work item, where there are more: a multiple of kBlockRows
 };
 
 // REQUIRES: the CPU has the target.

@@ -31,16 +31,16 @@ struct CpuTiles {
 
   // The products of a group, into the tiles of `slot`.
   template <int kSums, int slot>
-  static KV_INLINE void Multiply(const std::byte* rows, size_t stride, const std::byte* codes) {
+  static KV_INLINE void Multiply(const std::byte* rows, const std::byte* codes) {
     if constexpr (kSums == 1) {
-      LoadTile<4>(rows, stride);
+      LoadTile<4>(rows, 32);
       LoadTile<5>(codes, 64);
       Dot<slot * 2, 4, 5>();
     } else {
-      LoadTile<6>(rows, stride);
+      LoadTile<6>(rows, 32);
       LoadTile<7>(codes, 64);
       Dot<slot * 2, 6, 7>();
-      LoadTile<6>(rows + 16, stride);
+      LoadTile<6>(rows + 16, 32);
       LoadTile<7>(codes + 256, 64);
       Dot<slot * 2 + 1, 6, 7>();
     }
@@ -80,6 +80,6 @@ struct Product {
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kTiledRows};
+const QuantKernels kQuantKernels = {QuantiseTiles, ForFormat<Product>, kTiledRows};
 
 }  // namespace kvasir::amx

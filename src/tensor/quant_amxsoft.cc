@@ -14,7 +14,7 @@ struct SoftTiles {
   static inline thread_local int32_t tiles[2][2][kTileRows * 16];
 
   template <int kSums, int slot>
-  static void Multiply(const std::byte* rows, size_t stride, const std::byte* codes) {
+  static void Multiply(const std::byte* rows, const std::byte* codes) {
     constexpr uint32_t kQuads = 8 / kSums;
     for (uint32_t half = 0; half < kSums; ++half, rows += 16, codes += 256) {
       for (uint32_t r = 0; r < kTileRows; ++r) {
@@ -22,7 +22,7 @@ struct SoftTiles {
           int32_t sum = 0;
           for (uint32_t quad = 0; quad < kQuads; ++quad) {
             for (uint32_t j = 0; j < 4; ++j) {
-              sum += static_cast<int8_t>(rows[r * stride + quad * 4 + j]) *
+              sum += static_cast<int8_t>(rows[r * kGroup + quad * 4 + j]) *
                      static_cast<int8_t>(codes[quad * 64 + n * 4 + j]);
             }
           }
@@ -44,6 +44,6 @@ struct Product {
 
 }  // namespace
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<Product>, kTiledRows};
+const QuantKernels kQuantKernels = {QuantiseTiles, ForFormat<Product>, kTiledRows};
 
 }  // namespace kvasir::amxsoft

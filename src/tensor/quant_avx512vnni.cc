@@ -5,6 +5,6 @@
 
 namespace kvasir::avx512vnni {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<LaneProduct>, kSlicedRows};
+const QuantKernels kQuantKernels = kLaneKernels;
 
 }  // namespace kvasir::avx512vnni

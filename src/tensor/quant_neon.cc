@@ -5,6 +5,6 @@
 
 namespace kvasir::neon {
 
-const QuantKernels kQuantKernels = {Quantise, ForFormat<LaneProduct>, kSlicedRows};
+const QuantKernels kQuantKernels = kLaneKernels;
 
 }  // namespace kvasir::neon

@@ -25,7 +25,7 @@ constexpr int kRegisterRows = 2, kRegisterPanels = 1;
 constexpr int kRegisterRows = 4, kRegisterPanels = 1;
 #endif
 
-static_assert(kSlicedRows % kRegisterRows == 0);
+static_assert(kSlicedRows % kRegisterRows == 0 && kSlicedRows % kBlockRows == 0);
 
 // What a slice of one panel needs: codes and scales, group after group.
 template <class S>
@@ -144,6 +144,8 @@ struct LaneProduct {
     }
   }
 };
+
+constexpr QuantKernels kLaneKernels = {QuantiseRows, ForFormat<LaneProduct>, kSlicedRows};
 
 }  // namespace
 }  // namespace kvasir::KVASIR_TARGET_NS

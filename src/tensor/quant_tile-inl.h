@@ -8,98 +8,219 @@
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
-constexpr uint32_t kTileRows = 16;
-constexpr uint32_t kTiledRows = 256;
+constexpr uint32_t kTileRows = kBlockRows;
+constexpr uint32_t kTileBytes = 512;
+constexpr uint32_t kTiledRows = 256;  // of an item: with a slice's groups, 512 KiB of L2
+constexpr uint32_t kTileGroups = 64;  // of a slice
+constexpr uint32_t kTilePanels = 8;   // whose sums wait for the next slice
 
-// Codes of a group as the tile unit takes them: signed.
+// A whole block of rows: tiles int8 [groups][16][32], then scales and scaled sums, f32
+// [groups][16] each.
+struct TileLayout {
+  explicit constexpr TileLayout(uint32_t k) : groups((k + 63) / 64 * 2) {}
+  constexpr uint64_t scales_at() const { return groups * kTileBytes; }
+  constexpr uint64_t scaled_sums_at() const { return scales_at() + groups * kTileRows * 4; }
+  constexpr uint64_t bytes() const { return scaled_sums_at() + groups * kTileRows * 4; }
+
+  uint64_t groups;
+};
+static_assert(TileLayout(64).bytes() <= kTileRows * ActivationLayout(64).bytes());
+
+void QuantiseTiles(const QuantiseArgs& a) {
+  if (a.rows < kTileRows) return QuantiseRows(a);  // the lanes multiply them
+  const TileLayout layout(a.k);
+  auto* scales = reinterpret_cast<float*>(a.out + layout.scales_at());
+  auto* scaled_sums = reinterpret_cast<float*>(a.out + layout.scaled_sums_at());
+  const bool minimum = LayoutOf(a.format).minimum;
+  for (uint32_t r = 0; r < kTileRows; ++r) {
+    const float* x = a.x + r * a.x_stride;
+    for (uint64_t g = 0; g < layout.groups; ++g) {
+      const RoundedGroup rounded(x, a.k, static_cast<uint32_t>(g) * kGroup);
+      auto* codes = reinterpret_cast<int8_t*>(a.out + g * kTileBytes + r * kGroup);
+      StoreI8(codes, rounded.q[0]);
+      StoreI8(codes + 16, rounded.q[1]);
+      scales[g * kTileRows + r] = rounded.scale;
+      if (!minimum) continue;
+      scaled_sums[g * kTileRows + r] = rounded.scale * (rounded.SumOf(0) + rounded.SumOf(1));
+    }
+  }
+}
+
+// What a slice of a panel needs: tiles [8 quads][16 outputs][4] of signed codes, and scales.
 template <class S>
-struct SignedCodes {
-  const std::byte* codes;
+struct TileSlice {
+  alignas(64) std::byte codes[kTileGroups][kTileBytes];
+  Scales<S> scales[kTileGroups];
+
+  // cold: nobody has asked for the weights before.
+  void Load(const std::byte* panel, uint32_t first, uint32_t count, bool cold) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t group = first + i, in_unit = group % S::kGroups;
+      const std::byte* unit = panel + size_t{group} / S::kGroups * S::kLayout.unit_bytes();
+      if (cold) PrefetchAhead<S>(unit, in_unit);
+      const std::byte* from = unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes;
+      StoreQuad<0>(i, from);
+      StoreQuad<1>(i, from);
+      StoreQuad<2>(i, from);
+      StoreQuad<3>(i, from);
+      StoreQuad<4>(i, from);
+      StoreQuad<5>(i, from);
+      StoreQuad<6>(i, from);
+      StoreQuad<7>(i, from);
+      scales[i] = Scales<S>(unit, in_unit);
+    }
+  }
+
+ private:
   template <int q>
-  KV_INLINE Bytes Quad() const {
-    const Bytes v = S::template Quad<q>(codes);
-    if constexpr (S::kSigned) return v;
-    return SubBytes(v, SetBytes(static_cast<int8_t>(S::kLayout.zero)));
+  KV_INLINE void StoreQuad(uint32_t group, const std::byte* from) {
+    Bytes v = S::template Quad<q>(from);
+    if constexpr (!S::kSigned) v = SubBytes(v, SetBytes(static_cast<int8_t>(S::kLayout.zero)));
+    StoreBytes(codes[group] + q * 64, v);
   }
 };
 
-// Adds a group's dot products of kTileRows rows to their sums. rows: the first row.
-template <class S>
-KV_INLINE void JoinTile(const MatMulArgs& a, const ActivationLayout& layout, const Scales<S>& w,
-                        const std::byte* rows, uint32_t group, const int32_t (*dots)[kTileRows][16],
-                        V16* sum) {
-  KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) {
-    const std::byte* row = rows + r * a.x_stride;
-    const V16 da = Set(RowScale(row, layout.scales_at(), group));
-    KV_UNROLL for (int h = 0; h < S::kSums; ++h) {
-      sum[r] = Fma(LoadInts(dots[h][r]), Mul(w.scale[h], da), sum[r]);
-    }
-    if constexpr (S::kLayout.minimum) {
-      const V16 total = Set(RowScale(row, layout.scaled_sums_at(), group));
-      sum[r] = Fma(w.minimum, total, sum[r]);
-    }
+// Memory to ask for, step by step.
+struct Ahead {
+  const std::byte* from;
+  size_t step;  // bytes, a multiple of 64
+  KV_INLINE void Ask(uint32_t i) const {
+    for (size_t at = i * step; at < (i + 1) * step; at += 64) __builtin_prefetch(from + at, 0, 2);
   }
-}
+};
 
-// Adds groups [first, first + count) to the sums of kTileRows rows of one panel, in order.
+// Groups [first, first + count) of kTileRows rows and one panel, added to their sums in order.
 // Products, their way through memory and the sums are a group apart each, so that none waits for
 // another.
 template <class S, class Tiles>
-void AddSliceByTiles(const MatMulArgs& a, const ActivationLayout& layout, const Slice<S>& slice,
-                     uint32_t first, uint32_t count, uint32_t row, float (*sums)[16]) {
-  const std::byte* rows = a.x + row * a.x_stride;
-  alignas(64) int32_t dots[2][S::kSums][kTileRows][16];  // of a slot
-  V16 sum[kTileRows];
-  KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) sum[r] = Load(sums[r]);
-  for (uint32_t i = 0; i < count + 2; ++i) {
-    if (i < count) {
-      const std::byte* q = rows + size_t{first + i} * kGroup;
-      if (i % 2 == 0) {
-        Tiles::template Multiply<S::kSums, 0>(q, a.x_stride, slice.codes[i]);
-        KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) {  // of the next rows
-          __builtin_prefetch(q + (r + kTileRows) * a.x_stride);
-        }
-      } else {
-        Tiles::template Multiply<S::kSums, 1>(q, a.x_stride, slice.codes[i]);
+class TileSums {
+ public:
+  // block: the rows. What rows and weights are needed next is asked for, group by group.
+  KV_INLINE TileSums(const TileLayout& layout, const TileSlice<S>& slice, const std::byte* block,
+                     uint32_t first, const Ahead& rows, const Ahead& weights)
+      : slice_(slice),
+        tiles_(block + first * kTileBytes),
+        scales_(reinterpret_cast<const float*>(block + layout.scales_at()) + first * kTileRows),
+        totals_(reinterpret_cast<const float*>(block + layout.scaled_sums_at()) +
+                first * kTileRows),
+        rows_(rows),
+        weights_(weights) {}
+
+  KV_INLINE void Add(uint32_t count, V16* sum) {
+    Multiply<0>(0);
+    if (count == 1) {
+      Tiles::template Store<S::kSums, 0>(dots_[0][0][0]);
+      return Join<0>(0, sum);
+    }
+    Multiply<1>(1);
+    Tiles::template Store<S::kSums, 0>(dots_[0][0][0]);
+    uint32_t i = 2;
+    for (; i + 1 < count; i += 2) {
+      Multiply<0>(i);
+      Tiles::template Store<S::kSums, 1>(dots_[1][0][0]);
+      Join<0>(i - 2, sum);
+      Multiply<1>(i + 1);
+      Tiles::template Store<S::kSums, 0>(dots_[0][0][0]);
+      Join<1>(i - 1, sum);
+    }
+    Tiles::template Store<S::kSums, 1>(dots_[1][0][0]);
+    Join<0>(i - 2, sum);
+    Join<1>(i - 1, sum);
+    if (i == count) return;
+    Multiply<0>(i);
+    Tiles::template Store<S::kSums, 0>(dots_[0][0][0]);
+    Join<0>(i, sum);
+  }
+
+ private:
+  template <int slot>
+  KV_INLINE void Multiply(uint32_t i) {
+    Tiles::template Multiply<S::kSums, slot>(tiles_ + i * kTileBytes, slice_.codes[i]);
+    rows_.Ask(i);
+    weights_.Ask(i);
+  }
+
+  template <int slot>
+  KV_INLINE void Join(uint32_t i, V16* sum) const {
+    const Scales<S>& w = slice_.scales[i];
+    KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) {
+      const V16 scale = Set(scales_[i * kTileRows + r]);
+      KV_UNROLL for (int h = 0; h < S::kSums; ++h) {
+        sum[r] = Fma(LoadInts(dots_[slot][h][r]), Mul(w.scale[h], scale), sum[r]);
+      }
+      if constexpr (S::kLayout.minimum) {
+        sum[r] = Fma(w.minimum, Set(totals_[i * kTileRows + r]), sum[r]);
       }
     }
-    if (i % 2 == 1 && i <= count) Tiles::template Store<S::kSums, 0>(dots[0][0][0]);
-    if (i % 2 == 0 && i > 0 && i <= count) Tiles::template Store<S::kSums, 1>(dots[1][0][0]);
-    if (i < 2) continue;
-    JoinTile<S>(a, layout, slice.scales[i - 2], rows, first + i - 2, dots[i % 2], sum);
   }
-  KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) Store(sums[r], sum[r]);
-}
 
-// Rows [row, row + count), a multiple of kTileRows, of all panels.
+  const TileSlice<S>& slice_;
+  const std::byte* tiles_;
+  const float *scales_, *totals_;
+  const Ahead rows_, weights_;
+  alignas(64) int32_t dots_[2][S::kSums][kTileRows][16];  // of a slot
+};
+
+// Rows [row, row + count), whole blocks, of at most kTilePanels panels from `panel` on.
 template <class S, class Tiles>
-void MultiplyTiled(const MatMulArgs& a, uint32_t row, uint32_t count) {
-  const ActivationLayout layout(a.k);
-  const uint32_t groups = (a.k + kGroup - 1) / kGroup;
-  const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
-  alignas(64) float sums[kTiledRows][16];
-  Slice<S> slice;
-  for (uint32_t panel = a.panel_begin; panel < a.panel_end; ++panel) {
-    for (uint32_t r = 0; r < count; ++r) Store(sums[r], Zero());
-    for (uint32_t first = 0; first < groups; first += kSliceGroups) {
-      const uint32_t n = groups - first < kSliceGroups ? groups - first : kSliceGroups;
-      slice.template Load<SignedCodes<S>>(a.w + panel * panel_bytes, first, n);
-      for (uint32_t r = 0; r < count; r += kTileRows) {
-        AddSliceByTiles<S, Tiles>(a, layout, slice, first, n, row + r, sums + r);
+void MultiplyTiled(const MatMulArgs& a, uint32_t row, uint32_t count, uint32_t panel,
+                   uint32_t panels) {
+  const TileLayout layout(a.k);
+  const uint32_t groups = (a.k + kGroup - 1) / kGroup, blocks = count / kTileRows;
+  const auto weights_at = [&](uint32_t p, uint32_t group) {
+    return a.w + (panel + p) * PanelBytes(S::kFormat, a.k) +
+           size_t{group} / S::kGroups * S::kLayout.unit_bytes();
+  };
+  alignas(64) float sums[kTilePanels][kTiledRows][16];
+  TileSlice<S> slice;
+  for (uint32_t first = 0; first < groups; first += kTileGroups) {
+    const uint32_t n = groups - first < kTileGroups ? groups - first : kTileGroups;
+    const bool last = first + n == groups;
+    const size_t slice_bytes = weights_at(0, first + n) - weights_at(0, first);
+    const size_t step = (slice_bytes / (blocks * n) + 63) / 64 * 64;
+    for (uint32_t p = 0; p < panels; ++p) {
+      slice.Load(weights_at(p, 0), first, n, panel == a.panel_begin && p == 0 && first == 0);
+      const std::byte* next = p + 1 < panels ? weights_at(p + 1, first)
+                              : last         ? weights_at(panels, 0)
+                                             : weights_at(0, first + n);
+      for (uint32_t b = 0; b < blocks; ++b) {
+        const std::byte* block = a.x + size_t{row + b * kTileRows} * a.x_stride;
+        const std::byte* next_block = block + kTileRows * a.x_stride + first * kTileBytes;
+        const bool rows_ahead = p == 0 && b + 1 < blocks;  // later panels find them in L2
+        const bool weights_ahead = b * n * step < slice_bytes;
+        float(*sums_at)[16] = sums[p] + b * kTileRows;
+        V16 sum[kTileRows];
+        KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) {
+          sum[r] = first == 0 ? Zero() : Load(sums_at[r]);
+        }
+        TileSums<S, Tiles>(layout, slice, block, first,
+                           Ahead{next_block, rows_ahead ? kTileBytes : 0},
+                           Ahead{next + b * n * step, weights_ahead ? step : 0})
+            .Add(n, sum);
+        KV_UNROLL for (uint32_t r = 0; r < kTileRows; ++r) {
+          if (last) {
+            StoreSums(a, row + b * kTileRows + r, panel + p, sum[r]);
+          } else {
+            Store(sums_at[r], sum[r]);
+          }
+        }
       }
     }
-    for (uint32_t r = 0; r < count; ++r) StoreSums(a, row + r, panel, Load(sums[r]));
   }
 }
 
-// Whole tiles of rows; `lanes` multiplies the rest, whose activations are the same.
+// Whole blocks of rows; `lanes` multiplies the rest.
 template <class S, class Tiles>
 void TileProduct(const MatMulArgs& a, const QuantKernels& lanes) {
   const uint32_t whole = a.rows / kTileRows * kTileRows;
   if (whole != 0) {
     const typename Tiles::Session session;
     for (uint32_t row = 0; row < whole; row += kTiledRows) {
-      MultiplyTiled<S, Tiles>(a, row, whole - row < kTiledRows ? whole - row : kTiledRows);
+      const uint32_t count = whole - row < kTiledRows ? whole - row : kTiledRows;
+      for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kTilePanels) {
+        const uint32_t left = a.panel_end - panel;
+        MultiplyTiled<S, Tiles>(a, row, count, panel, left < kTilePanels ? left : kTilePanels);
+      }
     }
   }
   if (whole == a.rows) return;
