@@ -48,6 +48,9 @@ class Backend {
   enum class Into { kReplace, kAdd };
   virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
                       float* y, size_t y_stride, Into into) = 0;
+  // y[row] = silu(gate x[row]) * (up x[row]), elementwise; both with their bias.
+  virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
+                           size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
   // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
   // `layer`, and multiplies q by 1/sqrt(head_dim).
   virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
@@ -55,9 +58,6 @@ class Backend {
   // out[row] = causal attention of the row's q over its sequence's blocks: [heads * head_dim].
   virtual void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv,
                       size_t qkv_stride, float* out, size_t out_stride) = 0;
-  // y[row][i] = silu(x[row][i]) * x[row][n + i].
-  virtual void GateUp(const float* x, size_t x_stride, uint32_t n, uint32_t rows, float* y,
-                      size_t y_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start

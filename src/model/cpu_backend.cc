@@ -28,7 +28,7 @@ struct Scratch {
 };
 
 MatrixProduct::Options ProductOptions(const BackendOptions& o) {
-  return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns};
+  return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns, o.threads};
 }
 
 class CpuBackend final : public Backend {
@@ -90,6 +90,11 @@ class CpuBackend final : public Backend {
     product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
   }
 
+  void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
+                   size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
+    product_.RunGated(gate, up, {x, x_stride, rows, y, y_stride, false});
+  }
+
   void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
                      size_t stride) override {
     const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
@@ -115,13 +120,6 @@ class CpuBackend final : public Backend {
   void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv, size_t qkv_stride,
               float* out, size_t out_stride) override {
     attention_.Attend({layout, layer, qkv, qkv_stride, out, out_stride}, pool_);
-  }
-
-  void GateUp(const float* x, size_t x_stride, uint32_t n, uint32_t rows, float* y,
-              size_t y_stride) override {
-    ForRows(rows, n * 8, [&](uint32_t row) {
-      tensor_.swiglu(x + row * x_stride, x + row * x_stride + n, n, y + row * y_stride);
-    });
   }
 
   void CheckFinite(const float* x, size_t stride, uint32_t n) override {
@@ -205,7 +203,7 @@ uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
   Arena counter;
   const Scratch scratch(options, counter);
   const CpuAttention attention(options, counter);
-  counter.Take(MatrixProduct::ScratchBytes(ProductOptions(options)));
+  const MatrixProduct::Scratch product(ProductOptions(options), counter);
   return counter.used();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "model/backend.h"
 
 namespace kvasir {
@@ -13,137 +14,138 @@ namespace {
 // from L3 once an item (prefill of 512 by avx512vnni: 366, 386); but so that each thread gets some.
 constexpr uint64_t kMinItemBytes = 64 << 10, kMaxItemBytes = 1 << 20;
 constexpr uint32_t kItemsPerThread = 4;
-constexpr uint32_t kItemRows = 48;  // a multiple of every kernel's rows in flight
+constexpr uint32_t kItemRows = 48;    // a multiple of every kernel's rows in flight
+constexpr uint32_t kMaxInFlight = 8;  // panels of a kernel
 
-// Panels [begin, end) x rows [row, row + count) of a product.
-struct Item {
-  uint32_t panel_begin, panel_end, row, count;
-};
-
-// How a product of `panels` x `rows` is cut: items of `item_panels` x `item_rows`.
-struct Cut {
-  Cut(uint64_t panel_bytes, uint32_t in_flight, uint32_t panels, uint32_t rows, uint32_t item_rows,
-      uint32_t threads)
-      : panels(panels), rows(rows), item_rows(item_rows) {
-    const uint64_t share = panels * panel_bytes / (uint64_t{threads} * kItemsPerThread);
-    const uint64_t bytes = std::clamp(share, kMinItemBytes, kMaxItemBytes);
-    item_panels = std::max<uint32_t>(1, uint32_t(bytes / panel_bytes / in_flight)) * in_flight;
-    chunks = static_cast<uint32_t>(CeilDiv(rows, item_rows));
-  }
-  uint32_t items() const { return static_cast<uint32_t>(CeilDiv(panels, item_panels)) * chunks; }
-  // Neighbours share their weights, not their rows: the weights are read from memory once.
-  Item At(uint32_t index) const {
-    const uint32_t panel = index / chunks * item_panels, row = index % chunks * item_rows;
-    return {panel, std::min(panels, panel + item_panels), row, std::min(item_rows, rows - row)};
-  }
-  uint32_t panels, rows, item_rows, item_panels, chunks;
-};
-
-// Args: of TensorKernels or of QuantKernels.
-template <class Args>
-void RunItems(ThreadPool& pool, const Cut& cut, const Args& whole, void (*mat_mul)(const Args&)) {
-  pool.Run(cut.items(), [&](uint32_t index, uint32_t) {
-    const Item item = cut.At(index);
-    Args args = whole;
-    args.x += item.row * whole.x_stride;
-    args.y += item.row * whole.y_stride;
-    args.rows = item.count;
-    args.panel_begin = item.panel_begin;
-    args.panel_end = item.panel_end;
-    mat_mul(args);
-  });
-}
-
-uint32_t PanelsOf(const PackedRun& run) {
-  return static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
-}
-
-bool Small(const PackedMatrix& w, const PackedRun& run, uint32_t rows) {
-  return uint64_t{rows} * w.k * run.outputs < kMinParallelWork;
-}
-
-const float* BiasOf(const PackedMatrix& w, const PackedRun& run) {
-  return w.bias == nullptr ? nullptr : w.bias + run.first_output;
-}
+// Products of gate and up of an item, before they meet: 256 KiB, for L2.
+constexpr uint64_t kGatedFloats = 64 << 10;
+static_assert(kGatedFloats >= uint64_t{2} * 256 * kMaxInFlight * kPanelOutputs);
 
 }  // namespace
+
+// Panels [panel, panel + panels) x rows [row, row + rows) of a product.
+struct MatrixProduct::Item {
+  uint32_t panel, panels, row, rows;
+};
+
+// How a product is cut into items of `item_panels` x `item_rows`.
+class MatrixProduct::Cut {
+ public:
+  // in_flight: panels that a kernel has in flight, at most kMaxInFlight; max_panels: of an item.
+  Cut(uint64_t panel_bytes, uint32_t in_flight, uint64_t max_panels, uint32_t panels, uint32_t rows,
+      uint32_t item_rows, uint32_t threads)
+      : panels_(panels), rows_(rows), item_rows_(item_rows) {
+    const uint64_t share = panels * panel_bytes / (uint64_t{threads} * kItemsPerThread);
+    const uint64_t bytes = std::clamp(share, kMinItemBytes, kMaxItemBytes);
+    const uint64_t most = std::min(bytes / panel_bytes, max_panels);
+    item_panels_ = std::max<uint32_t>(1, uint32_t(most / in_flight)) * in_flight;
+    chunks_ = static_cast<uint32_t>(CeilDiv(rows, item_rows));
+  }
+  uint32_t items() const { return static_cast<uint32_t>(CeilDiv(panels_, item_panels_)) * chunks_; }
+  // Neighbours share their weights, not their rows: the weights are read from memory once.
+  Item At(uint32_t index) const {
+    const uint32_t panel = index / chunks_ * item_panels_, row = index % chunks_ * item_rows_;
+    return {panel, std::min(item_panels_, panels_ - panel), row, std::min(item_rows_, rows_ - row)};
+  }
+
+ private:
+  uint32_t panels_, rows_, item_rows_, item_panels_, chunks_;
+};
+
+MatrixProduct::Scratch::Scratch(const Options& options, Arena& arena) {
+  const uint32_t columns = options.quant_columns;
+  quantised = arena.Take(columns == 0 ? 0 : ActivationLayout(columns).bytes() * options.max_rows);
+  gated = arena.TakeArray<float>(options.threads * kGatedFloats);
+}
 
 MatrixProduct::MatrixProduct(const Options& options, Arena& arena, ThreadPool& pool)
     : tensor_(TensorKernelsFor(options.target)),
       quant_(QuantKernelsFor(options.target)),
       pool_(pool),
-      quantised_(arena.Take(ScratchBytes(options))) {}
-
-uint64_t MatrixProduct::ScratchBytes(const Options& options) {
-  if (options.quant_columns == 0) return 0;
-  return ActivationLayout(options.quant_columns).bytes() * options.max_rows;
-}
+      scratch_(options, arena) {}
 
 void MatrixProduct::Run(const PackedMatrix& w, const Call& call) {
   for (const PackedRun& run : w.runs()) {
-    if (LayoutOf(run.format).quantised()) {
-      MultiplyQuantised(w, run, call);
-    } else {
-      MultiplyNumbers(w, run, call);
-    }
+    Quantise(run.format, w.k, call);
+    ForItems(CutOf(run, w.k, call.rows, 1, kUnlimited), uint64_t{call.rows} * w.k * run.outputs,
+             [&](const Item& item, uint32_t) {
+               float* y = call.y + item.row * call.y_stride + run.first_output;
+               Multiply(w, run, call, item, y + item.panel * kPanelOutputs, call.y_stride);
+             });
   }
 }
 
-void MatrixProduct::MultiplyNumbers(const PackedMatrix& w, const PackedRun& run, const Call& call) {
-  const uint32_t panels = PanelsOf(run);
-  const TensorKernels::MatMulArgs whole{call.x,
-                                        call.x_stride,
-                                        run.panels,
-                                        run.format,
-                                        BiasOf(w, run),
-                                        call.y + run.first_output,
-                                        call.y_stride,
-                                        call.rows,
-                                        w.k,
-                                        run.outputs,
-                                        0,
-                                        panels,
-                                        call.accumulate};
-  if (Small(w, run, call.rows)) return tensor_.mat_mul(whole);
-  // Multiples of the kernels' panels in flight (PanelsFor in tensor/kernels-inl.h): 4, 2 or 1 for
-  // one and two rows; 6, 3 or 1 for more.
-  const uint32_t in_flight = call.rows > 2 ? 6 : 8;
-  const Cut cut(PanelBytes(run.format, w.k), in_flight, panels, call.rows, kItemRows,
-                pool_.num_threads());
-  RunItems(pool_, cut, whole, tensor_.mat_mul);
+void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call) {
+  KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs);
+  const PackedRun &gate_run = gate.run[0], &up_run = up.run[0];
+  // Rows are quantised for one format at a time: of two, gate's products wait in y.
+  const bool together = gate_run.format == up_run.format;
+  if (!together) Run(gate, call);
+  Quantise(up_run.format, up.k, call);
+  const uint32_t rows = std::min(call.rows, ItemRows(up_run.format));
+  const Cut cut = CutOf(up_run, up.k, call.rows, together ? 2 : 1,
+                        kGatedFloats / (uint64_t{2} * rows * kPanelOutputs));
+  ForItems(cut, uint64_t{call.rows} * up.k * up.outputs, [&](const Item& item, uint32_t thread) {
+    const uint32_t first = item.panel * kPanelOutputs;
+    const uint32_t n = std::min(item.panels * kPanelOutputs, up.outputs - first);
+    float* products = scratch_.gated + thread * kGatedFloats;
+    const size_t width = item.panels * kPanelOutputs, stride = width * 2;
+    if (together) Multiply(gate, gate_run, call, item, products, stride);
+    Multiply(up, up_run, call, item, products + width, stride);
+    for (uint32_t row = 0; row < item.rows; ++row) {
+      float *y = call.y + (item.row + row) * call.y_stride + first, *of = products + row * stride;
+      tensor_.swiglu(together ? of : y, of + width, n, y);
+    }
+  });
 }
 
-void MatrixProduct::MultiplyQuantised(const PackedMatrix& w, const PackedRun& run,
-                                      const Call& call) {
-  Quantise(run.format, w.k, call);
-  const size_t row_stride = ActivationLayout(w.k).bytes();
-  const uint32_t panels = PanelsOf(run);
-  const QuantKernels::MatMulArgs whole{quantised_,
-                                       row_stride,
-                                       run.panels,
-                                       run.format,
-                                       BiasOf(w, run),
-                                       call.y + run.first_output,
-                                       call.y_stride,
-                                       call.rows,
-                                       w.k,
-                                       run.outputs,
-                                       0,
-                                       panels,
-                                       call.accumulate};
-  if (Small(w, run, call.rows)) return quant_.mat_mul(whole);
-  const Cut cut(PanelBytes(run.format, w.k), 2, panels, call.rows, quant_.item_rows,
-                pool_.num_threads());
-  RunItems(pool_, cut, whole, quant_.mat_mul);
+template <typename Fn>
+void MatrixProduct::ForItems(const Cut& cut, uint64_t work, Fn&& fn) {
+  if (work >= kMinParallelWork) {
+    return pool_.Run(cut.items(), [&](uint32_t i, uint32_t thread) { fn(cut.At(i), thread); });
+  }
+  for (uint32_t i = 0; i < cut.items(); ++i) fn(cut.At(i), 0);
+}
+
+uint32_t MatrixProduct::ItemRows(WeightFormat format) const {
+  return LayoutOf(format).quantised() ? quant_.item_rows : kItemRows;
+}
+
+MatrixProduct::Cut MatrixProduct::CutOf(const PackedRun& run, uint32_t k, uint32_t rows,
+                                        uint32_t matrices, uint64_t max_panels) const {
+  // Multiples of the kernels' panels in flight: quantised, 2 or 1; numbers (PanelsFor in
+  // tensor/kernels-inl.h), 4, 2 or 1 for one and two rows; 6, 3 or 1 for more.
+  const uint32_t in_flight = LayoutOf(run.format).quantised() ? 2 : rows > 2 ? 6 : kMaxInFlight;
+  return Cut(PanelBytes(run.format, k) * matrices, in_flight, max_panels,
+             static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs)), rows, ItemRows(run.format),
+             pool_.num_threads());
+}
+
+void MatrixProduct::Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call,
+                             const Item& item, float* y, size_t y_stride) const {
+  const uint32_t first = item.panel * kPanelOutputs;
+  const std::byte* panels = run.panels + item.panel * PanelBytes(run.format, w.k);
+  const float* bias = w.bias == nullptr ? nullptr : w.bias + run.first_output + first;
+  const uint32_t outputs = run.outputs - first;
+  if (!LayoutOf(run.format).quantised()) {
+    const float* x = call.x + item.row * call.x_stride;
+    return tensor_.mat_mul({x, call.x_stride, panels, run.format, bias, y, y_stride, item.rows, w.k,
+                            outputs, 0, item.panels, call.accumulate});
+  }
+  const size_t row_bytes = ActivationLayout(w.k).bytes();
+  const std::byte* x = scratch_.quantised + item.row * row_bytes;
+  quant_.mat_mul({x, row_bytes, panels, run.format, bias, y, y_stride, item.rows, w.k, outputs, 0,
+                  item.panels, call.accumulate});
 }
 
 void MatrixProduct::Quantise(WeightFormat format, uint32_t k, const Call& call) {
-  const size_t row_stride = ActivationLayout(k).bytes();
+  if (!LayoutOf(format).quantised()) return;
+  const size_t row_bytes = ActivationLayout(k).bytes();
   const auto quantise = [&](uint32_t block, uint32_t) {
     const uint32_t row = block * kBlockRows;
     quant_.quantise({call.x + row * call.x_stride, call.x_stride,
                      std::min(call.rows - row, kBlockRows), k, format,
-                     quantised_ + row * row_stride});
+                     scratch_.quantised + row * row_bytes});
   };
   const auto blocks = static_cast<uint32_t>(CeilDiv(call.rows, kBlockRows));
   if (uint64_t{call.rows} * k >= kMinParallelWork / 16) return pool_.Run(blocks, quantise);

@@ -17,9 +17,15 @@ class MatrixProduct {
     Target target;
     uint32_t max_rows;
     uint32_t quant_columns;  // of the widest quantised matrix; 0: there is none
+    uint32_t threads;
   };
-  // Scratch for quantised rows comes from `arena`, which may be one that only counts. `pool` must
-  // outlive this.
+  // What the products compute in, by the same sums whether the arena counts or allocates.
+  struct Scratch {
+    Scratch(const Options& options, Arena& arena);
+    std::byte* quantised;  // [max_rows] of ActivationLayout
+    float* gated;          // [threads][kGatedFloats]
+  };
+  // `pool` must outlive this.
   MatrixProduct(const Options& options, Arena& arena, ThreadPool& pool);
 
   struct Call {
@@ -33,17 +39,34 @@ class MatrixProduct {
   // REQUIRES: call.rows <= max_rows.
   void Run(const PackedMatrix& w, const Call& call);
 
-  static uint64_t ScratchBytes(const Options& options);
+  // y = silu(gate x) * (up x), elementwise. What is multiplied is still in the cache of the thread
+  // that computed it. REQUIRES: gate and up have the same shape and one run each;
+  // !call.accumulate.
+  void RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call);
 
  private:
-  void MultiplyNumbers(const PackedMatrix& w, const PackedRun& run, const Call& call);
-  void MultiplyQuantised(const PackedMatrix& w, const PackedRun& run, const Call& call);
+  struct Item;
+  class Cut;
+
+  uint32_t ItemRows(WeightFormat format) const;
+  static constexpr uint64_t kUnlimited = ~uint64_t{0};
+  // How a run (or `matrices` like it, side by side) is cut, `max_panels` an item.
+  Cut CutOf(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
+            uint64_t max_panels) const;
+  // fn(item, thread) for all items of a cut: on the calling thread alone where there is little to
+  // do.
+  template <typename Fn>
+  void ForItems(const Cut& cut, uint64_t work, Fn&& fn);
+  // An item of call, whose rows are in scratch_.quantised if the run is quantised. y: where its
+  // first output goes.
+  void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call, const Item& item,
+                float* y, size_t y_stride) const;
   void Quantise(WeightFormat format, uint32_t k, const Call& call);
 
   const TensorKernels& tensor_;
   const QuantKernels& quant_;
   ThreadPool& pool_;
-  std::byte* quantised_;  // [max_rows] of ActivationLayout
+  const Scratch scratch_;
 };
 
 }  // namespace kvasir

@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kLayout = 1;  // panels of weight_format.h, arena of packed_weights.cc
+constexpr uint32_t kLayout = 2;  // panels of weight_format.h, arena of packed_weights.cc
 constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 constexpr uint64_t kPageBytes = 4096;
 constexpr std::string_view kMagic = "KVIMAGE\n", kPrefix = "image-", kSuffix = ".kvw";

@@ -73,8 +73,8 @@ class Packer {
                                    {&layer.q_bias, &layer.k_bias, &layer.v_bias}));
       KV_ASSIGN(packed.o, Matrix({&layer.o}, {&layer.o_bias}));
       KV_ASSIGN(packed.ffn_norm, Vector({Part{&layer.ffn_norm, false}}));
-      KV_ASSIGN(packed.gate_up,
-                Matrix({&layer.gate, &layer.up}, {&layer.gate_bias, &layer.up_bias}));
+      KV_ASSIGN(packed.gate, Matrix({&layer.gate}, {&layer.gate_bias}));
+      KV_ASSIGN(packed.up, Matrix({&layer.up}, {&layer.up_bias}));
       KV_ASSIGN(packed.down, Matrix({&layer.down}, {&layer.down_bias}));
       out.layers.push_back(packed);
     }
@@ -154,7 +154,6 @@ class Packer {
     };
     const auto* b = biases.begin();
     if (biases.size() == 1) return Vector({part(b[0])});
-    if (biases.size() == 2) return Vector({part(b[0]), part(b[1])});
     return Vector({part(b[0]), part(b[1]), part(b[2])});
   }
 

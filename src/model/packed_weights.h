@@ -52,7 +52,7 @@ struct PackedLayer {
   PackedMatrix qkv;  // rows of q, k and v one after another
   PackedMatrix o;
   const float* ffn_norm;
-  PackedMatrix gate_up;  // rows of gate, then of up
+  PackedMatrix gate, up;
   PackedMatrix down;
 };
 

@@ -169,7 +169,8 @@ TEST(PackedWeights, StackedMatricesOfDifferentTypesKeepTheirNumbers) {
   const PackedLayer& layer = packed.layers[0];
   ExpectHolds(layer.qkv, {&source.q, &source.k, &source.v}, 2);
   ExpectHolds(layer.o, {&source.o}, 1);
-  ExpectHolds(layer.gate_up, {&source.gate, &source.up}, 2);
+  ExpectHolds(layer.gate, {&source.gate}, 1);
+  ExpectHolds(layer.up, {&source.up}, 1);
   ExpectHolds(layer.down, {&source.down}, 1);
   ExpectHolds(packed.head, {&*m.model.lm_head}, 1);
   // q and k share a run that ends inside a panel; v begins with a panel of its own.
@@ -303,7 +304,8 @@ TEST(PackedWeights, AChoiceQuantisesLayersAndTables) {
     const float bound = LayoutOf(choice.layers).code_bits == 8 ? 0.012f : 0.2f;
     ExpectNear(layer.qkv, {&source.q, &source.k, &source.v}, choice.layers, bound);
     ExpectNear(layer.o, {&source.o}, choice.layers, bound);
-    ExpectNear(layer.gate_up, {&source.gate, &source.up}, choice.layers, bound);
+    ExpectNear(layer.gate, {&source.gate}, choice.layers, bound);
+    ExpectNear(layer.up, {&source.up}, choice.layers, bound);
     ExpectNear(layer.down, {&source.down}, choice.layers, bound);
     const MatrixSource table{m.model.embedding};
     ExpectNear(packed->head, {&*m.model.lm_head}, choice.tables, 0.012f);

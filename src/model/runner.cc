@@ -34,18 +34,16 @@ struct Activations {
     hidden_stride = RowStride(c.hidden_size);
     qkv_stride = RowStride(uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim);
     attention_stride = RowStride(uint64_t{c.num_heads} * c.head_dim);
-    gate_up_stride = RowStride(uint64_t{c.ffn_size} * 2);
     ffn_stride = RowStride(c.ffn_size);
     x = arena.TakeArray<float>(rows * hidden_stride);
     normed = arena.TakeArray<float>(rows * hidden_stride);
     qkv = arena.TakeArray<float>(rows * qkv_stride);
     attention = arena.TakeArray<float>(rows * attention_stride);
-    gate_up = arena.TakeArray<float>(rows * gate_up_stride);
     ffn = arena.TakeArray<float>(rows * ffn_stride);
   }
 
-  size_t hidden_stride, qkv_stride, attention_stride, gate_up_stride, ffn_stride;
-  float *x, *normed, *qkv, *attention, *gate_up, *ffn;
+  size_t hidden_stride, qkv_stride, attention_stride, ffn_stride;
+  float *x, *normed, *qkv, *attention, *ffn;
 };
 
 // Rows of the output head, gathered: [max_logit_rows][hidden], and their logits before they are
@@ -143,9 +141,7 @@ class LlamaRunner final : public Runner {
     b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
              Backend::Into::kAdd);
     b.Norm(a_.x, a_.hidden_stride, w.ffn_norm, c.hidden_size, eps, rows, a_.normed);
-    b.MatMul(w.gate_up, a_.normed, a_.hidden_stride, rows, a_.gate_up, a_.gate_up_stride,
-             Backend::Into::kReplace);
-    b.GateUp(a_.gate_up, a_.gate_up_stride, c.ffn_size, rows, a_.ffn, a_.ffn_stride);
+    b.MatMulGated(w.gate, w.up, a_.normed, a_.hidden_stride, rows, a_.ffn, a_.ffn_stride);
     b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
   }
 
