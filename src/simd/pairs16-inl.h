@@ -41,16 +41,6 @@ KV_INLINE void StoreInt16(int16_t* p, V16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a.v)));
 }
-// The larger of two numbers by their bits without sign: |a| or |b|, NaN above all.
-KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
-  const __m512i mask = _mm512_set1_epi32(0x7fffffff);
-  return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.v), mask),
-                                               _mm512_and_si512(_mm512_castps_si512(b.v), mask)))};
-}
-// The largest lane of what MaxMagnitude gave.
-KV_INLINE float MagnitudeLane(V16 a) {
-  return FloatOf(_mm512_reduce_max_epu32(_mm512_castps_si512(a.v)));
-}
 KV_INLINE P16 PairsOfBytes(const std::byte* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -135,21 +125,6 @@ KV_INLINE void StoreInt16(int16_t* p, V16 a) {
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
-}
-KV_INLINE __m256 MaxMagnitudeHalf(__m256 a, __m256 b) {
-  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
-  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_and_si256(_mm256_castps_si256(a), mask),
-                                              _mm256_and_si256(_mm256_castps_si256(b), mask)));
-}
-KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
-  return {MaxMagnitudeHalf(a.lo, b.lo), MaxMagnitudeHalf(a.hi, b.hi)};
-}
-KV_INLINE float MagnitudeLane(V16 a) {
-  const __m256i m8 = _mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi));
-  const __m128i m4 = _mm_max_epu32(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
-  const __m128i m2 = _mm_max_epu32(m4, _mm_shuffle_epi32(m4, _MM_SHUFFLE(1, 0, 3, 2)));
-  const __m128i m1 = _mm_max_epu32(m2, _mm_shuffle_epi32(m2, _MM_SHUFFLE(2, 3, 0, 1)));
-  return FloatOf(static_cast<uint32_t>(_mm_cvtsi128_si32(m1)));
 }
 KV_INLINE P16 WidenSigned(__m256i b) {
   return {_mm256_cvtepi8_epi16(_mm256_castsi256_si128(b)),
@@ -245,23 +220,6 @@ KV_INLINE void StoreInt16(int16_t* p, V16 a) {
   float lanes[16];
   Store(lanes, a);
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(lanes[i]);
-}
-KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
-  float x[16], y[16];
-  Store(x, a);
-  Store(y, b);
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t left = BitsOf(x[i]) & 0x7fffffffu, right = BitsOf(y[i]) & 0x7fffffffu;
-    x[i] = FloatOf(left > right ? left : right);
-  }
-  return Load(x);
-}
-KV_INLINE float MagnitudeLane(V16 a) {
-  float lanes[16];
-  Store(lanes, a);
-  uint32_t bits = 0;
-  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
-  return FloatOf(bits);
 }
 KV_INLINE int16_t NibbleAt(const std::byte* p, uint32_t shift) {
   return static_cast<int16_t>(static_cast<uint8_t>(*p) >> shift & 15);

@@ -61,6 +61,16 @@ KV_INLINE V16 LoadBf16(const uint16_t* p) {
 }
 // a * 2^n for integral n in [-126, 127], rounded once.
 KV_INLINE V16 TimesPow2(V16 a, V16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+// The larger of two numbers by their bits without sign: |a| or |b|, NaN above all.
+KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
+  const __m512i mask = _mm512_set1_epi32(0x7fffffff);
+  return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.v), mask),
+                                               _mm512_and_si512(_mm512_castps_si512(b.v), mask)))};
+}
+// The largest lane of what MaxMagnitude gave.
+KV_INLINE float MagnitudeLane(V16 a) {
+  return FloatOf(_mm512_reduce_max_epu32(_mm512_castps_si512(a.v)));
+}
 KV_INLINE float MaxLane(V16 a) { return _mm512_reduce_max_ps(a.v); }  // of numbers, in any order
 KV_INLINE float SumTree(V16 a) {
   const __m256 lo = _mm512_castps512_ps256(a.v);
@@ -102,6 +112,21 @@ KV_INLINE __m256 Pow2Half(__m256 n) {
 }
 KV_INLINE V16 Pow2(V16 n) { return {Pow2Half(n.lo), Pow2Half(n.hi)}; }
 KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE __m256 MaxMagnitudeHalf(__m256 a, __m256 b) {
+  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_and_si256(_mm256_castps_si256(a), mask),
+                                              _mm256_and_si256(_mm256_castps_si256(b), mask)));
+}
+KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
+  return {MaxMagnitudeHalf(a.lo, b.lo), MaxMagnitudeHalf(a.hi, b.hi)};
+}
+KV_INLINE float MagnitudeLane(V16 a) {
+  const __m256i m8 = _mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi));
+  const __m128i m4 = _mm_max_epu32(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
+  const __m128i m2 = _mm_max_epu32(m4, _mm_shuffle_epi32(m4, _MM_SHUFFLE(1, 0, 3, 2)));
+  const __m128i m1 = _mm_max_epu32(m2, _mm_shuffle_epi32(m2, _MM_SHUFFLE(2, 3, 0, 1)));
+  return FloatOf(static_cast<uint32_t>(_mm_cvtsi128_si32(m1)));
+}
 KV_INLINE float MaxLane(V16 a) {
   const __m256 m8 = _mm256_max_ps(a.lo, a.hi);
   const __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
@@ -276,6 +301,26 @@ KV_INLINE void StoreFirst(uint32_t n, float* p, V16 a) {
   Store(lanes, a);
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
+
+#if KVASIR_TARGET_ID == 0 || KVASIR_TARGET_ID == 3
+KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
+  float x[16], y[16];
+  Store(x, a);
+  Store(y, b);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t left = BitsOf(x[i]) & 0x7fffffffu, right = BitsOf(y[i]) & 0x7fffffffu;
+    x[i] = FloatOf(left > right ? left : right);
+  }
+  return Load(x);
+}
+KV_INLINE float MagnitudeLane(V16 a) {
+  float lanes[16];
+  Store(lanes, a);
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
+  return FloatOf(bits);
+}
+#endif
 
 // e^x, relative error below 2e-7 on [-87.3, 88.7]; +0 below -87.3, +inf above 88.722839. Range
 // reduction x = n ln2 + r (Cody and Waite, 1980), |r| <= ln2/2, then the Taylor series to r^7.

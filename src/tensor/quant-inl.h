@@ -283,19 +283,18 @@ struct RoundedGroup {
     const uint32_t left = at < k ? k - at : 0;
     const V16 a = LoadFirst(left < 16 ? left : 16, x + at);
     const V16 b = LoadFirst(left < 16 ? 0 : left < 32 ? left - 16 : 16, x + at + 16);
-    const bool finite = SumTree(Add(Sub(a, a), Sub(b, b))) == 0.0f;  // else NaN
-    const float amax = MaxLane(Max(Abs(a), Abs(b)));
-    if (finite && amax >= 0x1p-100f) {
+    const float amax = MagnitudeLane(MaxMagnitude(a, b));
+    if (amax >= 0x1p-100f && amax < __builtin_inff()) {
       const V16 inverse = Set(127.0f / amax);
       q[0] = RoundEven(Mul(a, inverse));
       q[1] = RoundEven(Mul(b, inverse));
       scale = amax / 127.0f;
     } else {
       q[0] = q[1] = Zero();
-      scale = finite ? 0.0f : __builtin_nanf("");
+      scale = amax < 0x1p-100f ? 0.0f : __builtin_nanf("");
     }
   }
-  KV_INLINE float SumOf(int half) const { return SumTree(q[half]); }  // exact
+  KV_INLINE float Sum() const { return SumTree(Add(q[0], q[1])); }  // exact, as is that of a half
 };
 
 void QuantiseRow(const float* x, uint32_t k, WeightFormat format, std::byte* row) {
@@ -311,11 +310,11 @@ void QuantiseRow(const float* x, uint32_t k, WeightFormat format, std::byte* row
     const RoundedGroup rounded(x, k, at);
     StoreI8(q + at, rounded.q[0]);
     StoreI8(q + at + 16, rounded.q[1]);
-    const float sum[2] = {rounded.SumOf(0), rounded.SumOf(1)};
+    const float sum = rounded.Sum(), second = halves ? SumTree(rounded.q[1]) : 0.0f;
     scales[g] = rounded.scale;
-    scaled_sums[g] = rounded.scale * (sum[0] + sum[1]);
-    offsets[g * 2] = -excess * static_cast<int32_t>(halves ? sum[0] : sum[0] + sum[1]);
-    offsets[g * 2 + 1] = -excess * static_cast<int32_t>(sum[1]);
+    scaled_sums[g] = rounded.scale * sum;
+    offsets[g * 2] = -excess * static_cast<int32_t>(sum - second);
+    offsets[g * 2 + 1] = -excess * static_cast<int32_t>(second);
   }
 }
 

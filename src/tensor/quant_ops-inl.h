@@ -59,7 +59,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
   return {_mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
-KV_INLINE V16 Abs(V16 a) { return {_mm512_abs_ps(a.v)}; }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(rounded.v)));
@@ -141,10 +140,6 @@ KV_INLINE V16 LoadU8(const std::byte* p) {
 KV_INLINE V16 LoadI8(const std::byte* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEight(p))),
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEight(p + 8)))};
-}
-KV_INLINE V16 Abs(V16 a) {
-  const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
 }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   const __m256i s =
@@ -232,7 +227,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
   KV_EACH(V16,
           vcvtq_f32_s32(vmovl_s16(i % 2 == 0 ? vget_low_s16(h[i / 2]) : vget_high_s16(h[i / 2]))));
 }
-KV_INLINE V16 Abs(V16 a) { KV_EACH(V16, vabsq_f32(a.v[i])); }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   for (int i = 0; i < 4; ++i) {
     const int16x4_t h = vmovn_s32(vcvtq_s32_f32(rounded.v[i]));
@@ -302,10 +296,6 @@ KV_INLINE V16 LoadI8(const std::byte* p) {
   V16 r;
   for (int i = 0; i < 16; ++i) r.v[i] = static_cast<float>(static_cast<int8_t>(p[i]));
   return r;
-}
-KV_INLINE V16 Abs(V16 a) {
-  for (float& x : a.v) x = __builtin_fabsf(x);
-  return a;
 }
 KV_INLINE void StoreI8(int8_t* p, V16 rounded) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(static_cast<int32_t>(rounded.v[i]));

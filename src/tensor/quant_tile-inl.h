@@ -41,7 +41,7 @@ void QuantiseTiles(const QuantiseArgs& a) {
       StoreI8(codes + 16, rounded.q[1]);
       scales[g * kTileRows + r] = rounded.scale;
       if (!minimum) continue;
-      scaled_sums[g * kTileRows + r] = rounded.scale * (rounded.SumOf(0) + rounded.SumOf(1));
+      scaled_sums[g * kTileRows + r] = rounded.scale * rounded.Sum();
     }
   }
 }
