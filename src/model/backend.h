@@ -48,7 +48,8 @@ class Backend {
   enum class Into { kReplace, kAdd };
   virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
                       float* y, size_t y_stride, Into into) = 0;
-  // y[row] = silu(gate x[row]) * (up x[row]), elementwise; both with their bias.
+  // y[row] = silu(gate x[row]) * (up x[row]), elementwise; both with their bias, of one shape and
+  // one run each. y is not x.
   virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
                            size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
   // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of

@@ -14,12 +14,7 @@ namespace {
 // from L3 once an item (prefill of 512 by avx512vnni: 366, 386); but so that each thread gets some.
 constexpr uint64_t kMinItemBytes = 64 << 10, kMaxItemBytes = 1 << 20;
 constexpr uint32_t kItemsPerThread = 4;
-constexpr uint32_t kItemRows = 48;    // a multiple of every kernel's rows in flight
-constexpr uint32_t kMaxInFlight = 8;  // panels of a kernel
-
-// Products of gate and up of an item, before they meet: 256 KiB, for L2.
-constexpr uint64_t kGatedFloats = 64 << 10;
-static_assert(kGatedFloats >= uint64_t{2} * 256 * kMaxInFlight * kPanelOutputs);
+constexpr uint32_t kItemRows = 48;  // a multiple of every kernel's rows in flight
 
 }  // namespace
 
@@ -31,7 +26,7 @@ struct MatrixProduct::Item {
 // How a product is cut into items of `item_panels` x `item_rows`.
 class MatrixProduct::Cut {
  public:
-  // in_flight: panels that a kernel has in flight, at most kMaxInFlight; max_panels: of an item.
+  // in_flight: panels that a kernel has in flight; max_panels: of an item, if it holds as many.
   Cut(uint64_t panel_bytes, uint32_t in_flight, uint64_t max_panels, uint32_t panels, uint32_t rows,
       uint32_t item_rows, uint32_t threads)
       : panels_(panels), rows_(rows), item_rows_(item_rows) {
@@ -62,63 +57,66 @@ MatrixProduct::MatrixProduct(const Options& options, Arena& arena, ThreadPool& p
     : tensor_(TensorKernelsFor(options.target)),
       quant_(QuantKernelsFor(options.target)),
       pool_(pool),
-      scratch_(options, arena) {}
+      scratch_(options, arena) {
+  KV_CHECK(uint64_t{2} * 2 * kPanelOutputs * quant_.item_rows <= kGatedFloats);  // 2 in flight
+  static_assert(2 * 6 * kPanelOutputs * kItemRows <= kGatedFloats);
+}
 
 void MatrixProduct::Run(const PackedMatrix& w, const Call& call) {
   for (const PackedRun& run : w.runs()) {
     Quantise(run.format, w.k, call);
-    ForItems(CutOf(run, w.k, call.rows, 1, kUnlimited), uint64_t{call.rows} * w.k * run.outputs,
-             [&](const Item& item, uint32_t) {
-               float* y = call.y + item.row * call.y_stride + run.first_output;
-               Multiply(w, run, call, item, y + item.panel * kPanelOutputs, call.y_stride);
-             });
+    ForItems(run, w.k, call.rows, 1, kUnlimited, [&](const Item& item, uint32_t) {
+      float* y = call.y + item.row * call.y_stride + run.first_output;
+      Multiply(w, run, call, item, y + item.panel * kPanelOutputs, call.y_stride);
+    });
   }
 }
 
 void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call) {
-  KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs);
+  KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs &&
+            gate.k == up.k && !call.accumulate);
   const PackedRun &gate_run = gate.run[0], &up_run = up.run[0];
-  // Rows are quantised for one format at a time: of two, gate's products wait in y.
+  // Formats that differ are rare: gate's products wait in y, since rows are quantised for one.
   const bool together = gate_run.format == up_run.format;
   if (!together) Run(gate, call);
   Quantise(up_run.format, up.k, call);
-  const uint32_t rows = std::min(call.rows, ItemRows(up_run.format));
-  const Cut cut = CutOf(up_run, up.k, call.rows, together ? 2 : 1,
-                        kGatedFloats / (uint64_t{2} * rows * kPanelOutputs));
-  ForItems(cut, uint64_t{call.rows} * up.k * up.outputs, [&](const Item& item, uint32_t thread) {
-    const uint32_t first = item.panel * kPanelOutputs;
-    const uint32_t n = std::min(item.panels * kPanelOutputs, up.outputs - first);
-    float* products = scratch_.gated + thread * kGatedFloats;
-    const size_t width = item.panels * kPanelOutputs, stride = width * 2;
-    if (together) Multiply(gate, gate_run, call, item, products, stride);
-    Multiply(up, up_run, call, item, products + width, stride);
-    for (uint32_t row = 0; row < item.rows; ++row) {
-      float *y = call.y + (item.row + row) * call.y_stride + first, *of = products + row * stride;
-      tensor_.swiglu(together ? of : y, of + width, n, y);
-    }
-  });
-}
-
-template <typename Fn>
-void MatrixProduct::ForItems(const Cut& cut, uint64_t work, Fn&& fn) {
-  if (work >= kMinParallelWork) {
-    return pool_.Run(cut.items(), [&](uint32_t i, uint32_t thread) { fn(cut.At(i), thread); });
-  }
-  for (uint32_t i = 0; i < cut.items(); ++i) fn(cut.At(i), 0);
+  const uint64_t item_rows = std::min(call.rows, ItemRows(up_run.format));
+  const uint64_t max_panels = kGatedFloats / (2 * item_rows * kPanelOutputs);
+  ForItems(up_run, up.k, call.rows, together ? 2 : 1, max_panels,
+           [&](const Item& item, uint32_t thread) {
+             const uint32_t first = item.panel * kPanelOutputs;
+             const uint32_t n = std::min(item.panels * kPanelOutputs, up.outputs - first);
+             const size_t width = item.panels * kPanelOutputs, stride = width * 2;
+             KV_DCHECK(item.rows * stride <= kGatedFloats);
+             float* products = scratch_.gated + thread * kGatedFloats;
+             if (together) Multiply(gate, gate_run, call, item, products, stride);
+             Multiply(up, up_run, call, item, products + width, stride);
+             for (uint32_t row = 0; row < item.rows; ++row) {
+               float* y = call.y + (item.row + row) * call.y_stride + first;
+               const float* of = products + row * stride;
+               tensor_.swiglu(together ? of : y, of + width, n, y);
+             }
+           });
 }
 
 uint32_t MatrixProduct::ItemRows(WeightFormat format) const {
   return LayoutOf(format).quantised() ? quant_.item_rows : kItemRows;
 }
 
-MatrixProduct::Cut MatrixProduct::CutOf(const PackedRun& run, uint32_t k, uint32_t rows,
-                                        uint32_t matrices, uint64_t max_panels) const {
+template <typename Fn>
+void MatrixProduct::ForItems(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
+                             uint64_t max_panels, Fn&& fn) {
+  const bool few = uint64_t{rows} * k * run.outputs * matrices < kMinParallelWork;
   // Multiples of the kernels' panels in flight: quantised, 2 or 1; numbers (PanelsFor in
   // tensor/kernels-inl.h), 4, 2 or 1 for one and two rows; 6, 3 or 1 for more.
-  const uint32_t in_flight = LayoutOf(run.format).quantised() ? 2 : rows > 2 ? 6 : kMaxInFlight;
-  return Cut(PanelBytes(run.format, k) * matrices, in_flight, max_panels,
-             static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs)), rows, ItemRows(run.format),
-             pool_.num_threads());
+  const uint32_t in_flight = LayoutOf(run.format).quantised() ? 2 : rows > 2 ? 6 : 8;
+  const Cut cut(PanelBytes(run.format, k) * matrices, in_flight, max_panels,
+                static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs)), rows,
+                ItemRows(run.format), few ? 1 : pool_.num_threads());
+  if (!few) {
+    return pool_.Run(cut.items(), [&](uint32_t i, uint32_t thread) { fn(cut.At(i), thread); });
+  }
+  for (uint32_t i = 0; i < cut.items(); ++i) fn(cut.At(i), 0);
 }
 
 void MatrixProduct::Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call,

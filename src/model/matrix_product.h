@@ -23,7 +23,7 @@ class MatrixProduct {
   struct Scratch {
     Scratch(const Options& options, Arena& arena);
     std::byte* quantised;  // [max_rows] of ActivationLayout
-    float* gated;          // [threads][kGatedFloats]
+    float* gated;          // [threads][kGatedFloats]: products of gate and up of an item
   };
   // `pool` must outlive this.
   MatrixProduct(const Options& options, Arena& arena, ThreadPool& pool);
@@ -40,23 +40,22 @@ class MatrixProduct {
   void Run(const PackedMatrix& w, const Call& call);
 
   // y = silu(gate x) * (up x), elementwise. What is multiplied is still in the cache of the thread
-  // that computed it. REQUIRES: gate and up have the same shape and one run each;
+  // that computed it. y is not x. REQUIRES: gate and up have the same shape and one run each;
   // !call.accumulate.
   void RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call);
 
  private:
+  static constexpr uint64_t kGatedFloats = 64 << 10;  // 256 KiB, for L2
   struct Item;
   class Cut;
 
   uint32_t ItemRows(WeightFormat format) const;
   static constexpr uint64_t kUnlimited = ~uint64_t{0};
-  // How a run (or `matrices` like it, side by side) is cut, `max_panels` an item.
-  Cut CutOf(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
-            uint64_t max_panels) const;
-  // fn(item, thread) for all items of a cut: on the calling thread alone where there is little to
-  // do.
+  // fn(item, thread) for all items of a run, or of `matrices` like it side by side, of at most
+  // max_panels panels: on the calling thread alone where there is little to do.
   template <typename Fn>
-  void ForItems(const Cut& cut, uint64_t work, Fn&& fn);
+  void ForItems(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
+                uint64_t max_panels, Fn&& fn);
   // An item of call, whose rows are in scratch_.quantised if the run is quantised. y: where its
   // first output goes.
   void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call, const Item& item,

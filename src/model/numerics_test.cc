@@ -89,14 +89,18 @@ void AddQuantKernels(Target target, Digests& digests) {
       g.sub_minimum = static_cast<uint8_t>(random.Below(64));
       PutGroup(format, &w[output / 16 * PanelBytes(format, kK)], output % 16, group, g);
     }
-    std::vector<std::byte> rows(kRows * kRowBytes);
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    std::vector<Line> lines(kRows * kRowBytes / 64);
+    std::byte* rows = lines[0].bytes;
     std::vector<float> y(kRows * kOutputs);
     for (uint32_t r = 0; r < kRows; r += kBlockRows) {
       kernels.quantise({&x[size_t{r} * kK], kK, std::min(kBlockRows, kRows - r), kK, format,
-                        &rows[r * kRowBytes]});
+                        rows + r * kRowBytes});
     }
-    kernels.mat_mul({rows.data(), kRowBytes, w.data(), format, bias.data(), y.data(), kOutputs,
-                     kRows, kK, kOutputs, 0, kOutputs / 16, false});
+    kernels.mat_mul({rows, kRowBytes, w.data(), format, bias.data(), y.data(), kOutputs, kRows, kK,
+                     kOutputs, 0, kOutputs / 16, false});
     digests["kernel.mat_mul." + std::string(layout.name)] = DigestOf(y);
   }
 }

@@ -193,6 +193,20 @@ KV_INLINE V16 Pow2(V16 n) {
       vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127)), 23)));
 }
 KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
+  V16 r;
+  const uint32x4_t mask = vdupq_n_u32(0x7fffffff);
+  for (int i = 0; i < 4; ++i) {
+    r.v[i] = vreinterpretq_f32_u32(vmaxq_u32(vandq_u32(vreinterpretq_u32_f32(a.v[i]), mask),
+                                             vandq_u32(vreinterpretq_u32_f32(b.v[i]), mask)));
+  }
+  return r;
+}
+KV_INLINE float MagnitudeLane(V16 a) {
+  uint32x4_t m = vreinterpretq_u32_f32(a.v[0]);
+  for (int i = 1; i < 4; ++i) m = vmaxq_u32(m, vreinterpretq_u32_f32(a.v[i]));
+  return FloatOf(vmaxvq_u32(m));
+}
 KV_INLINE float MaxLane(V16 a) {
   const V16 m{{vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])}};
   return vmaxvq_f32(vmaxq_f32(m.v[0], m.v[1]));
@@ -245,6 +259,23 @@ KV_INLINE V16 Pow2(V16 n) {
   KV_LANES(FloatOf(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23));
 }
 KV_INLINE V16 TimesPow2(V16 a, V16 n) { return Mul(a, Pow2(n)); }
+KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
+  float x[16], y[16];
+  Store(x, a);
+  Store(y, b);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t left = BitsOf(x[i]) & 0x7fffffffu, right = BitsOf(y[i]) & 0x7fffffffu;
+    x[i] = FloatOf(left > right ? left : right);
+  }
+  return Load(x);
+}
+KV_INLINE float MagnitudeLane(V16 a) {
+  float lanes[16];
+  Store(lanes, a);
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
+  return FloatOf(bits);
+}
 KV_INLINE float MaxLane(V16 a) {
   float m = a.v[0];
   for (int i = 1; i < 16; ++i) m = a.v[i] > m ? a.v[i] : m;
@@ -301,26 +332,6 @@ KV_INLINE void StoreFirst(uint32_t n, float* p, V16 a) {
   Store(lanes, a);
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
-
-#if KVASIR_TARGET_ID == 0 || KVASIR_TARGET_ID == 3
-KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
-  float x[16], y[16];
-  Store(x, a);
-  Store(y, b);
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t left = BitsOf(x[i]) & 0x7fffffffu, right = BitsOf(y[i]) & 0x7fffffffu;
-    x[i] = FloatOf(left > right ? left : right);
-  }
-  return Load(x);
-}
-KV_INLINE float MagnitudeLane(V16 a) {
-  float lanes[16];
-  Store(lanes, a);
-  uint32_t bits = 0;
-  for (int i = 0; i < 16; ++i) bits = BitsOf(lanes[i]) > bits ? BitsOf(lanes[i]) : bits;
-  return FloatOf(bits);
-}
-#endif
 
 // e^x, relative error below 2e-7 on [-87.3, 88.7]; +0 below -87.3, +inf above 88.722839. Range
 // reduction x = n ln2 + r (Cody and Waite, 1980), |r| <= ln2/2, then the Taylor series to r^7.

@@ -45,7 +45,7 @@ struct TensorKernels {
   // block by block, in place: sums and differences, no factor. O(n log n) each.
   void (*hadamard)(float* x, uint32_t heads, uint32_t head_dim);
 
-  // y[i] = silu(gate[i]) * up[i].
+  // y[i] = silu(gate[i]) * up[i]. y may be gate.
   void (*swiglu)(const float* gate, const float* up, uint32_t n, float* y);
 
   // dst[i] = the number stored at src[i]: a row of the embedding.

@@ -33,14 +33,12 @@ struct Slice {
   alignas(64) std::byte codes[kSliceGroups][512];
   Scales<S> scales[kSliceGroups];
 
-  // Operand: what becomes of a quad (PackedCodes).
-  template <class Operand>
   void Load(const std::byte* panel, uint32_t first, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = first + i, in_unit = group % S::kGroups;
       const std::byte* unit = panel + size_t{group} / S::kGroups * S::kLayout.unit_bytes();
       PrefetchAhead<S>(unit, in_unit);
-      const Operand from{unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes};
+      const PackedCodes<S> from{unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes};
       StoreBytes(codes[i], from.template Quad<0>());
       StoreBytes(codes[i] + 64, from.template Quad<1>());
       StoreBytes(codes[i] + 128, from.template Quad<2>());
@@ -106,7 +104,7 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
     for (uint32_t first = 0; first < groups; first += kSliceGroups) {
       const uint32_t n = groups - first < kSliceGroups ? groups - first : kSliceGroups;
       for (uint32_t p = 0; p < panels; ++p) {
-        slices[p].template Load<PackedCodes<S>>(a.w + (panel + p) * panel_bytes, first, n);
+        slices[p].Load(a.w + (panel + p) * panel_bytes, first, n);
       }
       for (uint32_t r = row; r < end; r += kRegisterRows) {
         AddSliceByLanes<S>(a, layout, slices, first, n, r, end, sums + (r - row));

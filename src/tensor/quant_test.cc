@@ -111,24 +111,35 @@ std::vector<float> Activations(Random& random, size_t count, Numbers numbers) {
   return x;
 }
 
-// In two calls, of the panels before and from `split` on.
+// In two calls, of the panels before and from `split` on. `padding`: floats behind each row of x
+// and y, which change nothing and are not changed; with it, products are added to y's 7.
 std::vector<float> Multiply(const QuantKernels& kernels, const Matrix& w,
                             const std::vector<float>& x, const std::vector<float>& bias,
-                            uint32_t rows, uint32_t split = 0) {
+                            uint32_t rows, uint32_t split = 0, uint32_t padding = 0) {
   const size_t row_bytes = ActivationLayout(w.k).bytes();
   const AlignedBytes quantised = Allocate(row_bytes * rows, 0xff);
-  for (uint32_t r = 0; r < rows; r += kBlockRows) {
-    kernels.quantise({&x[size_t{r} * w.k], w.k, std::min(rows - r, kBlockRows), w.k, w.format,
-                      quantised.get() + r * row_bytes});
+  const size_t x_stride = w.k + padding, y_stride = w.outputs + padding;
+  std::vector<float> padded(rows * x_stride, NAN), y(rows * y_stride, 7.0f);
+  for (uint32_t r = 0; r < rows; ++r) {
+    std::copy_n(&x[size_t{r} * w.k], w.k, &padded[r * x_stride]);
   }
-  std::vector<float> y(size_t{rows} * w.outputs, 7.0f);
+  for (uint32_t r = 0; r < rows; r += kBlockRows) {
+    kernels.quantise({&padded[r * x_stride], x_stride, std::min(rows - r, kBlockRows), w.k,
+                      w.format, quantised.get() + r * row_bytes});
+  }
   const uint32_t panels = (w.outputs + 15) / 16;
   for (const auto& [begin, end] : {std::pair(0u, split), std::pair(split, panels)}) {
     kernels.mat_mul({quantised.get(), row_bytes, w.packed.get(), w.format,
-                     bias.empty() ? nullptr : bias.data(), y.data(), w.outputs, rows, w.k,
-                     w.outputs, begin, end, false});
+                     bias.empty() ? nullptr : bias.data(), y.data(), y_stride, rows, w.k, w.outputs,
+                     begin, end, padding != 0});
   }
-  return y;
+  std::vector<float> out;
+  for (uint32_t r = 0; r < rows; ++r) {
+    const auto row = y.begin() + r * y_stride, end = row + w.outputs;
+    out.insert(out.end(), row, end);
+    EXPECT_TRUE(std::all_of(end, row + y_stride, [](float v) { return v == 7.0f; }));
+  }
+  return out;
 }
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
@@ -172,8 +183,26 @@ TEST_P(QuantTargets, HasTheReferencesBitsInEveryShapeAndFormat) {
         const auto split = static_cast<uint32_t>(random.Below((outputs + 15) / 16));
         ASSERT_TRUE(SameBits(Multiply(kernels_, w, x, bias, rows, split), expected))
             << LayoutOf(format).name << " " << rows << "x" << k << "x" << outputs;
+        auto added = expected;
+        for (float& v : added) v = 7.0f + v;
+        ASSERT_TRUE(SameBits(Multiply(kernels_, w, x, bias, rows, split, 5), added))
+            << LayoutOf(format).name << " " << rows << "x" << k << "x" << outputs;
       }
     }
+  }
+}
+
+// Slices of columns, blocks of panels and chunks of rows, several of each.
+TEST_P(QuantTargets, HasTheScalarBitsWhereAllLoopsTurnTwice) {
+  Random random(15);
+  for (WeightFormat format : kFormats) {
+    const uint32_t rows = 275, outputs = 16 * 17 + 3;
+    const uint32_t k = LayoutOf(format).scale == ScaleKind::kGroup ? 2148 : 2304;
+    const Matrix w(random, format, outputs, k, Numbers::kWide, 0);
+    const auto x = Activations(random, size_t{rows} * k, Numbers::kWide);
+    ASSERT_TRUE(SameBits(Multiply(kernels_, w, x, {}, rows, 9, 5),
+                         Multiply(scalar::kQuantKernels, w, x, {}, rows, 3, 5)))
+        << LayoutOf(format).name;
   }
 }
 

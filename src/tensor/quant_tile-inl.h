@@ -80,7 +80,7 @@ struct TileSlice {
   }
 };
 
-// Memory to ask for, step by step.
+// Memory to ask for, step by step. It may end beyond what there is: prefetching never faults.
 struct Ahead {
   const std::byte* from;
   size_t step;  // bytes, a multiple of 64
@@ -173,13 +173,16 @@ void MultiplyTiled(const MatMulArgs& a, uint32_t row, uint32_t count, uint32_t p
   };
   alignas(64) float sums[kTilePanels][kTiledRows][16];
   TileSlice<S> slice;
+  static_assert(kTileGroups % S::kGroups == 0);
   for (uint32_t first = 0; first < groups; first += kTileGroups) {
     const uint32_t n = groups - first < kTileGroups ? groups - first : kTileGroups;
     const bool last = first + n == groups;
-    const size_t slice_bytes = weights_at(0, first + n) - weights_at(0, first);
+    const size_t slice_bytes =
+        (last ? weights_at(1, 0) : weights_at(0, first + n)) - weights_at(0, first);
     const size_t step = (slice_bytes / (blocks * n) + 63) / 64 * 64;
     for (uint32_t p = 0; p < panels; ++p) {
-      slice.Load(weights_at(p, 0), first, n, panel == a.panel_begin && p == 0 && first == 0);
+      slice.Load(weights_at(p, 0), first, n,
+                 row == 0 && panel == a.panel_begin && p == 0 && first == 0);
       const std::byte* next = p + 1 < panels ? weights_at(p + 1, first)
                               : last         ? weights_at(panels, 0)
                                              : weights_at(0, first + n);
