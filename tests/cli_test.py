@@ -221,12 +221,19 @@ class RunTest(CliTest):
                               *SMALL)
         self.assertEqual((answer["text"], answer["finish_reason"]), ("Hello! How can", "stop"))
 
+    def test_pinned_threads_that_share_processors_are_told(self):
+        processors = len(os.sched_getaffinity(0))
+        command = ["run", "--prompt", "Hello!", "--max-tokens", "1", "--pin-threads", *SMALL, "--threads"]
+        self.assertIn(f"warning: pin_threads: {processors + 1} threads share {processors} processors",
+                      kvasir(*command, str(processors + 1)).stderr)
+        self.assertNotIn("warning", kvasir(*command, str(processors)).stderr)
+
     def test_every_mode_target_and_block_size_gives_the_same_tokens(self):
         prompt = GOLDEN["prompts"][1]
         base = ["run", "--ids", ids_text(prompt["ids"]), "--max-tokens", "24", "--ignore-eos",
                 "--json", *SMALL]
         for more in [["--cache", "sequence"], ["--cache", "none"], ["--block-tokens", "64"],
-                     ["--threads", "3"], ["--threads", "3", "--pin-threads"],
+                     ["--threads", "3"], ["--threads", str(len(os.sched_getaffinity(0))), "--pin-threads"],
                      ["--kv-format", "f32"], ["--kv-format", "bf16"],
                      ["--kv-format", "k=int8,v=f16", "--kv-skip-layers", "0,3"]]:
             self.assertEqual(self.ok_json(*base, *more)["tokens"], prompt["greedy"], more)

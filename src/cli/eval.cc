@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -83,8 +85,9 @@ Status WriteSvg(const std::string& path, const std::string& svg) {
       file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
   if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return {};
+  const int error = errno;
   std::remove(draft.c_str());
-  return Fail(Code::kIoError, "--svg: writing '{}' failed; is the disk full?", path);
+  return Fail(Code::kIoError, "--svg: cannot write '{}': {}", path, std::strerror(error));
 }
 
 Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions& engine) {

@@ -80,7 +80,14 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   RunnerOptions runner;
   const CpuTopology topology = ReadCpuTopology();
   runner.threads = options.threads == 0 ? topology.default_threads() : options.threads;
-  if (options.pin_threads) runner.cpus = topology.PinOrder(runner.threads);
+  if (options.pin_threads) {
+    runner.cpus = topology.PinOrder(runner.threads);
+    if (runner.threads > topology.cpus.size() && options.warn) {
+      options.warn(fmt::format(
+          "pin_threads: {} threads share {} processors; a step waits for the slowest of them",
+          runner.threads, topology.cpus.size()));
+    }
+  }
   runner.max_rows = std::max(options.step_tokens, options.parallel);
   runner.block_tokens = options.block_tokens;
   const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
