@@ -124,23 +124,34 @@ Status WriteByChunks(int fd, const fs::path& path, uint64_t offset,
   return {};
 }
 
+int64_t NanosecondsOf(const timespec& time) {
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-// Drafts that a crash left behind: who writes one holds its lock.
-void RemoveStaleDrafts(const fs::path& folder) {
+// Removes drafts that a crash left behind: who writes one holds its lock. Returns the bytes of the
+// others, each of which has its size from the start.
+uint64_t RemoveStaleDrafts(const fs::path& folder) {
+  uint64_t bytes = 0;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(".image-") || !name.ends_with(".draft")) continue;
-    const auto stamp = StampOf(entry.path());
-    if (!stamp || NowNs() - stamp->mtime_ns < kYoungDraftNs) continue;
-    const Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (file && flock(file.fd(), LOCK_EX | LOCK_NB) == 0) fs::remove(entry.path(), error);
+    const Descriptor file(
+        open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat about;
+    if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
+    const bool young = NowNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
+    if (!young && flock(file.fd(), LOCK_EX | LOCK_NB) == 0 && fs::remove(entry.path(), error))
+      continue;
+    bytes += static_cast<uint64_t>(about.st_size);
   }
+  return bytes;
 }
 
 }  // namespace
@@ -168,6 +179,7 @@ Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t
       header.payload_bytes == payload_bytes && header.chunk_bytes == kChunkBytes &&
       Verify(bytes, header, places, secret_, pool)) {
     utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
+    KeepCap(path, bytes.size());
     return OpenedImage{*file, bytes.subspan(places.payload)};
   }
   std::error_code error;
@@ -193,7 +205,6 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   if (error) {
     return FailErrno(error.value(), "model image: cannot make the folder {}", folder_.string());
   }
-  RemoveStaleDrafts(folder_);
   const Places places(payload.size());
   const fs::path path = PathOf(key);
   KV_TRY(MakeRoom(places.end, path));
@@ -223,13 +234,17 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return IoFailure("create", draft);
   flock(file.fd(), LOCK_EX | LOCK_NB);  // refused: it is taken for a crash's by who looks meanwhile
-  Status written = WriteByChunks(file.fd(), draft, 0, front);
+  Status written;
+  if (ftruncate(file.fd(), static_cast<off_t>(places.end)) != 0)
+    written = IoFailure("write", draft);
+  if (written) written = WriteByChunks(file.fd(), draft, 0, front);
   if (written) written = WriteByChunks(file.fd(), draft, places.payload, payload);
   if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);
   if (!written) {
     fs::remove(draft, error);
     return written;
   }
+  KeepCap(path, places.end);  // again: another process may have written at the same time
   return {};
 }
 
@@ -238,21 +253,28 @@ Status ModelImages::MakeRoom(uint64_t bytes, const fs::path& except) const {
     return Fail(Code::kExhausted, "model image: its {} bytes are more than the cap of {}", bytes,
                 cap_bytes_);
   }
+  const uint64_t others = RemoveOthers(cap_bytes_ - bytes, except);
+  if (others <= cap_bytes_ - bytes) return {};
+  return Fail(Code::kExhausted, "model image: {} bytes of others cannot be removed from {}", others,
+              folder_.string());
+}
+
+void ModelImages::KeepCap(const fs::path& path, uint64_t bytes) const {
+  std::error_code error;
+  if (bytes > cap_bytes_ && fs::remove(path, error)) bytes = 0;  // who has it mapped keeps it
+  RemoveOthers(cap_bytes_ - std::min(bytes, cap_bytes_), path);
+}
+
+uint64_t ModelImages::RemoveOthers(uint64_t limit, const fs::path& except) const {
+  uint64_t total_bytes = RemoveStaleDrafts(folder_);
   std::vector<ImageListing> images = List(folder_);
-  uint64_t total_bytes = 0;
-  for (const ImageListing& image : images) {
-    if (image.path != except) total_bytes += image.file_bytes;
-  }
-  while (!images.empty() && total_bytes + bytes > cap_bytes_) {
+  std::erase_if(images, [&](const ImageListing& image) { return image.path == except; });
+  for (const ImageListing& image : images) total_bytes += image.file_bytes;
+  for (; !images.empty() && total_bytes > limit; images.pop_back()) {
     std::error_code error;
-    if (images.back().path != except && fs::remove(images.back().path, error)) {
-      total_bytes -= images.back().file_bytes;
-    }
-    images.pop_back();
+    if (fs::remove(images.back().path, error)) total_bytes -= images.back().file_bytes;
   }
-  if (total_bytes + bytes <= cap_bytes_) return {};
-  return Fail(Code::kExhausted, "model image: {} bytes of others cannot be removed from {}",
-              total_bytes, folder_.string());
+  return total_bytes;
 }
 
 std::vector<ImageListing> ModelImages::List(const fs::path& folder) {
@@ -267,7 +289,7 @@ std::vector<ImageListing> ModelImages::List(const fs::path& folder) {
     ImageListing& image = images.emplace_back();
     image.path = entry.path();
     image.file_bytes = static_cast<uint64_t>(about.st_size);
-    image.used_ns = about.st_mtim.tv_sec * int64_t{1'000'000'000} + about.st_mtim.tv_nsec;
+    image.used_ns = NanosecondsOf(about.st_mtim);
     Header header;
     if (pread(file.fd(), &header, sizeof(header), 0) == ssize_t{sizeof(header)} &&
         std::string_view(header.magic, sizeof(header.magic)) == kMagic) {

@@ -50,15 +50,17 @@ class ModelImages {
 
   // Absent: there is no such image. kCorruption: one that is damaged, cut, of another version or
   // made with another secret; it is removed, where that can be. Else as MappedFile::Open has it.
+  // The least recently used images go until all fit the cap, this one last: it stays mapped.
   // O(payload), on the pool's threads.
   Result<std::optional<OpenedImage>> Open(const Digest& key, uint64_t payload_bytes,
                                           ThreadPool& pool) const;
 
   // Writes an image aside and gives it its name. It is not synced, which took a minute for 2.5 GB
-  // on a slow disk: after a power cut its tags tell what is torn, and it is made again. Before, the
-  // least recently used images go until this one fits the cap. kExhausted when it does not fit
-  // alone, when others cannot be removed, or when the disk is full; else as CodeOfErrno has it. An
-  // error leaves no draft, and an older image of the same key as it was. O(payload).
+  // on a slow disk: after a power cut its tags tell what is torn, and it is made again. Before and
+  // after, the least recently used images go until all fit the cap, drafts of others included.
+  // kExhausted when it does not fit alone, when others cannot be removed, or when the disk is full;
+  // else as CodeOfErrno has it. An error leaves no draft, and an older image of the same key as it
+  // was. O(payload).
   Status Write(const Digest& key, const ImageTitle& title, std::span<const std::byte> payload,
                ThreadPool& pool) const;
 
@@ -68,6 +70,10 @@ class ModelImages {
  private:
   std::filesystem::path PathOf(const Digest& key) const;
   Status MakeRoom(uint64_t bytes, const std::filesystem::path& except) const;
+  void KeepCap(const std::filesystem::path& path, uint64_t bytes) const;  // of the image in use
+  // Removes the least recently used images but one until they and the drafts have at most `limit`
+  // bytes. Returns what they have then.
+  uint64_t RemoveOthers(uint64_t limit, const std::filesystem::path& except) const;
 
   std::filesystem::path folder_;
   uint64_t cap_bytes_;

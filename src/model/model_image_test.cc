@@ -177,6 +177,41 @@ TEST_F(Images, TheLeastRecentlyUsedGoUntilANewOneFits) {
   EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(), 3u);  // none went for nothing
 }
 
+TEST_F(Images, ACapThatWasLoweredHoldsAtTheNextStart) {
+  const std::vector<std::byte> small = Payload(100'000, 3);
+  const uint64_t file_bytes = 4096 + small.size();
+  const auto count = [&] { return ModelImages::List(folder_.path() / "images").size(); };
+  for (const char* name : {"a", "b", "c"}) {
+    ASSERT_TRUE(Make().Write(Sha256Of(name), {name, "i8"}, small, pool_));
+  }
+  folder_.Write("images/.image-00-11.draft", "of a crash");
+  SetUsed(folder_.path() / "images/.image-00-11.draft", 1'000'000);
+  const auto opened = Make(2 * file_bytes).Open(Sha256Of("a"), small.size(), pool_);
+  ASSERT_TRUE(opened && *opened);
+  EXPECT_EQ(count(), 2u);
+  EXPECT_FALSE(fs::exists(folder_.path() / "images/.image-00-11.draft"));
+  const auto last = Make(file_bytes - 1).Open(Sha256Of("a"), small.size(), pool_);
+  ASSERT_TRUE(last && *last);
+  EXPECT_EQ(count(), 0u);
+  EXPECT_TRUE(std::ranges::equal((*last)->payload, small));
+}
+
+TEST_F(Images, WhatAnotherProcessWritesCountsToTheCap) {
+  const std::vector<std::byte> small = Payload(100'000, 3);
+  const uint64_t file_bytes = 4096 + small.size();
+  const fs::path draft = folder_.path() / "images/.image-00-11.draft";
+  folder_.Write("images/.image-00-11.draft", std::string(file_bytes, 'x'));
+  const Descriptor writer(open(draft.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(writer.fd(), LOCK_EX | LOCK_NB), 0);
+  const ModelImages images = Make(2 * file_bytes - 1);
+  ExpectError(images.Write(key_, {"a", "i8"}, small, pool_), Code::kExhausted,
+              {"bytes of others cannot be removed"});
+  // It got its name meanwhile: whoever comes last removes it.
+  fs::rename(draft, folder_.path() / "images/image-11.kvw");
+  ASSERT_TRUE(images.Write(key_, {"a", "i8"}, small, pool_));
+  EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(), 1u);
+}
+
 TEST_F(Images, AFolderThatCannotBeMadeIsAnError) {
   folder_.Write("images", "a file where the folder should be");
   ExpectError(Make().Write(key_, {"a", "i8"}, payload_, pool_), Code::kNotFound,
