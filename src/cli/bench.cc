@@ -96,7 +96,9 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
     const std::string share =
         result.test == BenchTest::kDecode
             ? fmt::format("{:.0f}% of read bandwidth{}", 100 * read / limits.read_bytes_per_s,
-                          read > limits.read_bytes_per_s ? " (the CPU's caches hold it)" : "")
+                          read > limits.read_bytes_per_s
+                              ? " (in the CPU's caches, or the limit was read on a busy machine)"
+                              : "")
         : f32_peak ? fmt::format("{:.0f}% of f32 compute", 100 * compute / limits.f32_flops_per_s)
                    : fmt::format("{:.0f} GOP/s", compute / 1e9);
     fmt::print("{:<8} {:>7} {:>8} {:>12.1f} {:>10.1f} .. {:>8.1f}   {}\n", NameOf(result.test),

@@ -50,8 +50,15 @@ Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const Engine
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options) {
   const std::filesystem::path cache_dir = CacheDir(options.cache_dir);
-  if (assembly.model.mapped_files.empty() || cache_dir.empty() || !secret.lasts ||
-      options.image_cap_bytes == 0) {
+  if (assembly.model.mapped_files.empty() || cache_dir.empty() || options.image_cap_bytes == 0) {
+    return std::nullopt;
+  }
+  if (!secret.lasts) {
+    if (options.warn) {
+      options.warn(
+          "model image: none is kept, since no state folder keeps the secret it would be "
+          "verified with; the weights are packed at every start");
+    }
     return std::nullopt;
   }
   return ImageOptions{ImageFolder(cache_dir), options.image_cap_bytes, secret.secret, weights,
