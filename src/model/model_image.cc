@@ -147,8 +147,8 @@ uint64_t RemoveStaleDrafts(const fs::path& folder) {
     struct stat about;
     if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
     const bool young = NowNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
-    if (!young && flock(file.fd(), LOCK_EX | LOCK_NB) == 0 && fs::remove(entry.path(), error))
-      continue;
+    const bool stale = !young && flock(file.fd(), LOCK_EX | LOCK_NB) == 0;
+    if (stale && fs::remove(entry.path(), error)) continue;
     bytes += static_cast<uint64_t>(about.st_size);
   }
   return bytes;
@@ -235,8 +235,7 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   if (!file) return IoFailure("create", draft);
   flock(file.fd(), LOCK_EX | LOCK_NB);  // refused: it is taken for a crash's by who looks meanwhile
   Status written;
-  if (ftruncate(file.fd(), static_cast<off_t>(places.end)) != 0)
-    written = IoFailure("write", draft);
+  if (ftruncate(file.fd(), off_t(places.end)) != 0) written = IoFailure("write", draft);
   if (written) written = WriteByChunks(file.fd(), draft, 0, front);
   if (written) written = WriteByChunks(file.fd(), draft, places.payload, payload);
   if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);

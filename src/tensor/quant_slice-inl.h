@@ -27,18 +27,20 @@ constexpr int kRegisterRows = 4, kRegisterPanels = 1;
 
 static_assert(kSlicedRows % kRegisterRows == 0 && kSlicedRows % kBlockRows == 0);
 
-// What a slice of one panel needs: codes and scales, group after group.
-template <class S>
+// What a slice of one panel needs: at most kMostGroups groups of codes, as the operands of Codes
+// (PackedCodes), [8 quads][16 outputs][4] each, and their scales.
+template <class S, class Codes, uint32_t kMostGroups>
 struct Slice {
-  alignas(64) std::byte codes[kSliceGroups][512];
-  Scales<S> scales[kSliceGroups];
+  alignas(64) std::byte codes[kMostGroups][512];
+  Scales<S> scales[kMostGroups];
 
-  void Load(const std::byte* panel, uint32_t first, uint32_t count) {
+  // ahead: whether to ask for later weights, since nobody else does.
+  void Load(const std::byte* panel, uint32_t first, uint32_t count, bool ahead) {
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = first + i, in_unit = group % S::kGroups;
       const std::byte* unit = panel + size_t{group} / S::kGroups * S::kLayout.unit_bytes();
-      PrefetchAhead<S>(unit, in_unit);
-      const PackedCodes<S> from{unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes};
+      if (ahead) PrefetchAhead<S>(unit, in_unit);
+      const Codes from{unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes};
       StoreBytes(codes[i], from.template Quad<0>());
       StoreBytes(codes[i] + 64, from.template Quad<1>());
       StoreBytes(codes[i] + 128, from.template Quad<2>());
@@ -52,12 +54,15 @@ struct Slice {
   }
 };
 
+template <class S>
+using LaneSlice = Slice<S, PackedCodes<S>, kSliceGroups>;
+
 // Adds groups [first, first + count) of kRegisterPanels panels to the sums of rows [row, row +
 // kRegisterRows), in order. Those at or beyond `end` are the last again, into spare sums.
 template <class S>
-void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout, const Slice<S>* slices,
-                     uint32_t first, uint32_t count, uint32_t row, uint32_t end,
-                     float (*sums)[kRegisterPanels][16]) {
+void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
+                     const LaneSlice<S>* slices, uint32_t first, uint32_t count, uint32_t row,
+                     uint32_t end, float (*sums)[kRegisterPanels][16]) {
   const std::byte* rows[kRegisterRows];
   for (uint32_t r = 0; r < kRegisterRows; ++r) {
     rows[r] = a.x + (row + r < end ? row + r : end - 1) * a.x_stride;
@@ -95,7 +100,7 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   const uint32_t groups = (a.k + kGroup - 1) / kGroup, end = row + count;
   const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
   alignas(64) float sums[kSlicedRows + kRegisterRows][kRegisterPanels][16];
-  Slice<S> slices[kRegisterPanels] =
+  LaneSlice<S> slices[kRegisterPanels] =
       {};  // zeros: AddSliceByLanes reads the second of an odd last pair, too
   for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kRegisterPanels) {
     const uint32_t panels =
@@ -104,7 +109,7 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
     for (uint32_t first = 0; first < groups; first += kSliceGroups) {
       const uint32_t n = groups - first < kSliceGroups ? groups - first : kSliceGroups;
       for (uint32_t p = 0; p < panels; ++p) {
-        slices[p].Load(a.w + (panel + p) * panel_bytes, first, n);
+        slices[p].Load(a.w + (panel + p) * panel_bytes, first, n, true);
       }
       for (uint32_t r = row; r < end; r += kRegisterRows) {
         AddSliceByLanes<S>(a, layout, slices, first, n, r, end, sums + (r - row));

@@ -46,39 +46,20 @@ void QuantiseTiles(const QuantiseArgs& a) {
   }
 }
 
-// What a slice of a panel needs: tiles [8 quads][16 outputs][4] of signed codes, and scales.
+// Codes of a group as the tile unit takes them: signed.
 template <class S>
-struct TileSlice {
-  alignas(64) std::byte codes[kTileGroups][kTileBytes];
-  Scales<S> scales[kTileGroups];
-
-  // cold: nobody has asked for the weights before.
-  void Load(const std::byte* panel, uint32_t first, uint32_t count, bool cold) {
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t group = first + i, in_unit = group % S::kGroups;
-      const std::byte* unit = panel + size_t{group} / S::kGroups * S::kLayout.unit_bytes();
-      if (cold) PrefetchAhead<S>(unit, in_unit);
-      const std::byte* from = unit + S::kLayout.codes_offset() + in_unit * S::kGroupBytes;
-      StoreQuad<0>(i, from);
-      StoreQuad<1>(i, from);
-      StoreQuad<2>(i, from);
-      StoreQuad<3>(i, from);
-      StoreQuad<4>(i, from);
-      StoreQuad<5>(i, from);
-      StoreQuad<6>(i, from);
-      StoreQuad<7>(i, from);
-      scales[i] = Scales<S>(unit, in_unit);
-    }
-  }
-
- private:
+struct SignedCodes {
+  const std::byte* codes;
   template <int q>
-  KV_INLINE void StoreQuad(uint32_t group, const std::byte* from) {
-    Bytes v = S::template Quad<q>(from);
-    if constexpr (!S::kSigned) v = SubBytes(v, SetBytes(static_cast<int8_t>(S::kLayout.zero)));
-    StoreBytes(codes[group] + q * 64, v);
+  KV_INLINE Bytes Quad() const {
+    const Bytes v = S::template Quad<q>(codes);
+    if constexpr (S::kSigned) return v;
+    return SubBytes(v, SetBytes(static_cast<int8_t>(S::kLayout.zero)));
   }
 };
+
+template <class S>
+using TileSlice = Slice<S, SignedCodes<S>, kTileGroups>;
 
 // Memory to ask for, step by step. It may end beyond what there is: prefetching never faults.
 struct Ahead {
