@@ -22,9 +22,14 @@ std::string MessageOf(int error) {
   return reinterpret_cast<const char*>(buffer);
 }
 
+int OnReport(pcre2_callout_block* report, void* scratch_of_thread);
+
 // What one search writes to: one per thread, so that a Regex stays immutable and a search allocates
 // nothing.
 struct Scratch {
+  uint64_t work_left = 0;  // of the search that runs
+  size_t at = 0;           // where it reported last
+
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 << 10, 1 << 20, nullptr);
@@ -34,6 +39,7 @@ struct Scratch {
     pcre2_set_match_limit(context, kMatchSteps);
     pcre2_set_heap_limit(context, kHeapKiB);
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
+    pcre2_set_callout(context, &OnReport, this);
   }
   ~Scratch() {
     pcre2_match_data_free(data);
@@ -41,6 +47,17 @@ struct Scratch {
     if (stack != nullptr) pcre2_jit_stack_free(stack);
   }
 };
+
+// A report of a running search: the way since the last one, forth or back, is its work.
+int OnReport(pcre2_callout_block* report, void* scratch_of_thread) {
+  auto& scratch = *static_cast<Scratch*>(scratch_of_thread);
+  const size_t at = report->current_position;
+  const uint64_t work = 1 + (at > scratch.at ? at - scratch.at : scratch.at - at);
+  scratch.at = at;
+  if (work > scratch.work_left) return PCRE2_ERROR_CALLOUT;
+  scratch.work_left -= work;
+  return 0;
+}
 
 Scratch& ThreadScratch() {
   thread_local Scratch scratch;
@@ -102,17 +119,21 @@ const Regex& Regex::RustWords() {
 Result<std::optional<TextMatch>> Regex::Finder::Next() {
   Scratch& scratch = ThreadScratch();
   while (pos_ <= text_.size()) {
+    scratch.work_left = work_left_;
+    scratch.at = pos_;
     const auto match = [&](uint32_t options) {
       return pcre2_match(regex_.code_->code, Bytes(text_), text_.size(), pos_,
                          options | PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
     };
     int count = match(0);
     if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = match(PCRE2_NO_JIT);
+    work_left_ = scratch.work_left;
     if (count == PCRE2_ERROR_NOMATCH) return std::nullopt;
     if (count < 0) {
-      return Fail(kvasir::Code::kInvalidArgument,
-                  "tokenizer: a regular expression needs too much work on this text ({})",
-                  MessageOf(count));
+      return Fail(
+          kvasir::Code::kInvalidArgument,
+          "tokenizer: a regular expression needs too much work on this text ({})",
+          count == PCRE2_ERROR_CALLOUT ? "it goes over it again and again" : MessageOf(count));
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch.data);
     const TextMatch found{range[0], range[1]};

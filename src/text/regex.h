@@ -17,8 +17,8 @@ struct TextMatch {
 
 // A compiled pattern that matches as Oniguruma does in `tokenizers`: where the two dialects differ
 // (\s, \w, \h, scripts, line anchors) the pattern is translated, and what cannot be translated is
-// refused. Work and memory of one search are limited, so a hostile pattern fails and never hangs.
-// Immutable; thread-safe.
+// refused. Work and memory are limited, so a hostile pattern fails and never hangs: all searches of
+// a text together may go over it 64 times. Immutable; thread-safe.
 class Regex {
  public:
   // kUnsupported for syntax that we do not translate, kCorruption for a pattern that is wrong.
@@ -35,13 +35,18 @@ class Regex {
   class Finder {
    public:
     // REQUIRES: regex and text (well-formed UTF-8) outlive the Finder.
-    Finder(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
+    Finder(const Regex& regex, std::string_view text)
+        : regex_(regex), text_(text), work_left_(kLeastWork + kPasses * text.size()) {}
     // nullopt at the end. kInvalidArgument when a search needs more than the limit.
     Result<std::optional<TextMatch>> Next();
 
    private:
+    // In bytes walked, forth and back. Patterns of known models go over a text once or twice.
+    static constexpr uint64_t kPasses = 64, kLeastWork = 4096;
+
     const Regex& regex_;
     std::string_view text_;
+    uint64_t work_left_;
     size_t pos_ = 0;
     std::optional<size_t> last_end_;
   };

@@ -15,6 +15,7 @@ constexpr std::string_view kSpaceSet = R"(\p{White_Space})";
 constexpr std::string_view kWordSet =
     R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kHexSet = "0-9a-fA-F";
+constexpr std::string_view kReport = "(?C1)";  // a callout
 
 constexpr std::array<std::string_view, 38> kCategories = {
     "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl",
@@ -71,8 +72,16 @@ class Translator {
       in_class_ = true;
       return {};
     }
+    if (c == '*' || c == '+' || c == '?') return Quantifier(), Status();
     Copy(1);
     return {};
+  }
+
+  // With its mark for lazy or possessive. What repeats is where a search takes its time: behind it
+  // the search reports where it stands (Regex::Finder counts the way).
+  void Quantifier() {
+    Copy(Peek(1) == '?' || Peek(1) == '+' ? 2 : 1);
+    out_ += kReport;
   }
 
   Status ClassItem() {
@@ -219,6 +228,8 @@ class Translator {
     out_ += has_low ? "{" : "{0";
     ++pos_;
     Copy(end - pos_ + 1);
+    if (next == '?') Copy(1);
+    out_ += kReport;
     return {};
   }
 
