@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_tree_for_test.h"
 #include "engine_scenario.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -16,7 +17,8 @@ std::vector<TokenId> Chat(const Engine& engine, const nlohmann::json& messages, 
   options.add_generation_prompt = asks;
   options.bos_token = engine.tokenizer()->bos_text();
   options.eos_token = engine.tokenizer()->eos_text();
-  const auto rendered = engine.chat_template()->Render(messages, nullptr, nullptr, options);
+  JsonTree tree;
+  const auto rendered = engine.chat_template()->Render(TreeOf(messages, &tree), {}, {}, options);
   if (!rendered) {
     ADD_FAILURE() << rendered.error().message;
     return {};

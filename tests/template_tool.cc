@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_tree_for_test.h"
 #include "text/chat_template.h"
 
 namespace {
@@ -19,9 +20,9 @@ Json Render(const Json& in) {
   options.bos_token = in.value("bos", "");
   options.eos_token = in.value("eos", "");
   options.now_unix_s = in.value("now", int64_t{0});
-  const Json none;
-  const auto field = [&](const char* name) -> const Json& {
-    return in.contains(name) ? in[name] : none;
+  kvasir::JsonTree tree;
+  const auto field = [&](const char* name) {
+    return in.contains(name) ? kvasir::TreeOf(in[name], &tree) : kvasir::JsonValue();
   };
   const auto chat =
       (*parsed)->Render(field("messages"), field("tools"), field("variables"), options);

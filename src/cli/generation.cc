@@ -3,7 +3,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -100,15 +99,17 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
     return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
                 engine.card().path);
   }
-  nlohmann::json json = nlohmann::json::array();
+  JsonTree tree;
+  std::vector<JsonValue> list;
   for (const ChatMessage& message : messages) {
-    json.push_back({{"role", message.role}, {"content", message.content}});
+    list.push_back(tree.Object(
+        {{"role", tree.String(message.role)}, {"content", tree.String(message.content)}}));
   }
   const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
                                   .eos_token = tokenizer->eos_text(),
                                   .now_unix_s = now_unix_s};
   KV_ASSIGN(const RenderedChat chat,
-            engine.chat_template()->Render(json, nullptr, nullptr, options));
+            engine.chat_template()->Render(tree.Array(list), {}, {}, options));
   // The template writes BOS itself.
   return tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal});
 }

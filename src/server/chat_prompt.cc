@@ -3,19 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace kvasir {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
+using Member = JsonValue::Member;
 
 constexpr int kTooLarge = 413;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
+// Where what a message becomes is kept, and how many values its calls' arguments may still have.
+struct Room {
+  JsonTree* tree;
+  size_t values_left = kMaxJsonValues;
+};
+
 // Text parts are joined by a newline, as llama.cpp's server and vLLM do.
-ApiResult<std::string> JoinParts(const json& parts, const std::string& path) {
+ApiResult<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path) {
   std::string joined;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string part_path = fmt::format("{}[{}]", path, i);
@@ -24,15 +28,15 @@ ApiResult<std::string> JoinParts(const json& parts, const std::string& path) {
                      fmt::format("{}: is {}, not an object", part_path, KindOf(parts[i])));
     }
     JsonFields part(parts[i], part_path + ".");
-    std::string type, text;
-    part.String("type", &type);
+    std::string_view type, text;
+    part.Text("type", &type);
     if (part.error()) return tl::unexpected(*part.error());
     if (type != "text") {
       part.Fail("type", fmt::format("\"{}\" is not supported; only text parts are", type));
     } else if (!part.Has("text")) {
       part.Fail("text", "is missing");
     }
-    part.String("text", &text);
+    part.Text("text", &text);
     if (part.error()) return tl::unexpected(*part.error());
     if (i > 0) joined += '\n';
     joined += text;
@@ -40,134 +44,111 @@ ApiResult<std::string> JoinParts(const json& parts, const std::string& path) {
   return joined;
 }
 
-ApiResult<std::string> ContentOf(JsonFields& message, const std::string& path, bool may_be_absent) {
-  const json* content = message.Find("content");
+ApiResult<JsonValue> ContentOf(JsonFields& message, const std::string& path, bool may_be_absent,
+                               JsonTree* tree) {
+  const JsonValue* content = message.Find("content");
   if (!content) {
-    if (may_be_absent) return "";
+    if (may_be_absent) return tree->String("");
     return Invalid(path, path + ": is missing");
   }
-  if (content->is_string()) return content->get<std::string>();
-  if (content->is_array()) return JoinParts(*content, path);
+  if (content->is_string()) return *content;
+  if (content->is_array()) {
+    KV_ASSIGN_API(const std::string joined, JoinParts(content->items(), path));
+    return tree->String(joined);
+  }
   return Invalid(path, fmt::format("{}: is {}, not a string or an array of text parts", path,
                                    KindOf(*content)));
 }
 
+// `object` with another value of `key`, at its place, or at the end where it has none.
+JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& value,
+               JsonTree* tree) {
+  std::vector<Member> members(object.members().begin(), object.members().end());
+  members.push_back({key, value});
+  return tree->Object(std::move(members));
+}
+
 // Templates expect arguments as an object; the API carries them as JSON text.
-ApiResult<json> ToolCalls(const json& calls, const std::string& path, size_t* values_left) {
+ApiResult<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Room& room) {
+  const JsonValue* function = call.Find("function");
+  const JsonValue* name = function ? function->Find("name") : nullptr;
+  if (!name || !name->is_string()) {
+    return Invalid(path, path + ": must be an object with a name");
+  }
+  const JsonValue* arguments = function->Find("arguments");
+  if (!arguments || !arguments->is_string()) return call;
+  auto parsed = ParseObject(arguments->text(), {}, &room.values_left, room.tree);
+  if (parsed) {
+    return With(call, "function", With(*function, "arguments", *parsed, room.tree), room.tree);
+  }
+  if (parsed.error().status == kTooLarge) return tl::unexpected(parsed.error());
+  return call;  // it stays text
+}
+
+ApiResult<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Room& room) {
   if (!calls.is_array()) {
     return Invalid(path, fmt::format("{}: is {}, not an array", path, KindOf(calls)));
   }
-  json result = calls;
-  for (size_t i = 0; i < result.size(); ++i) {
-    const std::string call_path = fmt::format("{}[{}].function", path, i);
-    json* function = nullptr;
-    if (result[i].is_object() && result[i].contains("function")) function = &result[i]["function"];
-    if (!function || !function->is_object() || !function->contains("name") ||
-        !(*function)["name"].is_string()) {
-      return Invalid(call_path, call_path + ": must be an object with a name");
-    }
-    const auto arguments = function->find("arguments");
-    if (arguments == function->end() || !arguments->is_string()) continue;
-    auto parsed = ParseBody(arguments->get_ref<const std::string&>(), {}, values_left);
-    if (parsed) {
-      *arguments = std::move(*parsed);
-    } else if (parsed.error().status == kTooLarge) {
-      return tl::unexpected(parsed.error());
-    }
+  std::vector<JsonValue> made;
+  made.reserve(calls.size());
+  for (const JsonValue& call : calls.items()) {
+    const std::string call_path = fmt::format("{}[{}].function", path, made.size());
+    KV_ASSIGN_API(const JsonValue one, ToolCall(call, call_path, room));
+    made.push_back(one);
   }
-  return result;
+  return room.tree->Array(made);
 }
 
-ApiResult<json> Message(const json& raw, size_t index, const ModelView& model,
-                        size_t* values_left) {
+ApiResult<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView& model,
+                             Room& room) {
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
     return Invalid(path, fmt::format("{}: is {}, not an object", path, KindOf(raw)));
   }
   JsonFields fields(raw, path + ".");
-  std::string role;
-  fields.String("role", &role);
+  std::string_view role;
+  fields.Text("role", &role);
   if (fields.error()) return tl::unexpected(*fields.error());
   if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
     fields.Fail("role",
                 fmt::format("\"{}\" is not one of system, developer, user, assistant, tool", role));
     return tl::unexpected(*fields.error());
   }
-  json message = raw;
-  const json* calls = fields.Find("tool_calls");
+  std::vector<Member> members(raw.members().begin(), raw.members().end());
+  const JsonValue* calls = fields.Find("tool_calls");
   if (calls) {
-    KV_ASSIGN_API(message["tool_calls"], ToolCalls(*calls, path + ".tool_calls", values_left));
+    KV_ASSIGN_API(const JsonValue made, ToolCalls(*calls, path + ".tool_calls", room));
+    members.push_back({"tool_calls", made});
   } else {
-    message.erase("tool_calls");
+    std::erase_if(members, [](const Member& member) { return member.key == "tool_calls"; });
   }
-  const bool may_be_absent = role == "assistant" && calls && !calls->empty();
-  KV_ASSIGN_API(message["content"], ContentOf(fields, path + ".content", may_be_absent));
-  if (role == "developer" && !model.knows_developer) message["role"] = "system";
-  return message;
+  const bool may_be_absent = role == "assistant" && calls && calls->size() > 0;
+  KV_ASSIGN_API(const JsonValue content,
+                ContentOf(fields, path + ".content", may_be_absent, room.tree));
+  members.push_back({"content", content});
+  if (role == "developer" && !model.knows_developer) {
+    members.push_back({"role", room.tree->String("system")});
+  }
+  return room.tree->Object(std::move(members));  // of doubled keys the last one counts
 }
 
-ApiResult<json> Tools(JsonFields& fields) {
-  const json* tools = fields.Find("tools");
-  if (!tools) return json();
+ApiResult<JsonValue> Tools(JsonFields& fields) {
+  const JsonValue* tools = fields.Find("tools");
+  if (!tools) return JsonValue();
   if (!tools->is_array()) {
     return Invalid("tools", fmt::format("tools: is {}, not an array", KindOf(*tools)));
   }
-  for (const json& tool : *tools) {
+  for (const JsonValue& tool : tools->items()) {
     if (!tool.is_object()) {
       return Invalid("tools", fmt::format("tools: has {} where an object must be", KindOf(tool)));
     }
   }
-  return tools->empty() ? json() : *tools;
-}
-
-// `value` with the keys of its objects in the order of `sent`, from which it was made.
-ordered_json InSentOrder(const json& value, const ordered_json& sent) {
-  if (value.is_array() && sent.is_array()) {
-    ordered_json array = ordered_json::array();
-    for (size_t i = 0; i < value.size(); ++i) {
-      array.push_back(i < sent.size() ? InSentOrder(value[i], sent[i]) : ordered_json(value[i]));
-    }
-    return array;
-  }
-  if (!value.is_object()) return value;
-  if (sent.is_string()) {  // a tool call's arguments
-    return InSentOrder(value, ordered_json::parse(sent.get<std::string>(), nullptr, false));
-  }
-  if (!sent.is_object()) return value;
-  ordered_json object = ordered_json::object();
-  for (const auto& [key, element] : sent.items()) {
-    if (value.contains(key)) object[key] = InSentOrder(value[key], element);
-  }
-  for (const auto& [key, element] : value.items()) {
-    if (!sent.contains(key)) object[key] = element;
-  }
-  return object;
-}
-
-// Ordered objects look keys up one by one: more than this is left in the alphabet's order.
-constexpr auto kMaxOrderedKeys = 4096;
-
-Result<RenderedChat> Render(const json& messages, const json& tools, const json& variables,
-                            std::string_view body, const ModelView& model,
-                            const ChatRenderOptions& options) {
-  const auto num_keys = std::count(body.begin(), body.end(), ':');
-  const bool has_objects = !tools.is_null() || !variables.is_null() ||
-                           body.find("\"tool_calls\"") != std::string_view::npos;
-  if (!has_objects || num_keys > kMaxOrderedKeys) {
-    return model.chat_template->Render(messages, tools, variables, options);
-  }
-  const ordered_json sent = ParseInOrder(body, kChatIds);
-  const auto in_order = [&sent](const json& value, const char* name) {
-    return sent.contains(name) ? InSentOrder(value, sent[name]) : ordered_json(value);
-  };
-  return model.chat_template->Render(in_order(messages, "messages"), in_order(tools, "tools"),
-                                     in_order(variables, "chat_template_kwargs"), options);
+  return tools->size() == 0 ? JsonValue() : *tools;
 }
 
 }  // namespace
 
-ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body,
-                                       const ModelView& model) {
+ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     const char* what = model.tokenizer == nullptr
                            ? "the model has no tokenizer.json, so text cannot be read; put one "
@@ -176,21 +157,22 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body
                              "--chat-template-file, or use /v1/completions";
     return tl::unexpected(ApiError{Code::kUnsupported, what, "messages"});
   }
-  const json* messages = fields.Find("messages");
+  const JsonValue* messages = fields.Find("messages");
   if (!messages) return Invalid("messages", "messages: is missing");
-  if (!messages->is_array() || messages->empty()) {
+  if (!messages->is_array() || messages->size() == 0) {
     return Invalid("messages", "messages: must be an array with at least one message");
   }
-  json rendered_from = json::array();
-  size_t values_left = kMaxJsonValues;  // of the arguments of all calls
-  for (size_t i = 0; i < messages->size(); ++i) {
-    KV_ASSIGN_API(json message, Message((*messages)[i], i, model, &values_left));
-    rendered_from.push_back(std::move(message));
+  Room room{tree};
+  std::vector<JsonValue> rendered_from;
+  rendered_from.reserve(messages->size());
+  for (const JsonValue& raw : messages->items()) {
+    KV_ASSIGN_API(const JsonValue message, Message(raw, rendered_from.size(), model, room));
+    rendered_from.push_back(message);
   }
-  KV_ASSIGN_API(const json tools, Tools(fields));
+  KV_ASSIGN_API(const JsonValue tools, Tools(fields));
   ChatRenderOptions options;
   fields.Bool("add_generation_prompt", &options.add_generation_prompt);
-  const json* variables = fields.Find("chat_template_kwargs");
+  const JsonValue* variables = fields.Find("chat_template_kwargs");
   if (variables && !variables->is_object())
     fields.Fail("chat_template_kwargs", "must be an object");
   if (fields.error()) return tl::unexpected(*fields.error());
@@ -198,7 +180,8 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body
     options.bos_token = model.tokenizer->bos_text();
     options.eos_token = model.tokenizer->eos_text();
   }
-  auto chat = Render(rendered_from, tools, variables ? *variables : json(), body, model, options);
+  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools,
+                                          variables ? *variables : JsonValue(), options);
   if (!chat) return tl::unexpected(ToApiError(chat.error(), "messages"));
   return std::move(*chat);
 }

@@ -33,10 +33,9 @@ ApiError EncodeError(const Error& error, const std::string& param, const EncodeO
                      const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
-// kInvalidArgument names the field: "messages[2].role". `body` is the text that `fields` came from:
-// templates see the keys of tools in the order in which the client sent them.
-ApiResult<RenderedChat> RenderMessages(JsonFields& fields, std::string_view body,
-                                       const ModelView& model);
+// kInvalidArgument names the field: "messages[2].role". `tree` takes the messages as the template
+// sees them: it is that of `fields`, or lives as long.
+ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
 struct ChatPrompt {
   std::vector<TokenId> ids;

@@ -17,10 +17,10 @@ std::string Rendered(std::string_view source, std::string_view body) {
   if (!chat_template) return chat_template.error().message;
   ModelView model;
   model.chat_template = chat_template->get();
-  const auto parsed = ParseBody(body);
+  auto parsed = ParseBody(body);
   if (!parsed) return parsed.error().message;
-  JsonFields fields(*parsed);
-  const auto chat = RenderMessages(fields, body, model);
+  JsonFields fields(parsed->fields);
+  const auto chat = RenderMessages(fields, &parsed->tree, model);
   return chat ? chat->text : chat.error().message;
 }
 

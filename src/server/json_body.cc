@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,7 +18,6 @@ namespace kvasir {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // of a number, in a message
@@ -49,38 +46,28 @@ ApiError NoJson(std::string_view body, size_t position) {
                       position, line, column)};
 }
 
-// Events of the parser: counts values, packs lists of ids into one binary value each, and leaves
-// the rest to nlohmann's own builder. One parse.
-template <typename Json>
-class BodyReader {
+// Events of the parser: counts values, keeps lists of ids as such, and leaves the rest to the
+// builder. One parse.
+class BodyReader : public JsonBuilder {
  public:
-  using number_integer_t = typename Json::number_integer_t;
-  using number_unsigned_t = typename Json::number_unsigned_t;
-  using number_float_t = typename Json::number_float_t;
-  using string_t = typename Json::string_t;
-  using binary_t = typename Json::binary_t;
+  BodyReader(std::string_view body, IdFields id_fields, size_t* values_left, JsonTree* tree)
+      : JsonBuilder(tree), body_(body), id_fields_(id_fields), values_left_(values_left) {}
 
-  BodyReader(std::string_view body, Json* root, IdFields id_fields, size_t* values_left)
-      : body_(body),
-        builder_(*root, /*allow_exceptions_=*/false),
-        id_fields_(id_fields),
-        values_left_(values_left) {}
-
-  bool null() { return Other("null") && builder_.null(); }
-  bool boolean(bool value) { return Other("a boolean") && builder_.boolean(value); }
-  bool string(string_t& value) { return Other("a string") && builder_.string(value); }
-  bool binary(binary_t&) { return false; }  // not in text
-  bool number_integer(number_integer_t value) {
+  bool null() { return Other("null") && JsonBuilder::null(); }
+  bool boolean(bool value) { return Other("a boolean") && JsonBuilder::boolean(value); }
+  bool string(std::string& value) { return Other("a string") && JsonBuilder::string(value); }
+  bool number_integer(int64_t value) {
     if (TakesNumber()) return AddId(value);
-    return Count() && builder_.number_integer(value);
+    return Count() && JsonBuilder::number_integer(value);
   }
-  bool number_unsigned(number_unsigned_t value) {
-    const auto most = static_cast<number_unsigned_t>(std::numeric_limits<int64_t>::max());
-    if (TakesNumber()) return AddId(static_cast<int64_t>(std::min(value, most)));
-    return Count() && builder_.number_unsigned(value);
+  bool number_unsigned(uint64_t value) {
+    if (TakesNumber()) {
+      return AddId(static_cast<int64_t>(std::min(value, static_cast<uint64_t>(INT64_MAX))));
+    }
+    return Count() && JsonBuilder::number_unsigned(value);
   }
-  bool number_float(number_float_t value, const string_t& text) {
-    if (!TakesNumber()) return Count() && builder_.number_float(value, text);
+  bool number_float(double value, const std::string& text) {
+    if (!TakesNumber()) return Count() && JsonBuilder::number_float(value, text);
     // 16.0 is an id, as some clients write it.
     if (std::abs(value) < 0x1p53 && value == std::floor(value)) {
       return AddId(static_cast<int64_t>(value));
@@ -89,37 +76,34 @@ class BodyReader {
   }
   bool start_object(size_t size) {
     ++depth_;
-    return Other("an object") && builder_.start_object(size);
+    return Other("an object") && JsonBuilder::start_object(size);
   }
-  bool key(string_t& name) {
+  bool key(std::string& name) {
     if (depth_ == 1) {
       const bool holds_ids = std::ranges::find(id_fields_, name) != id_fields_.end();
-      key_ = holds_ids ? std::string(name) : std::string();
+      key_ = holds_ids ? name : std::string();
     }
-    return builder_.key(name);
+    return JsonBuilder::key(name);
   }
   bool end_object() {
     --depth_;
-    return builder_.end_object();
+    return JsonBuilder::end_object();
   }
   bool start_array(size_t size) {
     ++depth_;
     if (!Other("an array")) return false;
     opened_ = !key_.empty();
-    return opened_ || builder_.start_array(size);
+    return opened_ || JsonBuilder::start_array(size);
   }
   bool end_array() {
     --depth_;
-    if (opened_) {  // empty
-      opened_ = false;
-      return builder_.start_array(0) && builder_.end_array();
-    }
-    if (!packing_) return builder_.end_array();
-    packing_ = false;
-    binary_t packed(std::exchange(ids_, {}));
-    return builder_.binary(packed);
+    if (!opened_ && !packing_) return JsonBuilder::end_array();
+    opened_ = packing_ = false;
+    const JsonValue packed = tree().Ids(ids_);
+    ids_.clear();
+    return Add(packed);
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) {
     constexpr int kNumberOverflow = 406;
     error_ = e.id == kNumberOverflow ? ApiError{Code::kInvalidArgument,
                                                 "the body's JSON has a number that is too large"}
@@ -150,10 +134,10 @@ class BodyReader {
     return false;
   }
 
-  // A value that is no number: it ends neither list of ids nor begins one.
+  // A value that is not a number: it neither ends a list of ids nor begins one.
   bool Other(std::string_view kind) {
     if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
-    if (std::exchange(opened_, false) && !builder_.start_array(size_t(-1))) return false;
+    if (std::exchange(opened_, false) && !JsonBuilder::start_array(0)) return false;
     return Count();
   }
 
@@ -166,62 +150,53 @@ class BodyReader {
     if (id < std::numeric_limits<TokenId>::min() || id > std::numeric_limits<TokenId>::max()) {
       return Fail(fmt::format("{} is not a token id", id));
     }
-    const auto bytes =
-        std::bit_cast<std::array<uint8_t, sizeof(TokenId)>>(static_cast<TokenId>(id));
-    ids_.insert(ids_.end(), bytes.begin(), bytes.end());
+    ids_.push_back(static_cast<TokenId>(id));
     return true;
   }
 
   const std::string_view body_;
-  nlohmann::detail::json_sax_dom_parser<Json> builder_;
   const IdFields id_fields_;
   size_t* values_left_;
   size_t depth_ = 0;
   std::string key_;           // of the body, where its value may hold ids; else empty
   bool opened_ = false;       // an array whose first element decides what it is
   bool packing_ = false;      // inside a list of ids
-  std::vector<uint8_t> ids_;  // bytes of TokenIds
+  std::vector<TokenId> ids_;  // of that list
   ApiError error_;
 };
 
 }  // namespace
 
-ApiResult<json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left) {
-  if (body.empty()) return Invalid("", "the body is empty; send a JSON object");
-  if (NestsDeeper(body, kMaxDepth)) {
+ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
+                                 JsonTree* tree) {
+  if (text.empty()) return Invalid("", "the body is empty; send a JSON object");
+  if (NestsDeeper(text, kMaxDepth)) {
     return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
   }
-  json parsed;
-  BodyReader<json> reader(body, &parsed, id_fields, values_left);
-  if (!json::sax_parse(body, &reader)) return tl::unexpected(reader.error());
+  BodyReader reader(text, id_fields, values_left, tree);
+  if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
   // The parser takes a NUL after a value for the end.
-  if (body.find('\0') != body.npos) return tl::unexpected(NoJson(body, body.size()));
-  if (!parsed.is_object()) {
-    return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(parsed)));
+  if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, text.size()));
+  if (!reader.root().is_object()) {
+    return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(reader.root())));
   }
+  return reader.root();
+}
+
+ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields) {
+  JsonBody parsed;
+  size_t values_left = kMaxJsonValues;
+  KV_ASSIGN_API(parsed.fields, ParseObject(body, id_fields, &values_left, &parsed.tree));
   return parsed;
 }
 
-ApiResult<json> ParseBody(std::string_view body, IdFields id_fields) {
-  size_t values_left = kMaxJsonValues;
-  return ParseBody(body, id_fields, &values_left);
+bool IsIds(const JsonValue& value) {
+  return value.kind() == JsonValue::Kind::kIds || (value.is_array() && value.size() == 0);
 }
 
-ordered_json ParseInOrder(std::string_view body, IdFields id_fields) {
-  ordered_json parsed;
-  size_t values_left = kMaxJsonValues;
-  BodyReader<ordered_json> reader(body, &parsed, id_fields, &values_left);
-  if (!ordered_json::sax_parse(body, &reader)) return ordered_json();
-  return parsed;
-}
-
-bool IsIds(const json& value) { return value.is_binary() || (value.is_array() && value.empty()); }
-
-std::span<const TokenId> AsIds(const json& value) {
-  if (!value.is_binary()) return {};
-  const std::vector<uint8_t>& bytes = value.get_binary();
-  // The bytes are those of TokenIds, and the heap aligns every block for one.
-  return {reinterpret_cast<const TokenId*>(bytes.data()), bytes.size() / sizeof(TokenId)};
+std::span<const TokenId> AsIds(const JsonValue& value) {
+  static_assert(std::is_same_v<TokenId, int32_t>);
+  return value.kind() == JsonValue::Kind::kIds ? value.ids() : std::span<const TokenId>();
 }
 
 std::string Dump(const json& value) {
@@ -237,18 +212,18 @@ void AppendEscaped(std::string_view* rest, std::string* out) {
   rest->remove_prefix(end);
 }
 
-std::string_view KindOf(const json& value) {
-  switch (value.type()) {
-    case json::value_t::null:
+std::string_view KindOf(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
       return "null";
-    case json::value_t::object:
+    case JsonValue::Kind::kObject:
       return "an object";
-    case json::value_t::array:
-    case json::value_t::binary:
+    case JsonValue::Kind::kArray:
+    case JsonValue::Kind::kIds:
       return "an array";
-    case json::value_t::string:
+    case JsonValue::Kind::kString:
       return "a string";
-    case json::value_t::boolean:
+    case JsonValue::Kind::kBool:
       return "a boolean";
     default:
       return "a number";

@@ -7,12 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_tree.h"
 #include "kvasir/types.h"
 #include "server/errors.h"
 
 namespace kvasir {
 
-// A value costs about 200 bytes, and a hostile body of 8 MiB has four million of them.
+// A template makes some hundred bytes of a value, and a hostile body of 8 MiB has four million.
 inline constexpr size_t kMaxJsonValues = size_t{1} << 16;
 
 // The fields of a body that may hold lists of token ids.
@@ -21,21 +22,27 @@ inline constexpr std::string_view kCompletionIds[] = {"prompt", "stop_token_ids"
 inline constexpr std::string_view kChatIds[] = {"stop_token_ids"};
 inline constexpr std::string_view kDetokenizeIds[] = {"tokens"};
 
-// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
-// templates above all, may recurse), of at most *values_left values, which it takes from there.
-// Lists of numbers in `id_fields` count as one value: they are kept as token ids, four bytes each
-// (AsIds). kInvalidArgument names the first byte that is wrong: no UTF-8, NUL, or no JSON; status
-// 413 the limit. Of a body that nests deeper nothing else is looked at.
-ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields, size_t* values_left);
-ApiResult<nlohmann::json> ParseBody(std::string_view body, IdFields id_fields = {});
+// A request body: its fields, and the arena that holds them and what is made of them.
+struct JsonBody {
+  JsonTree tree;
+  JsonValue fields;  // an object
+};
 
-// The same with the keys of objects in the order in which they were sent. REQUIRES: ParseBody took
-// `body`.
-nlohmann::ordered_json ParseInOrder(std::string_view body, IdFields id_fields = {});
+// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
+// templates above all, may recurse), of at most kMaxJsonValues values. Lists of numbers in
+// `id_fields` count as one value: they are kept as token ids, four bytes each (AsIds).
+// kInvalidArgument names the first byte that is wrong: not UTF-8, NUL, or not JSON; status 413 the
+// limit. Of a body that nests deeper nothing else is looked at. O(size log keys).
+ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {});
+
+// The same for a JSON object inside a body, whose values go to `tree`; they are taken from
+// *values_left.
+ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
+                                 JsonTree* tree);
 
 // Whether a value is a list of token ids, an empty one included, and the ids of one that is.
-bool IsIds(const nlohmann::json& value);
-std::span<const TokenId> AsIds(const nlohmann::json& value);
+bool IsIds(const JsonValue& value);
+std::span<const TokenId> AsIds(const JsonValue& value);
 
 // Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
@@ -45,6 +52,6 @@ std::string Dump(const nlohmann::json& value);
 void AppendEscaped(std::string_view* rest, std::string* out);
 
 // What "a string" or "an array" a value is, for messages.
-std::string_view KindOf(const nlohmann::json& value);
+std::string_view KindOf(const JsonValue& value);
 
 }  // namespace kvasir

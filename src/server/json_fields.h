@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json_tree.h"
 #include "kvasir/types.h"
 #include "server/errors.h"
 #include "server/json_body.h"
@@ -21,10 +20,11 @@ namespace kvasir {
 class JsonFields {
  public:
   // `path` comes before names in errors: "messages[2]."
-  explicit JsonFields(const nlohmann::json& object, std::string path = "");
+  explicit JsonFields(const JsonValue& object, std::string path = "");
 
-  const nlohmann::json* Find(std::string_view name);  // nullptr: absent or null
-  bool Has(std::string_view name) const;              // like Find, but does not count as read
+  // nullptr: absent or null. `name` is kept: a literal.
+  const JsonValue* Find(std::string_view name);
+  bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
 
   void Number(std::string_view name, double min, double max, float* out);
@@ -33,6 +33,7 @@ class JsonFields {
   void Unsigned(std::string_view name, uint32_t min, uint32_t max, uint32_t* out);
   void Bool(std::string_view name, bool* out);
   void String(std::string_view name, std::string* out);
+  void Text(std::string_view name, std::string_view* out);  // the same, within the body
   void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
   // One string or a list of at most `max` strings, none of them empty.
   void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
@@ -42,14 +43,14 @@ class JsonFields {
   std::vector<std::string> Unread() const;
 
  private:
-  const nlohmann::json& object_;
+  const JsonValue& object_;
   std::string path_;
-  std::set<std::string, std::less<>> read_;
+  std::vector<std::string_view> read_;  // names that were asked for
   std::optional<ApiError> error_;
 };
 
 // The ids of a list that ParseBody kept, all of the vocabulary, or why it is none.
-ApiResult<std::vector<TokenId>> ToTokenIds(const nlohmann::json& value, uint32_t vocab_size,
+ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
                                            const std::string& param);
 
 }  // namespace kvasir

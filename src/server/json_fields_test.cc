@@ -87,7 +87,7 @@ TEST(ParseBody, LimitsValuesButNotTokenIds) {
   }
   const auto ids = ParseBody(ListOf("prompt", "7", 1 << 20), kCompletionIds);
   ASSERT_TRUE(ids);
-  EXPECT_EQ(AsIds((*ids)["prompt"]).size(), size_t{1} << 20);
+  EXPECT_EQ(AsIds(*ids->fields.Find("prompt")).size(), size_t{1} << 20);
   EXPECT_FALSE(ParseBody(ListOf("prompt", "[7]", kMaxJsonValues), kCompletionIds));
   EXPECT_FALSE(ParseBody(ListOf("prompt", "\"7\"", kMaxJsonValues), kCompletionIds));
 }
@@ -97,17 +97,20 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
                                   "y":{"prompt":[3]},"stop_token_ids":[5]})",
                               kCompletionIds);
   ASSERT_TRUE(body);
-  const json& prompt = (*body)["prompt"];
+  const auto prompt = body->fields.Find("prompt")->items();
   ASSERT_EQ(prompt.size(), 4u);
   EXPECT_EQ(ToTokenIds(prompt[0], 17, "p").value(), (std::vector<TokenId>{1, 16}));
   EXPECT_EQ(ToTokenIds(prompt[0], 16, "p").error().param, "p");
   EXPECT_TRUE(ToTokenIds(prompt[1], 17, "p")->empty());
   EXPECT_FALSE(ToTokenIds(prompt[3], 17, "p"));
-  EXPECT_TRUE(IsIds((*body)["tokens"]));
-  EXPECT_EQ((*ParseBody(R"({"tokens":[1,"a"]})", kCompletionIds))["tokens"].size(), 2u);
-  EXPECT_EQ((*body)["x"], json::parse("[1,2]"));
-  EXPECT_EQ((*body)["y"]["prompt"], json::parse("[3]"));
-  EXPECT_EQ(AsIds((*body)["stop_token_ids"])[0], 5);
+  EXPECT_TRUE(IsIds(*body->fields.Find("tokens")));
+  const auto other = ParseBody(R"({"tokens":[1,"a"]})", kCompletionIds);
+  EXPECT_EQ(other->fields.Find("tokens")->items().size(), 2u);
+  ASSERT_TRUE(body->fields.Find("x")->is_array());
+  EXPECT_EQ(body->fields.Find("x")->items()[1].integer(), 2);
+  ASSERT_TRUE(body->fields.Find("y")->Find("prompt")->is_array());
+  EXPECT_EQ(body->fields.Find("y")->Find("prompt")->items()[0].integer(), 3);
+  EXPECT_EQ(AsIds(*body->fields.Find("stop_token_ids"))[0], 5);
   for (const char* bad : {R"({"prompt":[1,"a"]})", R"({"prompt":[1.5]})", R"({"prompt":[1,[2]]})",
                           R"({"prompt":[4294967296]})", R"({"prompt":[1,null]})"}) {
     const auto parsed = ParseBody(bad, kCompletionIds);
@@ -118,7 +121,8 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
 }
 
 TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
-  const json object = {{"a", "x"}, {"b", -1}, {"c", 2.5}, {"d", nullptr}, {"e", 1}};
+  JsonTree tree;
+  const JsonValue object = *tree.Parse(R"({"a":"x","b":-1,"c":2.5,"d":null,"e":1})");
   JsonFields fields(object, "top.");
   float a = 7;
   uint32_t b = 8;
@@ -136,7 +140,8 @@ TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
 }
 
 TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
-  const json object = json::parse(R"({"a":16.0,"b":16.5,"c":1e300,"d":18446744073709551615})");
+  JsonTree tree;
+  const JsonValue object = *tree.Parse(R"({"a":16.0,"b":16.5,"c":1e300,"d":18446744073709551615})");
   JsonFields fields(object);
   EXPECT_EQ(fields.Integer("a", 0, 100), 16);
   EXPECT_EQ(fields.Integer("b", 0, 100), std::nullopt);

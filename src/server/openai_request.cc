@@ -3,14 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "server/sampling_request.h"
 
 namespace kvasir {
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kMaxAnswers = 1024;  // prompts times n
 constexpr uint32_t kMaxTopLogprobs = 20;
@@ -19,10 +16,10 @@ constexpr uint32_t kDefaultCompletionTokens =
 
 using RawPrompts = std::vector<std::vector<TokenId>>;
 
-ApiResult<std::vector<TokenId>> IdsOf(const json& one, const EncodeOptions& options,
+ApiResult<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions& options,
                                       const ModelView& model) {
   if (one.is_string()) {
-    return EncodeText(one.get_ref<const std::string&>(), "prompt", options, model);
+    return EncodeText(one.text(), "prompt", options, model);
   }
   if (!one.is_array() && !IsIds(one)) {
     return Invalid("prompt", fmt::format("prompt: has {} where a text or a list of token ids must "
@@ -33,13 +30,13 @@ ApiResult<std::vector<TokenId>> IdsOf(const json& one, const EncodeOptions& opti
 }
 
 // The texts in front of the answers.
-ApiResult<std::vector<std::string>> EchoOf(std::span<const json* const> list,
+ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
                                            const RawPrompts& prompts, const ModelView& model) {
   std::vector<std::string> texts;
   size_t bytes = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     if (list[i]->is_string()) {
-      texts.push_back(list[i]->get<std::string>());
+      texts.emplace_back(list[i]->text());
       continue;
     }
     KV_ASSIGN_API(std::string text, DecodeIds(prompts[i], "prompt", model));
@@ -54,15 +51,15 @@ ApiResult<std::vector<std::string>> EchoOf(std::span<const json* const> list,
 }
 
 // `prompt`: a text, a list of ids, or a list of those.
-ApiResult<std::vector<const json*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
-                                                const ModelView& model) {
-  const json* prompt = fields.Find("prompt");
+ApiResult<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
+                                                     const ModelView& model) {
+  const JsonValue* prompt = fields.Find("prompt");
   if (!prompt) return Invalid("prompt", "prompt: is missing");
-  std::vector<const json*> list;
-  if (prompt->is_string() || prompt->is_binary()) {
+  std::vector<const JsonValue*> list;
+  if (prompt->is_string() || prompt->kind() == JsonValue::Kind::kIds) {
     list.push_back(prompt);
   } else if (prompt->is_array()) {
-    for (const json& one : *prompt) list.push_back(&one);
+    for (const JsonValue& one : prompt->items()) list.push_back(&one);
   }
   if (list.empty()) {
     return Invalid("prompt", "prompt: must be a text, a list of token ids, or a list of those");
@@ -90,6 +87,13 @@ ApiResult<void> CheckLength(size_t tokens, uint32_t max_tokens, const std::strin
                                     param, tokens, answer, model.ctx_size));
 }
 
+ApiResult<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
+  std::string name = "default";
+  fields.String("model", &name);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return CheckModel(name, model);
+}
+
 void ReadChatLogprobs(JsonFields& fields, GenerationCall* call) {
   bool wanted = false;
   uint32_t top = 0;
@@ -107,10 +111,7 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
 
 }  // namespace
 
-ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model) {
-  std::string name = "default";
-  fields.String("model", &name);
-  if (fields.error()) return tl::unexpected(*fields.error());
+ApiResult<std::string> CheckModel(const std::string& name, const ModelView& model) {
   if (name == "default") return model.names.front();
   if (std::find(model.names.begin(), model.names.end(), name) != model.names.end()) return name;
   ApiError error{Code::kNotFound,
@@ -149,18 +150,18 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
 }
 
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(const json object, ParseBody(body, kChatIds));
-  JsonFields fields(object);
+  KV_ASSIGN_API(JsonBody parsed, ParseBody(body, kChatIds));
+  JsonFields fields(parsed.fields);
   GenerationCall call;
   GenerateRequest request;
   call.spec.chat = true;
-  KV_ASSIGN_API(call.spec.model, CheckModel(fields, model));
+  KV_ASSIGN_API(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadChatLogprobs(fields, &call);
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
-  KV_ASSIGN_API(const RenderedChat chat, RenderMessages(fields, body, model));
+  KV_ASSIGN_API(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) {
     return tl::unexpected(ApiError{Code::kUnsupported,
                                    "messages: the model has no tokenizer.json, so text cannot be "
@@ -175,7 +176,8 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
     return tl::unexpected(fits.error());
   }
   request.ignored = fields.Unread();
-  if (const json* tools = fields.Find("tools"); tools && !tools->empty() && !model.uses_tools) {
+  if (const JsonValue* tools = fields.Find("tools");
+      tools && tools->size() > 0 && !model.uses_tools) {
     request.ignored.push_back("tools");
   }
   call.requests.push_back(std::move(request));
@@ -183,12 +185,12 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
 }
 
 ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(const json object, ParseBody(body, kCompletionIds));
-  JsonFields fields(object);
+  KV_ASSIGN_API(const JsonBody parsed, ParseBody(body, kCompletionIds));
+  JsonFields fields(parsed.fields);
   GenerationCall call;
   GenerateRequest request;
   request.max_tokens = kDefaultCompletionTokens;
-  KV_ASSIGN_API(call.spec.model, CheckModel(fields, model));
+  KV_ASSIGN_API(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadCompletionLogprobs(fields, &call);
   RefuseUnsupported(fields);
@@ -206,7 +208,7 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
   KV_ASSIGN_API(const auto list, ListPrompts(fields, request.n, model));
   request.ignored = fields.Unread();
   RawPrompts prompts;
-  for (const json* one : list) {
+  for (const JsonValue* one : list) {
     KV_ASSIGN_API(prompts.emplace_back(), IdsOf(*one, options, model));
     auto fits = CheckLength(prompts.back().size(), request.max_tokens, "prompt", model);
     if (!fits) return tl::unexpected(fits.error());

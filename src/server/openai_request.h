@@ -37,8 +37,8 @@ struct GenerationCall {
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
 
-// kNotFound unless `model` is a listed name, "default" or absent. Returns the name to answer with.
-ApiResult<std::string> CheckModel(JsonFields& fields, const ModelView& model);
+// kNotFound unless `name` is a listed name or "default". Returns the name to answer with.
+ApiResult<std::string> CheckModel(const std::string& name, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.
 ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 namespace kvasir {
 namespace {
-
-using nlohmann::json;
 
 constexpr uint32_t kMaxChoices = 128;
 // Every prompt of a request has its own copy of these, and each token is compared with them: what
@@ -70,14 +67,18 @@ constexpr UnsupportedField kUnsupported[] = {
     {"mm_processor_kwargs"},
 };
 
-bool AsksForNothing(const json& value, double neutral) {
-  if (value.is_number()) return value.get<double>() == neutral;
-  if (value.is_boolean()) return !value.get<bool>();
-  return value.empty() || value == "" || value == "none";
+bool IsText(const JsonValue& value, std::string_view text) {
+  return value.is_string() && value.text() == text;
+}
+
+bool AsksForNothing(const JsonValue& value, double neutral) {
+  if (value.is_number()) return value.number() == neutral;
+  if (value.is_bool()) return !value.boolean();
+  return value.size() == 0 || IsText(value, "none");
 }
 
 void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
-  const json* bias = fields.Find("logit_bias");
+  const JsonValue* bias = fields.Find("logit_bias");
   if (!bias) return;
   if (!bias->is_object()) {
     return fields.Fail("logit_bias",
@@ -87,7 +88,7 @@ void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* samp
     return fields.Fail(
         "logit_bias", fmt::format("has {} tokens; at most {} are taken", bias->size(), kMaxBiases));
   }
-  for (const auto& [key, value] : bias->items()) {
+  for (const auto& [key, value] : bias->members()) {
     TokenId id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
@@ -95,7 +96,7 @@ void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* samp
       return fields.Fail("logit_bias", fmt::format("\"{}\" is no token id within 0 and {}", key,
                                                    static_cast<int64_t>(vocab_size) - 1));
     }
-    const double amount = value.is_number() ? value.get<double>() : 1000;
+    const double amount = value.is_number() ? value.number() : 1000;
     if (!(amount >= -100 && amount <= 100)) {
       return fields.Fail("logit_bias", fmt::format("the bias of token {} is no number within -100 "
                                                    "and 100",
@@ -116,8 +117,9 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
     sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
   }
-  if (const json* seed = fields.Find("seed"); seed && seed->is_number_unsigned()) {
-    sampling->seed = seed->get<uint64_t>();
+  if (const JsonValue* seed = fields.Find("seed");
+      seed && seed->kind() == JsonValue::Kind::kUnsigned) {
+    sampling->seed = seed->unsigned_integer();
   } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);
   }
@@ -126,23 +128,24 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
 
 // A choice of texts of which only some are there.
 void ReadToolChoice(JsonFields& fields) {
-  const json* choice = fields.Find("tool_choice");
-  if (choice && *choice != "none" && *choice != "auto") {
+  const JsonValue* choice = fields.Find("tool_choice");
+  if (choice && !IsText(*choice, "none") && !IsText(*choice, "auto")) {
     fields.Fail("tool_choice", "only \"none\" and \"auto\" are supported");
   }
 }
 
 void ReadResponseFormat(JsonFields& fields) {
-  const json* format = fields.Find("response_format");
+  const JsonValue* format = fields.Find("response_format");
   if (!format) return;
-  if (!format->is_object() || !format->contains("type") || (*format)["type"] != "text") {
+  const JsonValue* type = format->Find("type");
+  if (!type || !IsText(*type, "text")) {
     fields.Fail("response_format", "only {\"type\": \"text\"} is supported");
   }
 }
 
 void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   fields.Bool("stream", &spec->stream);
-  const json* options = fields.Find("stream_options");
+  const JsonValue* options = fields.Find("stream_options");
   if (!options) return;
   if (!options->is_object()) {
     return fields.Fail("stream_options", fmt::format("is {}, not an object", KindOf(*options)));
@@ -192,7 +195,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
 
 void RefuseUnsupported(JsonFields& fields) {
   for (const UnsupportedField& field : kUnsupported) {
-    const json* value = fields.Find(field.name);
+    const JsonValue* value = fields.Find(field.name);
     if (value && !AsksForNothing(*value, field.neutral)) {
       return fields.Fail(field.name,
                          "is not supported in this version, and would change the answer");

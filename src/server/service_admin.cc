@@ -160,9 +160,8 @@ Outcome Service::Models(const Call&) {
 }
 
 Outcome Service::OneModel(const Call& call) {
-  const json wanted = {{"model", PercentDecoded(call.path.substr(call.path.find("models/") + 7))}};
-  JsonFields fields(wanted);
-  const auto name = CheckModel(fields, model_);
+  const auto name =
+      CheckModel(PercentDecoded(call.path.substr(call.path.find("models/") + 7)), model_);
   if (!name) return ErrorResponse(name.error());
   return JsonResponse(ModelEntry(*name, engine_.card(), started_));
 }
@@ -202,10 +201,10 @@ Outcome Service::FlushCache(const Call&) {
 Outcome Service::Tokenize(const Call& call) {
   const auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());
-  JsonFields fields(*body);
+  JsonFields fields(body->fields);
   const char* name = fields.Has("content") || !fields.Has("prompt") ? "content" : "prompt";
-  std::string text;
-  fields.String(name, &text);
+  std::string_view text;
+  fields.Text(name, &text);
   if (!fields.Has(name)) fields.Fail(name, "is missing");
   // Each name with its server's default: llama.cpp adds none, vLLM adds them.
   EncodeOptions options;
@@ -232,7 +231,7 @@ Outcome Service::Tokenize(const Call& call) {
 Outcome Service::Detokenize(const Call& call) {
   const auto body = ParseBody(call.request.body, kDetokenizeIds);
   if (!body) return ErrorResponse(body.error());
-  JsonFields fields(*body);
+  JsonFields fields(body->fields);
   std::vector<TokenId> ids;
   fields.Ids("tokens", model_.vocab_size, &ids);
   if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
@@ -248,10 +247,10 @@ Outcome Service::Detokenize(const Call& call) {
 }
 
 Outcome Service::ApplyTemplate(const Call& call) {
-  const auto body = ParseBody(call.request.body, kChatIds);
+  auto body = ParseBody(call.request.body, kChatIds);
   if (!body) return ErrorResponse(body.error());
-  JsonFields fields(*body);
-  auto chat = RenderMessages(fields, call.request.body, model_);
+  JsonFields fields(body->fields);
+  auto chat = RenderMessages(fields, &body->tree, model_);
   if (!chat) return ErrorResponse(chat.error());
   return TextResponse({"prompt"}, std::move(chat->text));
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "base/result.h"
 #include "text/jinja_input.h"
@@ -72,50 +71,39 @@ class JinjaChatTemplate : public ChatTemplate {
 
   const std::string& source() const override { return source_; }
 
-  Result<RenderedChat> Render(const nlohmann::json& messages, const nlohmann::json& tools,
-                              const nlohmann::json& variables,
+  Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
+                              const JsonValue& variables,
                               const ChatRenderOptions& options) const override {
-    return RenderJson(messages, tools, variables, options);
-  }
-  Result<RenderedChat> Render(const nlohmann::ordered_json& messages,
-                              const nlohmann::ordered_json& tools,
-                              const nlohmann::ordered_json& variables,
-                              const ChatRenderOptions& options) const override {
-    return RenderJson(messages, tools, variables, options);
-  }
-
- private:
-  template <typename Json>
-  Result<RenderedChat> RenderJson(const Json& messages, const Json& tools, const Json& variables,
-                                  const ChatRenderOptions& options) const {
-    KV_ASSIGN(Value message_list, jinja::FromMessages(messages));
-    KV_ASSIGN(Value tool_list, jinja::FromJson(tools));
-    std::vector<std::pair<std::string, Value>> names;
-    names.emplace_back("messages", std::move(message_list));
-    names.emplace_back("tools", std::move(tool_list));
-    names.emplace_back("documents", Value(jinja::None{}));
-    names.emplace_back("add_generation_prompt", Value(options.add_generation_prompt));
-    if (!options.bos_token.empty()) {
-      names.emplace_back("bos_token", jinja::FromString(options.bos_token));
-    }
-    if (!options.eos_token.empty()) {
-      names.emplace_back("eos_token", jinja::FromString(options.eos_token));
-    }
+    if (!messages.is_array()) return Fail(Code::kInvalidArgument, "messages must be an array");
     if (!variables.is_null() && !variables.is_object()) {
       return Fail(Code::kInvalidArgument, "chat template variables must be an object");
     }
-    for (const auto& [key, value] : variables.items()) {
-      if (key == "messages" || key == "tools" || key == "add_generation_prompt") continue;
-      KV_ASSIGN(Value converted, jinja::FromJson(value));
-      std::erase_if(names, [&](const auto& name) { return name.first == key; });
-      names.emplace_back(key, std::move(converted));
+    jinja::Variables names;
+    if (variables.is_object()) {
+      for (const auto& [key, value] : variables.members()) {
+        KV_ASSIGN(names[std::string(key)], jinja::FromJson(value));
+      }
     }
-    jinja::Interpreter interpreter(source_, jinja::Limits{},
+    // A caller's variables replace what the model has, never the chat itself.
+    names.emplace("documents", Value(jinja::None{}));
+    if (!options.bos_token.empty()) {
+      names.emplace("bos_token", jinja::FromString(options.bos_token));
+    }
+    if (!options.eos_token.empty()) {
+      names.emplace("eos_token", jinja::FromString(options.eos_token));
+    }
+    KV_ASSIGN(names["messages"], jinja::FromMessages(messages));
+    KV_ASSIGN(names["tools"], jinja::FromJson(tools));
+    names["add_generation_prompt"] = Value(options.add_generation_prompt);
+    jinja::Interpreter interpreter(source_, jinja::Limits::For(names),
                                    options.now_unix_s ? options.now_unix_s : Now());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
-    return RenderedChat{text.bytes(), LiteralRanges(text), MessageEnds(text, messages.size())};
+    RenderedChat chat{"", LiteralRanges(text), MessageEnds(text, messages.size())};
+    chat.text = std::move(text).TakeBytes();
+    return chat;
   }
 
+ private:
   std::string source_;
   std::vector<jinja::NodePtr> body_;
 };

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/json_tree.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -40,8 +40,9 @@ struct ChatRenderOptions {
 // messages (or over indexes, from the first messages[i] on). Message i begins at the first byte of
 // message i or a later one, not before the end of the first literal bytes of message i-1.
 //
-// A template is untrusted: rendering ends with an error after a bounded number of steps, which also
-// bound the text built and the depth of calls. Immutable; thread-safe.
+// A template is untrusted: rendering ends with an error after a number of steps that grows with the
+// size of what it is given (jinja::Limits), and no more than that; steps also bound the text built
+// and the depth of calls. Immutable; thread-safe.
 class ChatTemplate {
  public:
   // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that
@@ -52,16 +53,12 @@ class ChatTemplate {
   virtual const std::string& source() const = 0;  // with \n for every kind of line end
 
   // messages: array of objects {role, content, ...} (content: string); tools: array or null;
-  // variables: more template variables (chat_template_kwargs), object or null. Errors:
-  // kInvalidArgument with the template's raise_exception message, or what went wrong.
-  virtual Result<RenderedChat> Render(const nlohmann::json& messages, const nlohmann::json& tools,
-                                      const nlohmann::json& variables,
-                                      const ChatRenderOptions& options) const = 0;
-  // The same, with the keys of objects in the order that the client sent: models are trained on
-  // tools in their own order, so use this one where tools are given.
-  virtual Result<RenderedChat> Render(const nlohmann::ordered_json& messages,
-                                      const nlohmann::ordered_json& tools,
-                                      const nlohmann::ordered_json& variables,
+  // variables: more template variables (chat_template_kwargs), object or null. Templates see the
+  // keys of objects in their order there: models are trained on tools as they were written. Errors:
+  // kInvalidArgument with the template's raise_exception message, or what went wrong. O(bytes of
+  // what is given).
+  virtual Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
+                                      const JsonValue& variables,
                                       const ChatRenderOptions& options) const = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/json_tree_for_test.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -36,7 +37,9 @@ Result<RenderedChat> Render(std::string_view source, const Json& messages,
                             const Json& variables = Json()) {
   auto parsed = ChatTemplate::Parse(source);
   if (!parsed) return tl::unexpected(parsed.error());
-  return (*parsed)->Render(messages, tools, variables, options);
+  JsonTree tree;
+  return (*parsed)->Render(TreeOf(messages, &tree), TreeOf(tools, &tree), TreeOf(variables, &tree),
+                           options);
 }
 
 std::string ErrorOf(std::string_view source, const Json& variables = Json()) {

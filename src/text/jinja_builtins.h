@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "text/jinja_interpreter.h"
 
@@ -11,6 +12,11 @@ namespace kvasir::jinja {
 bool IsFilter(std::string_view name);
 bool IsTest(std::string_view name);
 bool IsFunction(std::string_view name);
+// All names that there are, for tests.
+std::vector<std::string_view> FilterNames();
+std::vector<std::string_view> TestNames();
+std::vector<std::string_view> FunctionNames();
+std::vector<std::string_view> TextMethodNames();
 
 // REQUIRES: IsFilter(name), IsTest(name), IsFunction(name).
 Value ApplyFilter(Interpreter& run, std::string_view name, const Value& input,

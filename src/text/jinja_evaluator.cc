@@ -81,6 +81,7 @@ Value Interpreter::Name(std::string_view name) {
       if (key == name) return value;
     }
   }
+  if (const auto found = variables_.find(name); found != variables_.end()) return found->second;
   if (!IsFunction(name)) return Undefine(fmt::format("'{}' is undefined", name));
   auto function = std::make_shared<Callable>();
   function->kind = Callable::Kind::kFunction;
@@ -98,9 +99,7 @@ Value Interpreter::Collection(const Node& node) {
   Dict dict;
   for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
     Value key = Evaluate(*node.children[i]);
-    if (key.dict() || (key.list() && key.list()->kind == List::Kind::kList)) {
-      return Fail(fmt::format("unhashable type: '{}'", TypeName(key)));
-    }
+    if (const std::string why = WhyUnhashable(key); !why.empty()) return Fail(why);
     dict.Set(std::move(key), Evaluate(*node.children[i + 1]));
   }
   return FromDict(std::move(dict));
@@ -140,7 +139,7 @@ Value Interpreter::FilterNode(const Node& node, const Value* input) {
                                        : *input;
   const Arguments arguments = EvaluateArguments(node.arguments);
   at_ = &node;
-  if (failed_ || !Charge(WeightOf(value))) return Value();
+  if (failed_) return Value();
   return ApplyFilter(*this, node.name, value, arguments);
 }
 
@@ -201,18 +200,28 @@ bool Interpreter::CompareWith(std::string_view op, const Value& a, const Value& 
 }
 
 bool Interpreter::Contains(const Value& container, const Value& item) {
-  if (!Charge(WeightOf(container))) return false;
   if (container.is_string()) {
-    if (item.is_string()) {
-      if (!ChargeSearch(container.text().size(), item.text().size())) return false;
-      return container.text().bytes().find(item.text().bytes()) != std::string::npos;
+    if (!item.is_string()) {
+      Fail(fmt::format("'in <string>' requires string as left operand, not {}", TypeName(item)));
+      return false;
     }
-    Fail(fmt::format("'in <string>' requires string as left operand, not {}", TypeName(item)));
-    return false;
+    const Text &text = container.text(), &part = item.text();
+    if (!ChargeText(text.size() + part.size())) return false;
+    return part.empty() || FindText(text.view(), part.view()) != std::string_view::npos;
   }
-  if (const Dict* dict = container.dict()) return dict->Find(item) != nullptr;
-  const std::vector<Value> items = Iterate(container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return Equal(v, item); });
+  if (const Dict* dict = container.dict()) return Charge(1) && dict->Find(item) != nullptr;
+  if (const List* list = container.list(); list && list->kind != List::Kind::kGenerator) {
+    return AnyEqual(list->items, item);
+  }
+  return AnyEqual(Iterate(container), item);
+}
+
+bool Interpreter::AnyEqual(const std::vector<Value>& items, const Value& item) {
+  for (const Value& one : items) {
+    if (!Charge(std::min(WeightOf(one), WeightOf(item)))) return false;
+    if (Equal(one, item)) return true;
+  }
+  return false;
 }
 
 std::vector<Value> Interpreter::Iterate(const Value& value) {
@@ -226,6 +235,7 @@ std::vector<Value> Interpreter::Iterate(const Value& value) {
   } else if (value.is_string()) {
     const Text& text = value.text();
     if (!Charge(text.size())) return out;
+    out.reserve(text.size());
     for (size_t i = 0, n = 0; i < text.size(); i += n) {
       n = CharSize(text.view(), i);
       out.push_back(FromText(text.Slice(i, i + n)));
@@ -276,7 +286,6 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
   if (const Loop* loop = object.loop()) return LoopAttribute(*loop, name);
   const Value* found = nullptr;
   if (const Dict* dict = object.dict()) {
-    Charge(dict->items.size() / 8);
     found = dict->Find(name);
   } else if (const Namespace* ns = object.ns()) {
     found = ns->Find(name);
@@ -289,7 +298,6 @@ Value Interpreter::Subscript(const Value& object, const Value& index) {
   if (failed_) return Value();
   if (object.is_undefined()) return FailUndefined(object);
   if (const Dict* dict = object.dict()) {
-    Charge(dict->items.size() / 8);
     if (const Value* found = dict->Find(index)) return *found;
   }
   if (index.is_string()) return Attribute(object, index.text().view());
@@ -297,9 +305,9 @@ Value Interpreter::Subscript(const Value& object, const Value& index) {
   const bool sized =
       list && list->kind != List::Kind::kGenerator && list->kind != List::Kind::kView;
   if (index.is_integer() && (sized || object.is_string())) {
+    if (!list && !ChargeText(object.text().size())) return Value();
     const int64_t size =
         static_cast<int64_t>(list ? list->items.size() : CharCount(object.text().view()));
-    if (!list) Charge(object.text().size() / 16);
     const int64_t at = index.integer() < 0 ? index.integer() + size : index.integer();
     if (at >= 0 && at < size && list) {
       const Value& item = list->items[at];
@@ -337,9 +345,9 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   if (!sized && !object.is_string()) {
     return Fail(fmt::format("'{}' object has no slices", TypeName(object)));
   }
-  const Value source = object.is_string() ? FromItems(Iterate(object)) : object;
-  const std::vector<Value>& items = source.list()->items;
-  const int64_t size = static_cast<int64_t>(items.size());
+  if (object.is_string() && !ChargeText(object.text().size())) return Value();
+  const int64_t size =
+      static_cast<int64_t>(list ? list->items.size() : CharCount(object.text().view()));
   const int64_t low = step < 0 ? -1 : 0, high = step < 0 ? size - 1 : size;
   const auto clamp = [&](std::optional<int64_t> part, int64_t otherwise) {
     if (!part) return otherwise;
@@ -347,13 +355,35 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   };
   const int64_t begin = clamp(parts[0], step < 0 ? high : low);
   const int64_t end = clamp(parts[1], step < 0 ? low : high);
-  std::vector<Value> out;
   const int64_t stride = std::clamp<int64_t>(step, -size - 1, size + 1);
-  for (int64_t i = begin; step < 0 ? i > end : i < end; i += stride) out.push_back(items[i]);
+  if (!list) return SliceText(object.text(), begin, end, stride);
+  std::vector<Value> out;
+  for (int64_t i = begin; step < 0 ? i > end : i < end; i += stride) {
+    out.push_back(list->items[static_cast<size_t>(i)]);
+  }
   if (!Charge(out.size())) return Value();
-  if (object.is_string()) return FromText(Join(*this, out, Text()));
   return FromItems(std::move(out),
                    list->kind == List::Kind::kTuple ? list->kind : List::Kind::kList);
+}
+
+// Characters begin, begin + stride ... as far as `end`, by one walk over the text.
+Value Interpreter::SliceText(const Text& text, int64_t begin, int64_t end, int64_t stride) {
+  if (stride > 0 ? begin >= end : begin <= end) return FromString("");
+  const std::string_view view = text.view();
+  if (stride == 1) {
+    const size_t from = CharOffset(view, static_cast<size_t>(begin));
+    return FromText(
+        text.Slice(from, from + CharOffset(view.substr(from), static_cast<size_t>(end - begin))));
+  }
+  if (!Charge(view.size())) return Value();
+  Text out;
+  size_t at = CharOffset(view, static_cast<size_t>(begin));
+  for (int64_t i = begin; stride < 0 ? i > end : i < end; i += stride) {
+    out.Append(text, at, at + CharSize(view, at));
+    for (int64_t moved = 0; moved < stride && at < view.size(); ++moved) at += CharSize(view, at);
+    for (int64_t moved = 0; moved > stride && at > 0; --moved) at = PreviousChar(view, at);
+  }
+  return FromText(std::move(out));
 }
 
 }  // namespace kvasir::jinja

@@ -8,7 +8,11 @@
 
 namespace kvasir::jinja {
 
-using Filter = Value (*)(Interpreter&, const Value&, const Arguments&);
+using FilterFunction = Value (*)(Interpreter&, const Value&, const Arguments&);
+struct Filter {
+  FilterFunction apply;
+  bool reads_all;  // the whole weight of its input is charged before
+};
 using FilterTable = std::map<std::string_view, Filter>;
 
 void AddTextFilters(FilterTable& table);

@@ -172,7 +172,7 @@ Text Conversion(Interpreter& run, Spec spec, const Value& value) {
 }  // namespace
 
 Value FormatPercent(Interpreter& run, const Text& format, const Value& values) {
-  if (!run.Charge(WeightOf(values))) return Value();
+  if (!run.Charge(WeightOf(values)) || !run.ChargeText(format.size())) return Value();
   PercentValues arguments(run, values);
   const std::string_view view = format.view();
   Text out;
@@ -240,6 +240,7 @@ Value FieldValue(Interpreter& run, std::string_view field, const Arguments& argu
   const size_t index = head.empty() ? (*next)++
                        : number     ? static_cast<size_t>(TakeNumber(head, &at))
                                     : arguments.positional.size();
+  if (!run.Charge(1 + arguments.named.size())) return Value();
   const Value* found = arguments.Find(index, head);
   if (!found) return run.Fail(fmt::format("format: no value '{}'", field));
   Value value = *found;

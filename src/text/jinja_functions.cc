@@ -31,6 +31,7 @@ Value Range(Interpreter& run, const Arguments& arguments) {
   const uint64_t count = runs ? (distance - 1) / stride + 1 : 0;
   constexpr uint64_t kMaxRange = 100'000;  // jinja2's own bound in a sandbox
   if (count > kMaxRange) return run.Fail(fmt::format("range too big: at most {}", kMaxRange));
+  if (!run.Charge(count)) return Value();
   std::vector<Value> items;
   for (uint64_t i = 0; i < count; ++i) items.push_back(FromInt(begin + int64_t(i) * step));
   std::string name = step == 1 ? fmt::format("range({}, {})", begin, end)
@@ -42,12 +43,19 @@ Value Range(Interpreter& run, const Arguments& arguments) {
 bool ReadDict(Interpreter& run, const Arguments& arguments, Dict* dict) {
   for (const Value& source : arguments.positional) {
     if (source.dict()) {
+      if (!run.Charge(2 * source.dict()->items.size())) return false;
       *dict = *source.dict();
       continue;
     }
     for (const Value& pair : run.Iterate(source)) {
       const std::vector<Value> items = run.Iterate(pair);
       if (items.size() != 2) return run.Fail("dict takes pairs"), false;
+      if (const std::string why = WhyUnhashable(items[0]); !why.empty()) {
+        return run.Fail(why), false;
+      }
+      // Keys that are neither text nor number are compared one by one.
+      const bool looks_up = items[0].is_string() || items[0].is_number();
+      if (!run.Charge(looks_up ? 4 : 4 + dict->items.size())) return false;
       dict->Set(items[0], items[1]);
     }
   }
@@ -75,6 +83,7 @@ Value RaiseException(Interpreter& run, const Arguments& arguments) {
 Value StrftimeNow(Interpreter& run, const Arguments& arguments) {
   const std::string format = TextArgument(arguments, 0, "format", "%Y-%m-%d").bytes();
   constexpr size_t kMaxFormat = 1000;
+  if (!run.Charge(1000)) return Value();  // the buffer
   if (format.size() > kMaxFormat) return run.Fail("strftime_now: the format is too long");
   const std::time_t now = static_cast<std::time_t>(run.now_unix_s());
   std::tm local{};
@@ -97,6 +106,12 @@ const std::map<std::string_view, Function>& Functions() {
 }
 
 }  // namespace
+
+std::vector<std::string_view> FunctionNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, function] : Functions()) names.push_back(name);
+  return names;
+}
 
 bool IsFunction(std::string_view name) { return Functions().contains(name); }
 

@@ -1,7 +1,7 @@
 #include "text/jinja_input.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -10,52 +10,48 @@ namespace {
 
 constexpr uint32_t kMaxDepth = 100;
 
-template <typename Json>
-Result<Value> Convert(const Json& data, Origin origin, uint32_t depth) {
-  using Type = nlohmann::detail::value_t;
+Result<Value> Convert(const JsonValue& data, Origin origin, uint32_t depth) {
+  using Kind = JsonValue::Kind;
   if (depth > kMaxDepth)
     return Fail(Code::kInvalidArgument, "data is nested more than {} deep", kMaxDepth);
-  switch (data.type()) {
-    case Type::null:
+  switch (data.kind()) {
+    case Kind::kNull:
       return Value(None{}, origin);
-    case Type::boolean:
-      return Value(data.template get<bool>(), origin);
-    case Type::number_integer:
-      return FromInt(data.template get<int64_t>(), origin);
-    case Type::number_unsigned: {
-      const uint64_t number = data.template get<uint64_t>();
-      // Integers end at 63 bits here; what is larger is a float.
-      if (number > uint64_t{INT64_MAX}) return Value(static_cast<double>(number), origin);
-      return FromInt(static_cast<int64_t>(number), origin);
-    }
-    case Type::number_float:
-      return Value(data.template get<double>(), origin);
-    case Type::string: {
-      Value value = FromString(data.template get_ref<const std::string&>(), origin);
-      value.origin = origin;
-      return value;
-    }
-    case Type::array: {
+    case Kind::kBool:
+      return Value(data.boolean(), origin);
+    case Kind::kInteger:
+      return FromInt(data.integer(), origin);
+    case Kind::kUnsigned:  // integers end at 63 bits here
+    case Kind::kFloat:
+      return Value(data.number(), origin);
+    case Kind::kString:
+      return FromString(data.text(), origin);
+    case Kind::kIds: {
       std::vector<Value> items;
-      for (const Json& item : data) {
+      items.reserve(data.size());
+      for (const int32_t id : data.ids()) items.push_back(FromInt(id, origin));
+      return FromItems(std::move(items)).WithOrigin(origin);
+    }
+    case Kind::kArray: {
+      std::vector<Value> items;
+      items.reserve(data.size());
+      for (const JsonValue& item : data.items()) {
         KV_ASSIGN(Value value, Convert(item, origin, depth + 1));
         items.push_back(std::move(value));
       }
-      Value list = FromItems(std::move(items));
-      list.origin = origin;
-      return list;
+      return FromItems(std::move(items)).WithOrigin(origin);
     }
-    case Type::object: {
+    case Kind::kObject: {
       Dict dict;
-      for (const auto& [key, item] : data.items()) {
+      dict.Reserve(data.size());
+      for (const auto& [key, item] : data.members()) {
         KV_ASSIGN(Value value, Convert(item, origin, depth + 1));
         dict.Append(FromString(key, origin), std::move(value));
       }
       return FromDict(std::move(dict), origin);
     }
-    default:
-      return Fail(Code::kInvalidArgument, "data holds a value that JSON does not have");
   }
+  return Value(None{}, origin);
 }
 
 bool IsKnownRole(std::string_view role) {
@@ -63,14 +59,14 @@ bool IsKnownRole(std::string_view role) {
   return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
 }
 
-template <typename Json>
-Result<Value> ConvertMessage(const Json& message, Origin origin) {
+Result<Value> ConvertMessage(const JsonValue& message, Origin origin) {
   if (!message.is_object()) return Convert(message, origin, 1);
   Dict dict;
-  for (const auto& [key, item] : message.items()) {
+  dict.Reserve(message.size());
+  for (const auto& [key, item] : message.members()) {
     KV_ASSIGN(Value value, Convert(item, origin, 2));
-    if (key == "role" && value.is_string() && IsKnownRole(value.text().view())) {
-      value = FromString(value.text().view(), Origin{origin.message, /*input=*/false});
+    if (key == "role" && item.is_string() && IsKnownRole(item.text())) {
+      value = FromString(item.text(), Origin{origin.message, /*input=*/false});
     }
     dict.Append(FromString(key, origin), std::move(value));
   }
@@ -79,26 +75,19 @@ Result<Value> ConvertMessage(const Json& message, Origin origin) {
 
 }  // namespace
 
-template <typename Json>
-Result<Value> FromJson(const Json& data) {
+Result<Value> FromJson(const JsonValue& data) {
   return Convert(data, Origin{std::nullopt, /*input=*/true}, 0);
 }
 
-template <typename Json>
-Result<Value> FromMessages(const Json& messages) {
-  if (!messages.is_array()) return Fail(Code::kInvalidArgument, "messages must be an array");
+Result<Value> FromMessages(const JsonValue& messages) {
   std::vector<Value> items;
-  for (const Json& message : messages) {
+  items.reserve(messages.size());
+  for (const JsonValue& message : messages.items()) {
     const Origin origin{static_cast<uint32_t>(items.size()), /*input=*/true};
     KV_ASSIGN(Value value, ConvertMessage(message, origin));
     items.push_back(std::move(value));
   }
   return FromItems(std::move(items));
 }
-
-template Result<Value> FromJson(const nlohmann::json&);
-template Result<Value> FromJson(const nlohmann::ordered_json&);
-template Result<Value> FromMessages(const nlohmann::json&);
-template Result<Value> FromMessages(const nlohmann::ordered_json&);
 
 }  // namespace kvasir::jinja

@@ -26,12 +26,20 @@ Interpreter::~Interpreter() {
   for (auto& scope : captured_) scope->names.clear();
 }
 
-Result<Text> Interpreter::Run(const std::vector<NodePtr>& body,
-                              std::vector<std::pair<std::string, Value>> variables) {
+Limits Limits::For(const Variables& variables) {
+  constexpr uint64_t kPasses = 64, kPlenty = uint64_t{1} << 40;
+  Limits limits;
+  for (const auto& [name, value] : variables) {
+    limits.steps += kPasses * std::min(WeightOf(value), kPlenty);
+  }
+  return limits;
+}
+
+Result<Text> Interpreter::Run(const std::vector<NodePtr>& body, Variables variables) {
   Text out;
   out_ = &out;
   scope_ = std::make_shared<Scope>();
-  scope_->names = std::move(variables);
+  variables_ = std::move(variables);
   Execute(body);
   if (failed_) return tl::unexpected(error_);
   return out;

@@ -1,6 +1,7 @@
 // Runs a parsed template.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,13 +20,18 @@ struct Scope {
   void Set(std::string_view name, Value value);
 };
 
-// What a template may use up. A unit is a node evaluated, an item made or walked, or 16 bytes of
-// text built: the default takes well under a second, and bounds the text that exists at once to 80
-// MB.
+// The names that a template sees from the start.
+using Variables = std::map<std::string, Value, std::less<>>;
+
+// What a template may use up. A step is a node evaluated, an item made or walked, or 16 bytes of
+// text read or built, and takes some tens of nanoseconds.
 struct Limits {
   uint64_t steps = 5'000'000;
   // Expressions and bodies inside each other, calls included: each takes up to a kilobyte of stack.
   uint32_t depth = 600;
+
+  // In proportion to what is rendered: 64 passes over it, and 5 million steps.
+  static Limits For(const Variables& variables);
 };
 
 // One rendering. The first error is kept and everything after it is a quick no-op, so callees
@@ -37,8 +43,8 @@ class Interpreter {
       : source_(source), limits_(limits), now_unix_s_(now_unix_s) {}
   ~Interpreter();
 
-  Result<Text> Run(const std::vector<NodePtr>& body,
-                   std::vector<std::pair<std::string, Value>> variables);
+  Result<Text> Run(const std::vector<NodePtr>& body, Variables variables);
+  uint64_t steps() const { return steps_; }  // taken so far
 
   // For filters, tests, methods and functions.
   Value Fail(std::string_view what, Code code = Code::kInvalidArgument);
@@ -46,8 +52,7 @@ class Interpreter {
   bool failed() const { return failed_; }
   // False when the template has used up what it may.
   bool Charge(uint64_t units);
-  // A search may compare each byte of what is sought at each place.
-  bool ChargeSearch(size_t text, size_t sought) { return Charge(text * sought / 256); }
+  bool ChargeText(size_t bytes) { return Charge(1 + bytes / 16); }
   Value Undefine(std::string why);
   // An undefined value cannot be used further: fails with its reason.
   Value FailUndefined(const Value& value);
@@ -93,12 +98,15 @@ class Interpreter {
   Value CallNode(const Node& node);
   Value FilterNode(const Node& node, const Value* input);
   Value Slice(const Value& object, const Node& node);
+  Value SliceText(const Text& text, int64_t begin, int64_t end, int64_t stride);
+  bool AnyEqual(const std::vector<Value>& items, const Value& item);
   Value LoopAttribute(const Loop& loop, std::string_view name);
   Arguments EvaluateArguments(const ArgumentNodes& nodes);
 
   std::string_view source_;
   Limits limits_;
   int64_t now_unix_s_;
+  Variables variables_;
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;
   const Node* at_ = nullptr;

@@ -89,7 +89,9 @@ class JsonWriter {
   }
 
   void Separate(bool first, Origin origin) {
-    if (!first) out_.Append(style_.item_separator, origin);
+    if (!first && run_.ChargeText(style_.item_separator.size())) {
+      out_.Append(style_.item_separator, origin);
+    }
     NewLine(origin);
   }
 
@@ -130,6 +132,7 @@ class JsonWriter {
     for (size_t i = 0; i < items.size() && !run_.failed(); ++i) {
       Separate(i == 0, origin);
       WriteKey(items[i]->first);
+      if (!run_.ChargeText(style_.key_separator.size())) return;
       out_.Append(style_.key_separator, origin);
       Write(items[i]->second);
     }

@@ -16,13 +16,13 @@ Value DictMethod(Interpreter& run, const Value& self, std::string_view name,
   if (name == "get") {
     const Value* key = arguments.Find(0, "key");
     if (!key) return run.Fail("get takes a key");
-    run.Charge(dict.items.size() / 8);
     if (const Value* found = dict.Find(*key)) return *found;
     const Value* otherwise = arguments.Find(1, "default");
     return otherwise ? *otherwise : Value(None{});
   }
-  if (!run.Charge(dict.items.size())) return Value();
+  if (!run.Charge(2 * dict.items.size())) return Value();
   std::vector<Value> items;
+  items.reserve(dict.items.size());
   for (const auto& [key, value] : dict.items) {
     items.push_back(name == "keys"     ? key
                     : name == "values" ? value
@@ -37,7 +37,7 @@ Value ListMethod(Interpreter& run, const Value& self, std::string_view name,
   const Value* wanted = arguments.Find(0, "value");
   if (!wanted) return run.Fail(fmt::format("{} takes an argument", name));
   const std::vector<Value>& items = self.list()->items;
-  if (!run.Charge(WeightOf(self))) return Value();
+  if (!run.Charge(WeightOf(self))) return Value();  // as much as all comparisons
   const auto equal = [&](const Value& item) { return Equal(item, *wanted); };
   if (name == "count") return FromInt(std::count_if(items.begin(), items.end(), equal));
   const auto found = std::find_if(items.begin(), items.end(), equal);
@@ -51,6 +51,8 @@ Value LoopMethod(Interpreter& run, Loop& loop, std::string_view name, const Argu
     if (values.empty()) return run.Fail("no items for cycling given");
     return values[loop.index % values.size()];
   }
+  for (const Value& value : values) run.Charge(WeightOf(value));
+  if (run.failed()) return Value();
   const bool same =
       loop.has_changed && std::equal(values.begin(), values.end(), loop.last_changed.begin(),
                                      loop.last_changed.end(), Equal);
@@ -87,7 +89,7 @@ MethodKind FindMethod(const Value& self, std::string_view name) {
 
 Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
                  const Arguments& arguments) {
-  if (!run.Charge(WeightOf(self) / 4)) return Value();
+  if (!run.Charge(1)) return Value();
   if (self.is_string()) return CallTextMethod(run, self.text(), name, arguments);
   if (self.dict()) return DictMethod(run, self, name, arguments);
   if (self.loop()) return LoopMethod(run, *self.loop(), name, arguments);

@@ -12,6 +12,7 @@ namespace {
 
 Value Length(Interpreter& run, const Value& v, const Arguments&) {
   if (v.is_undefined()) return FromInt(0);
+  if (v.is_string() && !run.ChargeText(v.text().size())) return Value();
   if (v.is_string()) return FromInt(CharCount(v.text().view()));
   if (const Dict* dict = v.dict()) return FromInt(dict->items.size());
   if (const List* list = v.list(); list && list->kind != List::Kind::kGenerator) {
@@ -28,27 +29,47 @@ Value Default(Interpreter&, const Value& v, const Arguments& arguments) {
   return otherwise ? *otherwise : FromString("");
 }
 
+// The character at `begin` of a text.
+Value CharValue(const Text& text, size_t begin) {
+  return FromText(text.Slice(begin, begin + CharSize(text.view(), begin)));
+}
+
 Value First(Interpreter& run, const Value& v, const Arguments&) {
-  const List* list = v.list();
-  if (list && list->kind == List::Kind::kGenerator && list->taken < list->items.size()) {
-    return list->items[list->taken++];
+  if (const List* list = v.list(); list && list->taken < list->items.size()) {
+    return list->items[list->kind == List::Kind::kGenerator ? list->taken++ : 0];
   }
+  if (v.is_string() && !v.text().empty()) return CharValue(v.text(), 0);
   const std::vector<Value> items = run.Iterate(v);
   return items.empty() ? run.Undefine("No first item, sequence was empty.") : items.front();
 }
 
 Value Last(Interpreter& run, const Value& v, const Arguments&) {
-  if (v.list() && v.list()->kind == List::Kind::kGenerator) {
+  const List* list = v.list();
+  if (list && list->kind == List::Kind::kGenerator) {
     return run.Fail("'generator' object is not reversible");
+  }
+  if (list && !list->items.empty()) return list->items.back();
+  if (v.is_string() && !v.text().empty()) {
+    return CharValue(v.text(), PreviousChar(v.text().view(), v.text().size()));
   }
   const std::vector<Value> items = run.Iterate(v);
   return items.empty() ? run.Undefine("No last item, sequence was empty.") : items.back();
 }
 
 Value Reverse(Interpreter& run, const Value& v, const Arguments&) {
+  if (v.is_string()) {
+    const Text& text = v.text();
+    if (!run.Charge(text.size())) return Value();
+    Text out;
+    out.Reserve(text.size());
+    for (size_t end = text.size(), begin = 0; end > 0; end = begin) {
+      begin = PreviousChar(text.view(), end);
+      out.Append(text, begin, end);
+    }
+    return FromText(std::move(out));
+  }
   std::vector<Value> items = run.Iterate(v);
   std::reverse(items.begin(), items.end());
-  if (v.is_string()) return FromText(Join(run, items, Text()));
   return FromItems(std::move(items), List::Kind::kGenerator, "reversed");
 }
 
@@ -71,7 +92,8 @@ Value Path(Interpreter& run, Value item, const Value& attribute) {
 // What sort, unique and the like compare: the attribute where one is given, lower case by default.
 Value Key(Interpreter& run, const Value& item, const Value* attribute, bool case_sensitive) {
   Value key = attribute && !attribute->is_none() ? Path(run, item, *attribute) : item;
-  return !case_sensitive && key.is_string() ? FromText(Lower(key.text())) : key;
+  if (case_sensitive || !key.is_string()) return key;
+  return run.Charge(WeightOf(key)) ? FromText(Lower(key.text())) : Value();
 }
 
 // Items with their keys, in order of the keys; fails where Python could not compare them.
@@ -112,6 +134,7 @@ Value DictSort(Interpreter& run, const Value& v, const Arguments& arguments) {
   if (!dict) return run.Fail("dictsort takes a dict");
   const bool case_sensitive = BoolArgument(arguments, 0, "case_sensitive", false);
   const bool by_value = TextArgument(arguments, 1, "by", "key").bytes() == "value";
+  if (!run.Charge(4 * dict->items.size())) return Value();
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, value] : dict->items) {
     keyed.emplace_back(Key(run, by_value ? value : key, nullptr, case_sensitive),
@@ -123,13 +146,15 @@ Value DictSort(Interpreter& run, const Value& v, const Arguments& arguments) {
 Value Unique(Interpreter& run, const Value& v, const Arguments& arguments) {
   const bool case_sensitive = BoolArgument(arguments, 0, "case_sensitive", false);
   const Value* attribute = arguments.Find(1, "attribute");
-  std::vector<Value> seen, out;
+  Dict seen;
+  std::vector<Value> out;
   for (const Value& item : run.Iterate(v)) {
     Value key = Key(run, item, attribute, case_sensitive);
-    if (!run.Charge(seen.size() + WeightOf(key))) return Value();
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& s) { return Equal(s, key); }))
-      continue;
-    seen.push_back(std::move(key));
+    if (const std::string why = WhyUnhashable(key); !why.empty()) return run.Fail(why);
+    const bool looks_at_all = key.list() != nullptr;  // tuples
+    if (!run.Charge(WeightOf(key) + (looks_at_all ? out.size() : 0))) return Value();
+    if (seen.Find(key)) continue;
+    seen.Append(std::move(key), Value());
     out.push_back(item);
   }
   return FromItems(std::move(out), List::Kind::kGenerator, "do_unique");
@@ -163,12 +188,26 @@ Value Sum(Interpreter& run, const Value& v, const Arguments& arguments) {
   return total;
 }
 
+// The characters of a text with `separator` between them.
+Value SpreadOut(Interpreter& run, const Text& text, const Text& separator) {
+  Text out;
+  for (size_t i = 0, n = 0; i < text.size(); i += n) {
+    n = CharSize(text.view(), i);
+    if (!run.ChargeText(separator.size())) return Value();
+    if (i > 0) out.Append(separator);
+    out.Append(text, i, i + n);
+  }
+  return FromText(std::move(out));
+}
+
 Value JoinFilter(Interpreter& run, const Value& v, const Arguments& arguments) {
+  const Text separator = TextArgument(arguments, 0, "d", "");
+  if (v.is_string() && !arguments.Find(1, "attribute")) return SpreadOut(run, v.text(), separator);
   std::vector<Value> items = run.Iterate(v);
   if (const Value* attribute = arguments.Find(1, "attribute"); attribute && !attribute->is_none()) {
     for (Value& item : items) item = Path(run, item, *attribute);
   }
-  return FromText(Join(run, items, TextArgument(arguments, 0, "d", "")));
+  return FromText(Join(run, items, separator));
 }
 
 Arguments Rest(const Arguments& arguments, size_t first) {
@@ -198,8 +237,8 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
     return run.Fail(fmt::format("unknown filter '{}'", name), Code::kUnsupported);
   const Arguments rest = Rest(arguments, 1);
   for (const Value& item : run.Iterate(v)) {
-    if (!run.Charge(WeightOf(item))) return Value();
     out.push_back(ApplyFilter(run, name, item, rest));
+    if (run.failed()) return Value();
   }
   return FromItems(std::move(out), List::Kind::kGenerator, "sync_do_map");
 }
@@ -228,7 +267,9 @@ Value Select(Interpreter& run, const Value& v, const Arguments& arguments) {
 Value Items(Interpreter& run, const Value& v, const Arguments&) {
   if (v.is_undefined()) return FromItems({}, List::Kind::kGenerator, "do_items");
   if (!v.dict()) return run.Fail("Can only get item pairs from a mapping.");
+  if (!run.Charge(4 * v.dict()->items.size())) return Value();
   std::vector<Value> out;
+  out.reserve(v.dict()->items.size());
   for (const auto& [key, value] : v.dict()->items) {
     out.push_back(FromItems({key, value}, List::Kind::kTuple));
   }
@@ -245,7 +286,9 @@ Value Batch(Interpreter& run, const Value& v, const Arguments& arguments) {
   }
   if (!row.empty()) {
     const bool fills = fill && !fill->is_none();
-    while (fills && static_cast<int64_t>(row.size()) < count && run.Charge(4)) row.push_back(*fill);
+    while (fills && static_cast<int64_t>(row.size()) < count && run.Charge(4)) {
+      row.push_back(*fill);
+    }
     out.push_back(FromItems(std::move(row)));
   }
   return FromItems(std::move(out), List::Kind::kGenerator, "do_batch");
@@ -292,6 +335,7 @@ Value GroupBy(Interpreter& run, const Value& v, const Arguments& arguments) {
   };
   for (const Value& item : Sorted(run, std::move(keyed), false)) {
     Value key = folded(key_of(item));
+    if (!run.Charge(std::min(WeightOf(key), WeightOf(group_key)))) return Value();
     if (!Equal(key, group_key)) flush();
     group_key = std::move(key);
     group.push_back(item);
@@ -313,41 +357,54 @@ const FilterTable& Filters() {
 }  // namespace
 
 void AddSequenceFilters(FilterTable& table) {
-  table["length"] = table["count"] = Length;
-  table["default"] = table["d"] = Default;
-  table["first"] = First;
-  table["last"] = Last;
-  table["reverse"] = Reverse;
-  table["list"] = [](Interpreter& run, const Value& v, const Arguments&) {
-    return FromItems(run.Iterate(v));
+  // They walk over items, and count what they do with each.
+  const auto add = [&table](std::string_view name, FilterFunction apply) {
+    table[name] = {apply, /*reads_all=*/false};
   };
-  table["attr"] = [](Interpreter& run, const Value& v, const Arguments& arguments) {
+  add("length", Length);
+  add("count", Length);
+  add("default", Default);
+  add("d", Default);
+  add("first", First);
+  add("last", Last);
+  add("reverse", Reverse);
+  add("list",
+      [](Interpreter& run, const Value& v, const Arguments&) { return FromItems(run.Iterate(v)); });
+  add("attr", [](Interpreter& run, const Value& v, const Arguments& arguments) {
     if (v.dict()) return run.Undefine("'dict object' has no such attribute");
     return run.Attribute(v, TextArgument(arguments, 0, "name", "").view());
-  };
-  table["sort"] = Sort;
-  table["dictsort"] = DictSort;
-  table["unique"] = Unique;
-  table["min"] = Extreme<false>;
-  table["max"] = Extreme<true>;
-  table["sum"] = Sum;
-  table["join"] = JoinFilter;
-  table["map"] = Map;
-  table["select"] = Select<false, true>;
-  table["reject"] = Select<false, false>;
-  table["selectattr"] = Select<true, true>;
-  table["rejectattr"] = Select<true, false>;
-  table["items"] = Items;
-  table["batch"] = Batch;
-  table["slice"] = SliceFilter;
-  table["groupby"] = GroupBy;
+  });
+  add("sort", Sort);
+  add("dictsort", DictSort);
+  add("unique", Unique);
+  add("min", Extreme<false>);
+  add("max", Extreme<true>);
+  add("sum", Sum);
+  add("join", JoinFilter);
+  add("map", Map);
+  add("select", Select<false, true>);
+  add("reject", Select<false, false>);
+  add("selectattr", Select<true, true>);
+  add("rejectattr", Select<true, false>);
+  add("items", Items);
+  add("batch", Batch);
+  add("slice", SliceFilter);
+  add("groupby", GroupBy);
 }
 
 bool IsFilter(std::string_view name) { return Filters().contains(name); }
 
+std::vector<std::string_view> FilterNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, filter] : Filters()) names.push_back(name);
+  return names;
+}
+
 Value ApplyFilter(Interpreter& run, std::string_view name, const Value& input,
                   const Arguments& arguments) {
-  return Filters().at(name)(run, input, arguments);
+  const Filter& filter = Filters().find(name)->second;
+  if (!run.Charge(filter.reads_all ? WeightOf(input) : 1)) return Value();
+  return filter.apply(run, input, arguments);
 }
 
 }  // namespace kvasir::jinja

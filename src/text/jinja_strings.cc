@@ -1,5 +1,6 @@
 // Text helpers that filters and methods share.
 #include <algorithm>
+#include <set>
 
 #include "text/jinja_builtins.h"
 
@@ -7,9 +8,13 @@ namespace kvasir::jinja {
 
 Text Strip(const Text& text, Side side, const Text* chars) {
   const std::string_view view = text.view();
+  std::set<std::string_view> given;
+  for (size_t i = 0, n = 0; chars && i < chars->size(); i += n) {
+    n = CharSize(chars->view(), i);
+    given.insert(chars->view().substr(i, n));
+  }
   const auto strips = [&](size_t at, size_t n) {
-    if (!chars) return IsSpace(CharAt(view, at));
-    return chars->bytes().find(view.substr(at, n)) != std::string::npos;
+    return chars ? given.contains(view.substr(at, n)) : IsSpace(CharAt(view, at));
   };
   size_t begin = 0, end = view.size();
   while (side != Side::kRight && begin < end) {
@@ -18,8 +23,7 @@ Text Strip(const Text& text, Side side, const Text* chars) {
     begin += n;
   }
   while (side != Side::kLeft && end > begin) {
-    size_t start = end - 1;
-    while (start > begin && (static_cast<unsigned char>(view[start]) & 0xC0) == 0x80) --start;
+    const size_t start = PreviousChar(view, end);
     if (!strips(start, end - start)) break;
     end = start;
   }
@@ -49,11 +53,11 @@ Text ReplaceEmpty(Interpreter& run, const Text& text, const Text& to, int64_t ma
 Text Replace(Interpreter& run, const Text& text, std::string_view from, const Text& to,
              int64_t max) {
   if (from.empty()) return ReplaceEmpty(run, text, to, max);
-  if (!run.ChargeSearch(text.size(), from.size())) return Text();
+  if (!run.ChargeText(text.size() + from.size())) return Text();
   Text out;
   size_t at = 0;
   while (max != 0) {
-    const size_t found = text.bytes().find(from, at);
+    const size_t found = FindText(text.view(), from, at);
     if (found == std::string::npos || !run.Charge(1 + to.size() / 16)) break;
     out.Append(text, at, found);
     out.Append(to);
@@ -76,6 +80,8 @@ Text Join(Interpreter& run, const std::vector<Value>& items, const Text& separat
 
 Text Repeat(Interpreter& run, const Text& text, int64_t times) {
   Text out;
+  const auto whole = static_cast<size_t>(std::clamp<int64_t>(times, 0, INT32_MAX)) * text.size();
+  if (whole <= (size_t{1} << 20)) out.Reserve(whole);
   for (int64_t i = 0; i < times && !text.empty(); ++i) {
     if (!run.Charge(1 + text.size() / 16)) return Text();
     out.Append(text);

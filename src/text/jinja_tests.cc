@@ -70,22 +70,29 @@ const std::map<std::string_view, Test>& Tests() {
        }},
       {"upper",
        [](Interpreter& run, const Value& v, const Arguments& arguments) {
+         if (!run.Charge(WeightOf(v))) return false;
          return Truthy(CallMethod(run, FromText(ToText(v)), "isupper", arguments));
        }},
       {"lower",
        [](Interpreter& run, const Value& v, const Arguments& arguments) {
+         if (!run.Charge(WeightOf(v))) return false;
          return Truthy(CallMethod(run, FromText(ToText(v)), "islower", arguments));
        }},
       {"sameas",
-       [](Interpreter&, const Value& v, const Arguments& arguments) {
+       [](Interpreter& run, const Value& v, const Arguments& arguments) {
          const Value* other = arguments.Find(0, "other");
-         return other && v.data.index() == other->data.index() && Equal(v, *other);
+         return other && run.Charge(WeightOf(v)) && v.data.index() == other->data.index() &&
+                Equal(v, *other);
        }},
       {"escaped", [](Interpreter&, const Value&, const Arguments&) { return false; }},
       {"filter",
-       [](Interpreter&, const Value& v, const Arguments&) { return IsFilter(ToText(v).view()); }},
+       [](Interpreter& run, const Value& v, const Arguments&) {
+         return run.Charge(WeightOf(v)) && IsFilter(ToText(v).view());
+       }},
       {"test",
-       [](Interpreter&, const Value& v, const Arguments&) { return IsTest(ToText(v).view()); }},
+       [](Interpreter& run, const Value& v, const Arguments&) {
+         return run.Charge(WeightOf(v)) && IsTest(ToText(v).view());
+       }},
       {"in", Comparison<kIn>},
       {"eq", Comparison<kEq>},
       {"equalto", Comparison<kEq>},
@@ -107,6 +114,12 @@ const std::map<std::string_view, Test>& Tests() {
 }
 
 }  // namespace
+
+std::vector<std::string_view> TestNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, function] : Tests()) names.push_back(name);
+  return names;
+}
 
 bool IsTest(std::string_view name) { return Tests().contains(name); }
 

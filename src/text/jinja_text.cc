@@ -3,29 +3,41 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/utf8.h"
 
 namespace kvasir::jinja {
 
+namespace {
+
+bool EndsAfter(size_t offset, const Text::Run& run) { return offset < run.end; }
+
+}  // namespace
+
 void Text::Append(std::string_view bytes, Origin origin) {
   if (bytes.empty()) return;
+  const bool was_empty = bytes_.empty();
   bytes_.append(bytes);
-  if (!runs_.empty() && runs_.back().origin == origin) {
-    runs_.back().end = bytes_.size();
+  const auto end = static_cast<uint32_t>(bytes_.size());
+  if (was_empty) {
+    first_ = {end, origin};
+  } else if (Run& last = more_.empty() ? first_ : more_.back(); last.origin == origin) {
+    last.end = end;
   } else {
-    runs_.push_back({bytes_.size(), origin});
+    if (more_.empty()) more_.push_back(first_);
+    more_.push_back({end, origin});
   }
 }
 
 void Text::Append(const Text& other) { Append(other, 0, other.size()); }
 
 void Text::Append(const Text& other, size_t begin, size_t end) {
-  auto run = std::upper_bound(other.runs_.begin(), other.runs_.end(), begin,
-                              [](size_t offset, const Run& r) { return offset < r.end; });
+  const std::span<const Run> runs = other.runs();
+  auto run = std::upper_bound(runs.begin(), runs.end(), begin, EndsAfter);
   while (begin < end) {
-    const size_t stop = std::min(end, run->end);
-    Append(std::string_view(other.bytes_).substr(begin, stop - begin), run->origin);
+    const size_t stop = std::min<size_t>(end, run->end);
+    Append(other.view().substr(begin, stop - begin), run->origin);
     begin = stop;
     ++run;
   }
@@ -33,7 +45,7 @@ void Text::Append(const Text& other, size_t begin, size_t end) {
 
 void Text::AppendFor(const Text& other, std::optional<uint32_t> message) {
   size_t begin = 0;
-  for (const Run& run : other.runs_) {
+  for (const Run& run : other.runs()) {
     Origin origin = run.origin;
     if (!origin.message) origin.message = message;
     Append(other.view().substr(begin, run.end - begin), origin);
@@ -48,18 +60,29 @@ Text Text::Slice(size_t begin, size_t end) const {
 }
 
 Origin Text::OriginAt(size_t offset) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), offset,
-                          [](size_t o, const Run& r) { return o < r.end; })
-      ->origin;
+  const std::span<const Run> all = runs();
+  return std::upper_bound(all.begin(), all.end(), offset, EndsAfter)->origin;
 }
 
 Origin Text::Summary() const {
   Origin out;
-  for (const Run& run : runs_) {
+  for (const Run& run : runs()) {
     out.input |= run.origin.input;
     if (!out.message) out.message = run.origin.message;
   }
   return out;
+}
+
+size_t FindText(std::string_view text, std::string_view part, size_t begin) {
+  if (begin > text.size()) return text.npos;
+  const void* found = memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
+  return found == nullptr ? text.npos : static_cast<const char*>(found) - text.data();
+}
+
+size_t FindLastText(std::string_view text, std::string_view part) {
+  const std::string reversed(text.rbegin(), text.rend()), wanted(part.rbegin(), part.rend());
+  const size_t found = FindText(reversed, wanted);
+  return found == text.npos ? found : text.size() - found - part.size();
 }
 
 namespace {
@@ -76,6 +99,7 @@ utf8proc_int32_t Decode(std::string_view text, size_t offset, size_t* bytes) {
 template <typename Map>
 Text MapChars(const Text& text, Map map) {
   Text out;
+  out.Reserve(text.size());
   for (size_t i = 0, n = 0; i < text.size(); i += n) {
     const utf8proc_int32_t code = Decode(text.view(), i, &n);
     if (code < 0) {
@@ -85,17 +109,6 @@ Text MapChars(const Text& text, Map map) {
     }
   }
   return out;
-}
-
-// Python lowers a sigma at the end of a word to the final form.
-bool IsFinalSigma(std::string_view text, size_t offset) {
-  bool before = false;
-  for (size_t i = 0, n = 0; i < offset; i += n) {
-    n = CharSize(text, i);
-    before = IsAlpha(CharAt(text, i));
-  }
-  const size_t next = offset + 2;
-  return before && !(next < text.size() && IsAlpha(CharAt(text, next)));
 }
 
 }  // namespace
@@ -111,6 +124,16 @@ char32_t CharAt(std::string_view text, size_t offset) {
   size_t n = 0;
   const utf8proc_int32_t code = Decode(text, offset, &n);
   return code >= 0 ? static_cast<char32_t>(code) : 0xFFFD;
+}
+
+size_t PreviousChar(std::string_view text, size_t offset) {
+  size_t begin = offset - 1;
+  while (begin > 0 && offset - begin < 4 &&
+         (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) {
+    --begin;
+  }
+  // Bytes that are not UTF-8 are a character each.
+  return begin + CharSize(text, begin) == offset ? begin : offset - 1;
 }
 
 size_t CharCount(std::string_view text) {
@@ -194,9 +217,14 @@ Text Upper(const Text& text) {
 }
 
 Text Lower(const Text& text) {
+  bool after_letter = false;
   return MapChars(text, [&](char32_t code, size_t offset) {
-    if (code == 0x3A3 && IsFinalSigma(text.view(), offset)) return std::string("\xCF\x82");
-    return LowerOf(code);
+    // Python lowers a sigma at the end of a word to the final form.
+    const size_t next = offset + 2;
+    const bool ends_word = code == 0x3A3 && after_letter &&
+                           !(next < text.size() && IsAlpha(CharAt(text.view(), next)));
+    after_letter = IsAlpha(code);
+    return ends_word ? std::string("\xCF\x82") : LowerOf(code);
   });
 }
 

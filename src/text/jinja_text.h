@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,7 @@ struct Origin {
 class Text {
  public:
   struct Run {
-    size_t end;
+    uint32_t end;
     Origin origin;
   };
 
@@ -32,9 +33,14 @@ class Text {
   std::string_view view() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
-  const std::vector<Run>& runs() const { return runs_; }
+  std::span<const Run> runs() const {
+    return more_.empty() ? std::span(&first_, bytes_.empty() ? 0 : 1) : std::span(more_);
+  }
+  std::string TakeBytes() && { return std::move(bytes_); }
 
+  // REQUIRES: less than 4 GiB in all.
   void Append(std::string_view bytes, Origin origin);
+  void Reserve(size_t bytes) { bytes_.reserve(bytes); }
   void Append(const Text& other);
   void Append(const Text& other, size_t begin, size_t end);
   // As Append; bytes that belong to no message yet become part of `message`.
@@ -46,13 +52,20 @@ class Text {
 
  private:
   std::string bytes_;
-  std::vector<Run> runs_;
+  Run first_{};            // the only run, while more_ is empty: most texts have one
+  std::vector<Run> more_;  // all runs, where there are several
 };
+
+// Where `part` begins in text[begin...], or npos; the last place before `end` of it. O(text +
+// part): never the product, whatever they hold. REQUIRES: part is not empty.
+size_t FindText(std::string_view text, std::string_view part, size_t begin = 0);
+size_t FindLastText(std::string_view text, std::string_view part);
 
 // UTF-8. Bytes that are no UTF-8 (only a template's own source can hold them) count as one
 // character each and are never changed.
 size_t CharSize(std::string_view text, size_t offset);       // bytes of the character at offset
 char32_t CharAt(std::string_view text, size_t offset);       // its code point
+size_t PreviousChar(std::string_view text, size_t offset);   // where the one before begins
 size_t CharCount(std::string_view text);                     // O(size)
 size_t CharOffset(std::string_view text, size_t character);  // size() when past the end
 

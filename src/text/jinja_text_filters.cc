@@ -13,6 +13,10 @@ namespace kvasir::jinja {
 namespace {
 
 Value Trim(Interpreter& run, const Value& v, const Arguments& arguments) {
+  if (const Text* chars = StringArgument(run, arguments, 0, "chars");
+      chars && !run.Charge(chars->size())) {
+    return Value();
+  }
   return FromText(Strip(ToText(v), Side::kBoth, StringArgument(run, arguments, 0, "chars")));
 }
 
@@ -257,33 +261,38 @@ Value Center(Interpreter& run, const Value& v, const Arguments& arguments) {
 }  // namespace
 
 void AddTextFilters(FilterTable& table) {
-  table["trim"] = Trim;
-  table["upper"] = [](Interpreter&, const Value& v, const Arguments&) {
-    return FromText(Upper(ToText(v)));
+  const auto add = [&table](std::string_view name, FilterFunction apply) {
+    table[name] = {apply, /*reads_all=*/true};
   };
-  table["lower"] = [](Interpreter&, const Value& v, const Arguments&) {
-    return FromText(Lower(ToText(v)));
-  };
-  table["capitalize"] = [](Interpreter&, const Value& v, const Arguments&) {
+  add("trim", Trim);
+  add("upper",
+      [](Interpreter&, const Value& v, const Arguments&) { return FromText(Upper(ToText(v))); });
+  add("lower",
+      [](Interpreter&, const Value& v, const Arguments&) { return FromText(Lower(ToText(v))); });
+  add("capitalize", [](Interpreter&, const Value& v, const Arguments&) {
     return FromText(Capitalize(ToText(v)));
+  });
+  add("title", Title);
+  add("replace", ReplaceFilter);
+  add("indent", Indent);
+  add("escape", Escape);
+  add("e", Escape);
+  add("forceescape", Escape);
+  const FilterFunction to_text = [](Interpreter&, const Value& v, const Arguments&) {
+    return v.is_string() ? v : FromText(ToText(v));
   };
-  table["title"] = Title;
-  table["replace"] = ReplaceFilter;
-  table["indent"] = Indent;
-  table["escape"] = table["e"] = table["forceescape"] = Escape;
-  table["safe"] = table["string"] = [](Interpreter&, const Value& v, const Arguments&) {
-    return FromText(ToText(v));
-  };
-  table["truncate"] = TruncateFilter;
-  table["wordcount"] = WordCount;
-  table["center"] = Center;
-  table["int"] = ToInt;
-  table["float"] = ToFloat;
-  table["round"] = Round;
-  table["abs"] = Abs;
-  table["tojson"] = ToJsonFilter;
-  table["urlencode"] = UrlEncode;
-  table["format"] = FormatFilter;
+  add("safe", to_text);
+  add("string", to_text);
+  add("truncate", TruncateFilter);
+  add("wordcount", WordCount);
+  add("center", Center);
+  add("int", ToInt);
+  add("float", ToFloat);
+  add("round", Round);
+  add("abs", Abs);
+  add("tojson", ToJsonFilter);
+  add("urlencode", UrlEncode);
+  add("format", FormatFilter);
 }
 
 }  // namespace kvasir::jinja

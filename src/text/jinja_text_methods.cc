@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "text/jinja_arguments.h"
 #include "text/jinja_builtins.h"
@@ -20,7 +21,9 @@ Value TextList(std::vector<Text> parts, List::Kind kind = List::Kind::kList) {
 
 template <Side side>
 Value StripMethod(Interpreter& run, const Text& self, const Arguments& arguments) {
-  return FromText(Strip(self, side, StringArgument(run, arguments, 0, "chars")));
+  const Text* chars = StringArgument(run, arguments, 0, "chars");
+  if (chars && !run.Charge(chars->size())) return Value();
+  return FromText(Strip(self, side, chars));
 }
 
 size_t EndOfWord(std::string_view text, size_t at) {
@@ -48,63 +51,90 @@ std::vector<Text> SplitSpace(const Text& text, int64_t max) {
 
 // The same from the right.
 std::vector<Text> SplitSpaceRight(const Text& text, int64_t max) {
-  std::vector<Text> words = SplitSpace(text, -1);
-  if (max < 0 || words.size() <= static_cast<size_t>(max)) return words;
-  // The last `max` words stand; what is left of them is one piece.
-  size_t at = text.size();
-  for (int64_t i = 0; i < max; ++i) {
-    const Text& word = words[words.size() - 1 - i];
-    at = text.view().substr(0, at).rfind(word.view());
+  const std::string_view view = text.view();
+  std::vector<Text> out;
+  size_t end = Strip(text, Side::kRight, nullptr).size();
+  for (; end > 0 && max != 0; --max) {
+    size_t begin = end;
+    for (size_t before; begin > 0; begin = before) {
+      before = PreviousChar(view, begin);
+      if (IsSpace(CharAt(view, before))) break;
+    }
+    out.push_back(text.Slice(begin, end));
+    for (end = begin; end > 0; end = begin) {
+      begin = PreviousChar(view, end);
+      if (!IsSpace(CharAt(view, begin))) break;
+    }
   }
-  std::vector<Text> out = {Strip(text.Slice(0, at), Side::kRight, nullptr)};
-  out.insert(out.end(), words.end() - max, words.end());
+  if (end > 0) out.push_back(text.Slice(0, end));
+  std::reverse(out.begin(), out.end());
   return out;
 }
 
+// What split and rsplit take; nothing after a failure.
+struct SplitArguments {
+  const Text* separator;  // null: white space
+  int64_t max;
+};
+std::optional<SplitArguments> ReadSplit(Interpreter& run, const Text& self,
+                                        const Arguments& arguments) {
+  const SplitArguments split{StringArgument(run, arguments, 0, "sep"),
+                             IntArgument(run, arguments, 1, "maxsplit", -1)};
+  if (run.failed()) return std::nullopt;
+  if (split.separator && split.separator->empty()) return run.Fail("empty separator"), std::nullopt;
+  const size_t sought = split.separator ? split.separator->size() : 0;
+  if (!run.ChargeText(self.size() + sought)) return std::nullopt;
+  return split;
+}
+
+// Counts the pieces of a text as they are made: each is an item of a list.
+Value PieceList(Interpreter& run, std::vector<Text> pieces) {
+  return run.Charge(4 * pieces.size()) ? TextList(std::move(pieces)) : Value();
+}
+
 Value Split(Interpreter& run, const Text& self, const Arguments& arguments) {
-  const Text* separator = StringArgument(run, arguments, 0, "sep");
-  int64_t max = IntArgument(run, arguments, 1, "maxsplit", -1);
-  if (run.failed()) return Value();
-  if (!separator) return TextList(SplitSpace(self, max));
-  if (separator->empty()) return run.Fail("empty separator");
-  if (!run.ChargeSearch(self.size(), separator->size())) return Value();
+  const auto split = ReadSplit(run, self, arguments);
+  if (!split) return Value();
+  int64_t max = split->max;
+  if (!split->separator) return PieceList(run, SplitSpace(self, max));
+  const std::string_view separator = split->separator->view();
   std::vector<Text> out;
   size_t at = 0;
   for (size_t found;
-       max != 0 && (found = self.bytes().find(separator->bytes(), at)) != std::string::npos;
-       --max) {
+       max != 0 && (found = FindText(self.view(), separator, at)) != std::string::npos; --max) {
     out.push_back(self.Slice(at, found));
-    at = found + separator->size();
+    at = found + separator.size();
   }
   out.push_back(self.Slice(at, self.size()));
-  return TextList(std::move(out));
+  return PieceList(run, std::move(out));
 }
 
 Value RightSplit(Interpreter& run, const Text& self, const Arguments& arguments) {
-  const Text* separator = StringArgument(run, arguments, 0, "sep");
-  int64_t max = IntArgument(run, arguments, 1, "maxsplit", -1);
-  if (run.failed()) return Value();
-  if (!separator) return TextList(SplitSpaceRight(self, max));
-  if (separator->empty()) return run.Fail("empty separator");
-  if (!run.ChargeSearch(self.size(), separator->size())) return Value();
+  const auto split = ReadSplit(run, self, arguments);
+  if (!split) return Value();
+  int64_t max = split->max;
+  if (!split->separator) return PieceList(run, SplitSpaceRight(self, max));
+  // From the left in the reversed text.
+  const std::string_view view = self.view(), separator = split->separator->view();
+  const std::string reversed(view.rbegin(), view.rend());
+  const std::string wanted(separator.rbegin(), separator.rend());
   std::vector<Text> out;
-  size_t end = self.size();
-  while (max != 0) {
-    const size_t found = self.view().substr(0, end).rfind(separator->view());
-    if (found == std::string::npos) break;
-    out.push_back(self.Slice(found + separator->size(), end));
-    end = found;
-    --max;
+  size_t at = 0;
+  for (size_t found; max != 0 && (found = FindText(reversed, wanted, at)) != std::string::npos;
+       --max) {
+    out.push_back(self.Slice(self.size() - found, self.size() - at));
+    at = found + wanted.size();
   }
-  out.push_back(self.Slice(0, end));
+  out.push_back(self.Slice(0, self.size() - at));
   std::reverse(out.begin(), out.end());
-  return TextList(std::move(out));
+  return PieceList(run, std::move(out));
 }
 
 // The part of self that [start, end) of startswith, find and count names; its offset in *base.
 std::string_view Window(Interpreter& run, const Text& self, const Arguments& arguments,
                         size_t* base) {
   if (!arguments.Find(1, "start")) return *base = 0, self.view();
+  if (!run.ChargeText(self.size())) return *base = 0, std::string_view();
   const int64_t size = static_cast<int64_t>(CharCount(self.view()));
   const auto clamp = [&](int64_t at) {
     return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size);
@@ -125,6 +155,7 @@ Value StartsOrEndsWith(Interpreter& run, const Text& self, const Arguments& argu
   if (const List* list = affix->list(); list && list->kind == List::Kind::kTuple) {
     affixes = list->items;
   }
+  if (!run.Charge(WeightOf(*affix))) return Value();
   for (const Value& one : affixes) {
     if (!one.is_string()) {
       return run.Fail(fmt::format("expected a string or a tuple of them, got {}", TypeName(one)));
@@ -141,8 +172,10 @@ Value Find(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (!needle) return run.Fail("find takes a string");
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
-  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
-  const size_t at = from_right ? text.rfind(needle->view()) : text.find(needle->view());
+  if (!run.ChargeText(text.size() + needle->size())) return Value();
+  const size_t at = needle->empty() ? (from_right ? text.size() : 0)
+                    : from_right    ? FindLastText(text, needle->view())
+                                    : FindText(text, needle->view());
   if (at != std::string::npos) return FromInt(CharCount(self.view().substr(0, base + at)));
   return must_be_there ? run.Fail("substring not found") : FromInt(-1);
 }
@@ -152,10 +185,10 @@ Value Count(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (!needle) return run.Fail("count takes a string");
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
+  if (!run.ChargeText(text.size() + needle->size())) return Value();
   if (needle->empty()) return FromInt(CharCount(text) + 1);
-  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
   int64_t count = 0;
-  for (size_t at = 0; (at = text.find(needle->view(), at)) != std::string::npos;
+  for (size_t at = 0; (at = FindText(text, needle->view(), at)) != std::string::npos;
        at += needle->size()) {
     ++count;
   }
@@ -222,8 +255,9 @@ template <bool from_right>
 Value Partition(Interpreter& run, const Text& self, const Arguments& arguments) {
   const Text* separator = StringArgument(run, arguments, 0, "sep");
   if (!separator || separator->empty()) return run.Fail("partition takes a separator");
-  const size_t at =
-      from_right ? self.bytes().rfind(separator->bytes()) : self.bytes().find(separator->bytes());
+  if (!run.ChargeText(self.size() + separator->size())) return Value();
+  const size_t at = from_right ? FindLastText(self.view(), separator->view())
+                               : FindText(self.view(), separator->view());
   if (at == std::string::npos) {
     return from_right ? TextList({Text(), Text(), self}, List::Kind::kTuple)
                       : TextList({self, Text(), Text()}, List::Kind::kTuple);
@@ -237,6 +271,7 @@ template <Side side>  // the side that is filled; both: center
 Value Justify(Interpreter& run, const Text& self, const Arguments& arguments) {
   const int64_t width = IntArgument(run, arguments, 0, "width", 0);
   const Text fill = TextArgument(arguments, 1, "fillchar", " ");
+  if (!run.ChargeText(self.size())) return Value();
   const int64_t missing = width - static_cast<int64_t>(CharCount(self.view()));
   if (missing <= 0) return FromText(self);
   const int64_t left = side == Side::kLeft    ? missing
@@ -284,8 +319,8 @@ const std::map<std::string_view, TextMethod>& TextMethods() {
       {"split", Split},
       {"rsplit", RightSplit},
       {"splitlines",
-       [](Interpreter&, const Text& self, const Arguments& arguments) {
-         return TextList(SplitLines(self, BoolArgument(arguments, 0, "keepends", false)));
+       [](Interpreter& run, const Text& self, const Arguments& arguments) {
+         return PieceList(run, SplitLines(self, BoolArgument(arguments, 0, "keepends", false)));
        }},
       {"startswith", StartsOrEndsWith<false>},
       {"endswith", StartsOrEndsWith<true>},
@@ -327,11 +362,20 @@ const std::map<std::string_view, TextMethod>& TextMethods() {
 
 }  // namespace
 
+std::vector<std::string_view> TextMethodNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, function] : TextMethods()) names.push_back(name);
+  return names;
+}
+
 bool IsTextMethod(std::string_view name) { return TextMethods().contains(name); }
 
 Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
                      const Arguments& arguments) {
-  return TextMethods().at(name)(run, self, arguments);
+  // These look at the ends of a text, or charge what they read.
+  const bool reads_all = !name.starts_with("starts") && !name.starts_with("ends");
+  if (reads_all && !run.ChargeText(self.size())) return Value();
+  return TextMethods().find(name)->second(run, self, arguments);
 }
 
 }  // namespace kvasir::jinja

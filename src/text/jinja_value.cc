@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 namespace kvasir::jinja {
 namespace {
@@ -52,7 +53,41 @@ Value FromItems(std::vector<Value> items, List::Kind kind, std::string name) {
   return Value(std::shared_ptr<const List>(std::move(list)), origin);
 }
 
+namespace {
+
+constexpr size_t kMaxScanned = 16;  // keys of a dict without an index
+
+// A key that is a number, as the type that holds every int64_t and every double.
+std::optional<long double> AsNumberKey(const Value& key) {
+  if (key.is_integer()) return static_cast<long double>(key.integer());
+  if (key.is_float() && !std::isnan(key.number())) return key.number();
+  return std::nullopt;
+}
+
+}  // namespace
+
+const Dict::Index& Dict::Indexed() const {
+  if (!index_.index) index_.index = std::make_unique<Index>();
+  Index& index = *index_.index;
+  for (; index.covered < items.size(); ++index.covered) {
+    const Value& key = items[index.covered].first;
+    if (key.is_string()) {
+      index.texts.emplace(key.text().view(), index.covered);
+    } else if (const auto number = AsNumberKey(key)) {
+      index.numbers.emplace(*number, index.covered);
+    } else {
+      index.others.push_back(index.covered);
+    }
+  }
+  return index;
+}
+
 const Value* Dict::Find(std::string_view key) const {
+  if (items.size() > kMaxScanned) {
+    const Index& index = Indexed();
+    const auto found = index.texts.find(key);
+    return found == index.texts.end() ? nullptr : &items[found->second].second;
+  }
   for (const auto& [k, v] : items) {
     if (k.is_string() && k.text().view() == key) return &v;
   }
@@ -61,8 +96,19 @@ const Value* Dict::Find(std::string_view key) const {
 
 const Value* Dict::Find(const Value& key) const {
   if (key.is_string()) return Find(key.text().view());
-  for (const auto& [k, v] : items) {
-    if (Equal(k, key)) return &v;
+  if (items.size() <= kMaxScanned) {
+    for (const auto& [k, v] : items) {
+      if (Equal(k, key)) return &v;
+    }
+    return nullptr;
+  }
+  const Index& index = Indexed();
+  if (const auto number = AsNumberKey(key)) {
+    const auto found = index.numbers.find(*number);
+    return found == index.numbers.end() ? nullptr : &items[found->second].second;
+  }
+  for (const size_t i : index.others) {
+    if (Equal(items[i].first, key)) return &items[i].second;
   }
   return nullptr;
 }
@@ -186,6 +232,17 @@ std::partial_ordering Compare(const Value& a, const Value& b) {
     if (!Equal(x->items[i], y->items[i])) return Compare(x->items[i], y->items[i]);
   }
   return x->items.size() <=> y->items.size();
+}
+
+std::string WhyUnhashable(const Value& value) {
+  const List* list = value.list();
+  const bool mutates = value.dict() || (list && list->kind == List::Kind::kList);
+  if (mutates) return fmt::format("unhashable type: '{}'", TypeName(value));
+  if (!list || list->kind != List::Kind::kTuple) return "";
+  for (const Value& item : list->items) {
+    if (std::string why = WhyUnhashable(item); !why.empty()) return why;
+  }
+  return "";
 }
 
 uint32_t DepthOf(const Value& value) {

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,6 +45,10 @@ struct Value {
 
   Value() = default;
   Value(Data d, Origin o = {}) : data(std::move(d)), origin(o) {}
+  Value WithOrigin(Origin o) && {
+    origin = o;
+    return std::move(*this);
+  }
 
   template <typename T>
   bool Is() const {
@@ -85,14 +90,39 @@ struct List {
 Value FromItems(std::vector<Value> items, List::Kind kind = List::Kind::kList,
                 std::string name = {});
 
+// Looking up and setting take O(log items) for keys that are texts or numbers, O(items) for others.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in order of insertion
   uint32_t depth = 1;
   uint64_t weight = 1;
+  void Reserve(size_t count) { items.reserve(count); }
   const Value* Find(std::string_view key) const;
   const Value* Find(const Value& key) const;
   void Set(Value key, Value value);
-  void Append(Value key, Value value);  // REQUIRES: the key is not there yet. O(1).
+  void Append(Value key, Value value);  // REQUIRES: the key is not there yet.
+
+ private:
+  // Where keys stand, once there are many and somebody looks. (No hashes: a client that knows the
+  // function could make them all equal.) A copy makes its own.
+  struct Index {
+    std::map<std::string_view, size_t> texts;  // views of the keys' own texts, which never move
+    std::map<long double, size_t> numbers;     // exact for int64_t and double
+    std::vector<size_t> others;                // tuples, None, NaN
+    size_t covered = 0;                        // items that are in here
+  };
+  struct LazyIndex {
+    LazyIndex() = default;
+    LazyIndex(const LazyIndex&) {}
+    LazyIndex& operator=(const LazyIndex&) {
+      index.reset();
+      return *this;
+    }
+    LazyIndex(LazyIndex&&) = default;
+    LazyIndex& operator=(LazyIndex&&) = default;
+    std::unique_ptr<Index> index;
+  };
+  const Index& Indexed() const;
+  mutable LazyIndex index_;
 };
 Value FromDict(Dict dict, Origin origin = {});
 
@@ -141,6 +171,9 @@ uint32_t DepthOf(const Value& value);
 // Steps that walking all of a value takes: an item, or 16 bytes of text, each. Lists that hold each
 // other many times are short to write and endless to print; their weight tells.
 uint64_t WeightOf(const Value& value);
+
+// Why a value cannot be a key of a dict; "" if it can.
+std::string WhyUnhashable(const Value& value);
 
 Text ToText(const Value& value);  // str(value); "" of undefined
 Text Repr(const Value& value);    // repr(value)

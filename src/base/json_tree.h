@@ -1,0 +1,160 @@
+// JsonTree: a JSON text as values that lie side by side in one arena.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvasir {
+
+// One value, 16 bytes. Everything it points to is owned by its JsonTree. Immutable.
+class JsonValue {
+ public:
+  enum class Kind : uint8_t {
+    kNull,
+    kBool,
+    kInteger,   // within int64_t
+    kUnsigned,  // above it, within uint64_t
+    kFloat,
+    kString,
+    kIds,  // a list of integers of 32 bits, four bytes each; empty lists are kArray
+    kArray,
+    kObject,
+  };
+  struct Member;
+
+  JsonValue() : integer_(0) {}
+  explicit JsonValue(bool value) : kind_(Kind::kBool), integer_(value) {}
+  explicit JsonValue(int64_t value) : kind_(Kind::kInteger), integer_(value) {}
+  explicit JsonValue(uint64_t value);
+  explicit JsonValue(double value) : kind_(Kind::kFloat), number_(value) {}
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::kNull; }
+  bool is_bool() const { return kind_ == Kind::kBool; }
+  bool is_number() const { return kind_ >= Kind::kInteger && kind_ <= Kind::kFloat; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_array() const { return kind_ == Kind::kArray; }
+  bool is_object() const { return kind_ == Kind::kObject; }
+
+  // Each REQUIRES the kind that its name says.
+  bool boolean() const { return integer_ != 0; }
+  int64_t integer() const { return integer_; }
+  uint64_t unsigned_integer() const { return static_cast<uint64_t>(integer_); }
+  double number() const;  // of any number
+  std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
+  std::span<const int32_t> ids() const { return {static_cast<const int32_t*>(data_), size_}; }
+  std::span<const JsonValue> items() const { return {static_cast<const JsonValue*>(data_), size_}; }
+  std::span<const Member> members() const;  // in the order of the text, each key once
+
+  // The number of bytes, ids, items or members. 0 for what has none.
+  size_t size() const { return kind_ >= Kind::kString ? size_ : 0; }
+  // The member of this name; null where it is missing or this is no object. O(log members).
+  const JsonValue* Find(std::string_view key) const;
+
+ private:
+  friend class JsonTree;
+  JsonValue(Kind kind, const void* data, size_t size)
+      : kind_(kind), size_(static_cast<uint32_t>(size)), data_(data) {}
+
+  Kind kind_ = Kind::kNull;
+  uint32_t size_ = 0;
+  union {
+    int64_t integer_;
+    double number_;
+    const void* data_;
+  };
+};
+
+struct JsonValue::Member {
+  std::string_view key;
+  JsonValue value;
+};
+
+// Owns the values that it makes until its end. Freeing is one step, whatever was read. One thread.
+class JsonTree {
+ public:
+  JsonTree() = default;
+  JsonTree(JsonTree&&) = default;
+  JsonTree& operator=(JsonTree&&) = default;
+
+  // The value of a whole JSON text in UTF-8, nested at most 128 deep; nullopt: it is not one.
+  std::optional<JsonValue> Parse(std::string_view text);
+
+  // Copies of what they are given. O(size); Object O(n log n): a key that is there twice keeps its
+  // first place and gets the last value.
+  JsonValue String(std::string_view text) {
+    return {JsonValue::Kind::kString, Keep(text), text.size()};
+  }
+  JsonValue Ids(std::span<const int32_t> ids);
+  JsonValue Array(std::span<const JsonValue> items);
+  JsonValue Object(std::vector<JsonValue::Member> members);
+  // Text for keys.
+  std::string_view KeepText(std::string_view text) { return {Keep(text), text.size()}; }
+
+ private:
+  template <typename T>
+  T* New(size_t count) {
+    return static_cast<T*>(Allocate(count * sizeof(T)));
+  }
+  const char* Keep(std::string_view text);
+  void* Allocate(size_t bytes);  // aligned for 8
+
+  std::vector<std::unique_ptr<std::byte[]>> chunks_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
+};
+
+// Puts values together as a parser meets them, in the methods that nlohmann's SAX parser calls. A
+// subclass may hide some of them. One thread.
+class JsonBuilder {
+ public:
+  using number_integer_t = int64_t;
+  using number_unsigned_t = uint64_t;
+  using number_float_t = double;
+  using string_t = std::string;
+  using binary_t = std::vector<uint8_t>;
+
+  explicit JsonBuilder(JsonTree* tree) : tree_(tree) {}
+
+  bool null() { return Add(JsonValue()); }
+  bool boolean(bool value) { return Add(JsonValue(value)); }
+  bool number_integer(int64_t value) { return Add(JsonValue(value)); }
+  bool number_unsigned(uint64_t value) { return Add(JsonValue(value)); }
+  bool number_float(double value, const std::string&) { return Add(JsonValue(value)); }
+  bool string(std::string& value) { return Add(tree_->String(value)); }
+  bool binary(binary_t&) { return false; }  // JSON text has none
+  bool key(std::string& name);
+  bool start_object(size_t) { return Open(); }
+  bool end_object();
+  bool start_array(size_t) { return Open(); }
+  bool end_array();
+
+  // REQUIRES: the parser took the whole text.
+  const JsonValue& root() const { return root_; }
+
+ protected:
+  bool Add(const JsonValue& value);
+  JsonTree& tree() { return *tree_; }
+
+ private:
+  struct Container {
+    size_t begin;          // of its children in children_
+    std::string_view key;  // its own name in what holds it
+  };
+  bool Open();
+  void Close();
+
+  JsonTree* tree_;
+  JsonValue root_;
+  std::string_view key_;                     // of the value that comes next
+  std::vector<Container> open_;              // outermost first
+  std::vector<JsonValue::Member> children_;  // of all that is open
+};
+
+}  // namespace kvasir
