@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,9 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does n
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
-// States: idle -> reading -> busy (Service answers, an Engine generates) -> idle, or -> lingering
+// States: idle -> reading -> busy (Service answers or PreparePool works for it, an Engine
+// generates)
+// -> idle, or -> lingering
 // (what the client still sends is dropped, so that it can read the answer) -> closed. One read at a
 // time is pending: while busy it is there to notice that the client hung up, and then the
 // generation is cancelled. Bytes of the next request that come meanwhile wait in the reader; the
@@ -37,13 +41,14 @@ constexpr uint32_t kLingerTimeoutMs = 5000;
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-             ConnectionSet& connections)
+             ConnectionSet& connections, PreparePool& prepare)
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
         service_(service),
         options_(options),
-        connections_(connections) {}
+        connections_(connections),
+        prepare_(prepare) {}
 
   void Start() {
     asio::post(strand_, [self = shared_from_this()] { self->AwaitRequest(); });
@@ -99,12 +104,21 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void ReadHeadOrMore() { reader_.AtRequest() ? ReadHead() : ReadSome(); }
 
   void ReadSome() {
+    if (half_closed_) {  // no event would come a second time
+      return asio::post(strand_,
+                        [self = shared_from_this()] { self->OnSome(asio::error::eof, 0); });
+    }
     reader_.ReadSome(
         [self = shared_from_this()](ErrorCode ec, size_t bytes) { self->OnSome(ec, bytes); });
   }
 
   void OnSome(ErrorCode ec, size_t bytes) {
     if (state_ == State::kClosed) return;
+    // Half a close ends a generation; what else is being prepared still has a reader.
+    if (ec == asio::error::eof && preparing_ && !Service::Generates(request_)) {
+      half_closed_ = true;
+      return;
+    }
     if (ec) return Close();
     if (state_ == State::kLingering) {
       reader_.DropBytes();
@@ -180,8 +194,38 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Dispatch() {
     state_ = State::kBusy;
     ClearDeadline();
-    Outcome outcome = service_.Handle(request_);
+    if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
+    preparing_ = true;
+    HttpRequest request = request_;  // the head stays for the answer's headers
     request_.body = std::string();
+    const size_t body_bytes = request.body.size();
+    prepare_.Run(
+        service_.TenantOf(request), body_bytes,
+        [self = shared_from_this(), exchange = exchange_, request = std::move(request)](
+            MemoryQuota& quota) mutable { self->Prepare(exchange, std::move(request), quota); });
+    if (!reader_.has_bytes()) ReadSome();
+  }
+
+  // On a thread of the pool.
+  void Prepare(uint64_t exchange, HttpRequest request, MemoryQuota& quota) {
+    if (gone_.load(std::memory_order_relaxed)) return;
+    prepared_.outcome = service_.Prepare(request, quota, &prepared_.share);
+    request = HttpRequest();
+    while (true) {
+      try {
+        return asio::post(strand_, [self = shared_from_this(), exchange] {
+          Prepared prepared = std::move(self->prepared_);
+          if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+          self->Reply(std::move(prepared.outcome));
+        });
+      } catch (const std::bad_alloc&) {  // a moment later there may be some
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+
+  void Reply(Outcome outcome) {
+    preparing_ = false;
     body_memory_.Hold(0);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     Generate(std::move(std::get<GenerationStart>(outcome)));
@@ -352,6 +396,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     // Hanging up once the whole answer is on its way is no loss.
     if (state_ == State::kBusy) Log(writer_.all_in_flight() ? "" : " (the client is gone)");
     state_ = State::kClosed;
+    gone_.store(true, std::memory_order_relaxed);
     body_memory_.Hold(0);
     CancelAll();
     DropAnswer();
@@ -367,6 +412,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   Service& service_;
   const ServerOptions& options_;
   ConnectionSet& connections_;
+  PreparePool& prepare_;
 
   State state_ = State::kIdle;
   bool finishing_ = false;  // the server stops
@@ -380,11 +426,18 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // Of the request that is being answered.
   HttpRequest request_;
   bool keep_alive_ = false;
-  bool begun_ = false;  // a stream's head was sent
+  bool begun_ = false;        // a stream's head was sent
+  bool preparing_ = false;    // in the pool
+  bool half_closed_ = false;  // the client sends no more, and may still read
   std::string tenant_;
   std::optional<RequestLog> log_;
   uint64_t max_body_bytes_ = 0;  // of the request at hand
   uint64_t exchange_ = 0;
+  struct Prepared {
+    QuotaShare share;  // held until the engine has the request
+    Outcome outcome;
+  } prepared_;                      // on its way from the pool; nobody else looks meanwhile
+  std::atomic<bool> gone_{false};   // a hint for the pool, nothing behind it
   std::unique_ptr<Answer> answer_;  // that events still make
   std::unique_ptr<Answer> told_;    // that parts in writer_ refer to
   std::vector<RequestId> running_;
@@ -393,10 +446,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 }  // namespace
 
 void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-                     ConnectionSet& connections) {
+                     ConnectionSet& connections, PreparePool& prepare) {
   ErrorCode ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // a token must not wait for the next
-  auto connection = std::make_shared<Connection>(std::move(socket), service, options, connections);
+  auto connection =
+      std::make_shared<Connection>(std::move(socket), service, options, connections, prepare);
   connections.Add(connection);
   connection->Start();
 }

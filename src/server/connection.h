@@ -4,6 +4,7 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include "server/connection_set.h"
+#include "server/prepare_pool.h"
 #include "server/server.h"
 #include "server/service.h"
 
@@ -11,6 +12,7 @@ namespace kvasir {
 
 // Serves `socket`, whose executor must be a strand. All references must outlive the connection.
 void StartConnection(boost::asio::ip::tcp::socket socket, Service& service,
-                     const ServerOptions& options, ConnectionSet& connections);
+                     const ServerOptions& options, ConnectionSet& connections,
+                     PreparePool& prepare);
 
 }  // namespace kvasir

@@ -31,8 +31,9 @@ class ConnectionTest : public testing::Test {
   void Start(const ServerOptions& options) {
     options_ = options;
     service_ = *Service::Make(options_, engine_);
+    ASSERT_TRUE(prepare_.Start());
     server_ = std::thread([this] { io_.run(); });
-    StartConnection(std::move(sockets_.server), *service_, options_, connections_);
+    StartConnection(std::move(sockets_.server), *service_, options_, connections_, prepare_);
   }
   static ServerOptions Timeouts(uint32_t read_ms, uint32_t idle_ms = 60000) {
     ServerOptions options;
@@ -66,6 +67,7 @@ class ConnectionTest : public testing::Test {
   ServerOptions options_;
   std::unique_ptr<Service> service_;
   ConnectionSet connections_{1 << 20, 1 << 20};
+  PreparePool prepare_{1 << 20, 16 << 20};
   SocketPair sockets_{boost::asio::make_strand(io_), client_io_.get_executor()};
   std::thread server_;
 };

@@ -12,31 +12,34 @@ inline constexpr uint32_t kHeadBytes = 32 << 10;  // of a request, at most
 // More counts in ConnectionSet: of a body, then of its answer (what is kept until the client has
 // read it; the piece that is being written has the place of the head).
 inline constexpr uint64_t kSmallBodyBytes = 32 << 10;
-inline constexpr uint32_t kIoThreads = 2;  // each parses one request at a time
-// Parsing, rendering and tokenizing a body takes at most this many times its size: worst are texts
-// of one letter and a space, and lists of one-digit ids (tests/server_memory_test.py measures).
-inline constexpr uint64_t kParseFactor = 12;
+inline constexpr uint32_t kIoThreads = 2;
+// What parsing, rendering and tokenizing a body usually takes at most, as a multiple of its size.
+// Hostile bodies take more: they end where the quota does (server/prepare_pool.h).
+inline constexpr uint64_t kPrepareFactor = 12;
 
-// Of all request memory, in twentieths: twelve parse, two are what connections hold, one is large
-// bodies that are being read, four answers that are being made or not sent yet, one requests that
-// wait or run (kWaitingShare).
+// Of all request memory, in twentieths: twelve prepare requests (two of them small bodies only),
+// two are what connections hold, one is large bodies that are being read or wait to be prepared,
+// four answers that are being made or not sent yet, one requests that wait or run (kWaitingShare).
 struct RequestMemory {
   uint64_t max_body_bytes;
   uint32_t max_connections;
   uint64_t large_bodies_bytes;
   uint64_t answers_bytes;
+  uint64_t prepare_small_bytes;
+  uint64_t prepare_large_bytes;
 };
 
 inline RequestMemory Divide(uint64_t request_memory_bytes, const ServerOptions& options) {
   static_assert(kWaitingShare == 20);
   const uint64_t share = request_memory_bytes / 20;
   const uint64_t per_connection = kHeadBytes + kSmallBodyBytes;
-  return {
-      .max_body_bytes = std::min(options.max_body_bytes, 12 * share / (kIoThreads * kParseFactor)),
-      .max_connections = static_cast<uint32_t>(
-          std::min<uint64_t>(options.max_connections, 2 * share / per_connection)),
-      .large_bodies_bytes = share,
-      .answers_bytes = 4 * share};
+  return {.max_body_bytes = std::min(options.max_body_bytes, 6 * share / kPrepareFactor),
+          .max_connections = static_cast<uint32_t>(
+              std::min<uint64_t>(options.max_connections, 2 * share / per_connection)),
+          .large_bodies_bytes = share,
+          .answers_bytes = 4 * share,
+          .prepare_small_bytes = 2 * share,
+          .prepare_large_bytes = 10 * share};
 }
 
 }  // namespace kvasir

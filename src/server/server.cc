@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -38,6 +39,7 @@ class Server {
         engine_(engine),
         service_(std::move(service)),
         connections_(memory.large_bodies_bytes, memory.answers_bytes),
+        prepare_(memory.prepare_small_bytes, memory.prepare_large_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
@@ -72,12 +74,13 @@ class Server {
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
     if (ec) return Fail(Code::kIoError, "cannot take signals: {}", ec.message());
+    KV_TRY(prepare_.Start());
     asio::post(strand_, [this] {
       AwaitSignal();
       Accept();
       Tell();
     });
-    // Two threads: one request that is being parsed or tokenized holds up no other.
+    // Two threads: what one of them writes holds up no other.
     std::thread second([this] { RunHandlers(); });
     RunHandlers();
     second.join();
@@ -121,7 +124,7 @@ class Server {
       if (ec == asio::error::operation_aborted) return;
       if (ec) return RetryAccept();
       try {
-        StartConnection(std::move(socket), *service_, options_, connections_);
+        StartConnection(std::move(socket), *service_, options_, connections_, prepare_);
       } catch (const std::exception&) {  // no memory for it
         return RetryAccept();
       }
@@ -183,6 +186,7 @@ class Server {
   const std::unique_ptr<Service> service_;
   asio::io_context io_{kIoThreads};  // outlives the sockets in connections_
   ConnectionSet connections_;
+  PreparePool prepare_;  // ends before what its tasks hold
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_;
@@ -195,6 +199,10 @@ class Server {
 }  // namespace
 
 Status RunServer(const ServerOptions& given, Engine& engine) {
+  // Freed memory goes back to the system soon, and large blocks at once: what is counted as free
+  // must not stay resident.
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 256 << 10);
   const RequestMemory memory = Divide(engine.options().request_memory_bytes, given);
   ServerOptions options = given;
   options.max_body_bytes = memory.max_body_bytes;

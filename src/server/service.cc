@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +29,7 @@ bool Matches(std::string_view pattern, std::string_view path) {
 }
 
 constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
+constexpr uint64_t kTrimBytes = 4 << 20;
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   ApiError error{Code::kInvalidArgument,
@@ -40,19 +42,19 @@ HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
 }  // namespace
 
 const Service::Route Service::kRoutes[] = {
-    {"/v1/chat/completions", "POST", &Service::Chat, false, true},
-    {"/chat/completions", "POST", &Service::Chat, false, true},
-    {"/v1/completions", "POST", &Service::Complete, false, true},
-    {"/completions", "POST", &Service::Complete, false, true},
+    {"/v1/chat/completions", "POST", &Service::Chat, false, true, true},
+    {"/chat/completions", "POST", &Service::Chat, false, true, true},
+    {"/v1/completions", "POST", &Service::Complete, false, true, true},
+    {"/completions", "POST", &Service::Complete, false, true, true},
     {"/v1/models", "GET", &Service::Models},
     {"/models", "GET", &Service::Models},
     {"/v1/models/*", "GET", &Service::OneModel},
     {"/v1/cache", "GET", &Service::CacheState},
     {"/v1/cache", "DELETE", &Service::EraseCache},
     {"/v1/cache/flush", "POST", &Service::FlushCache},
-    {"/tokenize", "POST", &Service::Tokenize},
-    {"/detokenize", "POST", &Service::Detokenize},
-    {"/apply-template", "POST", &Service::ApplyTemplate},
+    {"/tokenize", "POST", &Service::Tokenize, false, false, true},
+    {"/detokenize", "POST", &Service::Detokenize, false, false, true},
+    {"/apply-template", "POST", &Service::ApplyTemplate, false, false, true},
     {"/props", "GET", &Service::Props},
     {"/health", "GET", &Service::Health, true},
     {"/v1/health", "GET", &Service::Health, true},
@@ -163,21 +165,84 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   return std::nullopt;
 }
 
-Outcome Service::Handle(const HttpRequest& request) {
-  if (request.method == "OPTIONS") return Preflight(request);
-  const std::string_view path = PathOf(request.target);
-  const auto tenant = credentials_.TenantOf(request.authorization, request.api_key);
-  for (const Route& route : kRoutes) {
-    if (!Matches(route.path, path)) continue;
-    if (!route.method.empty() && route.method != request.method) continue;
-    try {
-      return (this->*route.handler)(Call{request, path, tenant.value_or("")});
-    } catch (
-        const std::exception&) {  // what JSON or the standard library threw: no request may crash
-      return ErrorResponse({Code::kCorruption, "the server failed on this request"});
-    }
+namespace {
+
+// What no request may do is to end the server: whatever a library throws is an answer.
+template <typename Make>
+Outcome Guarded(const Make& make) {
+  try {
+    return make();
+  } catch (const QuotaSpent&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return ErrorResponse({Code::kUnavailable, "the system gives no memory now; try again"});
+  } catch (const std::exception&) {
+    return ErrorResponse({Code::kCorruption, "the server failed on this request"});
   }
-  return ErrorResponse(NotFound("not here"));
+}
+
+ApiError SpentError(uint64_t peak_bytes, const MemoryQuota& quota) {
+  // With most of the quota for itself it will never fit.
+  if (peak_bytes > quota.max_bytes() / 2) {
+    return {Code::kInvalidArgument,
+            fmt::format("reading, rendering and tokenizing this request takes more than the {} "
+                        "bytes that there are for it; send less, or start the server with a larger "
+                        "--request-memory",
+                        quota.max_bytes())};
+  }
+  return {Code::kUnavailable, "too many large requests are being read; try again"};
+}
+
+}  // namespace
+
+const Service::Route* Service::RouteOf(const HttpRequest& request) {
+  const std::string_view path = PathOf(request.target);
+  const auto* route = std::ranges::find_if(kRoutes, [&](const Route& r) {
+    return Matches(r.path, path) && (r.method.empty() || r.method == request.method);
+  });
+  return route == std::end(kRoutes) ? nullptr : route;
+}
+
+bool Service::NeedsPreparing(const HttpRequest& request) {
+  const Route* route = RouteOf(request);
+  return route != nullptr && route->prepares;
+}
+
+bool Service::Generates(const HttpRequest& request) {
+  const Route* route = RouteOf(request);
+  return route != nullptr && route->generates;
+}
+
+std::string Service::TenantOf(const HttpRequest& request) const {
+  return credentials_.TenantOf(request.authorization, request.api_key).value_or("");
+}
+
+Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share) {
+  MemoryMeter meter(quota);
+  Outcome outcome;
+  bool spent = false;
+  try {
+    outcome = Guarded([&] { return Dispatch(request); });
+  } catch (const QuotaSpent&) {
+    spent = true;
+  }
+  const uint64_t peak_bytes = meter.peak_bytes();
+  *share = meter.Stop();
+  // What was freed goes back to the system, not to the heap of a thread that may not need it again.
+  if (peak_bytes > kTrimBytes) malloc_trim(0);
+  if (spent) return ErrorResponse(SpentError(peak_bytes, quota));
+  return outcome;
+}
+
+Outcome Service::Handle(const HttpRequest& request) {
+  return Guarded([&] { return Dispatch(request); });
+}
+
+Outcome Service::Dispatch(const HttpRequest& request) {
+  if (request.method == "OPTIONS") return Preflight(request);
+  const Route* route = RouteOf(request);
+  if (route == nullptr) return ErrorResponse(NotFound("not here"));
+  return (this->*route->handler)(Call{request, PathOf(request.target), TenantOf(request)});
 }
 
 Outcome Service::Preflight(const HttpRequest& request) const {

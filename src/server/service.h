@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/memory_meter.h"
 #include "kvasir/engine.h"
 #include "server/activity.h"
 #include "server/credentials.h"
@@ -36,7 +37,7 @@ struct GenerationStart {
 
 using Outcome = std::variant<HttpResponse, GenerationStart>;
 
-// Thread-safe. Erase and tokenizing run on the caller's thread.
+// Thread-safe. Erase runs on the caller's thread.
 class Service {
  public:
   // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
@@ -48,8 +49,17 @@ class Service {
                                         std::optional<uint64_t> body_bytes) const;
   // The largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
-  // REQUIRES: CheckHead let it pass.
+  // Answers a request whose work does not grow with its body. REQUIRES: CheckHead let it pass.
   Outcome Handle(const HttpRequest& request);
+  // Whether a body is read, rendered or tokenized for the answer: then Prepare makes it, on a
+  // thread where that may take its time (PreparePool).
+  static bool NeedsPreparing(const HttpRequest& request);
+  static bool Generates(const HttpRequest& request);
+  // The same as Handle, with the memory that it takes from `quota`; *share is what the outcome
+  // still holds of it. Where the quota is spent: 503, or 400 where no other request took it.
+  Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
+  // Whom PreparePool takes in turn.
+  std::string TenantOf(const HttpRequest& request) const;
 
   // Headers of every answer to this request: who made it, and who may read it (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
@@ -68,8 +78,10 @@ class Service {
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   static const Route* FindRoute(std::string_view path);
+  static const Route* RouteOf(const HttpRequest& request);
   static bool IsOpen(std::string_view method, const Route* route);  // needs no key
   static std::vector<std::string> Endpoints();                      // "GET /v1/models"
+  Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
   Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
 

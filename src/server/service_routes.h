@@ -21,6 +21,7 @@ struct Service::Route {
   Outcome (Service::*handler)(const Call&);
   bool open = false;       // needs no key
   bool generates = false;  // refused while draining
+  bool prepares = false;   // takes time and memory that grow with the body
 };
 
 HttpResponse JsonResponse(const nlohmann::json& body);

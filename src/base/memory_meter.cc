@@ -1,0 +1,120 @@
+#include "base/memory_meter.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int64_t kDrawBytes = 64 << 10;    // from the quota at a time
+constexpr int64_t kReserveBytes = 1 << 20;  // for destructors, once the quota is spent
+constexpr int64_t kHeapHeaderBytes = 8;     // of glibc, before each block
+
+constinit thread_local MemoryMeter* t_meter = nullptr;
+
+}  // namespace
+
+bool MemoryQuota::Take(uint64_t bytes) {
+  uint64_t taken = taken_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > max_bytes_ - taken) return false;
+  } while (!taken_.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+MemoryMeter::MemoryMeter(MemoryQuota& quota) : quota_(quota) {
+  KV_CHECK(t_meter == nullptr);
+  t_meter = this;
+}
+
+MemoryMeter::~MemoryMeter() { Stop(); }
+
+QuotaShare MemoryMeter::Stop() {
+  if (t_meter == this) t_meter = nullptr;
+  const int64_t stays = std::clamp<int64_t>(used_, 0, drawn_);
+  quota_.Give(static_cast<uint64_t>(drawn_ - stays));
+  drawn_ = used_ = 0;
+  return QuotaShare(quota_, static_cast<uint64_t>(stays));
+}
+
+bool MemoryMeter::Add(size_t bytes) {
+  const int64_t used = used_ + static_cast<int64_t>(bytes) + kHeapHeaderBytes;
+  if (used > drawn_) {
+    const int64_t missing = used - drawn_;
+    const int64_t draw = std::max(missing, kDrawBytes);
+    if (quota_.Take(static_cast<uint64_t>(draw))) {
+      drawn_ += draw;
+    } else if (quota_.Take(static_cast<uint64_t>(missing))) {
+      drawn_ += missing;
+    } else if (!in_reserve_ || missing > kReserveBytes) {
+      return false;
+    }
+  }
+  used_ = used;
+  peak_ = std::max(peak_, used);
+  return true;
+}
+
+void MemoryMeter::Remove(size_t bytes) {
+  used_ -= static_cast<int64_t>(bytes) + kHeapHeaderBytes;
+  const int64_t surplus = drawn_ - std::max<int64_t>(used_, 0);
+  if (surplus < 16 * kDrawBytes) return;
+  drawn_ -= surplus - kDrawBytes;
+  quota_.Give(static_cast<uint64_t>(surplus - kDrawBytes));
+}
+
+namespace {
+
+// Memory for `bytes`, counted; null where there is none, or the quota has no room for it.
+void* Allocate(size_t bytes, bool* spent) noexcept {
+  void* memory = std::malloc(std::max<size_t>(bytes, 1));
+  MemoryMeter* meter = t_meter;
+  if (meter == nullptr || memory == nullptr) [[likely]]
+    return memory;
+  if (meter->Add(malloc_usable_size(memory))) return memory;
+  *spent = true;
+  std::free(memory);
+  return nullptr;
+}
+
+void Release(void* memory) noexcept {
+  if (t_meter != nullptr && memory != nullptr) [[unlikely]] {
+    t_meter->Remove(malloc_usable_size(memory));
+  }
+  std::free(memory);
+}
+
+}  // namespace
+}  // namespace kvasir
+
+// The array forms call these. Weak: a test that counts allocations has its own.
+[[gnu::weak]] void* operator new(size_t bytes) {
+  bool spent = false;
+  while (true) {
+    if (void* memory = kvasir::Allocate(bytes, &spent)) [[likely]]
+      return memory;
+    if (spent) {
+      kvasir::t_meter->OpenReserve();
+      throw kvasir::QuotaSpent();
+    }
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
+}
+
+// Whoever asks so can go on without the memory: the reserve stays closed.
+[[gnu::weak]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  bool spent = false;
+  return kvasir::Allocate(bytes, &spent);
+}
+[[gnu::weak]] void* operator new[](size_t bytes, const std::nothrow_t& tag) noexcept {
+  return operator new(bytes, tag);
+}
+
+[[gnu::weak]] void operator delete(void* memory) noexcept { kvasir::Release(memory); }
+[[gnu::weak]] void operator delete(void* memory, size_t) noexcept { kvasir::Release(memory); }

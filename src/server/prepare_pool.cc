@@ -1,0 +1,95 @@
+#include "server/prepare_pool.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "base/result.h"
+#include "server/request_memory.h"
+
+namespace kvasir {
+namespace {
+
+// A body of megabytes takes a second: it gives way to those who wait for less.
+constexpr int kLargeNice = 10;
+
+}  // namespace
+
+PreparePool::PreparePool(uint64_t small_bytes, uint64_t large_bytes)
+    : small_(small_bytes), large_(large_bytes) {}
+
+PreparePool::~PreparePool() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Status PreparePool::Start() {
+  try {
+    threads_.reserve(2);
+    threads_.emplace_back([this] { Work(/*takes_large=*/false); });
+    threads_.emplace_back([this] { Work(/*takes_large=*/true); });
+  } catch (const std::system_error& error) {
+    return Fail(Code::kExhausted, "cannot start a thread that prepares requests: {}",
+                error.code().message());
+  }
+  return {};
+}
+
+void PreparePool::Run(const std::string& tenant, size_t body_bytes, Task task) {
+  {
+    const MutexLock lock(mutex_);
+    Lane& lane = body_bytes <= kSmallBodyBytes ? small_ : large_;
+    std::deque<Task>& own = lane.waiting[tenant];
+    own.push_back(std::move(task));
+    if (own.size() == 1) lane.turns.push_back(tenant);
+    ++lane.size;
+  }
+  changed_.notify_all();
+}
+
+size_t PreparePool::num_waiting() const {
+  const MutexLock lock(mutex_);
+  return small_.size + large_.size;
+}
+
+std::optional<PreparePool::Task> PreparePool::Take(Lane& lane) {
+  if (lane.turns.empty()) return std::nullopt;
+  const std::string tenant = std::move(lane.turns.front());
+  lane.turns.pop_front();
+  const auto own = lane.waiting.find(tenant);
+  Task task = std::move(own->second.front());
+  own->second.pop_front();
+  --lane.size;
+  if (own->second.empty()) {
+    lane.waiting.erase(own);
+  } else {
+    lane.turns.push_back(tenant);
+  }
+  return task;
+}
+
+void PreparePool::Work(bool takes_large) {
+  if (takes_large) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLargeNice);
+  while (true) {
+    std::optional<Task> task;
+    MemoryQuota* quota = nullptr;
+    {
+      MutexLock lock(mutex_);
+      while (!task && !stopping_) {
+        if (takes_large && (task = Take(large_))) quota = &large_.quota;
+        if (!task && (task = Take(small_))) quota = &small_.quota;
+        if (!task) lock.Wait(changed_);
+      }
+      if (!task) return;
+    }
+    (*task)(*quota);
+  }
+}
+
+}  // namespace kvasir
