@@ -206,7 +206,7 @@ bool Interpreter::Contains(const Value& container, const Value& item) {
       return false;
     }
     const Text &text = container.text(), &part = item.text();
-    if (!ChargeText(text.size() + part.size())) return false;
+    if (!ChargeSearch(text.size(), part.size())) return false;
     return part.empty() || FindText(text.view(), part.view()) != std::string_view::npos;
   }
   if (const Dict* dict = container.dict()) return Charge(1) && dict->Find(item) != nullptr;

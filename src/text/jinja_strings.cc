@@ -53,7 +53,7 @@ Text ReplaceEmpty(Interpreter& run, const Text& text, const Text& to, int64_t ma
 Text Replace(Interpreter& run, const Text& text, std::string_view from, const Text& to,
              int64_t max) {
   if (from.empty()) return ReplaceEmpty(run, text, to, max);
-  if (!run.ChargeText(text.size() + from.size())) return Text();
+  if (!run.ChargeSearch(text.size(), from.size())) return Text();
   Text out;
   size_t at = 0;
   while (max != 0) {

@@ -83,7 +83,7 @@ std::optional<SplitArguments> ReadSplit(Interpreter& run, const Text& self,
   if (run.failed()) return std::nullopt;
   if (split.separator && split.separator->empty()) return run.Fail("empty separator"), std::nullopt;
   const size_t sought = split.separator ? split.separator->size() : 0;
-  if (!run.ChargeText(self.size() + sought)) return std::nullopt;
+  if (!run.ChargeSearch(self.size(), sought)) return std::nullopt;
   return split;
 }
 
@@ -172,7 +172,7 @@ Value Find(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (!needle) return run.Fail("find takes a string");
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
-  if (!run.ChargeText(text.size() + needle->size())) return Value();
+  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
   const size_t at = needle->empty() ? (from_right ? text.size() : 0)
                     : from_right    ? FindLastText(text, needle->view())
                                     : FindText(text, needle->view());
@@ -185,7 +185,7 @@ Value Count(Interpreter& run, const Text& self, const Arguments& arguments) {
   if (!needle) return run.Fail("count takes a string");
   size_t base = 0;
   const std::string_view text = Window(run, self, arguments, &base);
-  if (!run.ChargeText(text.size() + needle->size())) return Value();
+  if (!run.ChargeSearch(text.size(), needle->size())) return Value();
   if (needle->empty()) return FromInt(CharCount(text) + 1);
   int64_t count = 0;
   for (size_t at = 0; (at = FindText(text, needle->view(), at)) != std::string::npos;
@@ -255,7 +255,7 @@ template <bool from_right>
 Value Partition(Interpreter& run, const Text& self, const Arguments& arguments) {
   const Text* separator = StringArgument(run, arguments, 0, "sep");
   if (!separator || separator->empty()) return run.Fail("partition takes a separator");
-  if (!run.ChargeText(self.size() + separator->size())) return Value();
+  if (!run.ChargeSearch(self.size(), separator->size())) return Value();
   const size_t at = from_right ? FindLastText(self.view(), separator->view())
                                : FindText(self.view(), separator->view());
   if (at == std::string::npos) {
