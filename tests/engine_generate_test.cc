@@ -190,6 +190,34 @@ TEST(Generate, ReceiptsTellWhatWasReusedAndWhyNot) {
   EXPECT_EQ(Ask(*engine, other).receipt.cached_tokens(), 0u);
 }
 
+TEST(Generate, AnErasureWaitsForNobodyAndTellsWhatItTook) {
+  const auto engine = LoadEngine(DemoOptions());
+  const std::vector<TokenId> prompt(100, 5);
+  Ask(*engine, Greedy(prompt, 1));
+  // From the engine's own thread, where a wait would never end.
+  std::promise<Erasure> first, second;
+  GenerateRequest request = Greedy({7, 8}, 1);
+  ASSERT_TRUE(engine->Submit(std::move(request), [&](const Event& event) {
+    if (!event.last) return;
+    engine->Erase("default", [&](const Erasure& erasure) {
+      first.set_value(erasure);
+      engine->Erase("default", [&](const Erasure& again) { second.set_value(again); });
+    });
+  }));
+  const Erasure erased = first.get_future().get();
+  EXPECT_EQ(erased.tokens, 102u);
+  EXPECT_EQ(erased.blocks, 8u);
+  EXPECT_EQ(erased.cursors, 2u);
+  EXPECT_EQ(second.get_future().get().tokens, 0u);
+  EXPECT_EQ(Ask(*engine, Greedy(prompt, 1)).receipt.cached_tokens(), 0u);
+  engine->CheckInvariants();
+  // An erasure that is asked for before the engine stops is told before it has stopped.
+  std::promise<void> last;
+  engine->Erase("default", [&](const Erasure&) { last.set_value(); });
+  engine->Drain();
+  EXPECT_EQ(last.get_future().wait_for(std::chrono::seconds(0)), std::future_status::ready);
+}
+
 TEST(Generate, RefusesWhatCanNeverRunAndSaysWhy) {
   EngineOptions options = DemoOptions();
   options.ctx_size = 100;

@@ -146,12 +146,18 @@ struct GenerateRequest {
 };
 
 // Called on the engine's thread, as on_logits is: must not block nor throw, nor wait for that
-// thread. Drain, Erase, CheckInvariants and the engine's destructor abort there; Generate never
-// returns. Submit, Cancel and Stats are fine.
+// thread. Drain, Erase without a callback, CheckInvariants and the engine's destructor abort there;
+// Generate never returns. Submit, Cancel, Stats and Erase with a callback are fine.
 using EventSink = std::function<void(const Event&)>;
 // Of several requests: `index` says whose news it is.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;
 enum class RequestId : uint64_t {};
+
+// What an erasure took out of the cache: idle blocks, the tokens in all blocks, Cursors.
+struct Erasure {
+  uint64_t blocks = 0, tokens = 0, cursors = 0;
+};
+using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
 
 // A snapshot of counters and gauges; each name's unit is in its comment.
 struct EngineStats {
@@ -204,9 +210,15 @@ class Engine {
   Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // of one
   // Gives all blocks back; the sink still gets its last event. An id that is done is ignored.
   virtual void Cancel(RequestId id) = 0;
-  // Refuses new requests and waits for the running ones; a second call cancels them.
+  // Refuses new requests and waits for the running ones and for erasures; a second call cancels the
+  // requests.
   virtual void Drain() = 0;
-  // Forgets everything of a tenant; returns when done.
+  // Forgets everything that is cached for a tenant when the engine's thread comes to it, between
+  // two steps; from then on nothing of it is found. Then zeroes its blocks, a piece after each
+  // step, so that no other request waits long; those in use are zeroed when they are let go of.
+  // `done` is called once, when all others are zeroed.
+  virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
+  // The same; returns when done.
   virtual void Erase(std::string_view tenant) = 0;
   virtual EngineStats Stats() const = 0;
   virtual const MemoryPlan& plan() const = 0;

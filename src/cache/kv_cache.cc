@@ -183,7 +183,12 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
 BlockRef KvCache::Take(const KvSequence& sequence) {
   if (pool_->num_free() == 0) EvictOne();
   BlockRef block = pool_->Allocate();
-  owner_[static_cast<size_t>(block.id())] = static_cast<uint32_t>(sequence.namespace_) + 1;
+  uint32_t& owner = owner_[static_cast<size_t>(block.id())];
+  if ((owner & kForgotten) != 0) {  // ZeroForgotten has not come to it
+    std::memset(block.mutable_data(), 0, layout().block_bytes());
+    --num_forgotten_;
+  }
+  owner = static_cast<uint32_t>(sequence.namespace_) + 1;
   // What it goes on from was erased.
   if (sequence.epoch_ != Of(sequence.namespace_).epoch) pool_->Scrub(block.id());
   return block;
@@ -229,7 +234,7 @@ void KvCache::OnIdle(BlockId id) { policy_->OnIdle(id); }
 void KvCache::OnPinned(BlockId id) { policy_->OnBusy(id); }
 void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
 
-void KvCache::Erase(NamespaceId ns) {
+uint64_t KvCache::Forget(NamespaceId ns) {
   Namespace& space = Of(ns);
   ++space.epoch;
   cursors_->Drop(space.root);
@@ -241,9 +246,30 @@ void KvCache::Erase(NamespaceId ns) {
   // that are free by now.
   for (uint32_t b = 0; b < owner_.size(); ++b) {
     if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
-    pool_->Scrub(BlockId{b});
-    if (pool_->is_free(BlockId{b})) owner_[b] = 0;
+    if (pool_->is_free(BlockId{b})) {
+      owner_[b] |= kForgotten;
+      ++num_forgotten_;
+    } else {
+      pool_->Scrub(BlockId{b});
+    }
   }
+  return zeroing_at_ + plan_.num_blocks;
+}
+
+void KvCache::ZeroForgotten(uint64_t bytes) {
+  for (uint64_t zeroed = 0; num_forgotten_ > 0 && zeroed < bytes; ++zeroing_at_) {
+    const auto b = static_cast<uint32_t>(zeroing_at_ % plan_.num_blocks);
+    if ((owner_[b] & kForgotten) == 0) continue;
+    pool_->Scrub(BlockId{b});
+    owner_[b] = 0;
+    --num_forgotten_;
+    zeroed += layout().block_bytes();
+  }
+}
+
+void KvCache::Erase(NamespaceId ns) {
+  Forget(ns);
+  ZeroForgotten(plan_.pool_bytes);
 }
 
 CacheUsage KvCache::usage() const {
@@ -272,8 +298,13 @@ void KvCache::CheckInvariants() const {
                                     namespaces_.capacity() * sizeof(Namespace));
   KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
   uint64_t live_tokens = 0;
+  uint32_t num_forgotten = 0;
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};
+    if ((owner_[b] & kForgotten) != 0) {
+      KV_CHECK(pool_->is_free(id));
+      ++num_forgotten;
+    }
     const auto node = index_->node_of(id);
     KV_CHECK(pool_->retained(id) == node.has_value());
     // Pinned and in no node: somebody's tokens; else none are counted.
@@ -284,6 +315,7 @@ void KvCache::CheckInvariants() const {
     KV_CHECK(pool_->pin_count(index_->block(index_->parent(*node))) > 0);
   }
   KV_CHECK(live_tokens == live_tokens_);
+  KV_CHECK(num_forgotten == num_forgotten_);
   for (NodeId parent : cursors_->Parents()) {
     KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());
   }

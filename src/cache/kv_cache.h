@@ -199,8 +199,16 @@ class KvCache final : private BlockPool::Observer {
   // Another sequence with the same committed tokens: O(blocks) pins, nothing copied until written.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
 
-  // Forgets all of a namespace: idle blocks are zeroed and freed, those in use leave the index now
-  // and are zeroed when their last pin goes.
+  // Forgets all of a namespace: nothing of it is found from now on, and its idle blocks are free.
+  // Those in use are zeroed when their last pin goes; the others by ZeroForgotten, or before
+  // another sequence gets them. Returns a point in that work: see IsZeroed. O(blocks), no block is
+  // touched.
+  uint64_t Forget(NamespaceId ns);
+  // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
+  void ZeroForgotten(uint64_t bytes);
+  // Whether all that was free at the Forget that returned `point` is zeroed.
+  bool IsZeroed(uint64_t point) const { return num_forgotten_ == 0 || zeroing_at_ >= point; }
+  // Both at once. O(bytes).
   void Erase(NamespaceId ns);
 
   // Blocks that could be had now: free + idle.
@@ -256,9 +264,12 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
   // Per block: tokens of sequences in a block that no node holds, and the namespace it was last
-  // written for, plus one (0: never written).
+  // written for, plus one (0: never written), with kForgotten if it is free and must be zeroed.
   std::vector<uint32_t> fill_;
   std::vector<uint32_t> owner_;
+  static constexpr uint32_t kForgotten = uint32_t{1} << 31;
+  uint32_t num_forgotten_ = 0;
+  uint64_t zeroing_at_ = 0;            // blocks that ZeroForgotten has passed, round after round
   uint64_t live_tokens_ = 0;           // sum of fill_
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};

@@ -192,7 +192,11 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
     } else if (random_.Below(3) == 0) {
       Space& space = spaces_[random_.Below(spaces_.size())];
-      cache().Erase(space.id);
+      if (random_.Below(2) == 0) {
+        cache().Erase(space.id);
+      } else {
+        cache().Forget(space.id);
+      }
       ++space.epoch;
       space.published.clear();
       space.cursors.clear();
@@ -215,6 +219,7 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
   uint64_t verified = 0;
   for (int step = 0; step < 1500 && !HasFailure(); ++step) {
     Step();
+    if (step % 8 == 0) cache().ZeroForgotten(1);                // a block
     if (!roomy() || step % 16 == 0) cache().CheckInvariants();  // O(blocks)
     for (const Running& running : running_) {
       driver_.Verify(running.kv, spaces_[running.space].salt);

@@ -2,6 +2,7 @@
 // must show.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/fault.h"
@@ -183,6 +184,53 @@ TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {
   ExpectMiss(MissReason::kCold, 0);
   driver_->Run(bob, 8, prompt);
   EXPECT_EQ(reused(), 40u);
+}
+
+TEST_F(KvCacheTest, WhatIsForgottenIsZeroedInPiecesOrBeforeItIsUsed) {
+  std::vector<const std::byte*> bases;
+  for (TokenId seed = 1; seed <= 3; ++seed) {
+    const KvSequence sequence = Run(TokensFrom(seed, 32));
+    bases.insert(bases.end(), sequence.table().bases().begin(), sequence.table().bases().end());
+  }
+  const auto num_zero = [&] {
+    size_t count = 0;
+#if !defined(__SANITIZE_ADDRESS__)  // free blocks are poisoned there
+    for (const std::byte* base : bases) {
+      count += std::count(base, base + cache().layout().block_bytes(), std::byte{0}) ==
+               static_cast<ptrdiff_t>(cache().layout().block_bytes());
+    }
+#endif
+    return count;
+  };
+  const uint64_t first = cache().Forget(ns_);
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  EXPECT_EQ(cache().usage().idle_blocks, 0u);
+  EXPECT_FALSE(cache().IsZeroed(first));
+  cache().ZeroForgotten(1);
+  cache().CheckInvariants();
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_EQ(num_zero(), 1u);
+#endif
+  // A forgotten block that is taken holds nothing of it, and is not taken from its new owner.
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  {
+    KvSequence taken = cache().Fetch(cache().Match(bob, TokensFrom(9, 5), {}), 16);
+    ASSERT_TRUE(cache().Extend(taken, TokensFrom(9, 5)));
+    const std::byte* base = taken.table().bases()[0];
+    EXPECT_NE(std::find(bases.begin(), bases.end(), base), bases.end());
+    EXPECT_EQ(std::count(base, base + cache().layout().block_bytes(), std::byte{0}),
+              static_cast<ptrdiff_t>(cache().layout().block_bytes()));
+  }
+  driver_->Run(bob, 8, TokensFrom(9, 40));
+  // Work that came later does not hold up what came before.
+  const uint64_t second = cache().Forget(bob);
+  for (int i = 0; i < 100 && !cache().IsZeroed(first); ++i) cache().ZeroForgotten(1);
+  for (int i = 0; i < 100 && !cache().IsZeroed(second); ++i) cache().ZeroForgotten(1);
+  EXPECT_TRUE(cache().IsZeroed(first) && cache().IsZeroed(second));
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_EQ(num_zero(), bases.size());
+#endif
+  cache().CheckInvariants();
 }
 
 class KvCacheFaults : public KvCacheTest {

@@ -30,7 +30,7 @@ struct CancelCommand {
 struct CancelAllCommand {};
 struct EraseCommand {
   std::string tenant;
-  std::promise<void> done;
+  ErasureSink done;
 };
 struct CheckCommand {
   std::promise<void> done;
@@ -77,6 +77,7 @@ class EngineOnThread final : public Engine {
                                            IndexedSink sink) override;
   void Cancel(RequestId id) override { Post(CancelCommand{id}); }
   void Drain() override;
+  void Erase(std::string_view tenant, ErasureSink done) override;
   void Erase(std::string_view tenant) override;
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -105,6 +106,7 @@ class EngineOnThread final : public Engine {
   // request_memory_bytes.
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // that are not told
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
 
@@ -176,15 +178,17 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   const MutexLock lock(mutex_);
   if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
   if (num_outstanding_ + checked.size() > limit) {
-    return Fail(Code::kExhausted, "engine: {} requests are running or queued already: wait",
-                num_outstanding_);
+    // Neither message says what others have running: their number and size are theirs.
+    return Fail(Code::kExhausted,
+                "engine: the queue has no room for {} more (at most {} requests run or wait): wait",
+                checked.size(), limit);
   }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Fail(Code::kExhausted,
-                "engine: {} bytes of requests are running or queued already, and {} more do not "
-                "fit {}: wait",
-                waiting_bytes_, bytes, most_bytes);
+                "engine: {} bytes of requests do not fit beside what runs or waits (at most {} "
+                "bytes in all): wait",
+                bytes, most_bytes);
   }
   waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(checked.size());
@@ -205,14 +209,24 @@ void EngineOnThread::Drain() {
     wake_.notify_one();
   }
   draining_ = true;
-  while (num_outstanding_ > 0) lock.Wait(drained_);
+  while (num_outstanding_ + num_erasures_ > 0) lock.Wait(drained_);
+}
+
+void EngineOnThread::Erase(std::string_view tenant, ErasureSink done) {
+  EraseCommand command{std::string(tenant), std::move(done)};
+  {
+    const MutexLock lock(mutex_);
+    commands_.push_back(std::move(command));
+    ++num_erasures_;
+  }
+  wake_.notify_one();
 }
 
 void EngineOnThread::Erase(std::string_view tenant) {
   CheckMayWait();
-  EraseCommand command{std::string(tenant), {}};
-  const std::future<void> done = command.done.get_future();
-  Post(std::move(command));
+  const auto told = std::make_shared<std::promise<void>>();  // outlives the sink's last call
+  const std::future<void> done = told->get_future();
+  Erase(tenant, [told](const Erasure&) { told->set_value(); });
   done.wait();
 }
 
@@ -233,7 +247,7 @@ void EngineOnThread::Run() {
   EnterComputeThread();
   const PinScope pin(parts_.cpus);
   std::deque<Command> commands;
-  for (bool stopping = false; !stopping;) {
+  for (bool stopping = false; !stopping || !scheduler_.idle();) {
     {
       MutexLock lock(mutex_);
       while (scheduler_.idle() && commands_.empty() && !stopping_) lock.Wait(wake_);
@@ -243,12 +257,13 @@ void EngineOnThread::Run() {
     for (Command& command : commands) Apply(command);
     commands.clear();
     if (stopping) scheduler_.CancelAll();
-    const auto [num_ended, ended_bytes] = scheduler_.Step();
-    if (num_ended == 0) continue;
+    const auto [num_ended, ended_bytes, num_erased] = scheduler_.Step();
+    if (num_ended + num_erased == 0) continue;
     const MutexLock lock(mutex_);
     num_outstanding_ -= num_ended;
     waiting_bytes_ -= ended_bytes;
-    if (num_outstanding_ == 0) drained_.notify_all();
+    num_erasures_ -= num_erased;
+    if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
   }
 }
 
@@ -260,8 +275,7 @@ void EngineOnThread::Apply(Command& command) {
   } else if (std::holds_alternative<CancelAllCommand>(command)) {
     scheduler_.CancelAll();
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
-    scheduler_.Erase(erase->tenant);
-    erase->done.set_value();
+    scheduler_.Erase(erase->tenant, std::move(erase->done));
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {
     scheduler_.CheckInvariants();
     check->done.set_value();

@@ -57,6 +57,7 @@ Scheduler::Ended Scheduler::Step() {
   CollectEnded();
   Admit();
   PlanRows();
+  uint64_t step_ns = 0;
   if (!rows_.empty()) {
     const uint64_t start_ns = MonotonicNs();
     ExtendRows();
@@ -64,8 +65,10 @@ Scheduler::Ended Scheduler::Step() {
     CommitRows();
     ComputeHeads();
     CollectEnded();
-    CountStep(MonotonicNs() - start_ns);
+    step_ns = MonotonicNs() - start_ns;
+    CountStep(step_ns);
   }
+  if (!erasures_.empty()) ZeroErased(step_ns);
   PublishStats();
   return Deliver();
 }

@@ -47,16 +47,20 @@ class Scheduler {
   void Enqueue(std::unique_ptr<Request> request);
   void Cancel(RequestId id);
   void CancelAll();
-  void Erase(std::string_view tenant);
+  // Forgets at once; the steps that follow zero the blocks, and the last of them calls `done`.
+  void Erase(std::string_view tenant, ErasureSink done);
 
-  bool idle() const { return waiting_.empty() && running_.empty() && ended_.empty(); }
-  // Requests that got their last event, and the sum of their bytes.
+  bool idle() const {
+    return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();
+  }
+  // Requests that got their last event, and the sum of their bytes; erasures that are done.
   struct Ended {
     uint32_t count = 0;
     uint64_t bytes = 0;
+    uint32_t num_erased = 0;
   };
   // One step, then tells the sinks. With nothing to run it only tells the news (of cancelled
-  // requests).
+  // requests) and zeroes what was erased.
   Ended Step();
   // Called at once, then before the sinks of each step: what they see is in the snapshot already.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
@@ -114,6 +118,8 @@ class Scheduler {
   void FinishRequest(Request& request, FinishReason reason);
   void CollectEnded();
   Ended Deliver();
+  void ZeroErased(uint64_t step_ns);
+  uint32_t TellErasures();
   void CountStep(uint64_t step_ns);
   void PublishStats();
 
@@ -139,6 +145,12 @@ class Scheduler {
   std::vector<std::unique_ptr<Request>> running_;  // in order of admission
   std::vector<std::unique_ptr<Request>> ended_;    // their last events are not told yet
   bool retry_admission_ = true;  // blocks came back since the head was last refused
+  struct Erasing {
+    uint64_t point;  // of KvCache::Forget
+    Erasure erasure;
+    ErasureSink done;
+  };
+  std::deque<Erasing> erasures_;
 
   // Of the current step; kept for their capacity.
   std::vector<Rows> rows_;

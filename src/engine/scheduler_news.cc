@@ -12,6 +12,11 @@ constexpr double kMs = 1e-6;  // of a nanosecond
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
+// A step that zeroes erased blocks takes an eighth longer for it, or a millisecond if that is more.
+constexpr uint64_t kZeroingShare = 8;
+constexpr uint64_t kLeastZeroingNs = 1'000'000;
+constexpr uint64_t kZeroedAtOnce = 1 << 20;  // bytes between two looks at the clock
+
 }  // namespace
 
 void Scheduler::UseDraw(Draw& draw) {
@@ -136,10 +141,33 @@ void Scheduler::CancelAll() {
   }
 }
 
-void Scheduler::Erase(std::string_view tenant) {
-  cache_.Erase(cache_.OpenNamespace(tenant, options_.identity));
+void Scheduler::Erase(std::string_view tenant, ErasureSink done) {
+  const CacheUsage before = cache_.usage();
+  const uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
+  const CacheUsage after = cache_.usage();
+  erasures_.push_back({.point = point,
+                       .erasure = {.blocks = before.idle_blocks - after.idle_blocks,
+                                   .tokens = before.cached_tokens - after.cached_tokens,
+                                   .cursors = before.num_cursors - after.num_cursors},
+                       .done = std::move(done)});
   retry_admission_ = true;
-  PublishStats();  // whoever waited for this sees it
+}
+
+void Scheduler::ZeroErased(uint64_t step_ns) {
+  const uint64_t end_ns = MonotonicNs() + std::max(step_ns / kZeroingShare, kLeastZeroingNs);
+  do {
+    cache_.ZeroForgotten(kZeroedAtOnce);
+  } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
+}
+
+uint32_t Scheduler::TellErasures() {
+  uint32_t num_told = 0;
+  for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
+    const Erasing erasing = std::move(erasures_.front());
+    erasures_.pop_front();
+    erasing.done(erasing.erasure);
+  }
+  return num_told;
 }
 
 void Scheduler::CollectEnded() {
@@ -171,7 +199,7 @@ Scheduler::Ended Scheduler::Deliver() {
   };
   for (const auto& request : running_) tell(*request);
   for (const auto& request : ended_) tell(*request);
-  Ended ended{.count = static_cast<uint32_t>(ended_.size())};
+  Ended ended{.count = static_cast<uint32_t>(ended_.size()), .num_erased = TellErasures()};
   for (const auto& request : ended_) ended.bytes += request->bytes;
   ended_.clear();
   return ended;

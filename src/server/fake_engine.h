@@ -36,6 +36,11 @@ class FakeEngine : public Engine {
   }
   void Cancel(RequestId id) override { cancelled.push_back(id); }
   void Drain() override {}
+  void Erase(std::string_view tenant, ErasureSink done) override {
+    erased.emplace_back(tenant);
+    if (holds_erasures) return erasing.push_back(std::move(done));
+    done(erasure);
+  }
   void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
@@ -51,6 +56,9 @@ class FakeEngine : public Engine {
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
+  Erasure erasure;
+  bool holds_erasures = false;  // then `erasing` keeps what would tell of them
+  std::vector<ErasureSink> erasing;
 
  private:
   const Tokenizer* tokenizer_;
