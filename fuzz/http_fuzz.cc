@@ -79,6 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kvasir::Outcome outcome = world.service->Handle(request);
   if (auto* response = std::get_if<kvasir::HttpResponse>(&outcome)) {
     kvasir::CheckResponse(std::move(*response));
+  } else if (auto* later = std::get_if<kvasir::LaterAnswer>(&outcome)) {
+    later->begin([](kvasir::HttpResponse told) { kvasir::CheckResponse(std::move(told)); });
   } else {
     kvasir::CheckGeneration(std::move(std::get<kvasir::GenerationStart>(outcome)));
   }

@@ -28,6 +28,8 @@ std::vector<Flag> ServeFlags() {
         {"api-key", "KEY",
          "asks for this credential; may be given several times. Keys share no cache",
          FlagKind::kList},
+        {"admin-key", "KEY",
+         "asks for this one on /metrics, which sums over all keys: with several nobody else may"},
         {"chat-template-file", "F", "a Jinja template instead of the model's own"},
         {"cors-origin", "ORIGIN",
          "a page that browsers may call from, * or none; may be given several times",
@@ -71,6 +73,10 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.api_keys = args.List("api-key");
   for (const std::string& key : options.api_keys) {
     if (key.empty()) return Fail(Code::kInvalidArgument, "--api-key: '' is no key; leave it out");
+  }
+  options.admin_key = args.Text("admin-key").value_or("");
+  if (args.Has("admin-key") && options.admin_key.empty()) {
+    return Fail(Code::kInvalidArgument, "--admin-key: it is empty; give a key or leave it out");
   }
   options.cors_origins = args.List("cors-origin");
   if (const auto path = args.Text("chat-template-file")) {

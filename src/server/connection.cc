@@ -114,8 +114,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void OnSome(ErrorCode ec, size_t bytes) {
     if (state_ == State::kClosed) return;
-    // Half a close ends a generation; what else is being prepared still has a reader.
-    if (ec == asio::error::eof && preparing_ && !Service::Generates(request_)) {
+    // Half a close ends a generation; what else is awaited still has a reader.
+    if (ec == asio::error::eof && awaiting_ && !Service::Generates(request_)) {
       half_closed_ = true;
       return;
     }
@@ -195,7 +195,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     state_ = State::kBusy;
     ClearDeadline();
     if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
-    preparing_ = true;
+    awaiting_ = true;
     HttpRequest request = request_;  // the head stays for the answer's headers
     request_.body = std::string();
     const size_t body_bytes = request.body.size();
@@ -225,10 +225,25 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void Reply(Outcome outcome) {
-    preparing_ = false;
+    awaiting_ = false;
     body_memory_.Hold(0);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
+    if (const auto* later = std::get_if<LaterAnswer>(&outcome)) return AwaitAnswer(*later);
     Generate(std::move(std::get<GenerationStart>(outcome)));
+  }
+
+  void AwaitAnswer(const LaterAnswer& later) {
+    awaiting_ = true;
+    later.begin([weak = weak_from_this(), exchange = exchange_](HttpResponse response) {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (!self) return;
+      asio::post(self->strand_, [self, exchange, response = std::move(response)]() mutable {
+        if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+        self->awaiting_ = false;
+        self->Respond(std::move(response));
+      });
+    });
+    if (!reader_.has_bytes()) ReadSome();
   }
 
   void Generate(GenerationStart start) {
@@ -427,7 +442,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   HttpRequest request_;
   bool keep_alive_ = false;
   bool begun_ = false;        // a stream's head was sent
-  bool preparing_ = false;    // in the pool
+  bool awaiting_ = false;     // what the pool or the engine makes of it
   bool half_closed_ = false;  // the client sends no more, and may still read
   std::string tenant_;
   std::optional<RequestLog> log_;

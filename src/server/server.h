@@ -17,7 +17,10 @@ struct ServerOptions {
   uint16_t port = 8080;               // 0: the system chooses one
   std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
   std::vector<std::string> api_keys;  // none: no credential is asked for
-  std::string chat_template;          // source text, instead of the model's own; "": the model's
+  // The operator's: for sums over all tenants. "": with several api_keys nobody reads those, else
+  // whoever may call.
+  std::string admin_key;
+  std::string chat_template;  // source text, instead of the model's own; "": the model's
   // Origins that browsers may call from; "*" or none at all: any.
   std::vector<std::string> cors_origins;
   // Both at most what the engine's request_memory_bytes allow (server/request_memory.h).

@@ -4,10 +4,10 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <random>
 
-#include "base/random.h"
+#include "base/random_bytes.h"
 #include "server/request_memory.h"
 #include "server/service_routes.h"
 
@@ -39,35 +39,49 @@ HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   return ErrorResponse(error);
 }
 
+HttpResponse NoValidKey() {
+  ApiError error{Code::kPermissionDenied,
+                 "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
+  error.name = "invalid_api_key";
+  return ErrorResponse(error);
+}
+
+HttpResponse Forbidden(const char* name, std::string message) {
+  ApiError error{Code::kPermissionDenied, std::move(message)};
+  error.status = 403;
+  error.name = name;
+  return ErrorResponse(error);
+}
+
 }  // namespace
 
 const Service::Route Service::kRoutes[] = {
-    {"/v1/chat/completions", "POST", &Service::Chat, false, true, true},
-    {"/chat/completions", "POST", &Service::Chat, false, true, true},
-    {"/v1/completions", "POST", &Service::Complete, false, true, true},
-    {"/completions", "POST", &Service::Complete, false, true, true},
-    {"/v1/models", "GET", &Service::Models},
-    {"/models", "GET", &Service::Models},
-    {"/v1/models/*", "GET", &Service::OneModel},
-    {"/v1/cache", "GET", &Service::CacheState},
-    {"/v1/cache", "DELETE", &Service::EraseCache},
-    {"/v1/cache/flush", "POST", &Service::FlushCache},
-    {"/tokenize", "POST", &Service::Tokenize, false, false, true},
-    {"/detokenize", "POST", &Service::Detokenize, false, false, true},
-    {"/apply-template", "POST", &Service::ApplyTemplate, false, false, true},
-    {"/props", "GET", &Service::Props},
-    {"/health", "GET", &Service::Health, true},
-    {"/v1/health", "GET", &Service::Health, true},
-    {"/ready", "GET", &Service::Ready, true},
-    {"/metrics", "GET", &Service::Metrics},
-    {"/", "GET", &Service::Home},
-    {"/v1/embeddings", "", &Service::NotYet},
-    {"/v1/responses", "", &Service::NotYet},
-    {"/v1/responses/*", "", &Service::NotYet},
-    {"/v1/messages", "", &Service::NotYet},
-    {"/v1/messages/*", "", &Service::NotYet},
-    {"/v1/sessions", "", &Service::NotYet},
-    {"/v1/sessions/*", "", &Service::NotYet},
+    {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, true, true},
+    {"/chat/completions", "POST", &Service::Chat, Access::kTenant, true, true},
+    {"/v1/completions", "POST", &Service::Complete, Access::kTenant, true, true},
+    {"/completions", "POST", &Service::Complete, Access::kTenant, true, true},
+    {"/v1/models", "GET", &Service::Models, Access::kKey},
+    {"/models", "GET", &Service::Models, Access::kKey},
+    {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
+    {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, true},
+    {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
+    {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, false, true},
+    {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, false, true},
+    {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, false, true},
+    {"/props", "GET", &Service::Props, Access::kKey},
+    {"/health", "GET", &Service::Health, Access::kOpen},
+    {"/v1/health", "GET", &Service::Health, Access::kOpen},
+    {"/ready", "GET", &Service::Ready, Access::kOpen},
+    {"/metrics", "GET", &Service::Metrics, Access::kSums},
+    {"/", "GET", &Service::Home, Access::kKey},
+    {"/v1/embeddings", "", &Service::NotYet, Access::kKey},
+    {"/v1/responses", "", &Service::NotYet, Access::kKey},
+    {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
+    {"/v1/messages", "", &Service::NotYet, Access::kKey},
+    {"/v1/messages/*", "", &Service::NotYet, Access::kKey},
+    {"/v1/sessions", "", &Service::NotYet, Access::kKey},
+    {"/v1/sessions/*", "", &Service::NotYet, Access::kKey},
 };
 
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
@@ -84,11 +98,11 @@ Service::Service(const ServerOptions& options, Engine& engine,
       engine_(engine),
       max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
       own_template_(std::move(own_template)),
-      credentials_(options.api_keys),
+      credentials_(options.api_keys, options.admin_key),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
-      id_salt_(uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {
+      erase_queue_(engine) {
   model_.names = options.aliases;
   model_.names.push_back(engine.card().id);
   model_.tokenizer = engine.tokenizer();
@@ -117,7 +131,7 @@ std::vector<std::string> Service::Endpoints() {
 }
 
 bool Service::IsOpen(std::string_view method, const Route* route) {
-  return method == "OPTIONS" || (route != nullptr && route->open);
+  return method == "OPTIONS" || (route != nullptr && route->access == Access::kOpen);
 }
 
 uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
@@ -133,12 +147,8 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;
-  if (!open && !credentials_.TenantOf(head.authorization, head.api_key)) {
-    ApiError error{Code::kPermissionDenied,
-                   "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
-    error.name = "invalid_api_key";
-    return ErrorResponse(error);
-  }
+  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
+  if (!open && !caller) return NoValidKey();
   if (!route) {
     return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
   }
@@ -158,11 +168,26 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
+  if (auto refused = CheckAccess(*match, caller.value_or(Caller()))) return refused;
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  if (match->generates && draining_.load(std::memory_order_relaxed)) {
+  if (match->drains && draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
   return std::nullopt;
+}
+
+std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
+  const bool is_tenant = caller.tenant.has_value();
+  if (route.access == Access::kTenant && !is_tenant) {
+    return Forbidden("not_tenant", "the admin key has no prompts and no cache; send an API key");
+  }
+  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
+    return std::nullopt;
+  }
+  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
+  return Forbidden("not_admin", fmt::format("{} shows sums over all tenants; send the key that the "
+                                            "server was given as --admin-key",
+                                            route.path));
 }
 
 namespace {
@@ -210,11 +235,12 @@ bool Service::NeedsPreparing(const HttpRequest& request) {
 
 bool Service::Generates(const HttpRequest& request) {
   const Route* route = RouteOf(request);
-  return route != nullptr && route->generates;
+  return route != nullptr && route->prepares && route->drains;
 }
 
 std::string Service::TenantOf(const HttpRequest& request) const {
-  return credentials_.TenantOf(request.authorization, request.api_key).value_or("");
+  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  return caller ? caller->tenant.value_or("") : "";
 }
 
 Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share) {
@@ -242,7 +268,8 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = RouteOf(request);
   if (route == nullptr) return ErrorResponse(NotFound("not here"));
-  return (this->*route->handler)(Call{request, PathOf(request.target), TenantOf(request)});
+  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
 
 Outcome Service::Preflight(const HttpRequest& request) const {
@@ -289,15 +316,14 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
-  for (GenerateRequest& request : start.requests) request.tenant = from.tenant;
+  for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
   start.prompt_param = std::move(prompt_param);
-  start.tenant = from.tenant;
-  const uint64_t number = num_answers_.fetch_add(1, std::memory_order_relaxed);
-  const std::string id =
-      fmt::format("{:016x}{:016x}", Mix64(id_salt_ ^ number), Mix64(~id_salt_ ^ number));
+  start.tenant = from.tenant();
+  std::array<uint8_t, 16> id;  // says nothing of the requests before it, whoever sent them
+  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   start.answer = std::make_unique<Answer>(
-      std::move(call->spec), start.requests.size(), id,
+      std::move(call->spec), start.requests.size(), ToHex(id),
       std::chrono::duration_cast<std::chrono::seconds>(now).count(), model_.tokenizer);
   uint64_t num_choices = 0, tokens = 0;
   for (const GenerateRequest& request : start.requests) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "kvasir/engine.h"
 #include "server/activity.h"
 #include "server/credentials.h"
+#include "server/erase_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/server.h"
@@ -35,9 +37,16 @@ struct GenerationStart {
   uint64_t answer_bytes;  // to keep for the answer until it is sent
 };
 
-using Outcome = std::variant<HttpResponse, GenerationStart>;
+// An answer that comes when the engine has done something.
+struct LaterAnswer {
+  using Reply = std::function<void(HttpResponse)>;
+  // REQUIRES: called once. Calls `reply` once, now or later, on any thread: it must not block.
+  std::function<void(Reply reply)> begin;
+};
 
-// Thread-safe. Erase runs on the caller's thread.
+using Outcome = std::variant<HttpResponse, GenerationStart, LaterAnswer>;
+
+// Thread-safe. Nothing waits for the engine.
 class Service {
  public:
   // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
@@ -80,7 +89,8 @@ class Service {
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
   static bool IsOpen(std::string_view method, const Route* route);  // needs no key
-  static std::vector<std::string> Endpoints();                      // "GET /v1/models"
+  std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
+  static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
   Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
@@ -108,10 +118,9 @@ class Service {
   const std::unique_ptr<ChatTemplate> own_template_;
   const Credentials credentials_;
   const int64_t started_;  // seconds since 1970
-  const uint64_t id_salt_;
-  std::atomic<uint64_t> num_answers_{0};  // only a counter: relaxed
   std::atomic<bool> draining_{false};
   Activity activity_;
+  EraseQueue erase_queue_;
   ModelView model_;
   std::string template_text_;
 };

@@ -166,30 +166,28 @@ Outcome Service::OneModel(const Call& call) {
   return JsonResponse(ModelEntry(*name, engine_.card(), started_));
 }
 
-// With several keys a caller is told of its own requests: what the others did is theirs.
+// With several keys a tenant is told of its own requests: what the others did is theirs.
 Outcome Service::CacheState(const Call& call) {
   json body = PlanJson(engine_.plan());
   const char* mode = ModeName(engine_.options().cache_mode);
-  body["cache"] = credentials_.num_keys() > 1 ? OwnJson(activity_.Of(call.tenant), mode)
-                                              : CacheJson(engine_.Stats(), mode);
+  const bool all = call.caller.is_admin || credentials_.num_keys() <= 1;
+  body["cache"] =
+      all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();
   return JsonResponse(body);
 }
 
 Outcome Service::EraseCache(const Call& call) {
-  const EngineStats before = engine_.Stats();
-  engine_.Erase(call.tenant);
-  const EngineStats after = engine_.Stats();
-  json body = {{"erased", true}, {"tiers", json::array({"pool"})}};
-  if (credentials_.num_keys() <= 1) {
-    // With one tenant the figures are the caller's own; with more they would tell of the others.
-    const auto fell = [](uint64_t from, uint64_t to) { return from > to ? from - to : 0; };
-    body["tokens"] = fell(before.cached_tokens, after.cached_tokens);
-    body["blocks"] = fell(before.idle_blocks, after.idle_blocks);
-    body["cursors"] = fell(before.cursors, after.cursors);
-  }
-  return JsonResponse(body);
+  return LaterAnswer{[this, tenant = call.tenant()](LaterAnswer::Reply reply) {
+    erase_queue_.Erase(tenant, [reply = std::move(reply)](const Erasure& erasure) {
+      reply(JsonResponse({{"erased", true},
+                          {"tiers", json::array({"pool"})},
+                          {"tokens", erasure.tokens},
+                          {"blocks", erasure.blocks},
+                          {"cursors", erasure.cursors}}));
+    });
+  }};
 }
 
 Outcome Service::FlushCache(const Call&) {
@@ -280,11 +278,14 @@ Outcome Service::Props(const Call&) {
 
 Outcome Service::Health(const Call&) { return JsonResponse({{"status", "ok"}}); }
 
-Outcome Service::Ready(const Call&) {
+// Names the model to those only who may call it.
+Outcome Service::Ready(const Call& call) {
   if (draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping"});
   }
-  return JsonResponse({{"status", "ready"}, {"model", model_.names.front()}});
+  json body = {{"status", "ready"}};
+  if (call.caller.tenant || call.caller.is_admin) body["model"] = model_.names.front();
+  return JsonResponse(body);
 }
 
 Outcome Service::Metrics(const Call&) {

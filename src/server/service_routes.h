@@ -12,16 +12,22 @@ namespace kvasir {
 struct Service::Call {
   const HttpRequest& request;
   std::string_view path;  // without the query
-  std::string tenant;
+  Caller caller;          // of an open path too: whoever has no key is no tenant there
+
+  const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: an Access of kTenant
 };
+
+// Who may ask for a path: anybody; whoever has a valid key, the admin's included; tenants; whoever
+// may read sums over all tenants.
+enum class Access { kOpen, kKey, kTenant, kSums };
 
 struct Service::Route {
   std::string_view path;    // a trailing "*" takes any rest
   std::string_view method;  // "": any
   Outcome (Service::*handler)(const Call&);
-  bool open = false;       // needs no key
-  bool generates = false;  // refused while draining
-  bool prepares = false;   // takes time and memory that grow with the body
+  Access access;
+  bool drains = false;  // refused while draining
+  bool prepares = false;  // takes time and memory that grow with the body
 };
 
 HttpResponse JsonResponse(const nlohmann::json& body);

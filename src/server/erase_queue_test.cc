@@ -1,0 +1,88 @@
+#include "server/erase_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/fake_engine.h"
+
+namespace kvasir {
+namespace {
+
+class EraseQueueTest : public testing::Test {
+ protected:
+  EraseQueueTest() { engine_.holds_erasures = true; }
+
+  void Erase(const std::string& tenant, std::string name) {
+    queue_->Erase(tenant, [this, name](const Erasure& erasure) {
+      told_.push_back(name + std::to_string(erasure.tokens));
+    });
+  }
+  // The engine is done with the oldest erasure that it has.
+  void Finish(uint64_t tokens) {
+    const ErasureSink done = std::move(engine_.erasing.front());
+    engine_.erasing.erase(engine_.erasing.begin());
+    done({.tokens = tokens});
+  }
+
+  FakeEngine engine_{nullptr, nullptr};
+  std::unique_ptr<EraseQueue> queue_ = std::make_unique<EraseQueue>(engine_);
+  std::vector<std::string> told_;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(EraseQueueTest, WhatComesMeanwhileSharesTheNextErasureAndNotTheRunningOne) {
+  Erase("a", "first ");
+  Erase("a", "second ");
+  Erase("a", "third ");
+  EXPECT_EQ(engine_.erased, Names{"a"});
+  Finish(7);
+  EXPECT_EQ(told_, Names{"first 7"});
+  EXPECT_EQ(engine_.erased, (Names{"a", "a"}));
+  Erase("a", "fourth ");  // what was cached since the second began would be left
+  EXPECT_EQ(engine_.erased.size(), 2u);
+  Finish(3);
+  EXPECT_EQ(told_, (Names{"first 7", "second 3", "third 3"}));
+  Finish(0);
+  EXPECT_EQ(told_.back(), "fourth 0");
+  EXPECT_EQ(engine_.erased.size(), 3u);
+  EXPECT_TRUE(engine_.erasing.empty());
+  Erase("a", "fifth ");
+  EXPECT_EQ(engine_.erased.size(), 4u);
+  Finish(1);
+}
+
+TEST_F(EraseQueueTest, TenantsDoNotWaitForEachOther) {
+  Erase("a", "a");
+  Erase("b", "b");
+  Erase("a", "A");
+  EXPECT_EQ(engine_.erased, (Names{"a", "b"}));
+  Finish(1);
+  EXPECT_EQ(engine_.erased, (Names{"a", "b", "a"}));
+  Finish(2);
+  Finish(3);
+  EXPECT_EQ(told_, (Names{"a1", "b2", "A3"}));
+}
+
+TEST_F(EraseQueueTest, AnEngineThatIsDoneAtOnceIsFine) {
+  engine_.holds_erasures = false;
+  engine_.erasure.tokens = 5;
+  Erase("a", "x");
+  Erase("a", "y");
+  EXPECT_EQ(told_, (Names{"x5", "y5"}));
+}
+
+TEST_F(EraseQueueTest, NothingIsToldAfterItsEnd) {
+  Erase("a", "x");
+  Erase("a", "y");
+  queue_.reset();
+  Finish(1);
+  EXPECT_TRUE(told_.empty());
+  EXPECT_TRUE(engine_.erasing.empty());
+}
+
+}  // namespace
+}  // namespace kvasir
