@@ -65,7 +65,7 @@ class Connections(WithServer):
         self.server.until("idle", self.idle)
 
     def test_large_bodies_at_once_are_bounded(self):
-        head = (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (8 << 20))
+        head = (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (8 << 20))
         slow = [self.server.open() for _ in range(33)]
         for s in slow:
             s.sendall(head)
@@ -89,15 +89,15 @@ class Connections(WithServer):
         body = {"prompt": "Hi.", "max_tokens": 2, "temperature": 0}
         one = post_bytes("/v1/completions", body)
         with self.server.open() as s:
-            s.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            s.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = read_all(s)
         self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
         self.assertEqual(answer.count(b'"object":"text_completion"'), 2)
         self.assertTrue(answer.endswith(b'{"status":"ok"}'))
 
     def test_empty_lines_before_a_request_and_its_absolute_form(self):
-        one = b"\r\n\r\nGET http://x:1/health HTTP/1.1\r\nHost: x\r\n\r\n\r\n"
-        last = b"GET HTTP://x?y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        one = b"\r\n\r\nGET http://localhost:1/health HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n"
+        last = b"GET HTTP://localhost?y HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         for parts in ((one + one + last,), [bytes([byte]) for byte in one + last]):
             with self.server.open() as s:
                 for part in parts:
@@ -174,7 +174,7 @@ class Keys(WithServer):
     def test_without_a_key_nothing_large_is_read(self):
         chunk = b"8000\r\n" + b"x" * (1 << 15) + b"\r\n"
         for line in (b"GET /health", b"OPTIONS /v1/completions"):
-            head = line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            head = line + b" HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             self.assertTrue(self.server.raw(head + chunk * 3).startswith(b"HTTP/1.1 413 "))
         self.assertEqual(self.server.get("/health"), {"status": "ok"})
 

@@ -157,7 +157,7 @@ def chunked_body(s):
 
 def post_bytes(path, body, *headers):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", *headers]
+    head = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(data)}", *headers]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + data
 
 

@@ -187,10 +187,10 @@ class ManyConnections(WithServer):
             self.addCleanup(idle[-1].close)
         asks = self.server.open()
         self.addCleanup(asks.close)
-        asks.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        asks.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.assertTrue(asks.recv(65536).startswith(b"HTTP/1.1 200"))
         self.assertEqual(idle[0].recv(1), b"")  # closed
-        idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.assertTrue(idle[-1].recv(65536).startswith(b"HTTP/1.1 200"))
 
 

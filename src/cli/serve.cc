@@ -15,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/kept_quality.h"
 #include "kvasir/machine.h"
+#include "server/option_check.h"
 #include "server/server.h"
 
 namespace kvasir::cli {
@@ -32,7 +33,12 @@ std::vector<Flag> ServeFlags() {
          "asks for this one on /metrics, which sums over all keys: with several nobody else may"},
         {"chat-template-file", "F", "a Jinja template instead of the model's own"},
         {"cors-origin", "ORIGIN",
-         "a page that browsers may call from, * or none; may be given several times",
+         "an origin whose pages may call (https://app.example), or localhost: any page of this "
+         "machine; may be given several times. Or none; or * (default)",
+         FlagKind::kList},
+        {"allowed-host", "NAME",
+         "answers to this name beside localhost; may be given several times. A server that listens "
+         "on loopback answers to no others",
          FlagKind::kList},
         {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
        CommonFlags(),
@@ -67,18 +73,14 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
   options.port = static_cast<uint16_t>(port);
   options.aliases = args.List("alias");
-  for (const std::string& alias : options.aliases) {
-    if (alias.empty()) return Fail(Code::kInvalidArgument, "--alias: '' is no name; leave it out");
-  }
   options.api_keys = args.List("api-key");
-  for (const std::string& key : options.api_keys) {
-    if (key.empty()) return Fail(Code::kInvalidArgument, "--api-key: '' is no key; leave it out");
-  }
   options.admin_key = args.Text("admin-key").value_or("");
   if (args.Has("admin-key") && options.admin_key.empty()) {
     return Fail(Code::kInvalidArgument, "--admin-key: it is empty; give a key or leave it out");
   }
   options.cors_origins = args.List("cors-origin");
+  options.allowed_hosts = args.List("allowed-host");
+  KV_TRY(CheckOptions(options));
   if (const auto path = args.Text("chat-template-file")) {
     KV_ASSIGN(options.chat_template, ReadTemplate(*path));
   }

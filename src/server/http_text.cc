@@ -66,6 +66,13 @@ std::optional<ApiError> CheckHost(const http::request_header<>& head) {
   return error;
 }
 
+std::optional<std::string> HostOfTarget(std::string_view target) {
+  const size_t host = target.find("://");
+  if (target.starts_with('/') || host == std::string_view::npos) return std::nullopt;
+  target.remove_prefix(host + 3);
+  return std::string(target.substr(0, target.find_first_of("/?#")));
+}
+
 std::string OriginForm(std::string_view target) {
   const size_t host = target.find("://");
   if (target.starts_with('/') || host == std::string_view::npos) return std::string(target);

@@ -32,6 +32,9 @@ std::optional<ApiError> CheckFraming(const boost::beast::http::request_header<>&
 // or with a character that is in no host or port.
 std::optional<ApiError> CheckHost(const boost::beast::http::request_header<>& head);
 
+// The host and port of an absolute target: "http://x:1/health" has "x:1". Absent where it has none.
+std::optional<std::string> HostOfTarget(std::string_view target);
+
 // `target` without the scheme and the host of its absolute form: "http://x/health" is "/health".
 std::string OriginForm(std::string_view target);
 

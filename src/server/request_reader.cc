@@ -79,7 +79,14 @@ RequestHead RequestReader::Head() const {
   head.request.target = OriginForm(Text(fields.target()));
   head.request.authorization = field(http::field::authorization);
   head.request.api_key = field("x-api-key");
-  head.request.origin = field(http::field::origin);
+  head.request.host = HostOfTarget(Text(fields.target()));
+  if (!head.request.host && fields.count(http::field::host) > 0) {
+    head.request.host = field(http::field::host);
+  }
+  const auto [origin, no_more] = fields.equal_range(http::field::origin);
+  for (auto it = origin; it != no_more; ++it) {
+    head.request.origin += (it == origin ? "" : ", ") + Text(it->value());
+  }
   head.request.requested_headers = field(http::field::access_control_request_headers);
   head.is_head = head.request.method == "HEAD";
   if (const auto length = parser.content_length()) head.body_bytes = *length;

@@ -97,6 +97,28 @@ TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   EXPECT_TRUE(head.keep_alive);
 }
 
+TEST_F(RequestReaderTest, TheHostIsThatOfTheTargetOrElseOfTheHeader) {
+  const auto host = [this](const std::string& target, const std::string& headers) {
+    return HeadOf("GET " + target + " HTTP/1.0\r\n" + headers + "\r\n").request.host.value_or("-");
+  };
+  EXPECT_EQ(host("/", "Host: a:1\r\n"), "a:1");
+  EXPECT_EQ(host("/", "Host:\r\n"), "");
+  EXPECT_EQ(host("/", ""), "-");
+  EXPECT_EQ(host("http://b:2/health", "Host: a\r\n"), "b:2");
+  EXPECT_EQ(host("HTTP://b?x", ""), "b");
+  EXPECT_EQ(host("http://b", "Host: a\r\n"), "b");
+  EXPECT_EQ(host("http://user@b/", ""), "user@b");
+  EXPECT_EQ(host("http:///health", "Host: a\r\n"), "");
+  EXPECT_EQ(host("/?u=http://b/", "Host: a\r\n"), "a");
+  EXPECT_EQ(host("*", "Host: a\r\n"), "a");
+}
+
+TEST_F(RequestReaderTest, TwoOriginsAreJoinedSoThatTheyAreNone) {
+  EXPECT_EQ(HeadOf("GET / HTTP/1.0\r\nOrigin: http://a\r\norigin: http://b\r\n\r\n").request.origin,
+            "http://a, http://b");
+  EXPECT_EQ(HeadOf("GET / HTTP/1.0\r\n\r\n").request.origin, "");
+}
+
 TEST_F(RequestReaderTest, WhatComesEarlyIsTheNextRequest) {
   sockets_.Send(
       "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\none.\r\n"

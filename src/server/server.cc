@@ -16,7 +16,9 @@
 #include <thread>
 
 #include "base/result.h"
+#include "server/browser_rules.h"
 #include "server/connection.h"
+#include "server/option_check.h"
 #include "server/request_memory.h"
 #include "server/service.h"
 
@@ -30,7 +32,7 @@ using ErrorCode = boost::system::error_code;
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // at the connection or file limit
 constexpr auto kFlushTime = std::chrono::seconds(5);  // for clients to read their last bytes
 
-// Accepts connections and answers the two signals. Its handlers run on one strand.
+// Accepts connections and answers the signals. Its handlers run on one strand.
 class Server {
  public:
   Server(const ServerOptions& options, const RequestMemory& memory, Engine& engine,
@@ -53,7 +55,8 @@ class Server {
         resolver.resolve(options_.host, std::to_string(options_.port),
                          tcp::resolver::passive | tcp::resolver::numeric_service, ec);
     if (ec || found.empty()) {
-      return Fail(Code::kInvalidArgument, "host \"{}\": {}", options_.host, ec.message());
+      return Fail(Code::kInvalidArgument, "host: cannot resolve '{}': {}", options_.host,
+                  ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), ec);
@@ -66,6 +69,7 @@ class Server {
                   "--port",
                   options_.host, options_.port, ec.message());
     }
+    if (IsLoopbackHost(endpoint.address().to_string())) service_->ListensOnLoopback();
     return {};
   }
 
@@ -207,6 +211,7 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   ServerOptions options = given;
   options.max_body_bytes = memory.max_body_bytes;
   options.max_connections = memory.max_connections;
+  KV_TRY(CheckOptions(options));
   KV_ASSIGN(std::unique_ptr<Service> service, Service::Make(options, engine));
   Server server(options, memory, engine, std::move(service));
   KV_TRY(server.Listen());

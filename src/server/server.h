@@ -21,8 +21,10 @@ struct ServerOptions {
   // whoever may call.
   std::string admin_key;
   std::string chat_template;  // source text, instead of the model's own; "": the model's
-  // Origins that browsers may call from; "*" or none at all: any.
-  std::vector<std::string> cors_origins;
+  // Who may call from a browser, and by which names (server/browser_rules.h). cors_origins:
+  // origins, "localhost"; or "none", or "*" or none at all: any. allowed_hosts: names beside
+  // loopback's.
+  std::vector<std::string> cors_origins, allowed_hosts;
   // Both at most what the engine's request_memory_bytes allow (server/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // more: 413; a million token ids fit
   // At the limit the one that has waited longest for a request is closed; while all are busy, more
@@ -42,8 +44,8 @@ struct ServerOptions {
 
 // Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
 // then it returns a success. A second one cancels what runs and returns kCancelled (exit 130).
-// kInvalidArgument: host, port or chat template cannot be used; kIoError: the address is taken.
-// One call at a time in a process (it owns the two signals while it runs).
+// kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
+// One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);
 
 }  // namespace kvasir

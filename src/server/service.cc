@@ -99,6 +99,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
       max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
       own_template_(std::move(own_template)),
       credentials_(options.api_keys, options.admin_key),
+      browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
@@ -141,6 +142,7 @@ uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
 
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
+  if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
   const std::string_view path = PathOf(head.target);
   const Route* route = FindRoute(path);
   const bool open = IsOpen(head.method, route);
@@ -299,15 +301,10 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Server", "kvasir/" + options_.version}};
   if (request.origin.empty()) return headers;
-  const std::vector<std::string>& origins = options_.cors_origins;
-  const auto has = [&origins](std::string_view origin) {
-    return std::find(origins.begin(), origins.end(), origin) != origins.end();
-  };
-  if (origins.empty() || has("*")) {
-    headers.emplace_back("Access-Control-Allow-Origin", "*");
-  } else {
-    headers.emplace_back("Vary", "Origin");
-    if (has(request.origin)) headers.emplace_back("Access-Control-Allow-Origin", request.origin);
+  if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
+  std::string allowed = browser_rules_.AllowedOrigin(request.origin);
+  if (!allowed.empty()) {
+    headers.emplace_back("Access-Control-Allow-Origin", std::move(allowed));
   }
   return headers;
 }

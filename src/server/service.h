@@ -13,6 +13,7 @@
 #include "base/memory_meter.h"
 #include "kvasir/engine.h"
 #include "server/activity.h"
+#include "server/browser_rules.h"
 #include "server/credentials.h"
 #include "server/erase_queue.h"
 #include "server/openai_request.h"
@@ -22,9 +23,11 @@
 namespace kvasir {
 
 struct HttpRequest {
-  std::string method;  // HEAD arrives as GET
-  std::string target;  // path and query, as sent
-  std::string authorization, api_key, origin, requested_headers;
+  std::string method;               // HEAD arrives as GET
+  std::string target;               // path and query, as sent
+  std::optional<std::string> host;  // of an absolute target, or the header; absent: HTTP/1.0
+  std::string authorization, api_key, requested_headers;
+  std::string origin;  // more than one header: joined, which is no origin
   std::string body;
 };
 
@@ -52,8 +55,9 @@ class Service {
   // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
   static Result<std::unique_ptr<Service>> Make(const ServerOptions& options, Engine& engine);
 
-  // Refuses what a request's head already decides (no such path, method or key, body too large,
-  // draining), before its body is read. nullopt: go on. `body_bytes` is what Content-Length says.
+  // Refuses what a request's head already decides (another host, a page that may not call, no such
+  // path, method or key, body too large, draining), before its body is read. nullopt: go on.
+  // `body_bytes` is what Content-Length says.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head,
                                         std::optional<uint64_t> body_bytes) const;
   // The largest body that a request with this head may have.
@@ -77,6 +81,8 @@ class Service {
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
+  // REQUIRES: no request has come yet.
+  void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
   void BeginDrain() { draining_.store(true, std::memory_order_relaxed); }  // a flag, nothing behind
   Engine& engine() { return engine_; }
 
@@ -117,6 +123,7 @@ class Service {
   const uint64_t max_answer_bytes_;
   const std::unique_ptr<ChatTemplate> own_template_;
   const Credentials credentials_;
+  BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false};
   Activity activity_;
