@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/bytes.h"
+#include "base/json_object.h"
+#include "base/mapped_file.h"
 #include "base/result.h"
 
 namespace kvasir::cli {
@@ -191,16 +193,37 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
   return values;
 }
 
+Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
+                                 std::string_view takes) {
+  constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
+  const Result<FileStamp> stamp = StampOf(path);  // nothing but a regular file is opened
+  const Result<std::string> text =
+      stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
+  if (text) return text;
+  return Fail(text.error().code == Code::kIoError ? Code::kIoError : Code::kInvalidArgument,
+              "{}: {}; give {} of at most {} bytes", Dashed(name), text.error().message, takes,
+              kMaxBytes);
+}
+
 Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return Fail(Code::kNotFound, "--config: cannot read '{}'; give a JSON file", path);
-  }
-  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, false);
+  KV_ASSIGN(const std::string text, ReadFlagFile("config", path, "a JSON file"));
+  std::set<std::string> keys;
+  std::optional<std::string> doubled;  // the parser would keep the last one only
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& key) {
+    if (event != nlohmann::json::parse_event_t::key || depth != 1) return true;
+    if (!keys.insert(key.get<std::string>()).second) doubled = key.get<std::string>();
+    return true;
+  };
+  // The parser takes a NUL for the end, and a deep value costs memory.
+  const bool readable = text.find('\0') == text.npos && !NestsDeeper(text, kMaxJsonDepth);
+  const nlohmann::json json = readable ? nlohmann::json::parse(text, watch, false) : nullptr;
   if (!json.is_object()) {
     return Fail(Code::kInvalidArgument,
                 "--config: {} is not a JSON object; write {{\"port\": 8080, ...}}", path);
+  }
+  if (doubled) {
+    return Fail(Code::kInvalidArgument, "--config: {} has the key '{}' more than once; keep one",
+                path, *doubled);
   }
   for (const auto& [key, value] : json.items()) {
     const auto flag = std::find_if(flags.begin(), flags.end(),
@@ -212,7 +235,8 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
     }
     KV_TRY(RefuseAbsent(*flag));
     std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
-    if (!texts) {
+    if (!texts || std::ranges::any_of(
+                      *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
       return Fail(Code::kInvalidArgument, "--config: {}: key '{}' cannot be {}; see {}", path, key,
                   value.type_name(), Dashed(key));
     }

@@ -37,7 +37,7 @@ class Args {
  public:
   void Set(const std::string& name, std::vector<std::string> values);
   // Adds what the JSON object in file `path` says for flags that were not given. Keys are the names
-  // of `flags`.
+  // of `flags`, each at most once.
   Status MergeConfig(const std::string& path, std::span<const Flag> flags);
 
   bool Has(const std::string& name) const { return values_.contains(name); }
@@ -62,6 +62,11 @@ std::optional<uint64_t> ParseBytes(std::string_view text);
 std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
 // Digits only, no sign; nullopt on overflow.
 std::optional<uint64_t> ParseUint(std::string_view text);
+
+// The whole of the file that flag `name` gives: regular, at most 16 MiB. `takes` says what it
+// should be, for the error.
+Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
+                                 std::string_view takes);
 
 // "--threads" for "threads", "-p" for "p".
 std::string Dashed(std::string_view name);

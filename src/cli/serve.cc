@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <sstream>
 
 #include "base/result.h"
@@ -29,6 +28,7 @@ std::vector<Flag> ServeFlags() {
         {"api-key", "KEY",
          "asks for this credential; may be given several times. Keys share no cache",
          FlagKind::kList},
+        {"api-key-file", "F", "more of them: one a line"},
         {"admin-key", "KEY",
          "asks for this one on /metrics, which sums over all keys: with several nobody else may"},
         {"chat-template-file", "F", "a Jinja template instead of the model's own"},
@@ -47,13 +47,25 @@ std::vector<Flag> ServeFlags() {
        AbsentFlags()});
 }
 
-Result<std::string> ReadTemplate(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return Fail(Code::kNotFound, "--chat-template-file: cannot read '{}'; give a Jinja file", path);
+// The keys of a file, one a line; empty lines are none.
+Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
+  KV_ASSIGN(const std::string text, ReadFlagFile("api-key-file", path, "a text file"));
+  std::istringstream lines(text);
+  size_t number = 0, found = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty()) continue;
+    if (!IsKey(line)) {
+      return Fail(Code::kInvalidArgument,
+                  "--api-key-file: {} line {}: a key is 1 to {} ASCII characters without spaces",
+                  path, number, kMaxKeyBytes);
+    }
+    keys->push_back(std::move(line));
+    ++found;
   }
-  return text.str();
+  if (found > 0) return {};
+  return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
 }
 
 // A line of the log with its time. Where nobody reads stderr it is dropped: a full pipe must not
@@ -74,6 +86,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.port = static_cast<uint16_t>(port);
   options.aliases = args.List("alias");
   options.api_keys = args.List("api-key");
+  if (const auto path = args.Text("api-key-file")) KV_TRY(ReadKeys(*path, &options.api_keys));
   options.admin_key = args.Text("admin-key").value_or("");
   if (args.Has("admin-key") && options.admin_key.empty()) {
     return Fail(Code::kInvalidArgument, "--admin-key: it is empty; give a key or leave it out");
@@ -82,7 +95,8 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
   if (const auto path = args.Text("chat-template-file")) {
-    KV_ASSIGN(options.chat_template, ReadTemplate(*path));
+    KV_ASSIGN(options.chat_template,
+              ReadFlagFile("chat-template-file", *path, "a file with a Jinja template"));
   }
   options.version = kVersion;
   options.on_request = LogRequest;

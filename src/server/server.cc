@@ -77,6 +77,11 @@ class Server {
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
+    // Until it means to read the configuration again, it ends the server as the others do. Whoever
+    // started it with nohup wants it to go on without a terminal.
+    struct sigaction hangup = {};
+    const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    if (!ec && !ignored) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot take signals: {}", ec.message());
     KV_TRY(prepare_.Start());
     asio::post(strand_, [this] {

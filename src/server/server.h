@@ -44,6 +44,7 @@ struct ServerOptions {
 
 // Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
 // then it returns a success. A second one cancels what runs and returns kCancelled (exit 130).
+// SIGHUP is as SIGTERM, unless it was ignored before (nohup): then it still is.
 // kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
 // One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);
