@@ -91,8 +91,18 @@ void Release(void* memory) noexcept {
 }  // namespace
 }  // namespace kvasir
 
-// The array forms call these. Weak: a test that counts allocations has its own.
-[[gnu::weak]] void* operator new(size_t bytes) {
+// The array forms call these. Weak, since a test that counts allocations has its own; under clang's
+// address sanitizer those of its library are weak themselves.
+#if defined(__clang__)
+#if __has_feature(address_sanitizer)
+#define KV_REPLACES
+#endif
+#endif
+#ifndef KV_REPLACES
+#define KV_REPLACES [[gnu::weak]]
+#endif
+
+KV_REPLACES void* operator new(size_t bytes) {
   bool spent = false;
   while (true) {
     if (void* memory = kvasir::Allocate(bytes, &spent)) [[likely]]
@@ -108,13 +118,13 @@ void Release(void* memory) noexcept {
 }
 
 // Whoever asks so can go on without the memory: the reserve stays closed.
-[[gnu::weak]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+KV_REPLACES void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   bool spent = false;
   return kvasir::Allocate(bytes, &spent);
 }
-[[gnu::weak]] void* operator new[](size_t bytes, const std::nothrow_t& tag) noexcept {
+KV_REPLACES void* operator new[](size_t bytes, const std::nothrow_t& tag) noexcept {
   return operator new(bytes, tag);
 }
 
-[[gnu::weak]] void operator delete(void* memory) noexcept { kvasir::Release(memory); }
-[[gnu::weak]] void operator delete(void* memory, size_t) noexcept { kvasir::Release(memory); }
+KV_REPLACES void operator delete(void* memory) noexcept { kvasir::Release(memory); }
+KV_REPLACES void operator delete(void* memory, size_t) noexcept { kvasir::Release(memory); }
