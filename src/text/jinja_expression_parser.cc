@@ -14,7 +14,9 @@ using TokenKind = Token::Kind;
 
 void TokenReader::Fail(size_t offset, std::string_view what, Code code) {
   if (!failed_) {
-    error_ = {code, fmt::format("chat template: {}, {}", what, Position(source_, offset))};
+    const bool cut = what.size() > kMaxMessageBytes;  // a name or string may have megabytes
+    error_ = {code, fmt::format("chat template: {}{}, {}", what.substr(0, kMaxMessageBytes),
+                                cut ? "..." : "", Position(source_, offset))};
   }
   failed_ = true;
   at_ = tokens_.size() - 1;
@@ -44,6 +46,7 @@ std::string TokenReader::ExpectName(std::string_view what) {
 }
 
 NodePtr TokenReader::Make(Kind kind, size_t offset, std::string name) {
+  if (++num_nodes_ > kMaxNodes) Fail(offset, "the template is too large");
   auto node = std::make_unique<Node>();
   node->kind = kind;
   node->offset = offset;
@@ -52,11 +55,16 @@ NodePtr TokenReader::Make(Kind kind, size_t offset, std::string name) {
 }
 
 void TokenReader::Adopt(Node& parent, NodePtr child) {
+  parent.children.push_back(Nest(parent, std::move(child)));
+}
+
+NodePtr TokenReader::Nest(Node& parent, NodePtr child) {
   if (child) {
     parent.depth = std::max(parent.depth, child->depth + 1);
     if (parent.depth > kMaxNodeDepth) Fail(child->offset, "nested too deeply");
   }
-  parent.children.push_back(std::move(child));
+  if (failed_) child = nullptr;
+  return child;
 }
 
 NodePtr ExpressionParser::Expression() {
@@ -129,7 +137,7 @@ NodePtr ExpressionParser::Not() {
   std::vector<size_t> nots;
   while (in_.AtWord("not")) nots.push_back(in_.Take().offset);
   NodePtr node = CompareChain();
-  for (size_t i = nots.size(); i-- > 0;) {
+  for (size_t i = nots.size(); i-- > 0 && !in_.failed();) {
     NodePtr negated = in_.Make(Kind::kUnary, nots[i], "not");
     in_.Adopt(*negated, std::move(node));
     node = std::move(negated);

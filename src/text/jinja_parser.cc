@@ -210,7 +210,7 @@ class StatementParser {
   NodePtr CallBlock(size_t offset) {
     NodePtr node = in_.Make(Kind::kCallBlock, offset, "caller");
     if (in_.AtOperator("(")) Signature(*node);
-    node->call = expressions_.Expression();
+    node->call = in_.Nest(*node, expressions_.Expression());
     if (!in_.failed() && node->call->kind != Kind::kCall) in_.Fail(offset, "expected a call");
     node->bodies.push_back(MacroBody("endcall"));
     return node;
@@ -218,7 +218,7 @@ class StatementParser {
 
   NodePtr FilterBlock(size_t offset) {
     NodePtr node = in_.Make(Kind::kFilterBlock, offset);
-    node->call = expressions_.Filters(nullptr);
+    node->call = in_.Nest(*node, expressions_.Filters(nullptr));
     node->bodies.push_back(BodyUntil("endfilter"));
     return node;
   }

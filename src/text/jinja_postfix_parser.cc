@@ -71,28 +71,23 @@ NodePtr ExpressionParser::SubscriptIndex() {
 ArgumentNodes ExpressionParser::Arguments(Node& owner) {
   ArgumentNodes out;
   in_.Expect("(");
-  const auto adopt = [&](NodePtr child) {
-    in_.Adopt(owner, std::move(child));  // for the depth; the arguments own it
-    NodePtr back = std::move(owner.children.back());
-    owner.children.pop_back();
-    return back;
-  };
+  const auto nested = [&] { return in_.Nest(owner, Expression()); };
   while (!in_.AtOperator(")") && !in_.failed()) {
     const bool named = in_.At(TokenKind::kName) && in_.Peek(1).kind == TokenKind::kOperator &&
                        in_.Peek(1).text == "=";
     if (in_.SkipOperator("*")) {
-      out.rest = adopt(Expression());
+      out.rest = nested();
     } else if (in_.SkipOperator("**")) {
-      out.rest_named = adopt(Expression());
+      out.rest_named = nested();
     } else if (named) {
       std::string name = in_.Take().text;
       in_.Take();
-      out.named.emplace_back(std::move(name), adopt(Expression()));
+      out.named.emplace_back(std::move(name), nested());
     } else {
       if (!out.named.empty() || out.rest || out.rest_named) {
         in_.Fail(in_.Peek().offset, "positional argument after a named one");
       }
-      out.positional.push_back(adopt(Expression()));
+      out.positional.push_back(nested());
     }
     if (!in_.SkipComma()) break;
   }
@@ -150,7 +145,7 @@ NodePtr ExpressionParser::Test(NodePtr node) {
   if (in_.AtOperator("(")) {
     test->arguments = Arguments(*test);
   } else if (starts_argument && !in_.AtAnyWord({"else", "or", "and", "is", "if", "in", "not"})) {
-    test->arguments.positional.push_back(Postfix(Primary()));
+    test->arguments.positional.push_back(in_.Nest(*test, Postfix(Primary())));
   }
   if (!negated) return test;
   NodePtr out = in_.Make(Kind::kUnary, offset, "not");

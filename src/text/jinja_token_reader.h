@@ -49,20 +49,26 @@ class TokenReader {
   const Error& error() const { return error_; }
 
   NodePtr Make(Node::Kind kind, size_t offset, std::string name = {});
-  // Adds a child; fails where the tree gets too deep to be walked.
+  // Adds a child; fails where the tree gets too deep to be walked. After a failure the child is
+  // dropped and null stands in its place, so that a tree never gets deeper than kMaxNodeDepth.
   void Adopt(Node& parent, NodePtr child);
+  // The same for a child that something else than parent.children will own.
+  NodePtr Nest(Node& parent, NodePtr child);
 
  private:
   std::string_view source_;
   std::vector<Token> tokens_;
   size_t at_ = 0;
+  size_t num_nodes_ = 0;
   bool failed_ = false;
   Error error_;
 };
 
 inline constexpr uint32_t kMaxNodeDepth = 400;
+inline constexpr size_t kMaxNodes = 1'000'000;  // about 300 MB; templates in use have thousands
+inline constexpr size_t kMaxMessageBytes = 200;
 
-// Expressions. Each returns a node even after a failure.
+// Expressions. Each returns a node even after a failure (its children may then be null).
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenReader& reader) : in_(reader) {}
