@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "base/descriptor.h"
 #include "base/system_error.h"
@@ -25,7 +27,44 @@ Result<FileStamp> FromStat(const std::filesystem::path& path, const struct stat&
                    .inode = s.st_ino,
                    .size_bytes = static_cast<uint64_t>(s.st_size),
                    .mtime_ns = s.st_mtim.tv_sec * kSecondNs + s.st_mtim.tv_nsec,
-                   .ctime_ns = s.st_ctim.tv_sec * kSecondNs + s.st_ctim.tv_nsec};
+                   .ctime_ns = s.st_ctim.tv_sec * kSecondNs + s.st_ctim.tv_nsec,
+                   .links = s.st_nlink};
+}
+
+Result<FileStamp> StampOf(const Descriptor& file, const std::filesystem::path& path) {
+  struct stat s;
+  if (fstat(file.fd(), &s) != 0) return Failed("open", path);
+  return FromStat(path, s);
+}
+
+// O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
+int OpenToRead(const std::filesystem::path& path) {
+  return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// How long after the last change another one could still get the same time. Kernels before 6.13
+// stamp files with the time of their last tick, at most 10 ms ago; file systems that count in
+// seconds (FAT in 2) have no fraction.
+int64_t TickNs(int64_t ctime_ns) {
+  return ctime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : 20'000'000;
+}
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// The stamp, once the tick in which the file was changed last is over. A file that is written to
+// all the time is not waited for for ever.
+Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::path& path) {
+  constexpr int kMaxWaits = 3;
+  for (int waits = 0;; ++waits) {
+    KV_ASSIGN(const FileStamp stamp, StampOf(file, path));
+    const int64_t age_ns = NowNs() - stamp.ctime_ns, tick_ns = TickNs(stamp.ctime_ns);
+    if (age_ns < 0 || age_ns > tick_ns || waits == kMaxWaits) return stamp;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(tick_ns - age_ns + 1'000'000));
+  }
 }
 
 }  // namespace
@@ -37,24 +76,28 @@ Result<FileStamp> StampOf(const std::filesystem::path& path) {
 }
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return Failed("open", path);
-  struct stat s;
-  if (fstat(file.fd(), &s) != 0) return Failed("open", path);
-  KV_ASSIGN(const FileStamp stamp, FromStat(path, s));
-  const std::byte* data = nullptr;
-  if (stamp.size_bytes > 0) {
-    void* mapped = mmap(nullptr, stamp.size_bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
-    if (mapped == MAP_FAILED) return Failed("map", path);
-    data = static_cast<const std::byte*>(mapped);
+  const int fd = OpenToRead(path);
+  if (fd < 0) return Failed("open", path);
+  const std::shared_ptr<MappedFile> file(new MappedFile(path, fd));
+  KV_ASSIGN(file->stamp_, SettledStamp(file->file_, path));
+  const uint64_t bytes = file->stamp_.size_bytes;
+  if (bytes == 0) return file;
+  void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return Failed("map", path);
+  file->data_ = static_cast<const std::byte*>(mapped);
+  file->mapping_ = AddMapping(file->bytes());
+  if (!file->mapping_) {
+    return Fail(Code::kExhausted, "{}: cannot map: too many files are mapped", path.string());
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, stamp, data));
+  return file;
 }
 
 MappedFile::~MappedFile() {
+  if (mapping_) RemoveMapping(*mapping_);
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), stamp_.size_bytes);
 }
+
+Result<FileStamp> MappedFile::Now() const { return StampOf(file_, path_); }
 
 void MappedFile::Drop(std::span<const std::byte> part) const {
   const std::byte* end = data_ + stamp_.size_bytes;
@@ -66,13 +109,26 @@ void MappedFile::Drop(std::span<const std::byte> part) const {
 }
 
 Result<std::string> ReadTextFile(const std::filesystem::path& path, uint64_t max_bytes) {
-  KV_ASSIGN(const auto file, MappedFile::Open(path));
-  const auto bytes = file->bytes();
-  if (bytes.size() > max_bytes) {
+  const Descriptor file(OpenToRead(path));
+  if (!file) return Failed("open", path);
+  KV_ASSIGN(const FileStamp stamp, StampOf(file, path));
+  if (stamp.size_bytes > max_bytes) {
     return Fail(Code::kInvalidArgument, "{}: {} bytes, at most {} are read", path.string(),
-                bytes.size(), max_bytes);
+                stamp.size_bytes, max_bytes);
   }
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string text(stamp.size_bytes, '\0');
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t got =
+        pread(file.fd(), text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Failed("read", path);
+    if (got == 0) {
+      return Fail(Code::kIoError, "{}: was cut from {} bytes to {} while it was read",
+                  path.string(), text.size(), done);
+    }
+    done += static_cast<size_t>(got);
+  }
+  return text;
 }
 
 }  // namespace kvasir

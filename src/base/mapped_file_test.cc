@@ -74,6 +74,31 @@ TEST_F(MappedFileTest, AReplacedFileHasAnotherStamp) {
   EXPECT_NE(before->inode, StampOf(path)->inode);
 }
 
+// In the tick of the clock that the file was written in, as a script that copies a model and starts
+// a server does it.
+TEST_F(MappedFileTest, EveryWriteAfterOpenMovesTheStamp) {
+  for (int i = 0; i < 20; ++i) {
+    const auto path = Write("a", "one");
+    const auto file = MappedFile::Open(path);
+    ASSERT_TRUE(file);
+    EXPECT_EQ((*file)->stamp(), *(*file)->Now());
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << "two";
+    EXPECT_NE((*file)->stamp(), *(*file)->Now());
+  }
+}
+
+TEST_F(MappedFileTest, NowIsOfTheFileThatIsMappedAndNotOfItsPath) {
+  const auto path = Write("a", "one");
+  const auto file = *MappedFile::Open(path);
+  fs::rename(Write("b", "three"), path);
+  const auto now = file->Now();
+  ASSERT_TRUE(now);
+  EXPECT_EQ(now->inode, file->stamp().inode);
+  EXPECT_EQ(now->size_bytes, 3u);
+  EXPECT_EQ(now->mtime_ns, file->stamp().mtime_ns);
+  EXPECT_EQ(now->links, 0u);
+}
+
 TEST_F(MappedFileTest, TextIsReadUpToALimit) {
   const auto path = Write("text", "12345");
   EXPECT_EQ(*ReadTextFile(path, 5), "12345");
