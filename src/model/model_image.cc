@@ -54,9 +54,10 @@ struct Places {
   explicit Places(uint64_t payload_bytes)
       : chunks(CeilDiv(payload_bytes, kChunkBytes)),
         tags(sizeof(Header) + sizeof(GmacTag)),
-        payload(RoundUp(tags + chunks * sizeof(GmacTag), kPageBytes)),
+        padding(tags + chunks * sizeof(GmacTag)),
+        payload(RoundUp(padding, kPageBytes)),
         end(payload + payload_bytes) {}
-  uint64_t chunks, tags, payload, end;
+  uint64_t chunks, tags, padding, payload, end;
 };
 
 template <size_t kSize>
@@ -91,9 +92,11 @@ GmacTag HeaderTag(const GmacKey& key, const Header& header, std::span<const Gmac
   return key.Of(0, bytes);
 }
 
-// Whether header, tags and all chunks of a mapped image are what was written under this secret.
+// Whether every byte of a mapped image is what was written under this secret.
 bool Verify(std::span<const std::byte> file, const Header& header, const Places& places,
             const Secret& secret, ThreadPool& pool) {
+  const auto zeros = file.subspan(places.padding, places.payload - places.padding);
+  if (!std::ranges::all_of(zeros, [](std::byte b) { return b == std::byte{0}; })) return false;
   const GmacKey key(secret, kPurpose, header.salt);
   GmacTag header_tag;
   std::memcpy(&header_tag, file.data() + sizeof(Header), sizeof(GmacTag));
@@ -132,6 +135,42 @@ int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// When an image was used last is the time of an empty file of its name, in a folder beside that of
+// the images. The image's own times must stay: a process that has it mapped would take it for
+// changed (model/file_watch.h).
+fs::path MarkFolder(const fs::path& images) {
+  fs::path folder = images;
+  return folder += "-used";
+}
+fs::path MarkOf(const fs::path& image) {
+  return MarkFolder(image.parent_path()) / image.filename();
+}
+
+// Failing only makes the image look older than it is.
+void MarkUsed(const fs::path& image) {
+  std::error_code error;
+  fs::create_directories(MarkFolder(image.parent_path()), error);
+  const Descriptor mark(
+      open(MarkOf(image).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (mark) futimens(mark.fd(), nullptr);
+}
+
+bool RemoveImage(const fs::path& image) {
+  std::error_code error;
+  fs::remove(MarkOf(image), error);
+  return fs::remove(image, error);
+}
+
+// Of images that somebody else removed.
+void RemoveStaleMarks(const fs::path& images) {
+  std::error_code error;
+  for (const auto& mark : fs::directory_iterator(MarkFolder(images), error)) {
+    std::error_code unknown;
+    const bool gone = !fs::exists(images / mark.path().filename(), unknown) && !unknown;
+    if (gone) fs::remove(mark.path(), unknown);
+  }
 }
 
 // Removes drafts that a crash left behind: who writes one holds its lock. Returns the bytes of the
@@ -178,12 +217,11 @@ Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t
   if (is_image && same_version && bytes.size() == places.end && header.key == key &&
       header.payload_bytes == payload_bytes && header.chunk_bytes == kChunkBytes &&
       Verify(bytes, header, places, secret_, pool)) {
-    utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
+    MarkUsed(path);
     KeepCap(path, bytes.size());
     return OpenedImage{*file, bytes.subspan(places.payload)};
   }
-  std::error_code error;
-  fs::remove(path, error);
+  RemoveImage(path);
   if (is_image && !same_version) {
     return Fail(Code::kCorruption,
                 "model image {}: of another version of Kvasir (file {}, layout {}; this one has "
@@ -259,19 +297,18 @@ Status ModelImages::MakeRoom(uint64_t bytes, const fs::path& except) const {
 }
 
 void ModelImages::KeepCap(const fs::path& path, uint64_t bytes) const {
-  std::error_code error;
-  if (bytes > cap_bytes_ && fs::remove(path, error)) bytes = 0;  // who has it mapped keeps it
+  if (bytes > cap_bytes_ && RemoveImage(path)) bytes = 0;  // who has it mapped keeps it
   RemoveOthers(cap_bytes_ - std::min(bytes, cap_bytes_), path);
 }
 
 uint64_t ModelImages::RemoveOthers(uint64_t limit, const fs::path& except) const {
+  RemoveStaleMarks(folder_);
   uint64_t total_bytes = RemoveStaleDrafts(folder_);
   std::vector<ImageListing> images = List(folder_);
   std::erase_if(images, [&](const ImageListing& image) { return image.path == except; });
   for (const ImageListing& image : images) total_bytes += image.file_bytes;
   for (; !images.empty() && total_bytes > limit; images.pop_back()) {
-    std::error_code error;
-    if (fs::remove(images.back().path, error)) total_bytes -= images.back().file_bytes;
+    if (RemoveImage(images.back().path)) total_bytes -= images.back().file_bytes;
   }
   return total_bytes;
 }
@@ -289,6 +326,10 @@ std::vector<ImageListing> ModelImages::List(const fs::path& folder) {
     image.path = entry.path();
     image.file_bytes = static_cast<uint64_t>(about.st_size);
     image.used_ns = NanosecondsOf(about.st_mtim);
+    struct stat mark;
+    if (stat(MarkOf(entry.path()).c_str(), &mark) == 0) {
+      image.used_ns = std::max(image.used_ns, NanosecondsOf(mark.st_mtim));
+    }
     Header header;
     if (pread(file.fd(), &header, sizeof(header), 0) == ssize_t{sizeof(header)} &&
         std::string_view(header.magic, sizeof(header.magic)) == kMagic) {

@@ -40,9 +40,10 @@ struct OpenedImage {
 
 // The images of a folder. Each is named by its key, a digest of all that decides its payload, and
 // authenticated by tags under a key derived from the server secret: a folder that others can write
-// to cannot change a model. The tags are computed over the mapped bytes that are used afterwards;
-// a file that somebody changes while it is mapped is out of scope (images are replaced by renaming
-// and removed by unlinking, never in place). Thread-compatible; processes may share a folder.
+// to cannot change a model. The tags are computed over the mapped bytes that are used afterwards.
+// Images are replaced by renaming and removed by unlinking, never in place, so that a process which
+// has one mapped may go on; one that somebody else changes in place is what FileWatch is for.
+// Thread-compatible; processes may share a folder.
 class ModelImages {
  public:
   // cap_bytes: of all images in the folder together.

@@ -81,12 +81,29 @@ TEST_F(Images, NoFlippedBitAndNoCutIsTrusted) {
     ExpectError(images.Open(key_, payload_.size(), pool_), Code::kCorruption, {"image"});
     EXPECT_FALSE(fs::exists(path));  // it is made anew
   };
-  // Header, its tag, the chunks' tags, both ends of the payload and of its chunks.
+  // Header, its tag, the chunks' tags, the padding, both ends of the payload and of its chunks.
   const size_t payload_at = whole.size() - payload_.size();
-  for (const size_t at :
-       {size_t{0}, size_t{9}, size_t{13}, size_t{16}, size_t{50}, size_t{72}, size_t{80},
-        size_t{90}, size_t{215}, size_t{231}, size_t{232}, size_t{247}, size_t{248}, size_t{295},
-        payload_at, payload_at + (4 << 20) - 1, payload_at + (4 << 20), whole.size() - 1}) {
+  for (const size_t at : {size_t{0},
+                          size_t{9},
+                          size_t{13},
+                          size_t{16},
+                          size_t{50},
+                          size_t{72},
+                          size_t{80},
+                          size_t{90},
+                          size_t{215},
+                          size_t{231},
+                          size_t{232},
+                          size_t{247},
+                          size_t{248},
+                          size_t{295},
+                          size_t{296},
+                          size_t{1000},
+                          payload_at - 1,
+                          payload_at,
+                          payload_at + (4 << 20) - 1,
+                          payload_at + (4 << 20),
+                          whole.size() - 1}) {
     for (const int bit : {0, 7}) {
       std::string broken = whole;
       broken[at] = static_cast<char>(broken[at] ^ 1 << bit);
@@ -137,6 +154,30 @@ TEST_F(Images, SwappedChunksAndAnotherImagesBytesAreRefused) {
   file.write(reinterpret_cast<const char*>(payload_.data()), 4 << 20);
   file.close();
   ExpectError(images.Open(key_, payload_.size(), pool_), Code::kCorruption, {"image"});
+}
+
+TEST_F(Images, OpeningOneChangesNoTimeOfAnImageThatIsMapped) {
+  const ModelImages images = Make();
+  ASSERT_TRUE(images.Write(key_, {"a", "i8"}, payload_, pool_));
+  const int64_t written_ns = ModelImages::List(folder_.path() / "images").at(0).used_ns;
+  const auto opened = images.Open(key_, payload_.size(), pool_);
+  ASSERT_TRUE(opened && *opened);
+  const auto again = images.Open(key_, payload_.size(), pool_);
+  ASSERT_TRUE(again && *again);
+  EXPECT_EQ((*opened)->file->stamp(), *(*opened)->file->Now());
+  EXPECT_GT(ModelImages::List(folder_.path() / "images").at(0).used_ns, written_ns);
+}
+
+TEST_F(Images, TheMarkOfOneThatIsGoneGoesToo) {
+  const ModelImages images = Make();
+  ASSERT_TRUE(images.Write(key_, {"a", "i8"}, payload_, pool_));
+  const auto opened = images.Open(key_, payload_.size(), pool_);
+  ASSERT_TRUE(opened && *opened);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path() / "images-used"), {}), 1);
+  fs::remove(OnlyFile());
+  const std::vector<std::byte> small = Payload(1000, 3);
+  ASSERT_TRUE(images.Write(Sha256Of("b"), {"b", "i8"}, small, pool_));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path() / "images-used"), {}), 0);
 }
 
 TEST_F(Images, AnotherSecretIsNoTrust) {
