@@ -13,10 +13,11 @@ constexpr TokenId kPoison = 7;
 
 // tests/data/tiny-bias with finite weights that overflow for one token: it alone has a number in
 // dimension 0 of its embedding, and the first layer's query multiplies that by 3e38.
+// Written once: an engine does not serve a model that is written to meanwhile.
 std::string PoisonedModel() {
   namespace fs = std::filesystem;
   const fs::path folder = ScratchDir() / "poisoned";
-  fs::create_directories(folder);
+  if (!fs::create_directories(folder)) return folder;
   const fs::path from = KVASIR_SOURCE_DIR "/tests/data/tiny-bias";
   fs::copy_file(from / "config.json", folder / "config.json", fs::copy_options::overwrite_existing);
   std::ifstream in(from / "model.safetensors", std::ios::binary);

@@ -68,6 +68,9 @@ struct EngineOptions {
   // Called while loading, from Load's thread: a sentence on what did not go as it should and was
   // made good (a damaged model image, say).
   std::function<void(const std::string& text)> warn;
+  // Called later, from the engine's thread or a caller's of CheckModel: a sentence on what happened
+  // to the model's files and what to do. Must not block.
+  std::function<void(const std::string& text)> on_model_change;
 };
 
 struct SamplingParams {
@@ -220,6 +223,9 @@ class Engine {
   virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
   // The same; returns when done.
   virtual void Erase(std::string_view tenant) = 0;
+  // kModelChanged, naming the file, once a file that the model is served from was written to, cut
+  // or removed: then all requests end with this error, and nothing that was computed since is kept.
+  virtual Status CheckModel() = 0;
   virtual EngineStats Stats() const = 0;
   virtual const MemoryPlan& plan() const = 0;
   virtual const ModelCard& card() const = 0;

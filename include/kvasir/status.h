@@ -18,6 +18,7 @@ enum class Code {
   kUnsupported = 8,  // known, and not there (400, exit 2)
   kCancelled = 9,
   kPermissionDenied = 10,
+  kModelChanged = 11,  // the model's files were changed while in use: restart (503)
 };
 
 struct Error {

@@ -51,6 +51,7 @@ int ExitStatus(Code code) {
     case Code::kDeadlineExceeded:
     case Code::kUnavailable:
     case Code::kPermissionDenied:
+    case Code::kModelChanged:
       return kExitFailed;
   }
   return kExitFailed;

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/mapping_faults.h"
 #include "base/result.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
@@ -108,6 +109,7 @@ int Main(std::span<char* const> arguments) {
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
+  kvasir::CatchMappingFaults();   // a model file that is cut shorter is an error, not a crash
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow: the write says so
   try {
     const int status =

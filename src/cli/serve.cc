@@ -135,7 +135,8 @@ std::string SummaryOf(const Engine& engine) {
 Result<int> Run(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
-  KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
+  KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args));
+  engine_options.on_model_change = [](const std::string& text) { LogRequest(text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
   if (options.api_keys.size() > engine_options.max_tenants) {

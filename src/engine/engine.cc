@@ -19,6 +19,7 @@
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
 #include "engine/start_parts.h"
+#include "model/file_watch.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -66,6 +67,7 @@ class EngineOnThread final : public Engine {
     Target target{};
     std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
     std::unique_ptr<Runner> runner;
+    std::unique_ptr<FileWatch> files;
     std::unique_ptr<KvCache> cache;
     SchedulerOptions scheduler;
   };
@@ -79,6 +81,7 @@ class EngineOnThread final : public Engine {
   void Drain() override;
   void Erase(std::string_view tenant, ErasureSink done) override;
   void Erase(std::string_view tenant) override;
+  Status CheckModel() override { return parts_.files->CheckAll(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
   const ModelCard& card() const override { return parts_.card; }
@@ -329,7 +332,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.eos = EndTokens(config, tokenizer);
-  parts.card.weights_shared = parts.runner->has_image();
+  parts.files = WatchFiles(*parts.runner, parts.plan, options);
+  KV_TRY(parts.files->CheckAll());
+  parts.card.weights_shared = parts.runner->image() != nullptr;
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,
@@ -338,7 +343,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .logit_rows = assembly.logit_rows,
                      .identity = IdentityFor(assembly, content, options),
                      .end_tokens = parts.card.eos,
-                     .tokenizer = tokenizer};
+                     .tokenizer = tokenizer,
+                     .files = parts.files.get()};
   return std::make_unique<EngineOnThread>(std::move(parts));
 }
 

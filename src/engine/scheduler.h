@@ -15,6 +15,7 @@
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "kvasir/engine.h"
+#include "model/file_watch.h"
 #include "model/runner.h"
 
 namespace kvasir {
@@ -27,14 +28,17 @@ struct SchedulerOptions {
   Identity identity{};
   std::vector<TokenId> end_tokens;  // ascending
   const Tokenizer* tokenizer = nullptr;
+  FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
 };
 
 // Runs requests: FIFO admission by whole footprint (the head waits, nobody overtakes), then steps
 // of one token for every generating sequence and chunks of prompts, max_rows in all. A
 // running sequence always finds the blocks it still needs: available_blocks() >= the sum of what
 // running requests are owed. A request leaves with all its blocks given back, before its last event
-// is told. Sinks are called at the end of a step. Runner and cache must outlive it. Engine thread
-// only.
+// is told. Sinks are called at the end of a step. Where a file of the model was changed all
+// requests end with kModelChanged: this is looked at before requests are admitted, before what a
+// step computed is committed, and before its logits are used. Runner and cache must outlive it.
+// Engine thread only.
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
@@ -92,6 +96,7 @@ class Scheduler {
   };
 
   // scheduler_admission.cc
+  void CheckFiles();
   void Admit();
   bool TryAdmit(Request& request);
   void AddSequence(Request& request, KvSequence kv);
@@ -115,6 +120,7 @@ class Scheduler {
   void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
+  void EndAllUnless(const Status& status);
   void FinishRequest(Request& request, FinishReason reason);
   void CollectEnded();
   Ended Deliver();
@@ -162,6 +168,8 @@ class Scheduler {
   std::vector<Draw> draws_;
   std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
+
+  uint64_t files_checked_ns_ = 0;  // all of them, with their paths
 
   EngineStats stats_;
   double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed

@@ -15,6 +15,18 @@ void Scheduler::Enqueue(std::unique_ptr<Request> request) {
   waiting_.push_back(std::move(request));
 }
 
+// At each admission; and every 100 ms, for requests that run while nothing is admitted: what steps
+// read is looked at in each step, and all else is not urgent.
+void Scheduler::CheckFiles() {
+  constexpr uint64_t kPeriodNs = 100'000'000;
+  if (options_.files == nullptr || (waiting_.empty() && running_.empty())) return;
+  const uint64_t now = MonotonicNs();
+  if (waiting_.empty() && now - files_checked_ns_ < kPeriodNs) return;
+  files_checked_ns_ = now;
+  EndAllUnless(options_.files->CheckAll());
+  CollectEnded();
+}
+
 uint32_t Scheduler::owed_blocks() const {
   uint32_t owed = 0;
   for (const auto& request : running_) owed += request->owed_blocks();

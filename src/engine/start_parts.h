@@ -1,12 +1,15 @@
 // What a start needs beside memory: the server secret, what the model is, and its image.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "base/secret.h"
 #include "cache/identity.h"
 #include "engine/assembly.h"
 #include "kvasir/engine.h"
+#include "model/file_watch.h"
+#include "model/runner.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -32,5 +35,9 @@ Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const Engine
 // that the next start would know it by.
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options);
+
+// Of all files that the model was read from, and its image.
+std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const MemoryPlan& plan,
+                                      const EngineOptions& options);
 
 }  // namespace kvasir

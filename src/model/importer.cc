@@ -1,6 +1,7 @@
 #include "model/importer.h"
 
 #include "base/result.h"
+#include "model/file_watch.h"
 #include "model/gguf_importer.h"
 #include "model/hf_importer.h"
 
@@ -36,7 +37,10 @@ Result<Source> Locate(const fs::path& given) {
 
 Result<ImportedModel> ImportModel(const fs::path& path) {
   KV_ASSIGN(const Source source, Locate(path));
-  return source.is_folder ? ImportHfFolder(source.path) : ImportGgufFile(source.path);
+  KV_ASSIGN(ImportedModel model,
+            source.is_folder ? ImportHfFolder(source.path) : ImportGgufFile(source.path));
+  KV_TRY(CheckWhileLoading(model.mapped_files));
+  return model;
 }
 
 }  // namespace kvasir

@@ -124,7 +124,7 @@ class LlamaRunner final : public Runner {
   const ModelConfig& config() const override { return model_.config; }
   const ImportedModel& source() const override { return model_; }
   uint64_t weights_bytes() const override { return weights_.arena.used(); }
-  bool has_image() const override { return weights_.image != nullptr; }
+  std::shared_ptr<const MappedFile> image() const override { return weights_.image; }
   uint64_t scratch_bytes() const override { return arena_.used(); }
 
  private:

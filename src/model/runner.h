@@ -96,7 +96,8 @@ class Runner {
   virtual const ModelConfig& config() const = 0;
   virtual const ImportedModel& source() const = 0;
   virtual uint64_t weights_bytes() const = 0;  // allocated: equals the plan's
-  virtual bool has_image() const = 0;          // the weights are pages of a model image
+  // Whose pages the packed weights are; nullptr: they are in memory of this process.
+  virtual std::shared_ptr<const MappedFile> image() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
 };
 

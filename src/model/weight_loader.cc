@@ -2,6 +2,7 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "model/file_watch.h"
 #include "model/model_config.h"
 #include "model/model_image.h"
 #include "simd/target.h"
@@ -39,6 +40,15 @@ std::optional<PackedWeights> FromImage(const ImportedModel& model,
   return weights;
 }
 
+// An image is kept under the digest of what the files held before: it must not get other weights.
+Result<PackedWeights> PackUnchanged(const ImportedModel& model,
+                                    const std::optional<WeightChoice>& choice, ThreadPool& pool,
+                                    const std::function<void(double)>& progress) {
+  Result<PackedWeights> weights = Pack(model, choice, pool, progress);
+  KV_TRY(CheckWhileLoading(model.mapped_files));  // before an error that this would explain
+  return weights;
+}
+
 }  // namespace
 
 Result<PackedWeights> LoadWeights(const ImportedModel& model,
@@ -46,10 +56,10 @@ Result<PackedWeights> LoadWeights(const ImportedModel& model,
                                   const std::optional<ImageOptions>& options,
                                   const std::function<void(double)>& progress) {
   ThreadPool pool(threads, &EnterComputeThread);
-  if (!options) return Pack(model, choice, pool, progress);
+  if (!options) return PackUnchanged(model, choice, pool, progress);
   const ModelImages images(options->folder, options->cap_bytes, options->secret);
   if (auto weights = FromImage(model, choice, *options, images, pool)) return std::move(*weights);
-  KV_ASSIGN(PackedWeights weights, Pack(model, choice, pool, progress));
+  KV_ASSIGN(PackedWeights weights, PackUnchanged(model, choice, pool, progress));
   const std::string format = choice ? std::string(choice->name) : WeightsName(MainFormat(model));
   const Status written = images.Write(ImageKey(model, options->weights), {model.name, format},
                                       weights.arena.bytes(), pool);

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/result.h"
+#include "model/file_watch.h"
 #include "model/importer.h"
 
 namespace kvasir {
@@ -127,6 +128,7 @@ Result<Digest> WeightsDigest(const ImportedModel& model, const std::optional<Dig
       if (progress) progress(done_bytes, total_bytes);
     }
   }
+  KV_TRY(CheckWhileLoading(model.mapped_files));
   const Digest digest = sha.Finish();
   if (memory && Settled(model)) Remember(remembered, Render(key, digest, memory->secret));
   return digest;

@@ -22,6 +22,7 @@ constexpr CodeRow kCodes[] = {
     {Code::kUnsupported, 400, "unsupported"},
     {Code::kCancelled, 503, "cancelled"},
     {Code::kPermissionDenied, 401, "permission_denied"},
+    {Code::kModelChanged, 503, "model_changed"},
 };
 
 const CodeRow& RowOf(Code code) {

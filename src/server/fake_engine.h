@@ -42,6 +42,7 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
+  Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
   const ModelCard& card() const override { return card_; }
@@ -53,6 +54,7 @@ class FakeEngine : public Engine {
   void CheckInvariants() override {}
 
   EngineStats stats;
+  Status model_status;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;

@@ -152,10 +152,10 @@ TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
 
 TEST(ErrorResponse, HasOneStatusForEachCode) {
   const std::pair<Code, int> expected[] = {
-      {Code::kInvalidArgument, 400}, {Code::kNotFound, 404},    {Code::kExhausted, 429},
-      {Code::kCorruption, 500},      {Code::kIoError, 500},     {Code::kDeadlineExceeded, 504},
-      {Code::kUnavailable, 503},     {Code::kUnsupported, 400}, {Code::kCancelled, 503},
-      {Code::kPermissionDenied, 401}};
+      {Code::kInvalidArgument, 400},  {Code::kNotFound, 404},    {Code::kExhausted, 429},
+      {Code::kCorruption, 500},       {Code::kIoError, 500},     {Code::kDeadlineExceeded, 504},
+      {Code::kUnavailable, 503},      {Code::kUnsupported, 400}, {Code::kCancelled, 503},
+      {Code::kPermissionDenied, 401}, {Code::kModelChanged, 503}};
   for (const auto& [code, status] : expected) {
     const HttpResponse response = ErrorResponse({code, "what \xff happened", "field"});
     EXPECT_EQ(response.status, status);

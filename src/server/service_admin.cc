@@ -283,6 +283,12 @@ Outcome Service::Ready(const Call& call) {
   if (draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping"});
   }
+  if (const Status model = engine_.CheckModel(); !model) {
+    // Without the path, which is not for who has no key.
+    return ErrorResponse({model.error().code,
+                          "a file of the model was changed while the model is served: restart the "
+                          "server (its log names the file)"});
+  }
   json body = {{"status", "ready"}};
   if (call.caller.tenant || call.caller.is_admin) body["model"] = model_.names.front();
   return JsonResponse(body);

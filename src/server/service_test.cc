@@ -254,6 +254,17 @@ TEST_F(ServiceTest, AHeadIsRefusedBeforeItsBodyIsRead) {
   EXPECT_EQ(Ask("GET", "/health").status, 200);
 }
 
+TEST_F(ServiceTest, ReadyEndsWhenTheModelIsChanged) {
+  EXPECT_EQ(Ask("GET", "/ready").status, 200);
+  engine_->model_status =
+      tl::unexpected(Error{Code::kModelChanged, "/secret/path/model.gguf was written to"});
+  const HttpResponse response = Ask("GET", "/ready");
+  EXPECT_EQ(response.status, 503);
+  EXPECT_NE(response.body.find("\"model_changed\""), std::string::npos) << response.body;
+  EXPECT_EQ(response.body.find("/secret/path"), std::string::npos) << response.body;
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+}
+
 TEST_F(ServiceTest, OriginsCanBeNarrowed) {
   const auto allowed = [this](const ServerOptions& options, std::string origin) -> std::string {
     Make(options);

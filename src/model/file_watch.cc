@@ -1,0 +1,132 @@
+#include "model/file_watch.h"
+
+#include <utility>
+
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+bool LeadsTo(const std::filesystem::path& path, const FileStamp& stamp) {
+  const Result<FileStamp> now = StampOf(path);
+  return now && now->inode == stamp.inode && now->device == stamp.device;
+}
+
+// What happened to the file since it had `stamp` and its path led to it or not. Both follow where
+// it only got or lost a name: that moves ctime and no other time.
+std::optional<std::string> ChangeOf(const MappedFile& file, FileStamp& stamp, bool& at_path) {
+  if (file.faulted()) return "has lost a page: it was cut shorter, or its disk failed";
+  const Result<FileStamp> now = file.Now();
+  if (!now) return "cannot be looked at: " + now.error().message;
+  if (*now == stamp) return std::nullopt;
+  if (now->size_bytes != stamp.size_bytes) {
+    return fmt::format("went from {} bytes to {}", stamp.size_bytes, now->size_bytes);
+  }
+  if (now->mtime_ns != stamp.mtime_ns) return "was written to";
+  const bool was_at_path = std::exchange(at_path, LeadsTo(file.path(), *now));
+  if (now->links == stamp.links && was_at_path && at_path) {
+    return "was changed (its bytes, owner or permissions)";
+  }
+  stamp = *now;
+  return std::nullopt;
+}
+
+constexpr const char* kFix =
+    "restart the server with the model in place; to replace a model, rename the new file over the "
+    "old one and never write into it";
+
+}  // namespace
+
+Status CheckWhileLoading(std::span<const std::shared_ptr<const MappedFile>> files) {
+  for (const auto& file : files) {
+    FileStamp stamp = file->stamp();
+    bool at_path = true;
+    if (const auto change = ChangeOf(*file, stamp, at_path)) {
+      return Fail(Code::kModelChanged,
+                  "model changed: {} {} while it was loaded; start again when the file is whole",
+                  file->path().string(), *change);
+    }
+  }
+  return {};
+}
+
+void FileWatch::Add(std::shared_ptr<const MappedFile> file, Path path, Reads reads) {
+  const MutexLock lock(mutex_);
+  const FileStamp stamp = file->stamp();
+  files_.push_back({std::move(file), path, reads, stamp, true, stamp.inode});
+}
+
+Status FileWatch::CheckStep() {
+  {
+    const MutexLock lock(mutex_);
+    for (Watched& watched : files_) {
+      if (watched.reads == Reads::kInEachStep) CheckBytes(watched);
+    }
+    if (!changed_) return {};
+  }
+  return Finish(std::nullopt);
+}
+
+Status FileWatch::CheckAll() {
+  std::optional<Error> gone;
+  {
+    const MutexLock lock(mutex_);
+    for (Watched& watched : files_) {
+      CheckBytes(watched);
+      if (watched.path == Path::kMayGo || changed_) continue;
+      if (std::optional<Error> error = CheckPath(watched); error && !gone) gone = std::move(error);
+    }
+    if (gone && gone->message != gone_) Tell(gone->message);
+    gone_ = gone ? gone->message : "";
+    if (!gone && !changed_ && news_.empty()) return {};
+  }
+  return Finish(std::move(gone));
+}
+
+void FileWatch::CheckBytes(Watched& watched) {
+  if (changed_) return;
+  const auto change = ChangeOf(*watched.file, watched.stamp, watched.at_path);
+  if (!change) return;
+  changed_ =
+      Error{Code::kModelChanged, fmt::format("model changed: {} {} while the model is served; {}",
+                                             watched.file->path().string(), *change, kFix)};
+  Tell(changed_->message);
+}
+
+std::optional<Error> FileWatch::CheckPath(Watched& watched) {
+  const std::string path = watched.file->path().string();
+  const Result<FileStamp> now = StampOf(watched.file->path());
+  if (!now) {
+    return Error{Code::kModelChanged, fmt::format("model changed: {} is gone while the model is "
+                                                  "served ({}); put it back, or {}",
+                                                  path, now.error().message, kFix)};
+  }
+  if (now->inode == watched.path_inode) return std::nullopt;
+  watched.path_inode = now->inode;
+  if (now->inode != watched.stamp.inode) {
+    Tell(
+        fmt::format("{} was replaced by another file; the one that was loaded is still served: "
+                    "restart the server to use the new one",
+                    path));
+  }
+  return std::nullopt;
+}
+
+void FileWatch::Tell(std::string text) { news_.push_back(std::move(text)); }
+
+// Tells the news without holding the lock. What changed comes before what is gone.
+Status FileWatch::Finish(std::optional<Error> error) {
+  std::vector<std::string> news;
+  {
+    const MutexLock lock(mutex_);
+    news.swap(news_);
+    if (changed_) error = changed_;
+  }
+  for (const std::string& text : news) {
+    if (on_change_) on_change_(text);
+  }
+  if (error) return tl::unexpected(std::move(*error));
+  return {};
+}
+
+}  // namespace kvasir

@@ -1,0 +1,65 @@
+// FileWatch: whether the files that a model is served from are still what was loaded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/mutex.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// kModelChanged, naming the file, when one of them was changed after it was opened.
+Status CheckWhileLoading(std::span<const std::shared_ptr<const MappedFile>> files);
+
+// A file is changed when it has another size or time (mtime, ctime) than when it was opened, or
+// when a page of it cannot be read. That lasts: what was mapped is lost. A file whose path leads to
+// another file by now was replaced by renaming: its bytes are mapped still, and nothing is wrong. A
+// path that leads nowhere is an error for as long as it does (docs/decisions/0008). Thread-safe.
+class FileWatch {
+ public:
+  enum class Path { kMustStay, kMayGo };            // an image goes when others need its room
+  enum class Reads { kInEachStep, kWhileLoading };  // how long its bytes are read
+
+  // Before the first check.
+  void Add(std::shared_ptr<const MappedFile> file, Path path, Reads reads);
+  // Told once for each thing that happens: what it was and what to do. On the thread of a check.
+  void set_on_change(std::function<void(const std::string&)> on_change) {
+    on_change_ = std::move(on_change);
+  }
+
+  // kModelChanged, naming the file. One system call for each file that steps read.
+  Status CheckStep();
+  // The same for all files and their paths: two system calls each.
+  Status CheckAll();
+
+ private:
+  struct Watched {
+    std::shared_ptr<const MappedFile> file;
+    Path path;
+    Reads reads;
+    FileStamp stamp;      // of the loaded bytes; only links and ctime ever move
+    bool at_path;         // the path led to it when `stamp` was taken
+    uint64_t path_inode;  // of what the path leads to, as far as it was told
+  };
+
+  void CheckBytes(Watched& watched) KV_REQUIRES(mutex_);
+  std::optional<Error> CheckPath(Watched& watched) KV_REQUIRES(mutex_);
+  void Tell(std::string text) KV_REQUIRES(mutex_);
+  Status Finish(std::optional<Error> error);
+
+  std::function<void(const std::string&)> on_change_;
+  Mutex mutex_;
+  std::vector<Watched> files_ KV_GUARDED_BY(mutex_);
+  std::optional<Error> changed_ KV_GUARDED_BY(mutex_);  // the first one; stays
+  std::string gone_ KV_GUARDED_BY(mutex_);              // what was told last of a path; "": nothing
+  std::vector<std::string> news_ KV_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvasir
