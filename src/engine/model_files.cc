@@ -79,14 +79,19 @@ std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
 }
 
 TextSource TextSourceOf(const ImportedModel& model) {
-  return {model.path, model.config.vocab_size, model.tokenizer_json, model.tokenizer_config_json,
+  return {model.path,
+          model.config.vocab_size,
+          model.tokenizer_json,
+          model.tokenizer_config_json,
+          model.special_tokens_json,
           model.chat_template};
 }
 
 Result<ModelText> LoadText(const TextSource& source) {
   ModelText text;
   if (source.tokenizer_json.empty()) return text;
-  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(source.tokenizer_json, source.tokenizer_config_json));
+  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(source.tokenizer_json, source.tokenizer_config_json,
+                                             source.special_tokens_json));
   if (text.tokenizer->vocab_size() > source.vocab_size) {
     return Fail(Code::kInvalidArgument,
                 "{}: tokenizer.json has ids up to {}, the model's vocabulary has {} tokens: it is "

@@ -36,7 +36,7 @@ struct ModelText {
 struct TextSource {
   std::filesystem::path path;  // of the model
   uint32_t vocab_size = 0;
-  std::string tokenizer_json, tokenizer_config_json, chat_template;
+  std::string tokenizer_json, tokenizer_config_json, special_tokens_json, chat_template;
 };
 TextSource TextSourceOf(const ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks.

@@ -172,6 +172,7 @@ std::optional<GgufValue> ReadValue(Reader& reader, uint32_t type) {
     case kArray: {
       GgufArray array{.element_type = reader.Read<uint32_t>()};
       array.count = reader.Count();
+      array.count_bytes = static_cast<uint32_t>(reader.count_bytes());
       Reader start = reader;
       if (!reader.SkipArray(array.element_type, array.count, 1)) return std::nullopt;
       array.bytes = start.Take(reader.position() - start.position());
@@ -348,6 +349,15 @@ Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& 
   KV_TRY(PlaceTensors(rows, bytes.subspan(data_start), alignment, file, gguf));
   KV_TRY(CheckNamesDiffer(gguf.tensors, file));
   return gguf;
+}
+
+std::optional<std::string> StringAt(const GgufArray& array, uint64_t index) {
+  if (array.element_type != kString || index >= array.count) return std::nullopt;
+  Reader reader(array.bytes, array.count_bytes == 8);
+  for (uint64_t i = 0; i < index; ++i) reader.String();
+  const std::string_view text = reader.String();
+  if (!reader.ok()) return std::nullopt;
+  return std::string(text);
 }
 
 }  // namespace kvasir

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@ struct GgufArray {
   uint32_t element_type = 0;
   uint64_t count = 0;
   std::span<const std::byte> bytes;
+  uint32_t count_bytes = 8;  // of a count inside: 4 in version 1
 };
 
 // u8-u64 are uint64_t, i8-i64 int64_t, f32 and f64 double.
@@ -43,5 +45,8 @@ struct GgufFile {
 // Returns views into `bytes`. `file` names it in errors: kCorruption when the file lies,
 // kUnsupported for big-endian files, other versions and unknown tensor types. O(header).
 Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file);
+
+// A string of an array of strings; absent where there is none. O(index).
+std::optional<std::string> StringAt(const GgufArray& array, uint64_t index);
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "model/architecture.h"
 #include "model/tensor_binding.h"
+#include "model/tokenizer_files.h"
 
 namespace kvasir {
 namespace {
@@ -246,6 +247,7 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   Metadata tokenizer(gguf, "tokenizer.", file);
   model.chat_template = tokenizer.Text("chat_template", "");
   KV_TRY(tokenizer.status());
+  model.special_tokens_json = GgufSpecialTokens(gguf);
   KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
   return model;
 }
@@ -257,10 +259,7 @@ Result<ImportedModel> ImportGgufFile(const fs::path& path) {
   model.path = path;
   model.name = path.stem().string();
   model.mapped_files.push_back(std::move(mapped));
-  std::error_code error;
-  if (const fs::path beside = path.parent_path() / "tokenizer.json"; fs::exists(beside, error)) {
-    KV_ASSIGN(model.tokenizer_json, ReadTextFile(beside, kMaxTokenizerBytes));
-  }
+  KV_TRY(ReadTokenizerFiles(path.parent_path(), model));
   return model;
 }
 

@@ -154,5 +154,24 @@ TEST(Gguf, NoFlippedByteCrashes) {
   EXPECT_GT(refused, 2'000);
 }
 
+TEST(Gguf, AStringOfAnArrayIsFoundByItsIndex) {
+  for (const uint32_t version : {1u, 2u, 3u}) {
+    GgufBuilder builder(version);
+    const std::string array = Le(uint32_t{8}) + builder.Count(3) + builder.Str("a") +
+                              builder.Str("") + builder.Str("ccc");
+    builder.Raw("tokens", 9, array).Raw("numbers", 9, Le(uint32_t{0}) + builder.Count(1) + "x");
+    const std::string file = builder.Build();
+    const auto gguf = ParseGguf(BytesOf(file), "x.gguf");
+    ASSERT_TRUE(gguf) << gguf.error().message;
+    const auto& tokens = std::get<GgufArray>(gguf->metadata.at("tokens"));
+    EXPECT_EQ(StringAt(tokens, 0), "a");
+    EXPECT_EQ(StringAt(tokens, 1), "");
+    EXPECT_EQ(StringAt(tokens, 2), "ccc");
+    EXPECT_FALSE(StringAt(tokens, 3));
+    EXPECT_FALSE(StringAt(tokens, UINT64_MAX));
+    EXPECT_FALSE(StringAt(std::get<GgufArray>(gguf->metadata.at("numbers")), 0));
+  }
+}
+
 }  // namespace
 }  // namespace kvasir

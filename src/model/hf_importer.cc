@@ -11,6 +11,7 @@
 #include "model/hf_config.h"
 #include "model/safetensors.h"
 #include "model/tensor_binding.h"
+#include "model/tokenizer_files.h"
 
 namespace kvasir {
 namespace {
@@ -24,12 +25,6 @@ constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 bool Exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
-}
-
-// "" where the file is absent.
-Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
-  if (!Exists(path)) return std::string();
-  return ReadTextFile(path, max_bytes);
 }
 
 // What a folder without the needed file may be instead, as the fix.
@@ -132,26 +127,6 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
               folder.string(), embedding, head->first);
 }
 
-// chat_template.jinja, else the "chat_template" of tokenizer_config.json: text, or a list of
-// {name, template} of which "default" counts.
-Result<std::string> ReadChatTemplate(const fs::path& folder, const std::string& tokenizer_config) {
-  KV_ASSIGN(std::string text, ReadOptional(folder / "chat_template.jinja", kMaxConfigBytes));
-  if (!text.empty() || tokenizer_config.empty()) return text;
-  KV_ASSIGN(const json object,
-            ParseJsonObject(tokenizer_config, (folder / "tokenizer_config.json").string()));
-  const auto found = object.find("chat_template");
-  if (found == object.end()) return text;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return text;
-  for (const json& entry : *found) {
-    if (entry.is_object() && entry.value("name", json()) == "default" &&
-        entry.contains("template") && entry["template"].is_string()) {
-      return entry["template"].get<std::string>();
-    }
-  }
-  return text;
-}
-
 Result<ModelConfig> ReadConfig(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!Exists(path)) {
@@ -175,10 +150,7 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
   KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
   KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));
-  KV_ASSIGN(model.tokenizer_json, ReadOptional(folder / "tokenizer.json", kMaxTokenizerBytes));
-  KV_ASSIGN(model.tokenizer_config_json,
-            ReadOptional(folder / "tokenizer_config.json", kMaxTokenizerBytes));
-  KV_ASSIGN(model.chat_template, ReadChatTemplate(folder, model.tokenizer_config_json));
+  KV_TRY(ReadTokenizerFiles(folder, model));
   return model;
 }
 

@@ -45,6 +45,9 @@ struct ImportedModel {
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
   std::string tokenizer_json, tokenizer_config_json, chat_template;
+  // What else is known of special tokens, with the keys of tokenizer_config.json: a folder's
+  // special_tokens_map.json, or what a GGUF file says of itself.
+  std::string special_tokens_json;
   std::vector<std::shared_ptr<const MappedFile>>
       mapped_files;                                   // with the weights, in a fixed order
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file

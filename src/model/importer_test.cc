@@ -120,8 +120,8 @@ TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
   EXPECT_EQ(hf.config.rope.original_max_positions, 64);
   EXPECT_TRUE(gguf.layers[0].q.interleaved_rope_rows && gguf.layers[2].k.interleaved_rope_rows);
   EXPECT_FALSE(gguf.layers[0].v.interleaved_rope_rows || gguf.layers[0].o.interleaved_rope_rows);
-  EXPECT_FALSE(gguf.tokenizer_json.empty());        // lies beside it
-  EXPECT_TRUE(gguf.tokenizer_config_json.empty());  // not mixed in
+  EXPECT_FALSE(gguf.tokenizer_json.empty());  // lies beside it
+  EXPECT_EQ(gguf.tokenizer_config_json, hf.tokenizer_config_json);
   EXPECT_EQ(gguf.chat_template, hf.chat_template);
   EXPECT_EQ(gguf.name, "model-bf16");
   // llama3's formula (Llama 3.1's model card) is what the converter wrote as factors.

@@ -19,9 +19,10 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// What tokenizer_config.json says.
+// What tokenizer_config.json says, and the files that are asked where it says nothing.
 struct Config {
   std::optional<std::string> bos, eos;
+  std::optional<TokenId> bos_id, eos_id;  // of a token whose text nobody says
   bool add_bos = false, add_eos = false;
 };
 
@@ -37,15 +38,41 @@ Result<std::optional<std::string>> TokenField(const nlohmann::json& config, cons
   return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither text nor a token", name);
 }
 
-Result<Config> ParseConfig(std::string_view text) {
+std::optional<TokenId> IdField(const nlohmann::json& config, const char* name) {
+  const auto it = config.find(name);
+  if (it == config.end() || !it->is_number_unsigned()) return std::nullopt;
+  const auto id = it->get<uint64_t>();
+  if (id > uint64_t{std::numeric_limits<TokenId>::max()}) return std::nullopt;
+  return static_cast<TokenId>(id);
+}
+
+Result<Config> ParseConfig(const nlohmann::json& json) {
   Config config;
-  if (text.empty()) return config;
-  KV_ASSIGN(const nlohmann::json json, ParseJsonObject(text, "tokenizer_config.json"));
   KV_ASSIGN(config.bos, TokenField(json, "bos_token"));
   KV_ASSIGN(config.eos, TokenField(json, "eos_token"));
   KV_ASSIGN(config.add_bos, BoolField(json, "add_bos_token", false));
   KV_ASSIGN(config.add_eos, BoolField(json, "add_eos_token", false));
+  if (!config.bos) config.bos_id = IdField(json, "bos_token_id");
+  if (!config.eos) config.eos_id = IdField(json, "eos_token_id");
   return config;
+}
+
+Result<nlohmann::json> ParseOptional(std::string_view text, const char* name) {
+  if (text.empty()) return nlohmann::json::object();
+  return ParseJsonObject(text, name);
+}
+
+// What `config` does not mention, of `others`: an object. Of a token that it mentions, null
+// included, no text and no id is taken.
+nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& others) {
+  nlohmann::json added = nlohmann::json::object();
+  for (const std::string token : {"bos_token", "eos_token"}) {
+    for (const std::string& key : {token, "add_" + token, token + "_id"}) {
+      const bool known = config.contains(key) || (key != "add_" + token && config.contains(token));
+      if (others.contains(key) && !known) added[key] = others[key];
+    }
+  }
+  return added;
 }
 
 class BpeTokenizer : public Tokenizer {
@@ -79,6 +106,7 @@ class BpeTokenizer : public Tokenizer {
 
  private:
   BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
+  bool NameIds(Config& config) const;
   void Adopt(Config config);
   Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
                     std::vector<TokenId>* ids) const;
@@ -113,12 +141,29 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Parse(const nlohmann::json& jso
   KV_ASSIGN(tokenizer->normalizer_, Normalizer::Parse(Component(json, "normalizer")));
   KV_ASSIGN(tokenizer->pre_tokenizer_, PreTokenizer::Parse(Component(json, "pre_tokenizer")));
   KV_ASSIGN(tokenizer->post_processor_, PostProcessor::Parse(Component(json, "post_processor")));
-  KV_ASSIGN(tokenizer->added_, AddedTokens::Parse(Component(json, "added_tokens"), tokenizer->bpe_,
-                                                  *tokenizer->normalizer_, config.bos.value_or(""),
-                                                  config.eos.value_or("")));
+  const auto parse_added = [&] {
+    return AddedTokens::Parse(Component(json, "added_tokens"), tokenizer->bpe_,
+                              *tokenizer->normalizer_, config.bos.value_or(""),
+                              config.eos.value_or(""));
+  };
+  KV_ASSIGN(tokenizer->added_, parse_added());
+  if (tokenizer->NameIds(config)) {
+    KV_ASSIGN(tokenizer->added_, parse_added());
+  }
   tokenizer->Adopt(std::move(config));
   tokenizer->digest_ = digest;
   return tokenizer;
+}
+
+// Gives the ids of special tokens their texts. False: there is none that has one.
+bool BpeTokenizer::NameIds(Config& config) const {
+  const auto name = [this](const std::optional<TokenId>& id, std::optional<std::string>& text) {
+    if (!id || text || TokenText(*id).empty()) return false;
+    text = std::string(TokenText(*id));
+    return true;
+  };
+  const bool bos = name(config.bos_id, config.bos), eos = name(config.eos_id, config.eos);
+  return bos || eos;
 }
 
 void BpeTokenizer::Adopt(Config config) {
@@ -265,16 +310,23 @@ std::string BpeTokenizer::Decode(std::span<const TokenId> ids, bool skip_special
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
-                                                    std::string_view tokenizer_config_json) {
+                                                    std::string_view tokenizer_config_json,
+                                                    std::string_view special_tokens_json) {
   KV_ASSIGN(const nlohmann::json json, ParseJsonObject(tokenizer_json, "tokenizer.json"));
-  KV_ASSIGN(Config config, ParseConfig(tokenizer_config_json));
-  const Digest digest = Sha256()
-                            .UpdateU64(tokenizer_json.size())
-                            .Update(tokenizer_json)
-                            .UpdateU64(tokenizer_config_json.size())
-                            .Update(tokenizer_config_json)
-                            .Finish();
-  return BpeTokenizer::Parse(json, std::move(config), digest);
+  KV_ASSIGN(nlohmann::json config, ParseOptional(tokenizer_config_json, "tokenizer_config.json"));
+  KV_ASSIGN(const nlohmann::json others,
+            ParseOptional(special_tokens_json, "special_tokens_map.json"));
+  const nlohmann::json additions = Additions(config, others);
+  config.update(additions);
+  KV_ASSIGN(Config parsed, ParseConfig(config));
+  Sha256 digest;
+  digest.UpdateU64(tokenizer_json.size())
+      .Update(tokenizer_json)
+      .UpdateU64(tokenizer_config_json.size())
+      .Update(tokenizer_config_json);
+  // Only what is used: most models say all in tokenizer_config.json.
+  if (!additions.empty()) digest.Update(additions.dump());
+  return BpeTokenizer::Parse(json, std::move(parsed), digest.Finish());
 }
 
 }  // namespace kvasir
