@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "cli/progress.h"
 #include "kvasir/machine.h"
@@ -187,10 +188,9 @@ bool CheckCacheDir(const std::string& folder) {
     error = std::error_code(errno, std::generic_category());
   }
   if (!error) return true;
-  fmt::print(stderr,
-             "kvasir: --cache-dir: {} cannot be written ({}); what would be kept there is computed "
-             "at every start\n",
-             folder, error.message());
+  Log("kvasir: --cache-dir: {} cannot be written ({}); what would be kept there is computed "
+      "at every start\n",
+      folder, error.message());
   return false;
 }
 
@@ -204,7 +204,7 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   };
   options.warn = [&progress](const std::string& text) {
     progress.Clear();
-    fmt::print(stderr, "kvasir: warning: {}\n", text);
+    Log("kvasir: warning: {}\n", text);
   };
   return Engine::Load(options);
 }

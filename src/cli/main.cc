@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <span>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/mapping_faults.h"
 #include "base/result.h"
 #include "cli/build_info.h"
@@ -28,6 +32,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kAbsentCo
 std::vector<Command> AllCommands() {
   return {ServeCommand(), ChatCommand(),  RunCommand(),  LogitsCommand(), SelftestCommand(),
           PlanCommand(),  BenchCommand(), EvalCommand(), InfoCommand(),   InspectCommand()};
+}
+
+// On standard error, whether or not that can be written: the exit status says the same.
+template <typename... Values>
+void Complain(fmt::format_string<Values...> format, Values&&... values) noexcept {
+  try {
+    std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
+  } catch (...) {
+    std::fputs("kvasir: no memory is left to say what went wrong\n", stderr);
+  }
 }
 
 // The engine's errors begin with the name of a field ("ctx_size: ..."); here it is a flag's.
@@ -65,8 +79,7 @@ int Help(const std::vector<Command>& commands, std::span<char* const> arguments)
     fmt::print("{}", HelpOf(command));
     return kExitDone;
   }
-  fmt::print(stderr, "kvasir help: unknown command '{}'; 'kvasir --help' lists the commands\n",
-             arguments[0]);
+  Complain("kvasir help: unknown command '{}'; 'kvasir --help' lists the commands\n", arguments[0]);
   return kExitWrongInput;
 }
 
@@ -74,7 +87,7 @@ int Main(std::span<char* const> arguments) {
   const std::vector<Command> commands = AllCommands();
   const std::string_view name = arguments.empty() ? "" : std::string_view(arguments[0]);
   if (name.empty()) {
-    fmt::print(stderr, "{}", HelpOf(commands));
+    Complain("{}", HelpOf(commands));
     return kExitWrongInput;
   }
   if (name == "--help" || name == "-h" || name == "help") {
@@ -89,35 +102,51 @@ int Main(std::span<char* const> arguments) {
     const Result<int> result = RunOne(command, arguments.subspan(1));
     if (result) return *result;
     if (result.error().code != Code::kCancelled) {
-      fmt::print(stderr, "kvasir {}: {}\n", name, result.error().message);
+      Complain("kvasir {}: {}\n", name, result.error().message);
     }
     return ExitStatus(result.error().code);
   }
   for (const auto& [absent, part] : kAbsentCommands) {
     if (absent != name) continue;
-    fmt::print(stderr,
-               "kvasir {}: {} is not in this version, nor is this command; 'kvasir --help' lists "
-               "the others\n",
-               name, part);
+    Complain(
+        "kvasir {}: {} is not in this version, nor is this command; 'kvasir --help' lists the "
+        "others\n",
+        name, part);
     return kExitWrongInput;
   }
-  fmt::print(stderr, "kvasir: unknown command '{}'; 'kvasir --help' lists the commands\n", name);
+  Complain("kvasir: unknown command '{}'; 'kvasir --help' lists the commands\n", name);
   return kExitWrongInput;
+}
+
+// Main, and what a library throws: memory that the system refuses, a full disk.
+int Guarded(std::span<char* const> arguments) noexcept {
+  try {
+    const int status = Main(arguments);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    Complain("kvasir: standard output cannot be written; is the disk full?\n");
+  } catch (const std::bad_alloc&) {
+    Complain(
+        "kvasir: the system refuses more memory; free some, raise its limit (ulimit -v) or ask for "
+        "less with --kv-memory and --request-memory\n");
+  } catch (const std::exception& error) {
+    Complain("kvasir: {}\n", error.what());
+  } catch (...) {
+    Complain("kvasir: an unknown error\n");
+  }
+  return kExitFailed;
 }
 
 }  // namespace
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
+  if (!kvasir::FillStandardDescriptors()) {
+    kvasir::cli::Complain("kvasir: cannot open /dev/null in the place of a closed descriptor: {}\n",
+                          std::strerror(errno));
+    return kvasir::cli::kExitFailed;
+  }
   kvasir::CatchMappingFaults();   // a model file that is cut shorter is an error, not a crash
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow: the write says so
-  try {
-    const int status =
-        kvasir::cli::Main(std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(1));
-    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-    std::fputs("kvasir: standard output cannot be written; is the disk full?\n", stderr);
-  } catch (const std::exception& error) {  // of a library: memory that is not there, a full disk
-    fmt::print(stderr, "kvasir: {}\n", error.what());
-  }
-  return kvasir::cli::kExitFailed;
+  const auto count = static_cast<size_t>(argc);
+  return kvasir::cli::Guarded(std::span<char* const>(argv, count).subspan(count > 0 ? 1 : 0));
 }

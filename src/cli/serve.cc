@@ -1,12 +1,11 @@
 // kvasir serve: the server.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <sstream>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
@@ -68,15 +67,11 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
   return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
 }
 
-// A line of the log with its time. Where nobody reads stderr it is dropped: a full pipe must not
-// hold up a request.
+// A line of the log with its time.
 void LogRequest(std::string_view line) {
-  pollfd out{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
   const auto ms = now.time_since_epoch().count() % 1000;
-  fmt::print(stderr, "{:%FT%T}.{:03}Z {}\n", fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
-             ms, line);
+  Log("{:%FT%T}.{:03}Z {}\n", fmt::gmtime(std::chrono::system_clock::to_time_t(now)), ms, line);
 }
 
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
@@ -133,6 +128,7 @@ std::string SummaryOf(const Engine& engine) {
 }
 
 Result<int> Run(const Args& given) {
+  IgnoreBrokenPipes();  // who reads the log may leave
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args));

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
+
 namespace kvasir {
 namespace {
 
@@ -150,6 +152,9 @@ std::string PrometheusText(const EngineStats& stats) {
   AddVllmNames(stats, &exposition);
   AddCache(stats, &exposition);
   AddScheduler(stats, &exposition);
+  exposition.Counter("kvasir_log_lines_dropped_total",
+                     "Lines of the log that could not be written at once.",
+                     static_cast<double>(LogLinesDropped()));
   return exposition.Text();
 }
 

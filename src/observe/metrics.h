@@ -1,4 +1,4 @@
-// EngineStats as Prometheus text.
+// What an engine and this process count, as Prometheus text.
 #pragma once
 
 #include <string>

@@ -1,0 +1,99 @@
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+
+namespace kvasir {
+namespace {
+
+// Relaxed: a counter and a hint, with nothing behind them.
+std::atomic<uint64_t> lines_dropped{0};
+std::atomic<bool> torn{false};  // the last text was written in part: its line has no end
+
+// Standard error as the log writes to it.
+struct Sink {
+  int fd = STDERR_FILENO;
+  bool is_socket = false;
+  bool may_block = true;  // a write to fd, where poll is not asked first
+};
+
+// A pipe or terminal is opened once more without blocking: setting O_NONBLOCK on the descriptor
+// itself would set it for all processes that share it. REQUIRES: descriptor 2 is open.
+Sink OpenSink() {
+  Sink sink;
+  struct stat about;
+  const int flags = fcntl(STDERR_FILENO, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || fstat(STDERR_FILENO, &about) != 0) {
+    return sink;
+  }
+  sink.is_socket = S_ISSOCK(about.st_mode);
+  sink.may_block = S_ISFIFO(about.st_mode) || S_ISCHR(about.st_mode);
+  if (!sink.may_block) return sink;
+  const int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd >= 0) sink = {.fd = fd, .is_socket = false, .may_block = false};
+  return sink;  // not opened again: another user's pipe, or no /proc
+}
+
+ssize_t WriteOnce(const Sink& sink, std::string_view text) {
+  if (sink.is_socket) {
+    return send(sink.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (sink.may_block) {
+    pollfd out{sink.fd, POLLOUT, 0};
+    if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return -1;
+    text = text.substr(0, PIPE_BUF);  // what a pipe that can be written to takes at once
+  }
+  return write(sink.fd, text.data(), text.size());
+}
+
+}  // namespace
+
+void LogText(std::string_view text) noexcept {
+  if (text.empty()) return;
+  static const Sink sink = OpenSink();
+  const int error = errno;
+  if (torn.load(std::memory_order_relaxed) && WriteOnce(sink, "\n") == 1) {
+    torn.store(false, std::memory_order_relaxed);
+  }
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t bytes = WriteOnce(sink, text.substr(written));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) break;
+    written += static_cast<size_t>(bytes);
+  }
+  errno = error;
+  if (written == text.size()) return;
+  const std::string_view rest = text.substr(written);
+  if (written > 0 && text[written - 1] != '\n') torn.store(true, std::memory_order_relaxed);
+  lines_dropped.fetch_add(static_cast<uint64_t>(std::ranges::count(rest, '\n')),
+                          std::memory_order_relaxed);
+}
+
+uint64_t LogLinesDropped() noexcept { return lines_dropped.load(std::memory_order_relaxed); }
+
+void CountDroppedLogLine() noexcept { lines_dropped.fetch_add(1, std::memory_order_relaxed); }
+
+bool FillStandardDescriptors() noexcept {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free is this one. For standard output it cannot be written to: a
+    // result that nobody can get is not to look like one that somebody got.
+    const int opened = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (opened != fd) return false;
+  }
+  return true;
+}
+
+void IgnoreBrokenPipes() noexcept { std::signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace kvasir

@@ -1,0 +1,156 @@
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace kvasir {
+namespace {
+
+constexpr int kPipeBytes = 4096;
+
+// The exit status of a child that runs `body` with `fd` as standard error; -1: a signal ended it.
+// A child, since the log looks once where standard error leads.
+int InChild(int fd, const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(fd, STDERR_FILENO);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+struct Pipe {
+  Pipe() {
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes), kPipeBytes);
+  }
+  ~Pipe() {
+    close(ends[0]);
+    close(ends[1]);
+  }
+  std::string Read() {
+    char text[2 * kPipeBytes];
+    const ssize_t bytes = read(ends[0], text, sizeof(text));
+    return {text, bytes > 0 ? static_cast<size_t>(bytes) : 0};
+  }
+  int ends[2];
+};
+
+TEST(Log, WritesLinesAsTheyAreMade) {
+  Pipe pipe;
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [] {
+                      Log("one {}\n", 1);
+                      LogText("two\nthree\n");
+                      return static_cast<int>(LogLinesDropped());
+                    }),
+            0);
+  EXPECT_EQ(pipe.Read(), "one 1\ntwo\nthree\n");
+}
+
+TEST(Log, DropsAndCountsWhatAFullPipeDoesNotTake) {
+  Pipe pipe;
+  const std::string line(99, 'x');
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [&] {
+                      for (int i = 0; i < 60; ++i) Log("{}\n", line);
+                      return static_cast<int>(LogLinesDropped());
+                    }),
+            60 - kPipeBytes / 100);
+  EXPECT_EQ(pipe.Read().size(), kPipeBytes / 100 * 100u) << "whole lines only";
+  EXPECT_EQ(fcntl(pipe.ends[1], F_GETFL) & O_NONBLOCK, 0) << "others who write there still wait";
+}
+
+TEST(Log, GoesOnWhenThereIsRoomAgain) {
+  Pipe pipe;
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [&] {
+                      LogText(std::string(kPipeBytes - 1, 'x') + "\n");
+                      LogText("lost\n");
+                      pipe.Read();
+                      LogText("kept\n");
+                      return static_cast<int>(LogLinesDropped());
+                    }),
+            1);
+  EXPECT_EQ(pipe.Read(), "kept\n");
+}
+
+TEST(Log, ALineThatWasTornEndsBeforeTheNext) {
+  Pipe pipe;
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [&] {
+                      LogText(std::string(2 * kPipeBytes, 'x') + "\n");  // more than the pipe holds
+                      pipe.Read();
+                      LogText("next\n");
+                      return static_cast<int>(LogLinesDropped());
+                    }),
+            1);
+  EXPECT_EQ(pipe.Read(), "\nnext\n");
+}
+
+TEST(Log, APipeWithoutReaderOnlyDropsLines) {
+  Pipe pipe;
+  close(std::exchange(pipe.ends[0], -1));
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [] {
+                      IgnoreBrokenPipes();
+                      LogText("one\n");
+                      LogText("two\n");
+                      return static_cast<int>(LogLinesDropped());
+                    }),
+            2);
+}
+
+TEST(Log, AFullDeviceOnlyDropsLines) {
+  const int full = open("/dev/full", O_WRONLY);
+  const auto two_lines = [] {
+    LogText("one\ntwo\n");
+    return static_cast<int>(LogLinesDropped());
+  };
+  EXPECT_EQ(InChild(full, two_lines), 2);
+  close(full);
+}
+
+TEST(Log, ASocketThatNobodyReadsOnlyDropsLines) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  EXPECT_EQ(InChild(ends[1],
+                    [] {
+                      const std::string line(1000, 'x');
+                      for (int i = 0; i < 10000; ++i) Log("{}\n", line);
+                      return LogLinesDropped() > 0 ? 0 : 1;
+                    }),
+            0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(StandardDescriptors, ThoseThatAreClosedLeadNowhere) {
+  for (int closed = 1; closed < 8; ++closed) {
+    const int status = InChild(STDERR_FILENO, [&] {
+      for (int fd = 0; fd < 3; ++fd) {
+        if (closed >> fd & 1) close(fd);
+      }
+      if (!FillStandardDescriptors()) return 1;
+      if (open("/dev/null", O_RDONLY) < 3) return 2;
+      if (closed & 1 && read(STDIN_FILENO, &closed, 1) != 0) return 3;
+      if (closed & 2 && write(STDOUT_FILENO, "x", 1) != -1) return 4;  // nobody gets it
+      if (closed & 4 && write(STDERR_FILENO, "x", 1) != 1) return 5;
+      return 0;
+    });
+    EXPECT_EQ(status, 0) << closed;
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
