@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
 #include "base/futex.h"
+#include "base/start_thread.h"
 
 namespace kvasir {
 namespace {
@@ -61,19 +63,30 @@ ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const
   sched_getaffinity(0, sizeof(at_start_), &at_start_);
   for (uint32_t i = 1; i < num_threads; ++i) {
     const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
-    workers_[i - 1].thread = std::thread([this, i, on_start, cpu] {
+    Result<std::thread> thread = StartThread("compute", [this, i, on_start, cpu] {
       if (cpu) PinThisThread({*cpu});  // refused: it runs anywhere, as without
       if (on_start != nullptr) on_start();
       Work(i);
     });
+    if (!thread) {
+      status_ = tl::unexpected(std::move(thread).error());
+      Stop();
+      workers_.clear();
+      return;
+    }
+    workers_[i - 1].thread = *std::move(thread);
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   stop_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_seq_cst);  // publishes stop_
   FutexWake(epoch_, num_threads());
-  for (Worker& worker : workers_) worker.thread.join();
+  for (Worker& worker : workers_) {
+    if (worker.thread.joinable()) worker.thread.join();
+  }
 }
 
 void ThreadPool::Claim(uint32_t thread) {
@@ -88,7 +101,11 @@ void ThreadPool::Claim(uint32_t thread) {
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire)) continue;
     // The item is ours, so the phase cannot have ended since the loads above.
     if (thread > 0) workers_[thread - 1].has_item.store(true, std::memory_order_relaxed);
-    call(fn, static_cast<uint32_t>(item), thread);
+    try {
+      call(fn, static_cast<uint32_t>(item), thread);
+    } catch (...) {  // memory that was refused; the caller hears of it when the phase has ended
+      if (!threw_.exchange(true, std::memory_order_relaxed)) thrown_ = std::current_exception();
+    }
     if (thread > 0) workers_[thread - 1].has_item.store(false, std::memory_order_relaxed);
     // Publishes the item's writes. Sequentially consistent, as is what follows: either the caller
     // sees the last item done before it sleeps, or we see that it sleeps.
@@ -148,6 +165,11 @@ void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) FutexWake(epoch_, num_items - 1);
   Claim(0);
   WaitForItems(num_items);
+  // Relaxed: WaitForItems has seen what the items did.
+  if (threw_.load(std::memory_order_relaxed)) {
+    threw_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(thrown_, {}));
+  }
 }
 
 void ThreadPool::WaitForItems(uint32_t num_items) {

@@ -5,11 +5,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "kvasir/status.h"
 
 namespace kvasir {
 
@@ -31,10 +34,13 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // kExhausted: the system refused a thread. The caller then computes everything.
+  const Status& status() const { return status_; }
   uint32_t num_threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
 
   // fn(item, thread) for each item in [0, num_items); thread in [0, num_threads()). Allocates
-  // nothing. Returns when all are done, their writes visible to the caller.
+  // nothing. Returns when all are done, their writes visible to the caller; then throws what one of
+  // them threw.
   template <typename Fn>
   void Run(uint32_t num_items, Fn&& fn) {
     if (num_items <= 1 || workers_.empty()) {
@@ -55,6 +61,7 @@ class ThreadPool {
     std::thread thread;
     std::atomic<bool> has_item{false};  // relaxed: a guess, whom to fetch
   };
+  void Stop();
   void RunErased(uint32_t num_items, Erased call, void* fn);
   void Work(uint32_t thread);
   // Claims and runs items of the phase at hand until none is left.
@@ -68,6 +75,7 @@ class ThreadPool {
 
   std::vector<Worker> workers_;
   const bool pinned_;
+  Status status_;
   std::optional<int> kept_off_;  // the processor
   bool restricted_ = false;      // whether the workers' masks lack it
   cpu_set_t at_start_;           // what all threads might use then
@@ -84,6 +92,8 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> epoch_{0};  // what sleeping workers wait on
   std::atomic<uint32_t> sleepers_{0};           // workers that sleep, or are about to
   std::atomic<bool> stop_{false};
+  std::atomic<bool> threw_{false};  // an item of this phase; the first one writes thrown_
+  std::exception_ptr thrown_;       // published by done_
 };
 
 }  // namespace kvasir

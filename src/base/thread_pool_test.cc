@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "base/clock.h"
@@ -171,6 +175,41 @@ TEST(ThreadPool, AloneTheCallerDoesEverythingInOrder) {
     order.push_back(item);
   });
   EXPECT_EQ(order, (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+}
+
+TEST(ThreadPool, WhatAnItemThrowsComesOutOfItsPhase) {
+  for (const uint32_t threads : {1u, 3u}) {
+    ThreadPool pool(threads, nullptr);
+    std::atomic<uint32_t> done = 0;
+    const auto run = [&](bool throws) {
+      pool.Run(40, [&](uint32_t, uint32_t) {
+        if (throws) throw std::bad_alloc();
+        ++done;
+      });
+    };
+    EXPECT_THROW(run(true), std::bad_alloc);
+    run(false);
+    EXPECT_EQ(done, 40u) << "the next phase is as always";
+  }
+}
+
+// In a child, whose limit of memory leaves no room for the stack of another thread.
+TEST(ThreadPool, SaysThatTheSystemRefusesAThread) {
+#ifdef KVASIR_SANITIZED
+  GTEST_SKIP() << "a sanitizer needs more memory than the limit";
+#endif
+  const auto start = [] {
+    const rlimit limit = {1 << 20, 1 << 20};
+    setrlimit(RLIMIT_AS, &limit);
+    ThreadPool pool(4, nullptr);
+    if (pool.status() || pool.status().error().code != Code::kExhausted) std::_Exit(1);
+    uint32_t done = 0;
+    pool.Run(10, [&](uint32_t, uint32_t thread) { done += thread == 0; });
+    std::fputs(pool.status().error().message.c_str(), stderr);
+    std::_Exit(done == 10 && pool.num_threads() == 1 ? 0 : 2);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(0),
+              "compute: the system refuses a thread: .*ulimit");
 }
 
 }  // namespace

@@ -107,6 +107,7 @@ Comparison::Comparison(ComparisonOptions options, uint32_t threads)
 Result<std::unique_ptr<Comparison>> Comparison::Create(ComparisonOptions options) {
   const uint32_t threads = options.engine.threads == 0 ? DefaultThreads() : options.engine.threads;
   std::unique_ptr<Comparison> made(new Comparison(std::move(options), threads));
+  KV_TRY(made->pool_.status());
   KV_TRY(made->LoadReference());
   if (made->is_small() || made->reference_->card().weights_shared) return made;
   // The load that makes an image keeps the weights that it packed; the next one maps the image, and

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <new>
 #include <random>
 #include <thread>
 #include <variant>
@@ -14,6 +15,7 @@
 #include "base/cpu_topology.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/start_thread.h"
 #include "engine/assembly.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
@@ -50,6 +52,19 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   return bytes;
 }
 
+// Tries again while what it does throws: the system refuses memory, and there is nothing else to
+// do.
+template <typename Action>
+void UntilDone(Action action) noexcept {
+  for (;;) {
+    try {
+      return action();
+    } catch (...) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -74,6 +89,8 @@ class EngineOnThread final : public Engine {
 
   explicit EngineOnThread(Parts parts);
   ~EngineOnThread() override;
+  // Once, before anything else. kExhausted: the system refuses the thread.
+  Status Start();
 
   Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                            IndexedSink sink) override;
@@ -97,6 +114,7 @@ class EngineOnThread final : public Engine {
   void Post(Command command);
   void Run();
   void Apply(Command& command);
+  Scheduler::Ended Step();
 
   Parts parts_;
   Scheduler scheduler_;  // engine thread
@@ -116,7 +134,7 @@ class EngineOnThread final : public Engine {
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
 
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;
 };
 
 EngineOnThread::EngineOnThread(Parts parts)
@@ -133,10 +151,15 @@ EngineOnThread::EngineOnThread(Parts parts)
     const MutexLock lock(stats_mutex_);
     stats_ = stats;
   });
-  thread_ = std::thread([this] { Run(); });
+}
+
+Status EngineOnThread::Start() {
+  KV_ASSIGN(thread_, StartThread("engine", [this] { Run(); }));
+  return {};
 }
 
 EngineOnThread::~EngineOnThread() {
+  if (!thread_.joinable()) return;  // never started
   CheckMayWait();
   {
     const MutexLock lock(mutex_);
@@ -193,13 +216,20 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                 "bytes in all): wait",
                 bytes, most_bytes);
   }
-  waiting_bytes_ += bytes;
-  num_outstanding_ += static_cast<uint32_t>(checked.size());
   std::vector<RequestId> ids;
-  for (auto& request : checked) {
-    request->id = ids.emplace_back(RequestId{next_id_++});
-    commands_.push_back(std::move(request));
+  ids.reserve(checked.size());
+  try {
+    for (auto& request : checked) {
+      request->id = RequestId{next_id_++};
+      commands_.push_back(std::move(request));
+      ids.push_back(RequestId{next_id_ - 1});
+    }
+  } catch (const std::bad_alloc&) {
+    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
+    return Fail(Code::kUnavailable, "engine: the system refuses memory; try again");
   }
+  waiting_bytes_ += bytes;
+  num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
 }
@@ -257,16 +287,29 @@ void EngineOnThread::Run() {
       commands.swap(commands_);
       stopping = stopping_;
     }
-    for (Command& command : commands) Apply(command);
+    for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
-    if (stopping) scheduler_.CancelAll();
-    const auto [num_ended, ended_bytes, num_erased] = scheduler_.Step();
+    if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
+    const auto [num_ended, ended_bytes, num_erased] = Step();
     if (num_ended + num_erased == 0) continue;
     const MutexLock lock(mutex_);
     num_outstanding_ -= num_ended;
     waiting_bytes_ -= ended_bytes;
     num_erasures_ -= num_erased;
     if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
+  }
+}
+
+// Nothing may leave the engine's thread. A step without memory ends the requests that it was for;
+// the cache, which allocates nothing, has what they committed before.
+Scheduler::Ended EngineOnThread::Step() {
+  try {
+    return scheduler_.Step();
+  } catch (...) {
+    UntilDone([&] {
+      scheduler_.FailAll({Code::kUnavailable, "engine: the system refuses memory; try again"});
+    });
+    return {};
   }
 }
 
@@ -310,7 +353,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.target = assembly.runner.target;
   parts.cpus = assembly.runner.cpus;
   // Text is parsed beside what is done to the weights: a tenth of a second and more.
-  auto text = std::async(std::launch::async, &LoadText, TextSourceOf(assembly.model));
+  KV_ASSIGN(auto text, StartLoadText(TextSourceOf(assembly.model)));
   parts.card = CardOf(assembly);
   KV_ASSIGN(const ServerSecret secret, SecretFor(options));
   KV_ASSIGN(const Digest weights, DigestFor(assembly, secret, options));
@@ -345,7 +388,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};
-  return std::make_unique<EngineOnThread>(std::move(parts));
+  auto engine = std::make_unique<EngineOnThread>(std::move(parts));
+  KV_TRY(engine->Start());
+  return engine;
 }
 
 Result<Generation> Generate(Engine& engine, GenerateRequest request) {

@@ -134,6 +134,7 @@ MachineLimits MeasureLimits(uint32_t threads) {
   MachineLimits limits;
   limits.threads = threads == 0 ? DefaultThreads() : threads;
   ThreadPool pool(limits.threads, EnterComputeThread);
+  limits.threads = pool.num_threads();  // fewer where the system refused one
   // Results go where the compiler cannot drop the work that made them; a line for each thread.
   std::vector<uint64_t> sink(limits.threads * 8);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/result.h"
+#include "base/start_thread.h"
 #include "kvasir/images.h"
 #include "model/model_image.h"
 
@@ -102,6 +103,14 @@ Result<ModelText> LoadText(const TextSource& source) {
     KV_ASSIGN(text.chat_template, ChatTemplate::Parse(source.chat_template));
   }
   return text;
+}
+
+Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
+  try {
+    return std::async(std::launch::async, &LoadText, std::move(source));
+  } catch (const std::system_error& e) {
+    return NoThread("tokenizer", e);
+  }
 }
 
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer) {

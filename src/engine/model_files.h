@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct TextSource {
 TextSource TextSourceOf(const ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks.
 Result<ModelText> LoadText(const TextSource& source);
+// The same in a thread of its own. kExhausted: the system refuses one.
+Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
 // Tokens that end an answer: of the model's files and of the tokenizer, ascending, each once.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);

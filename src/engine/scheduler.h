@@ -47,12 +47,16 @@ class Scheduler {
                                uint32_t parallel);
   uint64_t scratch_bytes() const;
 
-  // REQUIRES: the request's footprint fits the empty pool, its n is at most `parallel`.
-  void Enqueue(std::unique_ptr<Request> request);
+  // REQUIRES: the request's footprint fits the empty pool, its n is at
+  // most `parallel`. Where this throws the request stays the caller's.
+  void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
   void CancelAll();
+  // After Step threw: all requests end with this error. May be called again when it throws too.
+  void FailAll(const Error& error);
   // Forgets at once; the steps that follow zero the blocks, and the last of them calls `done`.
-  void Erase(std::string_view tenant, ErasureSink done);
+  // Where this throws, `done` stays the caller's.
+  void Erase(std::string_view tenant, ErasureSink&& done);
 
   bool idle() const {
     return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();

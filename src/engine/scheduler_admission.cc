@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-void Scheduler::Enqueue(std::unique_ptr<Request> request) {
+void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->events.resize(request->spec.n);
   request->has_event.resize(request->spec.n);
   request->choice_done.resize(request->spec.n);

@@ -1,5 +1,7 @@
 // News: sampled tokens, the end of choices and requests, what sinks and statistics are told.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -9,6 +11,9 @@ namespace kvasir {
 namespace {
 
 constexpr double kMs = 1e-6;  // of a nanosecond
+
+// While memory is refused the engine waits so long before it tries again.
+constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
@@ -152,15 +157,25 @@ void Scheduler::CancelAll() {
   }
 }
 
-void Scheduler::Erase(std::string_view tenant, ErasureSink done) {
+void Scheduler::FailAll(const Error& error) {
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    if (!waiting_.front()->done()) EndRequest(*waiting_.front(), FinishReason::kError, &error);
+    ended_.push_back(std::move(waiting_.front()));
+  }
+  for (const auto& request : running_) {
+    if (!request->done()) EndRequest(*request, FinishReason::kError, &error);
+  }
+}
+
+void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
   const uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.idle_blocks - after.idle_blocks,
                                    .tokens = before.cached_tokens - after.cached_tokens,
-                                   .cursors = before.num_cursors - after.num_cursors},
-                       .done = std::move(done)});
+                                   .cursors = before.num_cursors - after.num_cursors}});
+  erasures_.back().done = std::move(done);
   retry_admission_ = true;
 }
 
@@ -174,9 +189,13 @@ void Scheduler::ZeroErased(uint64_t step_ns) {
 uint32_t Scheduler::TellErasures() {
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
-    const Erasing erasing = std::move(erasures_.front());
+    try {
+      erasures_.front().done(erasures_.front().erasure);
+    } catch (...) {  // no memory to tell it: again after the next step
+      std::this_thread::sleep_for(kMemoryPause);
+      break;
+    }
     erasures_.pop_front();
-    erasing.done(erasing.erasure);
   }
   return num_told;
 }
@@ -189,10 +208,11 @@ void Scheduler::CollectEnded() {
 }
 
 Scheduler::Ended Scheduler::Deliver() {
+  // False: a sink had no memory for its event, which stays and is told again.
   const auto tell = [](Request& request) {
     if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
         request.has_event.end()) {
-      return;
+      return true;
     }
     uint32_t last = request.spec.n - 1;
     while (!request.has_event[last]) --last;
@@ -204,15 +224,24 @@ Scheduler::Ended Scheduler::Deliver() {
         event.receipt = request.receipt;
         event.completion_tokens = request.completion_tokens;
       }
-      request.sink(event);
+      try {
+        request.sink(event);
+      } catch (...) {
+        std::this_thread::sleep_for(kMemoryPause);
+        return false;
+      }
       request.has_event[choice] = false;
     }
+    return true;
   };
   for (const auto& request : running_) tell(*request);
-  for (const auto& request : ended_) tell(*request);
-  Ended ended{.count = static_cast<uint32_t>(ended_.size()), .num_erased = TellErasures()};
-  for (const auto& request : ended_) ended.bytes += request->bytes;
-  ended_.clear();
+  Ended ended{.num_erased = TellErasures()};
+  std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
+    if (!tell(*request)) return false;
+    ++ended.count;
+    ended.bytes += request->bytes;
+    return true;
+  });
   return ended;
 }
 

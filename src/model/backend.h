@@ -63,6 +63,8 @@ class Backend {
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start
 
+  // kExhausted: the system refused a thread.
+  virtual Status status() const = 0;
   virtual uint32_t threads() const = 0;
   // fn(item) for each item in [0, items), independent ones, on the backend's threads.
   virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;

@@ -131,6 +131,7 @@ class CpuBackend final : public Backend {
   bool finite(uint32_t row) const override { return s_.finite[row]; }
   uint64_t kv_read_bytes() const override { return attention_.read_bytes(); }
 
+  Status status() const override { return pool_.status(); }
   uint32_t threads() const override { return pool_.num_threads(); }
   void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
     pool_.Run(items, [&](uint32_t item, uint32_t) { fn(item); });

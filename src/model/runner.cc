@@ -70,6 +70,8 @@ class LlamaRunner final : public Runner {
         backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options, quant_columns), arena_)) {
   }
 
+  Status status() const { return backend_->status(); }
+
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     const ModelConfig& c = model_.config;
     const uint32_t rows = static_cast<uint32_t>(tokens.size());
@@ -196,8 +198,10 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
             LoadWeights(model, options.weights, options.threads, options.images, progress));
   const uint32_t quant_columns = PlanPacked(model, options.weights).quant_columns;
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
-  return std::make_unique<LlamaRunner>(std::move(model), std::move(weights), std::move(arena),
-                                       options, quant_columns);
+  auto runner = std::make_unique<LlamaRunner>(std::move(model), std::move(weights),
+                                              std::move(arena), options, quant_columns);
+  KV_TRY(runner->status());
+  return runner;
 }
 
 }  // namespace kvasir

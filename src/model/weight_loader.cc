@@ -56,6 +56,7 @@ Result<PackedWeights> LoadWeights(const ImportedModel& model,
                                   const std::optional<ImageOptions>& options,
                                   const std::function<void(double)>& progress) {
   ThreadPool pool(threads, &EnterComputeThread);
+  KV_TRY(pool.status());
   if (!options) return PackUnchanged(model, choice, pool, progress);
   const ModelImages images(options->folder, options->cap_bytes, options->secret);
   if (auto weights = FromImage(model, choice, *options, images, pool)) return std::move(*weights);
