@@ -6,12 +6,14 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "server/http_text.h"
 #include "server/request_log.h"
 #include "server/request_memory.h"
@@ -37,7 +39,9 @@ constexpr uint32_t kLingerTimeoutMs = 5000;
 // generation is cancelled. Bytes of the next request that come meanwhile wait in the reader; the
 // watch stops there. Events of the engine are posted to the strand: a slow client never blocks the
 // engine's thread; it is cut off when kMaxUnsentBytes wait for it, when no memory for answers is
-// left, or when a write takes kWriteTimeoutMs. One strand.
+// left, or when a write takes kWriteTimeoutMs. Whatever a handler throws ends this connection and
+// no other (Run); Close never throws. The server may end it to make room for another one until its
+// request has been read, and while its client takes nothing of an answer. One strand.
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
@@ -51,7 +55,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
         prepare_(prepare) {}
 
   void Start() {
-    asio::post(strand_, [self = shared_from_this()] { self->AwaitRequest(); });
+    asio::post(strand_, [self = shared_from_this()] { self->Run([&] { self->AwaitRequest(); }); });
   }
 
   void Finish() override {
@@ -61,20 +65,33 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     });
   }
 
-  void CloseIfIdle() override {
+  void CloseForRoom() override {
     asio::post(strand_, [self = shared_from_this()] {
-      if (self->state_ == State::kIdle) self->Close();
+      if (self->connections_.IsClosing(self.get())) self->Close();
     });
   }
 
  private:
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
 
+  // A handler: what it throws (mostly that memory is refused) ends the connection.
+  template <typename Handler>
+  void Run(Handler handler) noexcept {
+    try {
+      return handler();
+    } catch (const std::exception& e) {
+      kvasir::Log("kvasir: a connection ended: {}\n", e.what());
+    } catch (...) {
+      kvasir::Log("kvasir: a connection ended: unknown error\n");
+    }
+    Close();
+  }
+
   void SetDeadline(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
       if (ec || self->timer_.expiry() > std::chrono::steady_clock::now()) return;
-      self->OnDeadline();
+      self->Run([&] { self->OnDeadline(); });
     });
   }
 
@@ -96,7 +113,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void AwaitRequest() {
     if (finishing_) return Close();
     state_ = State::kIdle;
-    connections_.SetIdle(this);
+    connections_.Set(this, Waits::kForRequest);
     SetDeadline(options_.idle_timeout_ms);
     ReadHeadOrMore();
   }
@@ -105,11 +122,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void ReadSome() {
     if (half_closed_) {  // no event would come a second time
-      return asio::post(strand_,
-                        [self = shared_from_this()] { self->OnSome(asio::error::eof, 0); });
+      return asio::post(strand_, [self = shared_from_this()] {
+        self->Run([&] { self->OnSome(asio::error::eof, 0); });
+      });
     }
-    reader_.ReadSome(
-        [self = shared_from_this()](ErrorCode ec, size_t bytes) { self->OnSome(ec, bytes); });
+    reader_.ReadSome([self = shared_from_this()](ErrorCode ec, size_t bytes) {
+      self->Run([&] { self->OnSome(ec, bytes); });
+    });
   }
 
   void OnSome(ErrorCode ec, size_t bytes) {
@@ -130,13 +149,15 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void ReadHead() {
     state_ = State::kReading;
-    connections_.SetBusy(this);
+    connections_.Set(this, Waits::kForRest);
     late_ = false;
     // A head that cannot be read says nothing of these; nor does the request before.
     request_ = HttpRequest();
     writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
     SetDeadline(options_.read_timeout_ms);
-    reader_.ReadHead([self = shared_from_this()](ErrorCode ec, size_t) { self->OnHead(ec); });
+    reader_.ReadHead([self = shared_from_this()](ErrorCode ec, size_t) {
+      self->Run([&] { self->OnHead(ec); });
+    });
   }
 
   void OnHead(ErrorCode ec) {
@@ -170,11 +191,15 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     late_ = false;
     SetDeadline(options_.read_timeout_ms);
     reader_.ReadBody(max_body_bytes_, [self = shared_from_this()](ErrorCode ec, size_t) {
-      if (self->state_ == State::kClosed) return;
-      if (ec) return self->Refuse(ec);
-      self->request_.body = self->reader_.TakeBody();
-      self->Dispatch();
+      self->Run([&] { self->OnBody(ec); });
     });
+  }
+
+  void OnBody(ErrorCode ec) {
+    if (state_ == State::kClosed) return;
+    if (ec) return Refuse(ec);
+    request_.body = reader_.TakeBody();
+    Dispatch();
   }
 
   // A request that cannot be read ends the connection, with an answer where the client may see it.
@@ -193,6 +218,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Dispatch() {
     state_ = State::kBusy;
+    connections_.Set(this, Waits::kNot);
     ClearDeadline();
     if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
     awaiting_ = true;
@@ -216,7 +242,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
         return asio::post(strand_, [self = shared_from_this(), exchange] {
           Prepared prepared = std::move(self->prepared_);
           if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
-          self->Reply(std::move(prepared.outcome));
+          self->Run([&] { self->Reply(std::move(prepared.outcome)); });
         });
       } catch (const std::bad_alloc&) {  // a moment later there may be some
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -240,7 +266,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       asio::post(self->strand_, [self, exchange, response = std::move(response)]() mutable {
         if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
         self->awaiting_ = false;
-        self->Respond(std::move(response));
+        self->Run([&] { self->Respond(std::move(response)); });
       });
     });
     if (!reader_.has_bytes()) ReadSome();
@@ -259,8 +285,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     auto sink = [weak = weak_from_this(), exchange = exchange_](size_t prompt, const Event& event) {
       const std::shared_ptr<Connection> self = weak.lock();
       if (!self) return;
-      asio::post(self->strand_,
-                 [self, exchange, prompt, event] { self->OnEvent(exchange, prompt, event); });
+      asio::post(self->strand_, [self, exchange, prompt, event] {
+        self->Run([&] { self->OnEvent(exchange, prompt, event); });
+      });
     };
     auto ids = service_.engine().SubmitAll(std::move(start.requests), std::move(sink));
     if (!ids) {
@@ -361,7 +388,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Write() {
     SetDeadline(kWriteTimeoutMs);
-    writer_.Write([self = shared_from_this()](ErrorCode ec) { self->OnWritten(ec); });
+    connections_.Set(this, Waits::kForClient);
+    writer_.Write(
+        [self = shared_from_this()](ErrorCode ec) { self->Run([&] { self->OnWritten(ec); }); });
   }
 
   void OnWritten(ErrorCode ec) {
@@ -369,6 +398,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (ec) return Close();
     if (answer_ && begun_) HoldUnsent();  // less than before
     if (writer_.Advance()) return Write();
+    connections_.Set(this, Waits::kNot);
     ClearDeadline();
     if (!writer_.ended()) return;
     writer_.NextAnswer();
@@ -399,6 +429,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // Closing with unread bytes would reset the connection and lose the answer.
   void Linger() {
     state_ = State::kLingering;
+    connections_.Set(this, Waits::kForRequest);
     ErrorCode ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     SetDeadline(kLingerTimeoutMs);
@@ -406,19 +437,29 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     ReadSome();
   }
 
-  void Close() {
+  void Close() noexcept {
     if (state_ == State::kClosed) return;
-    // Hanging up once the whole answer is on its way is no loss.
-    if (state_ == State::kBusy) Log(writer_.all_in_flight() ? "" : " (the client is gone)");
+    const bool answering = state_ == State::kBusy;
     state_ = State::kClosed;
     gone_.store(true, std::memory_order_relaxed);
+    // Hanging up once the whole answer is on its way is no loss.
+    if (answering) Try([&] { Log(writer_.all_in_flight() ? "" : " (the client is gone)"); });
+    Try([&] { CancelAll(); });  // else they end by themselves, and nobody hears of it
+    Try([&] { timer_.cancel(); });
     body_memory_.Hold(0);
-    CancelAll();
     DropAnswer();
-    timer_.cancel();
     ErrorCode ignored;
     socket_.close(ignored);
     connections_.Remove(this);
+  }
+
+  // What it throws must not keep the connection from ending.
+  template <typename Step>
+  static void Try(Step step) noexcept {
+    try {
+      step();
+    } catch (...) {
+    }
   }
 
   const asio::any_io_executor strand_;
@@ -467,7 +508,12 @@ void StartConnection(asio::ip::tcp::socket socket, Service& service, const Serve
   auto connection =
       std::make_shared<Connection>(std::move(socket), service, options, connections, prepare);
   connections.Add(connection);
-  connection->Start();
+  try {
+    connection->Start();
+  } catch (...) {  // no memory for its first handler: it would never end
+    connections.Remove(connection.get());
+    throw;
+  }
 }
 
 }  // namespace kvasir

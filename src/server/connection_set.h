@@ -5,10 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace kvasir {
+
+// Before that a client may be about to send its request, or to take what was written.
+inline constexpr uint32_t kFreshMs = 250, kStalledMs = 500;
 
 // What the server holds of a connection. It keeps itself in the set from Start to its end.
 class ConnectionHandle {
@@ -16,25 +21,41 @@ class ConnectionHandle {
   virtual ~ConnectionHandle() = default;
   // Ends the connection, after the answer it is writing if there is one. Any thread.
   virtual void Finish() = 0;
-  // Ends it if it waits for a request. Any thread.
-  virtual void CloseIfIdle() = 0;
+  // Ends it if ConnectionSet::IsClosing still says so. Any thread.
+  virtual void CloseForRoom() = 0;
+};
+
+// What a connection waits for from its client.
+enum class Waits {
+  kForRequest,  // the next one, or that the client hangs up
+  kForRest,     // of a request: its head, then its body
+  kForClient,   // to take what is written
+  kNot,         // its request is being answered
 };
 
 // The connections that are open. Thread-safe.
 class ConnectionSet {
  public:
-  ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes)
-      : bodies_{max_body_bytes}, answers_{max_answer_bytes} {}
+  ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes,
+                uint64_t (*now_ns)() = MonotonicNs)
+      : now_ns_(now_ns), bodies_{max_body_bytes}, answers_{max_answer_bytes} {}
   void Add(std::shared_ptr<ConnectionHandle> connection);
   void Remove(const ConnectionHandle* connection);
   size_t size() const;
-  void FinishAll();
+  void FinishAll();  // call it until size() is 0
 
-  // A connection begins to wait for a request, or no longer does. It does when it is added.
-  void SetIdle(const ConnectionHandle* connection);
-  void SetBusy(const ConnectionHandle* connection);
-  // Closes the one that has waited longest, if any waits.
-  void CloseLongestIdle();
+  // A connection begins to wait. When it is added it waits for a request.
+  void Set(const ConnectionHandle* connection, Waits waits);
+  // Closes up to `count` connections: first those that wait for a request for kFreshMs; then all
+  // that are slow: they wait for a request or its rest, or their client takes nothing for
+  // kStalledMs. Of each kind those go first that have waited longest. One whose request is being
+  // answered stays.
+  // Returns how many; they leave the set when their strands come to it.
+  size_t MakeRoom(size_t count);
+  // Whether MakeRoom chose it, and its request has not been read meanwhile.
+  bool IsClosing(const ConnectionHandle* connection) const;
+  size_t num_closing() const;
+  size_t num_staying() const;  // size() without those
 
   // Large bodies that are in memory at once share max_body_bytes, and large answers that are being
   // made or not sent yet max_answer_bytes: a thousand connections with one each would not fit any
@@ -49,13 +70,17 @@ class ConnectionSet {
   };
   struct Entry {
     std::shared_ptr<ConnectionHandle> connection;
-    uint64_t idle_since;  // by idle_clock_; 0: busy
+    Waits waits;
+    uint64_t since_ns;  // the monotonic clock; of a request's head and body: from the head on
+    bool closing = false;
   };
   static bool Hold(Budget& budget, uint64_t held, uint64_t wanted);
+  void StopClosing(const ConnectionHandle* connection);
 
+  uint64_t (*const now_ns_)();
   mutable Mutex mutex_;
   Budget bodies_ KV_GUARDED_BY(mutex_), answers_ KV_GUARDED_BY(mutex_);
-  uint64_t idle_clock_ KV_GUARDED_BY(mutex_) = 0;  // ticks at each SetIdle
+  size_t num_closing_ KV_GUARDED_BY(mutex_) = 0;
   std::unordered_map<const ConnectionHandle*, Entry> open_ KV_GUARDED_BY(mutex_);
 };
 

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -24,6 +26,18 @@ size_t CountOf(std::string_view text, std::string_view what) {
   for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++count;
   return count;
 }
+
+class CountingEngine : public FakeEngine {
+ public:
+  using FakeEngine::FakeEngine;
+  Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
+                                           IndexedSink sink) override {
+    auto ids = FakeEngine::SubmitAll(std::move(requests), std::move(sink));
+    ++num_calls;
+    return ids;
+  }
+  std::atomic<int> num_calls = 0;  // for the test's thread
+};
 
 // A client of a connection in front of a FakeEngine.
 class ConnectionTest : public testing::Test {
@@ -63,7 +77,7 @@ class ConnectionTest : public testing::Test {
       io_.get_executor()};
   const std::unique_ptr<Tokenizer> tokenizer_ =
       *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
-  FakeEngine engine_{tokenizer_.get(), nullptr};
+  CountingEngine engine_{tokenizer_.get(), nullptr};
   ServerOptions options_;
   std::unique_ptr<Service> service_;
   ConnectionSet connections_{1 << 20, 1 << 20};
@@ -122,6 +136,48 @@ TEST_F(ConnectionTest, WhoAsksNothingIsClosedWithoutAWord) {
   Start(Timeouts(/*read_ms=*/60000, /*idle_ms=*/20));
   sockets_.Send("\r\n");  // an empty line begins no request
   EXPECT_EQ(sockets_.ReceiveAll(), "");
+}
+
+// Ends when `connections` is empty; false: it never is.
+bool Empties(const ConnectionSet& connections) {
+  const uint64_t end_ns = MonotonicNs() + 60'000'000'000;
+  while (connections.size() > 0 && MonotonicNs() < end_ns) std::this_thread::yield();
+  return connections.size() == 0;
+}
+
+TEST_F(ConnectionTest, AHandlerThatThrowsEndsItsConnection) {
+  ServerOptions options;
+  options.on_request = [](std::string_view) { throw std::bad_alloc(); };
+  Start(options);
+  sockets_.Send(kTokenize + "\r\n" + kBody);
+  EXPECT_TRUE(sockets_.ReceiveAll().starts_with("HTTP/1.1 200 OK\r\n"));  // up to its end
+  EXPECT_TRUE(Empties(connections_));
+}
+
+TEST_F(ConnectionTest, WhatIsThrownThatIsNoExceptionEndsItToo) {
+  ServerOptions options;
+  options.on_request = [](std::string_view) { throw 1; };
+  Start(options);
+  sockets_.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(CountOf(sockets_.ReceiveAll(), "HTTP/1.1 200 OK\r\n"), 1u);
+  EXPECT_TRUE(Empties(connections_));
+}
+
+TEST_F(ConnectionTest, OneThatSendsSlowlyMakesRoom) {
+  Start({});
+  sockets_.Send("GET /health HTTP/1.1\r\nX: ");
+  while (connections_.MakeRoom(1) == 0) std::this_thread::yield();
+  EXPECT_EQ(sockets_.ReceiveAll(), "");
+  EXPECT_TRUE(Empties(connections_));
+}
+
+TEST_F(ConnectionTest, OneWhoseAnswerIsMadeMakesNoRoom) {
+  Start({});
+  const std::string body = R"({"prompt":[1,2],"max_tokens":2})";
+  sockets_.Send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+  while (engine_.num_calls == 0) std::this_thread::yield();
+  EXPECT_EQ(connections_.MakeRoom(1), 0u);
 }
 
 TEST_F(ConnectionTest, WhatCannotBeReadIsAnsweredByItself) {

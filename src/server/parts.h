@@ -13,7 +13,8 @@ namespace kvasir {
 inline constexpr size_t kPartBytes = 8 << 10;
 
 // What a coroutine makes that `co_yield`s a string at each end of a piece, and finds it empty
-// afterwards. What it refers to must outlive this. Thread-compatible.
+// afterwards. What it refers to must outlive this. What the coroutine throws ends the text: Next
+// throws it. Thread-compatible.
 class Parts {
  public:
   struct promise_type {
@@ -25,9 +26,10 @@ class Parts {
       return {};
     }
     void return_void() noexcept {}
-    void unhandled_exception() noexcept { std::terminate(); }
+    void unhandled_exception() noexcept { thrown = std::current_exception(); }
 
     std::string* piece = nullptr;
+    std::exception_ptr thrown;
   };
 
   Parts() = default;
@@ -43,11 +45,14 @@ class Parts {
   // Whether there is a text, told whole or not.
   explicit operator bool() const { return static_cast<bool>(handle_); }
 
-  // The next piece; "": that was all.
+  // The next piece; "": that was all. Throws what making it threw; then there is no more to come.
   std::string Next() {
     std::string piece;
     while (piece.empty() && handle_ && !handle_.done()) {
       handle_.resume();
+      if (std::exception_ptr thrown = std::exchange(handle_.promise().thrown, {})) {
+        std::rethrow_exception(std::move(thrown));
+      }
       if (!handle_.done()) piece = std::exchange(*handle_.promise().piece, {});
     }
     return piece;

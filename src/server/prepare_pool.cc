@@ -3,10 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <system_error>
 #include <utility>
 
-#include "base/result.h"
+#include "base/start_thread.h"
 #include "server/request_memory.h"
 
 namespace kvasir {
@@ -26,17 +25,15 @@ PreparePool::~PreparePool() {
     stopping_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 Status PreparePool::Start() {
-  try {
-    threads_.reserve(2);
-    threads_.emplace_back([this] { Work(/*takes_large=*/false); });
-    threads_.emplace_back([this] { Work(/*takes_large=*/true); });
-  } catch (const std::system_error& error) {
-    return Fail(Code::kExhausted, "cannot start a thread that prepares requests: {}",
-                error.code().message());
+  for (const bool takes_large : {false, true}) {
+    KV_ASSIGN(threads_.emplace_back(),
+              StartThread("preparing requests", [this, takes_large] { Work(takes_large); }));
   }
   return {};
 }

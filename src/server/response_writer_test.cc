@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/read_until.hpp>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,19 @@ std::string LettersText(int pieces) {
   std::string text;
   for (int i = 0; i < pieces; ++i) text.append(10000, static_cast<char>('a' + i));
   return text;
+}
+
+Parts OnePieceThenNoMemory() {
+  std::string text = "piece";
+  co_yield text;
+  throw std::bad_alloc();
+}
+
+TEST(Parts, WhatMakingAPieceThrowsComesOutOfNext) {
+  Parts parts = OnePieceThenNoMemory();
+  EXPECT_EQ(parts.Next(), "piece");
+  EXPECT_THROW(parts.Next(), std::bad_alloc);
+  EXPECT_EQ(parts.Next(), "") << "there is no more to come";
 }
 
 HttpResponse ResponseOf(Parts rest) {

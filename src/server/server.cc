@@ -2,20 +2,27 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/system/system_error.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <semaphore>
 #include <thread>
 
+#include "base/log.h"
 #include "base/result.h"
+#include "base/start_thread.h"
 #include "server/browser_rules.h"
 #include "server/connection.h"
 #include "server/option_check.h"
@@ -29,7 +36,12 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // at the connection or file limit
+constexpr int kAcceptsAtOnce = 64;      // then other handlers run
+constexpr size_t kMaxClosing = 64;      // connections that were told to go and hold memory still
+constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
+constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // all are busy: until one is not
+constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
+constexpr int kMaxDrains = 2;                         // a signal each
 constexpr auto kFlushTime = std::chrono::seconds(5);  // for clients to read their last bytes
 
 // Accepts connections and answers the signals. Its handlers run on one strand.
@@ -63,6 +75,7 @@ class Server {
     if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
     if (!ec) acceptor_.bind(endpoint, ec);
     if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
+    if (!ec) acceptor_.non_blocking(true, ec);
     if (ec) {
       return Fail(Code::kIoError,
                   "cannot listen on {} port {}: {}; choose another with --host or "
@@ -74,6 +87,7 @@ class Server {
   }
 
   Status Run() {
+    const auto work = asio::make_work_guard(io_);  // the threads start before there is any
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
@@ -83,31 +97,64 @@ class Server {
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     if (!ec && !ignored) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot take signals: {}", ec.message());
-    KV_TRY(prepare_.Start());
-    asio::post(strand_, [this] {
-      AwaitSignal();
-      Accept();
-      Tell();
-    });
-    // Two threads: what one of them writes holds up no other.
-    std::thread second([this] { RunHandlers(); });
-    RunHandlers();
-    second.join();
-    for (std::thread& drain : drains_) drain.join();
+    // All threads are there before the first request: later the system may refuse one.
+    Status started = prepare_.Start();
+    if (started) started = StartThreads();
+    if (started) {
+      asio::post(strand_, [this] {
+        AwaitSignal();
+        AwaitConnection();
+        Tell();
+      });
+      RunHandlers();
+    }
+    io_.stop();
+    signals_taken_.release(kMaxDrains);
+    for (std::thread& thread : threads_) thread.join();
+    KV_TRY(started);
     if (num_signals_ > 1) return Fail(Code::kCancelled, "stopped by a second signal");
     return {};
   }
 
  private:
-  // Whatever a library throws in a handler ends that connection, whose handler held it, not the
-  // others.
-  void RunHandlers() {
+  // The second of kIoThreads, so that one request that is being parsed or tokenized holds up no
+  // other; and one for each call of Drain, which blocks: a second one cancels what the first waits
+  // for.
+  Status StartThreads() {
+    const auto start = [this](auto body) -> Status {
+      KV_ASSIGN(std::thread thread, StartThread("server", body));
+      threads_.push_back(std::move(thread));
+      return {};
+    };
+    threads_.reserve(kIoThreads - 1 + kMaxDrains);
+    for (uint32_t i = 1; i < kIoThreads; ++i) KV_TRY(start([this] { RunHandlers(); }));
+    for (int i = 0; i < kMaxDrains; ++i) KV_TRY(start([this] { DrainWhenTold(); }));
+    return {};
+  }
+
+  // Handlers of connections keep what they throw to themselves. What a library throws between them
+  // ends the read or write that it is about; that connection then ends at its deadline.
+  void RunHandlers() noexcept {
     for (;;) {
       try {
         io_.run();
         return;
       } catch (const std::exception& e) {
-        fmt::print(stderr, "kvasir: a connection ended: {}\n", e.what());
+        Log("kvasir: a connection ended: {}\n", e.what());
+      } catch (...) {
+        Log("kvasir: a connection ended: unknown error\n");
+      }
+    }
+  }
+
+  // What the server must go on with: tried again while memory is refused.
+  template <typename Action>
+  static void UntilDone(Action action) noexcept {
+    for (;;) {
+      try {
+        return action();
+      } catch (...) {
+        std::this_thread::sleep_for(kAwaitClosing);
       }
     }
   }
@@ -120,55 +167,89 @@ class Server {
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (options_.on_listening) return options_.on_listening(url);
-    std::fprintf(stderr, "%slistening on %s\n", options_.summary.c_str(), url.c_str());
+    Log("{}listening on {}\n", options_.summary, url);
   }
 
-  void Accept() {
+  void AwaitConnection() {
     if (!acceptor_.is_open()) return;
-    if (connections_.size() >= options_.max_connections) {
-      connections_.CloseLongestIdle();
-      return RetryAccept();
-    }
-    acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode ec, tcp::socket socket) {
-      if (ec == asio::error::operation_aborted) return;
-      if (ec) return RetryAccept();
-      try {
-        StartConnection(std::move(socket), *service_, options_, connections_, prepare_);
-      } catch (const std::exception&) {  // no memory for it
-        return RetryAccept();
-      }
-      Accept();
+    UntilDone([this] {
+      acceptor_.async_wait(tcp::acceptor::wait_read, [this](ErrorCode ec) {
+        if (ec == asio::error::operation_aborted) return;
+        ec ? Retry(kRetryAccept) : AcceptSome();
+      });
     });
   }
 
-  void RetryAccept() {
-    retry_.expires_after(kRetryAccept);
-    retry_.async_wait([this](ErrorCode ec) {
-      if (!ec) Accept();
+  // Takes those who wait. The newcomer comes in; who has waited for its client longest goes.
+  void AcceptSome() noexcept {
+    for (int i = 0; i < kAcceptsAtOnce && acceptor_.is_open(); ++i) {
+      if (connections_.num_closing() >= kMaxClosing) return Retry(kAwaitClosing);
+      if (connections_.num_staying() >= options_.max_connections && MakeRoom(1) == 0) {
+        return Retry(kRetryAccept);
+      }
+      ErrorCode ec;
+      try {
+        tcp::socket socket = acceptor_.accept(asio::make_strand(io_), ec);
+        if (!ec) {
+          StartConnection(std::move(socket), *service_, options_, connections_, prepare_);
+        }
+      } catch (const std::exception&) {
+        ec = asio::error::no_memory;
+      }
+      if (ec == asio::error::would_block) return AwaitConnection();
+      if (ec && ec != asio::error::connection_aborted) return AwaitRoom();
+    }
+    UntilDone([this] { asio::post(strand_, [this] { AcceptSome(); }); });
+  }
+
+  // The system has no descriptor or no memory for another connection: some of ours go.
+  void AwaitRoom() {
+    const bool closing = connections_.num_closing() > 0 || MakeRoom(kClosedForFiles) > 0;
+    Retry(closing ? kAwaitClosing : kRetryAccept);
+  }
+
+  size_t MakeRoom(size_t count) noexcept {
+    try {
+      return connections_.MakeRoom(count);
+    } catch (...) {
+      return 0;
+    }
+  }
+
+  void Retry(std::chrono::milliseconds after) {
+    UntilDone([this, after] {
+      retry_.expires_after(after);
+      retry_.async_wait([this](ErrorCode ec) {
+        if (!ec) AcceptSome();
+      });
     });
   }
 
   void AwaitSignal() {
-    signals_.async_wait([this](ErrorCode ec, int) {
-      if (ec) return;
-      OnSignal();
-      AwaitSignal();
+    UntilDone([this] {
+      signals_.async_wait([this](ErrorCode ec, int) {
+        if (ec) return;
+        OnSignal();
+        AwaitSignal();
+      });
     });
   }
 
-  // Drain blocks, and a second call of it cancels what the first waits for: each has a thread.
   void OnSignal() {
-    if (++num_signals_ > 2) return;
+    if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      std::fputs(num_signals_ == 1 ? "finishing what runs; interrupt again to stop at once\n"
-                                   : "stopping\n",
-                 stderr);
+      LogText(num_signals_ == 1 ? "finishing what runs; interrupt again to stop at once\n"
+                                : "stopping\n");
     }
-    drains_.emplace_back([this] {
-      engine_.Drain();
-      asio::post(strand_, [this] { Flush(); });
-    });
+    signals_taken_.release();
+  }
+
+  void DrainWhenTold() noexcept {
+    signals_taken_.acquire();
+    if (io_.stopped()) return;
+    engine_.Drain();
+    UntilDone([this] { asio::post(strand_, [this] { Flush(); }); });
   }
 
   // Every generation has told its last event; its connection may still be writing.
@@ -184,9 +265,11 @@ class Server {
   void AwaitFlush() {
     connections_.FinishAll();
     if (connections_.size() == 0 || std::chrono::steady_clock::now() > give_up_) return io_.stop();
-    flush_.expires_after(std::chrono::milliseconds(10));
-    flush_.async_wait([this](ErrorCode ec) {
-      if (!ec) AwaitFlush();
+    UntilDone([this] {
+      flush_.expires_after(std::chrono::milliseconds(10));
+      flush_.async_wait([this](ErrorCode ec) {
+        if (!ec) AwaitFlush();
+      });
     });
   }
 
@@ -202,8 +285,20 @@ class Server {
   std::chrono::steady_clock::time_point give_up_;
   asio::signal_set signals_;
   int num_signals_ = 0;
-  std::vector<std::thread> drains_;
+  std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};
+  std::vector<std::thread> threads_;
 };
+
+// Connections that the limit of open files has room for, beside what else is open.
+uint32_t ConnectionsForFiles() {
+  constexpr rlim_t kOthers =
+      24;  // the standard ones, the event loop's, signals', a file that is read
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return UINT32_MAX;
+  const rlim_t most =
+      std::max(files.rlim_cur / 2, files.rlim_cur - std::min(files.rlim_cur, kOthers));
+  return static_cast<uint32_t>(std::clamp<rlim_t>(most, 1, UINT32_MAX));
+}
 
 }  // namespace
 
@@ -215,12 +310,18 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   const RequestMemory memory = Divide(engine.options().request_memory_bytes, given);
   ServerOptions options = given;
   options.max_body_bytes = memory.max_body_bytes;
-  options.max_connections = memory.max_connections;
-  KV_TRY(CheckOptions(options));
+  options.max_connections = std::min(memory.max_connections, ConnectionsForFiles());
   KV_ASSIGN(std::unique_ptr<Service> service, Service::Make(options, engine));
-  Server server(options, memory, engine, std::move(service));
-  KV_TRY(server.Listen());
-  return server.Run();
+  try {
+    Server server(options, memory, engine, std::move(service));
+    KV_TRY(server.Listen());
+    return server.Run();
+  } catch (const boost::system::system_error& e) {  // of the event loop: its descriptors
+    return Fail(Code::kIoError,
+                "server: the system refuses an event loop: {}; if files are short, raise their "
+                "limit (ulimit -n)",
+                e.code().message());
+  }
 }
 
 }  // namespace kvasir
