@@ -1,0 +1,407 @@
+#!/usr/bin/env python3
+"""What clients, disks and terminals do to a server, and that it goes on: one class a defence.
+
+    server_abuse_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import pty
+import resource
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from server_harness import BINARY, WAIT_S, Server, post_bytes, read_all, sse
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PROMPT = {"prompt": [5, 6, 7, 8, 9, 10, 11, 12], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Bare:
+    """A server whose descriptors and limits the test chooses; it is found by its port alone."""
+
+    def __init__(self, *flags, prepare=None, **descriptors):
+        self.port = free_port()
+        self.seen_dropped = 0
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--port", str(self.port), "--kv-memory", "64MiB", *flags],
+            preexec_fn=prepare, **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
+                                   "stderr": subprocess.DEVNULL, **descriptors})
+        end = time.monotonic() + WAIT_S
+        while True:
+            with contextlib.suppress(OSError):
+                if self.get("/health") == b'{"status":"ok"}':
+                    return
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"kvasir serve did not start: {self.process.poll()}")
+            time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        """A server that was asked to stop ends with 0."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        if kind is None:
+            assert status == 0, f"exit status {status}"
+
+    def ask(self, method, path, body=None, timeout=WAIT_S):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        with contextlib.closing(connection):
+            connection.request(method, path, json.dumps(body) if body else None)
+            response = connection.getresponse()
+            text = response.read()
+            assert response.status == 200, (response.status, text)
+            return text
+
+    def get(self, path, timeout=WAIT_S):
+        return self.ask("GET", path, timeout=timeout)
+
+    def text(self):
+        """What the model says to PROMPT; the log tells of this request."""
+        return json.loads(self.ask("POST", "/v1/completions", PROMPT))["choices"][0]["text"]
+
+    def dropped(self):
+        for line in self.get("/metrics").decode().splitlines():
+            if line.startswith("kvasir_log_lines_dropped_total "):
+                return int(float(line.split()[-1]))
+        raise KeyError("kvasir_log_lines_dropped_total")
+
+
+# --- the log
+
+
+class TheLogNeverMatters(unittest.TestCase):
+    """Whatever becomes of standard error, requests are answered and the server stops with 0."""
+
+    def goes_on(self, server, drops, requests=40):
+        """Many logged requests; whether any of their lines was dropped."""
+        texts = {server.text() for _ in range(requests)}
+        self.assertEqual(len(texts), 1)
+        self.assertEqual(server.dropped() > server.seen_dropped, drops)
+        server.seen_dropped = server.dropped()
+
+    def test_a_log_that_can_be_written_loses_nothing(self):
+        with tempfile.TemporaryFile("w+") as log:
+            with Bare(stderr=log) as server:
+                self.goes_on(server, drops=False, requests=5)
+            log.seek(0)
+            text = log.read()
+        self.assertEqual(text.count("POST /v1/completions 200"), 5)
+        self.assertIn("listening on http://127.0.0.1:", text)
+        self.assertIn("finishing what runs", text)
+
+    def test_a_full_device(self):
+        with open("/dev/full", "w") as full, Bare(stderr=full) as server:
+            self.goes_on(server, drops=True, requests=5)
+
+    def test_a_file_that_may_not_grow(self):
+        def prepare():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        # Its weights' image would not fit either; that costs a warning.
+        with tempfile.TemporaryFile("w+") as log:
+            with Bare("--image-cap", "0", stderr=log, prepare=prepare) as server:
+                self.goes_on(server, drops=True)
+            self.assertLessEqual(os.fstat(log.fileno()).st_size, 1000)
+
+    def test_a_reader_that_leaves(self):
+        """As 2>&1 | head -5 does."""
+        head = subprocess.Popen(["head", "-5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with Bare(stdout=head.stdin, stderr=head.stdin) as server:
+            head.stdin.close()
+            server.text()
+            head.wait(WAIT_S)
+            self.goes_on(server, drops=True, requests=5)
+        head.stdout.close()
+
+    def test_a_reader_that_left_before(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with Bare(stderr=write_end) as server:
+            os.close(write_end)
+            self.goes_on(server, drops=True, requests=5)
+
+    def test_a_pipe_that_nobody_reads(self):
+        read_end, write_end = os.pipe()
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+        with Bare(stderr=write_end) as server:
+            self.goes_on(server, drops=True, requests=60)
+            # The pipe's other users still wait when it is full.
+            self.assertEqual(fcntl.fcntl(write_end, fcntl.F_GETFL) & os.O_NONBLOCK, 0)
+            os.read(read_end, 4096)
+            before = server.dropped()
+            server.text()
+            self.assertEqual(server.dropped(), before, "there is room again")
+        for end in (read_end, write_end):
+            os.close(end)
+
+    def test_a_pipe_that_is_full_from_the_start(self):
+        read_end, write_end = os.pipe()
+        os.write(write_end, b"x" * fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096))
+        with Bare(stderr=write_end) as server:
+            self.goes_on(server, drops=True, requests=5)
+        for end in (read_end, write_end):
+            os.close(end)
+
+    def test_a_socket_that_nobody_reads_and_that_is_closed(self):
+        ours, theirs = socket.socketpair()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with Bare(stderr=theirs) as server:
+            theirs.close()
+            self.goes_on(server, drops=True, requests=60)
+            ours.close()
+            self.goes_on(server, drops=True, requests=5)
+
+    def test_a_terminal_that_nobody_reads(self):
+        ours, theirs = pty.openpty()
+        with Bare(stderr=theirs) as server:
+            self.goes_on(server, drops=True, requests=160)
+        for end in (ours, theirs):
+            os.close(end)
+
+    def test_a_descriptor_that_cannot_be_written(self):
+        with open("/dev/null") as null, Bare(stderr=null) as server:
+            self.goes_on(server, drops=True, requests=5)
+
+    def test_closed_standard_descriptors(self):
+        for closed in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
+            def prepare(closed=closed):
+                for fd in closed:
+                    os.close(fd)
+            with self.subTest(closed=closed), Bare(prepare=prepare) as server:
+                self.goes_on(server, drops=False, requests=3)
+                for fd in closed:
+                    self.assertEqual(os.readlink(f"/proc/{server.process.pid}/fd/{fd}"), "/dev/null")
+
+    def test_an_error_that_cannot_be_written_keeps_its_exit_status(self):
+        port = free_port()
+        for arguments, status in ((["serve", "--bogus"], 2), (["serve", "--host", "no.such.host."], 2),
+                                  (["bogus"], 2), (["help", "bogus"], 2), ([], 2)):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([BINARY, *arguments], stdout=subprocess.DEVNULL, stderr=full,
+                                        stdin=subprocess.DEVNULL, timeout=WAIT_S)
+            self.assertEqual(result.returncode, status, arguments)
+        with socket.socket() as taken, open("/dev/full", "w") as full:
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            result = subprocess.run([BINARY, "serve", "--port", str(port)], stderr=full, timeout=WAIT_S)
+        self.assertEqual(result.returncode, 1)
+
+    def test_a_result_that_nobody_can_get_is_a_failure(self):
+        result = subprocess.run([BINARY, "run", "--prompt", "x", "--max-tokens", "2"], timeout=WAIT_S,
+                                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                preexec_fn=lambda: os.close(1))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"standard output", result.stderr)
+
+
+# --- connections
+
+
+class Clients:
+    """Many connections at once, closed together."""
+
+    def __init__(self, server, count, first=b"", receive_bytes=0):
+        self.sockets = []
+        for _ in range(count):
+            s = socket.socket()
+            s.setblocking(False)
+            if receive_bytes:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            self.sockets.append(s)
+            s.connect_ex(("127.0.0.1", server.port))
+        end = time.monotonic() + 5  # some may wait for room until then
+        for s in self.sockets:
+            self.send(s, first, end)
+
+    @staticmethod
+    def send(s, data, end):
+        while data and time.monotonic() < end:
+            try:
+                return s.send(data)
+            except (BlockingIOError, OSError) as error:
+                if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+                    return 0
+                time.sleep(0.001)
+        return 0
+
+    def trickle(self, data):
+        for s in self.sockets:
+            with contextlib.suppress(OSError):
+                s.send(data)
+
+    def num_open(self):
+        """Those that the server has not closed."""
+        count = 0
+        for s in self.sockets:
+            try:
+                count += s.recv(1 << 16, socket.MSG_PEEK) != b""
+            except BlockingIOError:
+                count += 1
+            except OSError:
+                pass
+        return count
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for s in self.sockets:
+            s.close()
+
+
+class ThereIsRoomForOneMore(unittest.TestCase):
+    """However many connections others hold, /health answers within a second."""
+    MANY = 520  # more than --max-connections of 512
+    IDLE = 2000
+
+    @classmethod
+    def setUpClass(cls):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = cls.IDLE + 200
+        if soft < wanted and hard != resource.RLIM_INFINITY and hard < wanted:
+            raise unittest.SkipTest(f"skipped: {wanted} files are needed, {hard} are allowed")
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+        def few_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        cls.servers = [Bare("--parallel", "1"), Bare("--parallel", "1", prepare=few_files)]
+
+    @classmethod
+    def tearDownClass(cls):
+        for server in cls.servers:
+            server.__exit__(None)
+
+    def healthy(self, server, times=5):
+        for _ in range(times):
+            start = time.monotonic()
+            self.assertEqual(server.get("/health", timeout=5), b'{"status":"ok"}')
+            self.assertLess(time.monotonic() - start, 1.0)
+
+    def held_by(self, count, first=b"", more=b""):
+        """Both servers, while `count` clients send `first`, then `more` now and then."""
+        for server in self.servers:
+            with self.subTest(files=64 if server is self.servers[1] else "many"), \
+                    Clients(server, count, first) as clients:
+                if more:
+                    clients.trickle(more)
+                self.healthy(server)
+                if more:
+                    clients.trickle(more)
+                    self.healthy(server)
+                if server is self.servers[0]:
+                    # Room is made for those who come, not for more.
+                    self.assertGreater(clients.num_open(), 400)
+
+    def test_heads_that_trickle(self):
+        self.held_by(self.MANY, b"GET /health HTTP/1.1\r\nX: ", b"a")
+
+    def test_bodies_that_trickle(self):
+        self.held_by(self.MANY, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", b"a")
+
+    def test_chunks_that_trickle(self):
+        self.held_by(self.MANY, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+                     b"1\r\n \r\n")
+
+    def test_connections_that_send_nothing(self):
+        self.held_by(self.IDLE)
+
+    def test_idle_connections_that_were_answered(self):
+        self.held_by(self.IDLE, HEALTH)
+
+    def test_answers_that_are_waited_for_by_senders(self):
+        """Refused in the middle of their bodies: the rest is read for a while, and dropped."""
+        self.held_by(self.MANY, b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", b"a")
+
+    def test_halves_that_are_closed(self):
+        for server in self.servers:
+            with Clients(server, self.MANY, b"GET /hea") as clients:
+                for s in clients.sockets:
+                    with contextlib.suppress(OSError):
+                        s.shutdown(socket.SHUT_WR)
+                self.healthy(server)
+
+    def test_clients_that_never_read(self):
+        """They ask for much and take nothing: their answers fill what the kernel keeps for them."""
+        server = self.servers[1]
+        ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
+        with Clients(server, 60, receive_bytes=4096) as clients:
+            for _ in range(4):
+                clients.trickle(ask)
+                time.sleep(0.3)
+            self.healthy(server)
+
+    def test_clients_that_come_again_and_again(self):
+        # Of 40 places a thousand newcomers a second leave 40 ms to each.
+        for server, pause_s in zip(self.servers, (0, 0.001)):
+            storm = os.fork()
+            if storm == 0:
+                self.storm(server, pause_s)
+            try:
+                end = time.monotonic() + 0.7
+                while time.monotonic() < end:
+                    self.healthy(server, times=1)
+            finally:
+                os.kill(storm, signal.SIGKILL)
+                os.waitpid(storm, 0)
+
+    @staticmethod
+    def storm(server, pause_s):
+        """Never returns."""
+        held = []
+        while True:
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", server.port))
+            with contextlib.suppress(OSError):
+                s.send(b"GET / HTTP/1.1\r\nX: ")
+            held.append(s)
+            if len(held) > 600:
+                held.pop(0).close()
+            time.sleep(pause_s)
+
+    def test_a_running_answer_stays(self):
+        """Whose request is being answered is nobody's victim."""
+        for server in self.servers:
+            body = PROMPT | {"max_tokens": 1000, "stream": True}
+            alone = self.stream(server, body)
+            before = json.loads(server.ask("GET", "/v1/models"))
+            with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as s:
+                s.sendall(post_bytes("/v1/completions", body, "Connection: close"))
+                first = s.recv(1)
+                with Clients(server, self.IDLE), Clients(server, self.MANY, b"GET / HTTP/1.1\r\nX: "):
+                    self.healthy(server)
+                rest = first + read_all(s)
+            events, done = sse(rest.decode())
+            self.assertTrue(done)
+            self.assertEqual("".join(e["choices"][0]["text"] for e in events if e["choices"]), alone)
+            self.assertEqual(json.loads(server.ask("GET", "/v1/models")), before)
+
+    @staticmethod
+    def stream(server, body):
+        events, done = sse(server.ask("POST", "/v1/completions", body).decode())
+        assert done
+        return "".join(e["choices"][0]["text"] for e in events if e["choices"])
+
+
+if __name__ == "__main__":
+    unittest.main()
