@@ -19,7 +19,7 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
-             "scratch_bytes", "request_bytes", "total_bytes", "load_peak_bytes",
+             "scratch_bytes", "request_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "ctx_size", "parallel", "kv_format"]
 

@@ -22,6 +22,8 @@ void PrintTable(const MemoryPlan& plan) {
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("total", plan.total_bytes, "");
+  bytes("process", plan.process_bytes,
+        "program, libraries, stacks and tokenizer, beside the total");
   bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   bytes("mapped files", plan.mapped_bytes, "used in place; the system may drop and reread them");
   bytes("cap (--kv-memory)", plan.kv_memory_bytes,

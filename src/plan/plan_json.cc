@@ -14,6 +14,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"scratch_bytes", plan.scratch_bytes},
       {"request_bytes", plan.request_bytes},
       {"total_bytes", plan.total_bytes},
+      {"process_bytes", plan.process_bytes},
       {"load_peak_bytes", plan.load_peak_bytes},
       {"kv_memory_bytes", plan.kv_memory_bytes},
       {"block_bytes", plan.block_bytes},
