@@ -63,7 +63,7 @@ Scheduler::Ended Scheduler::Step() {
     const uint64_t start_ns = MonotonicNs();
     ExtendRows();
     ComputeRows();
-    if (options_.files != nullptr) EndAllUnless(options_.files->CheckStep());
+    CheckStepFiles();
     CommitRows();
     ComputeHeads();
     CollectEnded();
@@ -226,7 +226,7 @@ void Scheduler::ComputeHeads() {
       head_logits_.push_back(logits_.data() + i * vocab);
     }
     runner_.Logits(head_hidden_, head_logits_);
-    if (options_.files != nullptr) EndAllUnless(options_.files->CheckStep());
+    CheckStepFiles();
     draws_.clear();
     for (size_t i = 0; i < num; ++i) {
       TellLogits(heads_[begin + i], {head_logits_[i], vocab});

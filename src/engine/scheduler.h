@@ -52,7 +52,8 @@ class Scheduler {
   void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
   void CancelAll();
-  // After Step threw: all requests end with this error. May be called again when it throws too.
+  // All requests end with this error: after Step threw, or where a file of the model was changed.
+  // May be called again when it throws.
   void FailAll(const Error& error);
   // Forgets at once; the steps that follow zero the blocks, and the last of them calls `done`.
   // Where this throws, `done` stays the caller's.
@@ -101,6 +102,7 @@ class Scheduler {
 
   // scheduler_admission.cc
   void CheckFiles();
+  void CheckStepFiles();  // those that steps read
   void Admit();
   bool TryAdmit(Request& request);
   void AddSequence(Request& request, KvSequence kv);
@@ -124,7 +126,6 @@ class Scheduler {
   void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
-  void EndAllUnless(const Status& status);
   void FinishRequest(Request& request, FinishReason reason);
   void CollectEnded();
   Ended Deliver();

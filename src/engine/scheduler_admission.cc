@@ -23,8 +23,13 @@ void Scheduler::CheckFiles() {
   const uint64_t now = MonotonicNs();
   if (waiting_.empty() && now - files_checked_ns_ < kPeriodNs) return;
   files_checked_ns_ = now;
-  EndAllUnless(options_.files->CheckAll());
+  if (const Status files = options_.files->CheckAll(); !files) FailAll(files.error());
   CollectEnded();
+}
+
+void Scheduler::CheckStepFiles() {
+  if (options_.files == nullptr) return;
+  if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
 }
 
 uint32_t Scheduler::owed_blocks() const {

@@ -88,17 +88,6 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
   FinishRequest(request, reason);
 }
 
-void Scheduler::EndAllUnless(const Status& status) {
-  if (status) return;
-  for (; !waiting_.empty(); waiting_.pop_front()) {
-    EndRequest(*waiting_.front(), FinishReason::kError, &status.error());
-    ended_.push_back(std::move(waiting_.front()));
-  }
-  for (const auto& request : running_) {
-    if (!request->done()) EndRequest(*request, FinishReason::kError, &status.error());
-  }
-}
-
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   const uint64_t now = MonotonicNs();
   const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
