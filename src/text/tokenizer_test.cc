@@ -227,6 +227,34 @@ TEST(Tokenizer, ARunawayPatternIsAnError) {
   EXPECT_EQ(tokenizer->Encode(std::string(5000, 'a') + "!e").error().code, Code::kInvalidArgument);
 }
 
+// Searches that end soon each, and go over the whole text at every place: 4 million bytes would
+// take hours.
+TEST(Tokenizer, PatternsThatWalkOverTheTextAgainAndAgainEndSoon) {
+  const std::string spaces(4'000'000, ' '), letters(4'000'000, 'a');
+  for (const auto& [pattern, text] :
+       std::initializer_list<std::pair<const char*, std::string>>{{R"(\s+$|.)", spaces + "x"},
+                                                                  {R"(\s+$)", spaces + "x"},
+                                                                  {R"( *x|.)", spaces},
+                                                                  {R"( {2,}x|.)", spaces},
+                                                                  {R"(\s*\s*x|.)", spaces},
+                                                                  {R"((?:a+)+b|.)", letters},
+                                                                  {R"(.*?x|.)", letters},
+                                                                  {R"((?=.*x)a|.)", letters},
+                                                                  {R"(a++b|.)", letters}}) {
+    json file = ForgeFile();
+    file["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    const auto tokenizer = Make(file);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto ids = tokenizer->Encode(text);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), 20) << pattern;
+    if (!ids) {
+      EXPECT_EQ(ids.error().code, Code::kInvalidArgument) << pattern;
+    }
+  }
+}
+
 // Each step puts a space before every word, and cuts there: words double.
 json DoublingFile(int steps) {
   json file = ForgeFile();

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""All attacks at once beside one honest client.
+
+    tools/stress.py [--seconds 600] [--binary build/release/kvasir]
+
+Prints the honest client's latency against its latency alone (at most 3 times), resident memory against the plan, and
+how many of its answers equal, bit for bit, what it got alone (all must). Exit status 1 where one of them is wrong.
+
+Attackers have an API key of their own and run at the lowest priority: clients on other machines take no CPU of this one.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+FACTS = ["The brass key is in the blue drawer.", "Anna lives in Oslo.", "The code of the green safe is 4711.",
+         "Boris works in the harbour.", "The spare tyre is behind the shed."]
+QUESTIONS = ["Where is the brass key?", "Where does Anna live?", "What is the code of the green safe?"]
+MOST_RATIO = 3
+
+
+def request(port, method, path, body=None, key="evil", timeout=120):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        data = json.dumps(body) if isinstance(body, dict) else body
+        connection.request(method, path, data, {"Authorization": f"Bearer {key}"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def send_bodies(port, seed, end):
+    import hostile_bodies
+    choose = random.Random(seed)
+    sizes = {size: list(hostile_bodies.bodies(size).values()) for size in (20_000, 400_000, 8_000_000)}
+    while time.time() < end:
+        path, body = choose.choice(sizes[choose.choice(list(sizes))])
+        try:
+            request(port, "POST", path, body)
+        except OSError:
+            pass
+
+
+def hold_connections(port, seed, end):
+    """600 connections that send a byte now and then, or nothing at all."""
+    held = []
+    while time.time() < end:
+        try:
+            while len(held) < 600:
+                s = socket.create_connection(("127.0.0.1", port), timeout=5)
+                if len(held) % 2:
+                    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer evil\r\n"
+                              b"Content-Length: 30000\r\n\r\n")
+                held.append(s)
+        except OSError:
+            pass
+        for s in list(held):
+            try:
+                s.setblocking(False)
+                if held.index(s) % 2:
+                    s.send(b" ")
+                elif s.recv(1) == b"":
+                    raise ConnectionError
+            except BlockingIOError:
+                pass
+            except OSError:
+                s.close()
+                held.remove(s)
+        time.sleep(0.2)
+
+
+def read_nothing(port, seed, end):
+    """Streams whose client takes nothing of them, and clients that hang up."""
+    body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 500, "n": 2, "logprobs": 5, "stream": True, "ignore_eos": True})
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer evil\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
+    open_sockets = []
+    while time.time() < end:
+        try:
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.connect(("127.0.0.1", port))
+            s.sendall(head)
+            open_sockets.append(s)
+        except OSError:
+            pass
+        while len(open_sockets) > 8:
+            open_sockets.pop(0).close()
+        time.sleep(0.05)
+
+
+def erase_and_look(port, seed, end):
+    paths = (("DELETE", "/v1/cache"), ("GET", "/v1/cache"), ("GET", "/metrics"), ("GET", "/props"), ("GET", "/nothing"))
+    while time.time() < end:
+        for method, path in paths:
+            try:
+                request(port, method, path)
+            except OSError:
+                pass
+        time.sleep(0.01)
+
+
+ATTACKS = {"bodies": send_bodies, "connections": hold_connections, "unread": read_nothing, "erase": erase_and_look}
+COUNTS = {"bodies": 4, "connections": 1, "unread": 1, "erase": 2}
+
+
+def ask(port, turn):
+    """One chat of the honest client: (seconds, its text and ids)."""
+    facts = " ".join(FACTS[i % len(FACTS)] for i in range(turn % 7, turn % 7 + 3))
+    body = {"messages": [{"role": "system", "content": facts}, {"role": "user", "content": QUESTIONS[turn % 3]}],
+            "max_tokens": 24, "seed": turn % 5, "temperature": 0 if turn % 2 else 1, "return_token_ids": True,
+            "ignore_eos": True, "logprobs": True}
+    begin = time.monotonic()
+    status, answer = request(port, "POST", "/v1/chat/completions", body, key="honest")
+    took = time.monotonic() - begin
+    if status != 200:
+        return took, f"status {status}: {answer[:200]!r}"
+    choice = json.loads(answer)["choices"][0]
+    return took, json.dumps([choice["message"]["content"], choice["token_ids"], choice["logprobs"]])
+
+
+def resident_bytes(pid, name):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(name + ":"))
+
+
+def percentiles(took):
+    took = sorted(took)
+    return statistics.median(took) * 1e3, took[int(len(took) * 0.99)] * 1e3, took[-1] * 1e3
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--binary", default=str(ROOT / "build/release/kvasir"))
+    parser.add_argument("--attack", nargs=4, metavar=("NAME", "PORT", "SEED", "END"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.attack:
+        os.nice(19)
+        name, port, seed, end = args.attack
+        return ATTACKS[name](int(port), int(seed), float(end))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen([args.binary, "serve", "--port", str(port), "--kv-memory", "64MiB", "--api-key", "honest",
+                               "--api-key", "evil", "--admin-key", "admin"], stderr=subprocess.DEVNULL)
+    attackers = []
+    try:
+        for _ in range(1000):
+            try:
+                request(port, "GET", "/health")
+                break
+            except OSError:
+                time.sleep(0.02)
+        expected, alone = {}, []
+        for turn in range(210):  # of 7 x 3 x 5 x 2 kinds, each of which is there by then
+            expected[turn] = ask(port, turn)[1]
+        for turn in range(420):
+            took, answer = ask(port, turn % 210)
+            alone.append(took)
+            assert answer == expected[turn % 210], "answers differ without any attack"
+            time.sleep(0.01)
+        end = time.time() + args.seconds
+        seed = 0
+        for name, count in COUNTS.items():
+            for _ in range(count):
+                seed += 1
+                attackers.append(subprocess.Popen([sys.executable, __file__, "--attack", name, str(port), str(seed), str(end)]))
+        time.sleep(2)
+        beside, equal, wrong, turn = [], 0, [], 0
+        while time.time() < end - 1:
+            try:
+                took, answer = ask(port, turn % 210)
+            except OSError as error:
+                took, answer = 0, repr(error)
+            beside.append(took)
+            if answer == expected[turn % 210]:
+                equal += 1
+            else:
+                wrong.append(answer[:200])
+            turn += 1
+            time.sleep(0.02)
+        for attacker in attackers:
+            attacker.wait(120)
+        plan = json.loads(request(port, "GET", "/v1/cache", key="honest")[1])
+        most = resident_bytes(server.pid, "VmHWM")
+    finally:
+        for attacker in attackers:
+            attacker.kill()
+        server.terminate()
+        status = server.wait(60)
+    allowed = plan["total_bytes"] * 1.02 + plan["process_bytes"]
+    before, after = percentiles(alone), percentiles(beside)
+    print("latency of a chat, ms    median      p99   longest")
+    print("alone                 %9.1f%9.1f%10.1f   (%d chats)" % (*before, len(alone)))
+    print("beside all attacks    %9.1f%9.1f%10.1f   (%d chats)" % (*after, len(beside)))
+    print(f"ratio of medians {after[0] / before[0]:.2f} (at most {MOST_RATIO})")
+    print(f"resident at most {most / 2**20:.1f} MiB, planned {allowed / 2**20:.1f} MiB (total and 2% of it, and process_bytes)")
+    print(f"answers equal to those alone: {equal} of {len(beside)}")
+    for answer in sorted(set(wrong))[:5]:
+        print("  other:", answer)
+    print(f"the server ended with {status}")
+    good = after[0] <= MOST_RATIO * before[0] and most <= allowed and not wrong and status == 0
+    print("good" if good else "WRONG")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
