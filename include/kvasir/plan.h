@@ -15,9 +15,9 @@ struct MemoryPlan {
   uint64_t kv_bytes = 0;       // block pool
   uint64_t index_bytes = 0;    // prefix index and policy
   uint64_t cursor_bytes = 0;
-  uint64_t scratch_bytes = 0;    // activations, logits, attention partials of one step
-  uint64_t request_bytes = 0;    // of requests being read, waiting, running: a cap
-  uint64_t total_bytes = 0;      // all of the above but mapped_bytes
+  uint64_t scratch_bytes = 0;  // activations, logits, attention partials of one step
+  uint64_t request_bytes = 0;  // of requests being read, waiting, running: a cap
+  uint64_t total_bytes = 0;    // all of the above but mapped_bytes
   // The program, its libraries, stacks and tokenizer, beside the total: at most.
   uint64_t process_bytes = uint64_t{48} << 20;
   uint64_t load_peak_bytes = 0;  // total, and file pages in use at once while weights are packed

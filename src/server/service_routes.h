@@ -26,7 +26,7 @@ struct Service::Route {
   std::string_view method;  // "": any
   Outcome (Service::*handler)(const Call&);
   Access access;
-  bool drains = false;  // refused while draining
+  bool drains = false;    // refused while draining
   bool prepares = false;  // takes time and memory that grow with the body
 };
 
