@@ -1,5 +1,6 @@
 // A chat template of any kind over messages of any kind: first the template, then a zero byte and
-// what the messages say. It may fail; it may neither crash, nor take long, nor take much memory.
+// what the messages say. It may fail; it may neither crash nor take long. (Memory: the quota, and
+// tools/fuzz.sh's limit.)
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -6,6 +6,7 @@
 KVASIR_SLOW=1: up to 8 MB, every template, longer storms.
 """
 
+import contextlib
 import os
 import random
 import statistics
@@ -17,7 +18,7 @@ import time
 import unittest
 
 import hostile_bodies
-from server_harness import Server, user
+from server_harness import Server, post_bytes, user
 
 SLOW = bool(os.environ.get("KVASIR_SLOW"))
 SIZES = (1_000_000, 8_000_000) if SLOW else (100_000, 800_000)
@@ -77,6 +78,10 @@ class Storm:
         choose = random.Random(seed)
         while time.monotonic() < self.end:
             path, body = choose.choice(self.choices)
+            if choose.random() < 0.3:  # hangs up while the body is prepared, or waits for it
+                with contextlib.suppress(OSError), server.open() as s:
+                    s.sendall(post_bytes(path, body))
+                continue
             try:
                 status = server.request("POST", path, body)[0]
             except (ConnectionError, OSError):  # answered and closed before all was sent
@@ -86,12 +91,12 @@ class Storm:
 
 class Time(unittest.TestCase):
     def test_cpu_time_is_in_proportion_to_the_body(self):
-        wrong = []
+        wrong, compared = [], 0
         with Server() as server:
             server.post("/v1/chat/completions", {"messages": user("Hi."), "max_tokens": 1})
             small, big = (hostile_bodies.bodies(size) for size in SIZES)
             for name, (path, body) in small.items():
-                took = []
+                took, statuses = [], []
                 for sent in (body, big[name][1]):
                     runs = []
                     for _ in range(2):  # the lower of two: a busy machine only adds
@@ -100,13 +105,16 @@ class Time(unittest.TestCase):
                         runs.append(cpu_s(server) - begin)
                         self.assertIn(status, (200, 400, 404, 413, 503), name)
                     took.append(min(runs))
+                    statuses.append(status)
                 grew = len(big[name][1]) / len(body)
-                print(f"{name:26} {path:24} {len(big[name][1]):9} bytes {took[0] * 1e3:8.1f} {took[1] * 1e3:8.1f} ms")
-                if took[1] > SHORT_S and took[1] > took[0] * MOST_RATIO * grew / 8:
+                print(f"{name:26} {path:24} {len(big[name][1]):9} bytes {took[0] * 1e3:8.1f} {took[1] * 1e3:8.1f} ms {statuses}")
+                compared += statuses[0] == statuses[1]
+                if statuses[0] == statuses[1] and took[1] > SHORT_S and took[1] > took[0] * MOST_RATIO * grew / 8:
                     wrong.append(f"{name}: {took} s for {grew:.1f} times the bytes")
                 if took[1] > SHORT_S + MOST_NS * len(big[name][1]) / 1e9:
                     wrong.append(f"{name}: {took[1]} s for {len(big[name][1])} bytes")
         self.assertEqual(wrong, [])
+        self.assertGreater(compared, 15)  # the others have too many values to be taken when large
 
 
 class Others(unittest.TestCase):
@@ -121,7 +129,7 @@ class Others(unittest.TestCase):
             p99 = took[int(len(took) * 0.99)]
             print(f"/health: {len(took)} times, median {statistics.median(took) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms; "
                   f"statuses {storm.statuses}")
-            self.assertGreater(sum(storm.statuses.values()), 10)
+            self.assertGreater(sum(n for status, n in storm.statuses.items() if status), 10)
             self.assertLess(p99, 0.05)
 
     def test_a_short_chat_waits_for_no_long_body(self):
@@ -150,6 +158,7 @@ class Others(unittest.TestCase):
                 thread.join()
         print(f"short chats: median {statistics.median(took) * 1e3:.1f} ms, longest {max(took) * 1e3:.1f} ms")
         self.assertLess(statistics.median(took), 0.1)
+        self.assertLess(max(took), 1)
 
 
 class Memory(unittest.TestCase):
@@ -170,7 +179,7 @@ class Memory(unittest.TestCase):
                     pass
                 taken = (kib(server, "VmHWM") - before) << 10
                 self.assertEqual(server.get("/health"), {"status": "ok"})
-                self.assertGreater(sum(storm.statuses.values()), 3)
+                self.assertGreater(sum(n for status, n in storm.statuses.items() if status), 3)
                 return taken, plan["request_bytes"] + plan["total_bytes"] // 50
 
     def test_storms_stay_within_the_plan(self):

@@ -67,6 +67,7 @@ void OnFault(int number, siginfo_t* info, void* context) {
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     return previous.sa_handler(number);
   }
+  if (!by_read && previous.sa_handler == SIG_IGN) return;
   // The default ends the process: the read is tried again, and a signal that was sent comes again.
   std::signal(number, SIG_DFL);
   if (!by_read) raise(number);

@@ -51,6 +51,7 @@ bool MemoryMeter::Add(size_t bytes) {
     } else if (quota_.Take(static_cast<uint64_t>(missing))) {
       drawn_ += missing;
     } else if (!in_reserve_ || missing > kReserveBytes) {
+      never_fits_ |= used > static_cast<int64_t>(quota_.max_bytes());
       return false;
     }
   }
@@ -60,8 +61,8 @@ bool MemoryMeter::Add(size_t bytes) {
 }
 
 void MemoryMeter::Remove(size_t bytes) {
-  used_ -= static_cast<int64_t>(bytes) + kHeapHeaderBytes;
-  const int64_t surplus = drawn_ - std::max<int64_t>(used_, 0);
+  used_ = std::max<int64_t>(used_ - static_cast<int64_t>(bytes) - kHeapHeaderBytes, 0);
+  const int64_t surplus = drawn_ - used_;
   if (surplus < 16 * kDrawBytes) return;
   drawn_ -= surplus - kDrawBytes;
   quota_.Give(static_cast<uint64_t>(surplus - kDrawBytes));

@@ -65,6 +65,8 @@ class MemoryMeter {
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
   uint64_t peak_bytes() const { return static_cast<uint64_t>(peak_); }
+  // Whether something was refused that is more than the whole quota, whoever else has a part of it.
+  bool never_fits() const { return never_fits_; }
   // Ends the counting. What is still allocated stays taken from the quota as long as the share
   // lives.
   QuotaShare Stop();
@@ -76,10 +78,11 @@ class MemoryMeter {
 
  private:
   MemoryQuota& quota_;
-  // Memory that was allocated before may be freed meanwhile: a sum below 0 counts as none.
+  // Memory that was allocated before may be freed meanwhile: it never lowers the count below 0.
   int64_t used_ = 0, peak_ = 0;
   int64_t drawn_ = 0;  // taken from the quota
   bool in_reserve_ = false;
+  bool never_fits_ = false;
 };
 
 }  // namespace kvasir

@@ -82,6 +82,8 @@ TEST(MemoryMeter, FreeingWhatWasThereBeforeGivesNoMoreThanTheQuota) {
   auto before = std::make_unique<std::string>(4 << 20, 'x');
   MemoryMeter meter(quota);
   before.reset();
+  EXPECT_THROW(std::string(2 << 20, 'x'), QuotaSpent);
+  EXPECT_TRUE(meter.never_fits());
   const QuotaShare share = meter.Stop();
   EXPECT_EQ(quota.taken_bytes(), 0u);
 }

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/start_thread.h"
+#include "base/until_done.h"
 #include "engine/assembly.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
@@ -50,19 +51,6 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
   return bytes;
-}
-
-// Tries again while what it does throws: the system refuses memory, and there is nothing else to
-// do.
-template <typename Action>
-void UntilDone(Action action) noexcept {
-  for (;;) {
-    try {
-      return action();
-    } catch (...) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
 }
 
 uint64_t RandomSeed() {

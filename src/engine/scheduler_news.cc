@@ -190,6 +190,7 @@ uint32_t Scheduler::TellErasures() {
 }
 
 void Scheduler::CollectEnded() {
+  ended_.reserve(ended_.size() + running_.size());  // throws before anything moves, or not at all
   for (auto& request : running_) {
     if (request->done()) ended_.push_back(std::move(request));
   }

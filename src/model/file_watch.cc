@@ -94,12 +94,13 @@ void FileWatch::CheckBytes(Watched& watched) {
 }
 
 std::optional<Error> FileWatch::CheckPath(Watched& watched) {
-  const std::string path = watched.file->path().string();
+  // Allocates nothing while all is well: decode steps do not.
+  const std::filesystem::path& path = watched.file->path();
   const Result<FileStamp> now = StampOf(watched.file->path());
   if (!now) {
     return Error{Code::kModelChanged, fmt::format("model changed: {} is gone while the model is "
                                                   "served ({}); put it back, or {}",
-                                                  path, now.error().message, kFix)};
+                                                  path.string(), now.error().message, kFix)};
   }
   if (now->inode == watched.path_inode) return std::nullopt;
   watched.path_inode = now->inode;
@@ -107,7 +108,7 @@ std::optional<Error> FileWatch::CheckPath(Watched& watched) {
     Tell(
         fmt::format("{} was replaced by another file; the one that was loaded is still served: "
                     "restart the server to use the new one",
-                    path));
+                    path.string()));
   }
   return std::nullopt;
 }

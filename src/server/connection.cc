@@ -9,11 +9,11 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/until_done.h"
 #include "server/http_text.h"
 #include "server/request_log.h"
 #include "server/request_memory.h"
@@ -222,36 +222,35 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     ClearDeadline();
     if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
     awaiting_ = true;
-    HttpRequest request = request_;  // the head stays for the answer's headers
-    request_.body = std::string();
-    const size_t body_bytes = request.body.size();
-    prepare_.Run(
-        service_.TenantOf(request), body_bytes,
-        [self = shared_from_this(), exchange = exchange_, request = std::move(request)](
-            MemoryQuota& quota) mutable { self->Prepare(exchange, std::move(request), quota); });
+    // Weak: a connection that ends while it waits takes its body with it. Nobody writes request_
+    // before the answer.
+    prepare_.Run(service_.TenantOf(request_), request_.body.size(),
+                 [weak = weak_from_this(), exchange = exchange_](MemoryQuota& quota) {
+                   if (const auto self = weak.lock()) self->Prepare(exchange, quota);
+                 });
     if (!reader_.has_bytes()) ReadSome();
   }
 
   // On a thread of the pool.
-  void Prepare(uint64_t exchange, HttpRequest request, MemoryQuota& quota) {
+  void Prepare(uint64_t exchange, MemoryQuota& quota) noexcept {
     if (gone_.load(std::memory_order_relaxed)) return;
-    prepared_.outcome = service_.Prepare(request, quota, &prepared_.share);
-    request = HttpRequest();
-    while (true) {
-      try {
-        return asio::post(strand_, [self = shared_from_this(), exchange] {
-          Prepared prepared = std::move(self->prepared_);
-          if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
-          self->Run([&] { self->Reply(std::move(prepared.outcome)); });
-        });
-      } catch (const std::bad_alloc&) {  // a moment later there may be some
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-    }
+    bool made = false;
+    Try([&] {
+      prepared_.outcome = service_.Prepare(request_, quota, &prepared_.share);
+      made = true;
+    });
+    UntilDone([&] {
+      asio::post(strand_, [self = shared_from_this(), exchange, made] {
+        Prepared prepared = std::move(self->prepared_);
+        if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+        self->Run([&] { made ? self->Reply(std::move(prepared.outcome)) : self->Close(); });
+      });
+    });
   }
 
   void Reply(Outcome outcome) {
     awaiting_ = false;
+    request_.body = std::string();
     body_memory_.Hold(0);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     if (const auto* later = std::get_if<LaterAnswer>(&outcome)) return AwaitAnswer(*later);

@@ -72,6 +72,7 @@ class ConnectionTest : public testing::Test {
     for (int i = 0; i < 30000 && !sockets_.Readable(/*wait_ms=*/2); ++i) sockets_.Send("a");
   }
 
+  MemoryQuota small_quota_{1 << 20}, large_quota_{16 << 20};  // outlive what io_ drops
   boost::asio::io_context io_, client_io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       io_.get_executor()};
@@ -81,7 +82,7 @@ class ConnectionTest : public testing::Test {
   ServerOptions options_;
   std::unique_ptr<Service> service_;
   ConnectionSet connections_{1 << 20, 1 << 20};
-  PreparePool prepare_{1 << 20, 16 << 20};
+  PreparePool prepare_{small_quota_, large_quota_};
   SocketPair sockets_{boost::asio::make_strand(io_), client_io_.get_executor()};
   std::thread server_;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/until_done.h"
 
 namespace kvasir {
 
@@ -21,7 +22,8 @@ struct EraseQueue::State : std::enable_shared_from_this<State> {
     });
   }
 
-  void OnErased(const std::string& tenant, const Erasure& erasure) {
+  // The engine would call again what threw, and by then this state has moved on.
+  void OnErased(const std::string& tenant, const Erasure& erasure) noexcept {
     std::vector<ErasureSink> told;
     bool again = false;
     {
@@ -31,8 +33,8 @@ struct EraseQueue::State : std::enable_shared_from_this<State> {
       again = !it->second.running.empty();
       if (!again) tenants.erase(it);
     }
-    for (const ErasureSink& done : told) done(erasure);
-    if (again) Begin(tenant);
+    for (const ErasureSink& done : told) UntilDone([&] { done(erasure); });
+    if (again) UntilDone([&] { Begin(tenant); });
   }
 
   Engine& engine;
@@ -53,7 +55,7 @@ void EraseQueue::Erase(const std::string& tenant, ErasureSink done) {
     first.running.push_back(std::move(done));
     state_->tenants.emplace(tenant, std::move(first));
   }
-  state_->Begin(tenant);
+  UntilDone([&] { state_->Begin(tenant); });  // the tenant's entry is there already
 }
 
 }  // namespace kvasir

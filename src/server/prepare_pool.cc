@@ -16,10 +16,7 @@ constexpr int kLargeNice = 10;
 
 }  // namespace
 
-PreparePool::PreparePool(uint64_t small_bytes, uint64_t large_bytes)
-    : small_(small_bytes), large_(large_bytes) {}
-
-PreparePool::~PreparePool() {
+void PreparePool::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -28,6 +25,7 @@ PreparePool::~PreparePool() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  threads_.clear();
 }
 
 Status PreparePool::Start() {
@@ -43,8 +41,10 @@ void PreparePool::Run(const std::string& tenant, size_t body_bytes, Task task) {
     const MutexLock lock(mutex_);
     Lane& lane = body_bytes <= kSmallBodyBytes ? small_ : large_;
     std::deque<Task>& own = lane.waiting[tenant];
+    std::list<std::string> turn;
+    if (own.empty()) turn.push_back(tenant);  // what may throw comes first
     own.push_back(std::move(task));
-    if (own.size() == 1) lane.turns.push_back(tenant);
+    lane.turns.splice(lane.turns.end(), turn);
     ++lane.size;
   }
   changed_.notify_all();
@@ -57,16 +57,15 @@ size_t PreparePool::num_waiting() const {
 
 std::optional<PreparePool::Task> PreparePool::Take(Lane& lane) {
   if (lane.turns.empty()) return std::nullopt;
-  const std::string tenant = std::move(lane.turns.front());
-  lane.turns.pop_front();
-  const auto own = lane.waiting.find(tenant);
+  const auto own = lane.waiting.find(lane.turns.front());
   Task task = std::move(own->second.front());
   own->second.pop_front();
   --lane.size;
   if (own->second.empty()) {
     lane.waiting.erase(own);
+    lane.turns.pop_front();
   } else {
-    lane.turns.push_back(tenant);
+    lane.turns.splice(lane.turns.end(), lane.turns, lane.turns.begin());
   }
   return task;
 }

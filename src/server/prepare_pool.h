@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,23 +29,26 @@ class PreparePool {
   // Must not throw; runs to its end on a thread of the pool. `quota`: of its lane.
   using Task = std::function<void(MemoryQuota& quota)>;
 
-  PreparePool(uint64_t small_bytes, uint64_t large_bytes);
-  ~PreparePool();  // waits for the tasks that run; those that wait are dropped
+  // The quotas must outlive the shares that tasks keep of them, also those kept after the pool.
+  PreparePool(MemoryQuota& small, MemoryQuota& large) : small_(small), large_(large) {}
+  ~PreparePool() { Stop(); }
   PreparePool(const PreparePool&) = delete;
   PreparePool& operator=(const PreparePool&) = delete;
 
   // kExhausted: the system gives no thread.
   Status Start();
+  // Waits for the tasks that run; those that wait are dropped at the pool's end.
+  void Stop();
   void Run(const std::string& tenant, size_t body_bytes, Task task);
   size_t num_waiting() const;
 
  private:
   // Tasks that wait. A tenant is in `turns` once while it has some.
   struct Lane {
-    explicit Lane(uint64_t quota_bytes) : quota(quota_bytes) {}
-    MemoryQuota quota;
+    explicit Lane(MemoryQuota& of_lane) : quota(of_lane) {}
+    MemoryQuota& quota;
     std::map<std::string, std::deque<Task>> waiting;
-    std::deque<std::string> turns;
+    std::list<std::string> turns;
     size_t size = 0;
   };
 

@@ -31,7 +31,8 @@ class Gate {
 };
 
 TEST(PreparePool, SmallBodiesGoOnBesideALargeOne) {
-  PreparePool pool(1 << 20, 2 << 20);
+  MemoryQuota small(1 << 20), large(2 << 20);
+  PreparePool pool(small, large);
   ASSERT_TRUE(pool.Start());
   Gate gate;
   pool.Run("a", kLarge, gate.Task());
@@ -49,7 +50,8 @@ TEST(PreparePool, SmallBodiesGoOnBesideALargeOne) {
 }
 
 TEST(PreparePool, TenantsTakeTurnsAndKeepTheirOwnOrder) {
-  PreparePool pool(1 << 20, 1 << 20);
+  MemoryQuota small(1 << 20), large(1 << 20);
+  PreparePool pool(small, large);
   ASSERT_TRUE(pool.Start());
   Gate gate;
   pool.Run("a", kLarge, gate.Task());
@@ -73,8 +75,9 @@ TEST(PreparePool, TenantsTakeTurnsAndKeepTheirOwnOrder) {
 TEST(PreparePool, EndsWithTasksThatWaitAndHoldsNoneOfThemAfterwards) {
   const auto held = std::make_shared<int>(0);
   Gate large, small;
+  MemoryQuota quota(1 << 20);
   {
-    PreparePool pool(1 << 20, 1 << 20);
+    PreparePool pool(quota, quota);
     ASSERT_TRUE(pool.Start());
     pool.Run("a", kLarge, large.Task());
     large.AwaitEntered();

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "base/start_thread.h"
+#include "base/until_done.h"
 #include "server/browser_rules.h"
 #include "server/connection.h"
 #include "server/option_check.h"
@@ -52,8 +53,9 @@ class Server {
       : options_(options),
         engine_(engine),
         service_(std::move(service)),
+        small_quota_(memory.prepare_small_bytes),
+        large_quota_(memory.prepare_large_bytes),
         connections_(memory.large_bodies_bytes, memory.answers_bytes),
-        prepare_(memory.prepare_small_bytes, memory.prepare_large_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
@@ -117,9 +119,8 @@ class Server {
   }
 
  private:
-  // The second of kIoThreads, so that one request that is being parsed or tokenized holds up no
-  // other; and one for each call of Drain, which blocks: a second one cancels what the first waits
-  // for.
+  // The second of kIoThreads; and one for each call of Drain, which blocks: a second call cancels
+  // what the first one waits for.
   Status StartThreads() {
     const auto start = [this](auto body) -> Status {
       KV_ASSIGN(std::thread thread, StartThread("server", body));
@@ -143,18 +144,6 @@ class Server {
         Log("kvasir: a connection ended: {}\n", e.what());
       } catch (...) {
         Log("kvasir: a connection ended: unknown error\n");
-      }
-    }
-  }
-
-  // What the server must go on with: tried again while memory is refused.
-  template <typename Action>
-  static void UntilDone(Action action) noexcept {
-    for (;;) {
-      try {
-        return action();
-      } catch (...) {
-        std::this_thread::sleep_for(kAwaitClosing);
       }
     }
   }
@@ -276,9 +265,11 @@ class Server {
   const ServerOptions& options_;
   Engine& engine_;
   const std::unique_ptr<Service> service_;
+  // Connections that end with io_ give back their shares.
+  MemoryQuota small_quota_, large_quota_;
   asio::io_context io_{kIoThreads};  // outlives the sockets in connections_
   ConnectionSet connections_;
-  PreparePool prepare_;  // ends before what its tasks hold
+  PreparePool prepare_{small_quota_, large_quota_};
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_;

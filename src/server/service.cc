@@ -194,7 +194,7 @@ std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Calle
 
 namespace {
 
-// What no request may do is to end the server: whatever a library throws is an answer.
+// Turns whatever a library throws into an error answer, so that no request ends the server.
 template <typename Make>
 Outcome Guarded(const Make& make) {
   try {
@@ -208,9 +208,8 @@ Outcome Guarded(const Make& make) {
   }
 }
 
-ApiError SpentError(uint64_t peak_bytes, const MemoryQuota& quota) {
-  // With most of the quota for itself it will never fit.
-  if (peak_bytes > quota.max_bytes() / 2) {
+ApiError SpentError(bool never_fits, const MemoryQuota& quota) {
+  if (never_fits) {
     return {Code::kInvalidArgument,
             fmt::format("reading, rendering and tokenizing this request takes more than the {} "
                         "bytes that there are for it; send less, or start the server with a larger "
@@ -255,10 +254,11 @@ Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaSh
     spent = true;
   }
   const uint64_t peak_bytes = meter.peak_bytes();
+  const bool never_fits = meter.never_fits();
   *share = meter.Stop();
   // What was freed goes back to the system, not to the heap of a thread that may not need it again.
   if (peak_bytes > kTrimBytes) malloc_trim(0);
-  if (spent) return ErrorResponse(SpentError(peak_bytes, quota));
+  if (spent) return ErrorResponse(SpentError(never_fits, quota));
   return outcome;
 }
 

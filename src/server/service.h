@@ -69,7 +69,8 @@ class Service {
   static bool NeedsPreparing(const HttpRequest& request);
   static bool Generates(const HttpRequest& request);
   // The same as Handle, with the memory that it takes from `quota`; *share is what the outcome
-  // still holds of it. Where the quota is spent: 503, or 400 where no other request took it.
+  // still holds of it. Where the quota is spent: 400 if the request alone needs more
+  // than all of it, else 503.
   Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
   // Whom PreparePool takes in turn.
   std::string TenantOf(const HttpRequest& request) const;

@@ -363,6 +363,28 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
   EXPECT_FALSE(ChatTemplate::Parse(blocks));
 }
 
+// Freeing a chain of values recurses: what holds a value counts for how deep it is.
+TEST(ChatTemplate, NoChainOfValuesGetsDeep) {
+  for (const char* chain :
+       {"{% set ns.v = [ns.v.copy] %}", "{% set ns.v = (ns.v,).count %}",
+        "{% set ns.v = {'a': ns.v}.get %}",
+        "{% for y in [ns.v] %}{% set ns.v = loop %}{% endfor %}",
+        "{% set ns.v = [loop.cycle, ns.v] %}", "{% set ns.v = [ns.v]|map('list') %}"}) {
+    const std::string error = ErrorOf("{% set ns = namespace(v=[]) %}{% for i in range(100000) %}" +
+                                      std::string(chain) + "{% endfor %}x");
+    EXPECT_NE(error.find("nested too deeply"), std::string::npos) << chain << error;
+  }
+}
+
+TEST(ChatTemplate, NumbersNearTheEndsOfIntegersDoNotOverflow) {
+  const auto chat = Render(
+      "{{ 'abc'|truncate(9223372036854775807) }}{{ 'abc'.zfill(-9223372036854775807) }}"
+      "{{ 'abc'.center(-9223372036854775807) }}",
+      Json::array());
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_EQ(chat->text, "abcabcabc");
+}
+
 TEST(ChatTemplate, DataNestedTooDeeplyIsRefused) {
   Json deep = "x";
   for (int i = 0; i < 300; ++i) deep = Json::array({deep});

@@ -1,6 +1,7 @@
 // Reading the arguments of a built-in.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -19,7 +20,9 @@ inline int64_t IntArgument(Interpreter& run, const Arguments& arguments, size_t 
                            std::string_view name, int64_t otherwise) {
   const Value* value = arguments.Find(index, name);
   if (!value || value->is_none()) return otherwise;
-  if (value->is_integer()) return value->integer();
+  // Clamped, so that sums of two never overflow.
+  constexpr int64_t kMost = int64_t{1} << 60;
+  if (value->is_integer()) return std::clamp(value->integer(), -kMost, kMost);
   run.Fail("expected an integer for '" + std::string(name) + "', got " +
            std::string(TypeName(*value)));
   return otherwise;

@@ -77,6 +77,7 @@ Value Interpreter::EvaluateKind(const Node& node) {
 
 Value Interpreter::Name(std::string_view name) {
   for (const Scope* scope = scope_.get(); scope; scope = scope->parent.get()) {
+    if (!Charge(scope->names.size() / 8)) return Value();
     for (const auto& [key, value] : scope->names) {
       if (key == name) return value;
     }
@@ -118,6 +119,7 @@ Arguments Interpreter::EvaluateArguments(const ArgumentNodes& nodes) {
       Fail("argument after ** must be a dict");
       return out;
     }
+    if (!Charge(4 * rest.dict()->items.size())) return out;
     for (const auto& [key, value] : rest.dict()->items) {
       out.named.emplace_back(ToText(key).bytes(), value);
     }
@@ -162,7 +164,7 @@ Value Interpreter::Concat(const Node& node) {
   Text out;
   for (const NodePtr& child : node.children) {
     const Value value = Evaluate(*child);
-    if (failed_ || !Charge(WeightOf(value))) return Value();
+    if (failed_ || !ChargeRepr(value)) return Value();
     out.Append(ToText(value));
   }
   return FromText(std::move(out));
@@ -269,7 +271,7 @@ Value Interpreter::LoopAttribute(const Loop& loop, std::string_view name) {
 }
 
 Value Interpreter::Attribute(const Value& object, std::string_view name) {
-  if (failed_) return Value();
+  if (failed_ || !ChargeText(name.size())) return Value();
   if (object.is_undefined()) return FailUndefined(object);
   const MethodKind method = FindMethod(object, name);
   if (method == MethodKind::kMutating || name.starts_with("__")) {
@@ -288,6 +290,7 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
   if (const Dict* dict = object.dict()) {
     found = dict->Find(name);
   } else if (const Namespace* ns = object.ns()) {
+    if (!Charge(ns->items.size() / 8)) return Value();
     found = ns->Find(name);
   }
   if (found) return *found;
@@ -320,6 +323,7 @@ Value Interpreter::Subscript(const Value& object, const Value& index) {
       return FromText(object.text().Slice(begin, begin + CharSize(object.text().view(), begin)));
     }
   }
+  if (!ChargeRepr(index)) return Value();
   return Undefine(fmt::format("'{} object' has no element {}", TypeName(object),
                               index.is_undefined() ? "Undefined" : Repr(index).bytes()));
 }

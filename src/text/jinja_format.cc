@@ -72,6 +72,7 @@ Text Pad(Interpreter& run, const Text& body, const Spec& spec, char otherwise) {
 }
 
 Text FormatNumber(Interpreter& run, const Value& value, const Spec& spec) {
+  run.Charge(8 + static_cast<uint64_t>(spec.precision.value_or(0)) / 4);
   if (!value.is_number()) {
     run.Fail(fmt::format("format %{}: a number is required, not {}", spec.type, TypeName(value)));
     return Text();

@@ -171,6 +171,9 @@ void Interpreter::For(const Node& node, const Value& iterable, size_t depth) {
   }
   auto loop = std::make_shared<Loop>();
   loop->items = std::move(items);
+  for (const Value& item : loop->items) {
+    loop->held_depth = std::max(loop->held_depth, DepthOf(item));
+  }
   loop->depth = depth;
   loop->node = &node;
   if (node.recursive) loop->scope = outer;  // for loop(...)
@@ -208,12 +211,15 @@ void Interpreter::Set(const Node& node) {
 
 void Interpreter::Assign(const Node& target, const Value& value) {
   if (failed_) return;
-  if (target.kind == Kind::kName) return scope_->Set(target.name, value);
+  if (target.kind == Kind::kName) {
+    if (Charge(scope_->names.size() / 8)) scope_->Set(target.name, value);
+    return;
+  }
   if (target.kind == Kind::kAttribute) {
     const Value object = Name(target.children[0]->name);
     if (!object.ns()) {
       Fail("cannot assign attribute on non-namespace object");
-    } else {
+    } else if (Charge(object.ns()->items.size() / 8)) {
       object.ns()->Set(target.name, value);
     }
     return;
@@ -260,7 +266,7 @@ Text Interpreter::Capture(const std::vector<NodePtr>& body) {
 }
 
 void Interpreter::Emit(const Value& value) {
-  if (failed_ || !Charge(WeightOf(value))) return;
+  if (failed_ || !ChargeRepr(value)) return;
   out_->AppendFor(ToText(value), message_);
 }
 
@@ -284,6 +290,7 @@ void Interpreter::CallBlock(const Node& node) {
 void Interpreter::BindParameters(const Callable& macro, const Arguments& arguments) {
   const Node& node = *macro.node;
   const size_t first_default = node.names.size() - node.children.size();
+  if (!Charge(node.names.size() * (8 + arguments.named.size()) / 8)) return;
   for (size_t i = 0; i < node.names.size(); ++i) {
     if (const Value* given = arguments.Find(i, node.names[i])) {
       scope_->Set(node.names[i], *given);

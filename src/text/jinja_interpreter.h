@@ -1,6 +1,7 @@
 // Runs a parsed template.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,6 +54,10 @@ class Interpreter {
   // False when the template has used up what it may.
   bool Charge(uint64_t units);
   bool ChargeText(size_t bytes) { return Charge(1 + bytes / 16); }
+  // Writing a value as text copies what is inside once for each list around it.
+  bool ChargeRepr(const Value& value) {
+    return Charge(WeightOf(value) * std::max<uint64_t>(1, DepthOf(value)));
+  }
   // A search: memmem takes up to 4 ns a byte where nearly everything matches.
   bool ChargeSearch(size_t text, size_t part) { return Charge(1 + text / 8 + part / 16); }
   Value Undefine(std::string why);

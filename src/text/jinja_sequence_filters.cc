@@ -76,8 +76,10 @@ Value Reverse(Interpreter& run, const Value& v, const Arguments&) {
 // item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
 Value Path(Interpreter& run, Value item, const Value& attribute) {
   if (!attribute.is_string()) return run.Subscript(item, attribute);
+  if (!run.ChargeText(4 * attribute.text().size())) return Value();
   std::string_view path = attribute.text().view();
   while (!run.failed()) {
+    if (!run.Charge(4)) break;
     const size_t dot = std::min(path.find('.'), path.size());
     const std::string_view part = path.substr(0, dot);
     const bool digits =
@@ -151,8 +153,8 @@ Value Unique(Interpreter& run, const Value& v, const Arguments& arguments) {
   for (const Value& item : run.Iterate(v)) {
     Value key = Key(run, item, attribute, case_sensitive);
     if (const std::string why = WhyUnhashable(key); !why.empty()) return run.Fail(why);
-    const bool looks_at_all = key.list() != nullptr;  // tuples
-    if (!run.Charge(WeightOf(key) + (looks_at_all ? out.size() : 0))) return Value();
+    const bool indexed = key.is_string() || (key.is_number() && key.number() == key.number());
+    if (!run.Charge(WeightOf(key) + (indexed ? 0 : out.size()))) return Value();
     if (seen.Find(key)) continue;
     seen.Append(std::move(key), Value());
     out.push_back(item);
@@ -403,7 +405,7 @@ std::vector<std::string_view> FilterNames() {
 Value ApplyFilter(Interpreter& run, std::string_view name, const Value& input,
                   const Arguments& arguments) {
   const Filter& filter = Filters().find(name)->second;
-  if (!run.Charge(filter.reads_all ? WeightOf(input) : 1)) return Value();
+  if (!(filter.reads_all ? run.ChargeRepr(input) : run.Charge(1))) return Value();
   return filter.apply(run, input, arguments);
 }
 

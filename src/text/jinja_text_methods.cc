@@ -374,7 +374,7 @@ Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
                      const Arguments& arguments) {
   // These look at the ends of a text, or charge what they read.
   const bool reads_all = !name.starts_with("starts") && !name.starts_with("ends");
-  if (reads_all && !run.ChargeText(self.size())) return Value();
+  if (reads_all && !run.Charge(1 + self.size() / 16 + self.runs().size())) return Value();
   return TextMethods().find(name)->second(run, self, arguments);
 }
 

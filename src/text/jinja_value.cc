@@ -248,11 +248,15 @@ std::string WhyUnhashable(const Value& value) {
 uint32_t DepthOf(const Value& value) {
   if (const List* list = value.list()) return list->depth;
   if (const Dict* dict = value.dict()) return dict->depth;
+  // What holds a value that can be put into a list again: freeing a chain of them recurses.
+  if (const Callable* callable = value.callable()) return DepthOf(callable->self) + 1;
+  if (const Loop* loop = value.loop()) return loop->held_depth + 1;
   return 0;
 }
 
 uint64_t WeightOf(const Value& value) {
-  if (value.is_string()) return 1 + value.text().size() / 16;
+  // A run costs as much as its bytes do: some texts have one for every byte.
+  if (value.is_string()) return 1 + value.text().size() / 16 + value.text().runs().size();
   if (const List* list = value.list()) return list->weight;
   if (const Dict* dict = value.dict()) return dict->weight;
   return 1;

@@ -148,6 +148,7 @@ struct Loop {
   std::vector<Value> items;
   size_t index = 0;
   size_t depth = 0;
+  uint32_t held_depth = 0;  // of its items, the deepest
   const Node* node = nullptr;
   std::shared_ptr<Scope> scope;
   std::vector<Value> last_changed;
