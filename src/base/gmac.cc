@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 
 #include <memory>
+#include <new>
 
 #include "base/check.h"
 #include "base/digest.h"
@@ -15,7 +16,7 @@ using Context = std::unique_ptr<EVP_CIPHER_CTX, void (*)(EVP_CIPHER_CTX*)>;
 
 Context NewContext() {
   Context context(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
-  KV_CHECK(context != nullptr);
+  if (context == nullptr) throw std::bad_alloc();
   return context;
 }
 
@@ -25,11 +26,12 @@ std::array<uint8_t, 16> HashKey(const std::array<uint8_t, 32>& key) {
   const uint8_t zeros[16] = {};
   std::array<uint8_t, 16> hash_key;
   int length = 0;
-  KV_CHECK(EVP_EncryptInit_ex(context.get(), EVP_aes_256_ecb(), nullptr, key.data(), nullptr) ==
-               1 &&
-           EVP_CIPHER_CTX_set_padding(context.get(), 0) == 1 &&
-           EVP_EncryptUpdate(context.get(), hash_key.data(), &length, zeros, sizeof(zeros)) == 1 &&
-           length == 16);
+  const bool done =
+      EVP_EncryptInit_ex(context.get(), EVP_aes_256_ecb(), nullptr, key.data(), nullptr) == 1 &&
+      EVP_CIPHER_CTX_set_padding(context.get(), 0) == 1 &&
+      EVP_EncryptUpdate(context.get(), hash_key.data(), &length, zeros, sizeof(zeros)) == 1 &&
+      length == 16;
+  if (!done) throw std::bad_alloc();  // nothing else keeps OpenSSL from it
   return hash_key;
 }
 
@@ -89,13 +91,15 @@ GmacTag GmacKey::OpensslTag(uint64_t number, std::span<const std::byte> bytes) c
   for (int i = 0; i < 8; ++i) nonce[i] = static_cast<uint8_t>(number >> (8 * i));
   int length = 0;
   GmacTag tag;
-  KV_CHECK(EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), nonce) == 1);
-  KV_CHECK(EVP_EncryptUpdate(context.get(), nullptr, &length,
-                             reinterpret_cast<const uint8_t*>(bytes.data()),
-                             static_cast<int>(bytes.size())) == 1);
   uint8_t none[16];
-  KV_CHECK(EVP_EncryptFinal_ex(context.get(), none, &length) == 1);
-  KV_CHECK(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, tag.size(), tag.data()) == 1);
+  const bool done =
+      EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), nonce) == 1 &&
+      EVP_EncryptUpdate(context.get(), nullptr, &length,
+                        reinterpret_cast<const uint8_t*>(bytes.data()),
+                        static_cast<int>(bytes.size())) == 1 &&
+      EVP_EncryptFinal_ex(context.get(), none, &length) == 1 &&
+      EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, tag.size(), tag.data()) == 1;
+  if (!done) throw std::bad_alloc();
   return tag;
 }
 

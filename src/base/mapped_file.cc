@@ -69,6 +69,13 @@ Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::pa
 
 }  // namespace
 
+Result<bool> Exists(const std::filesystem::path& path) {
+  struct stat s;
+  if (stat(path.c_str(), &s) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return Failed("look for", path);
+}
+
 Result<FileStamp> StampOf(const std::filesystem::path& path) {
   struct stat s;
   if (stat(path.c_str(), &s) != 0) return Failed("open", path);

@@ -24,6 +24,10 @@ struct FileStamp {
 };
 
 // kInvalidArgument where it is no regular file; else as CodeOfErrno has it.
+// Whether there is something at `path`. An error: the system does not say, so that a file that
+// cannot be looked at is not taken for one that is absent.
+Result<bool> Exists(const std::filesystem::path& path);
+
 Result<FileStamp> StampOf(const std::filesystem::path& path);
 
 // Owns one mapping, unmapped by the destructor. The size is fixed at Open. The bytes stay what they

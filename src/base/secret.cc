@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 
+#include "base/random_bytes.h"
 #include "base/check.h"
 #include "base/descriptor.h"
 #include "base/result.h"
@@ -81,10 +82,9 @@ Status WriteAll(const std::string& path, const Secret& secret) {
 
 }  // namespace
 
-Secret EphemeralSecret() {
+Result<Secret> EphemeralSecret() {
   Secret secret;
-  // Up to 256 bytes are never cut short once the system's generator is seeded (getrandom(2)).
-  KV_CHECK(getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size()));
+  KV_TRY(FillRandom(secret));
   return secret;
 }
 
@@ -100,11 +100,12 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   if (is_new) chmod(state_dir.c_str(), 0700);  // the file itself is 0600 in any case
   KV_TRY(CheckFolder(state_dir));
 
-  const Secret suffix = EphemeralSecret();
+  KV_ASSIGN(const Secret suffix, EphemeralSecret());
+  KV_ASSIGN(const Secret made, EphemeralSecret());
   uint64_t unique;
   std::memcpy(&unique, suffix.data(), sizeof(unique));
   const std::string draft = fmt::format("{}/.secret.{:016x}", state_dir, unique);
-  const Status written = WriteAll(draft, EphemeralSecret());
+  const Status written = WriteAll(draft, made);
   // link, unlike rename, fails if another process was first: then theirs is the secret.
   const bool linked = written && link(draft.c_str(), path.c_str()) == 0;
   const int link_error = errno;

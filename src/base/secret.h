@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kvasir/status.h"
@@ -18,7 +19,7 @@ using Secret = std::array<uint8_t, 32>;
 // file of 32 bytes, kIoError when the system fails.
 Result<Secret> LoadOrCreateSecret(const std::string& state_dir);
 
-// A secret that lives as long as the process.
-Secret EphemeralSecret();
+// A secret that lives as long as the process. kIoError: the system has no random numbers.
+Result<Secret> EphemeralSecret();
 
 }  // namespace kvasir

@@ -92,7 +92,7 @@ TEST_F(SecretTest, AWriteThatFallsShortSaysWhyAndLeavesNothing) {
   EXPECT_TRUE(LoadOrCreateSecret(dir_));
 }
 
-TEST(EphemeralSecret, DiffersEachTime) { EXPECT_NE(EphemeralSecret(), EphemeralSecret()); }
+TEST(EphemeralSecret, DiffersEachTime) { EXPECT_NE(*EphemeralSecret(), *EphemeralSecret()); }
 
 }  // namespace
 }  // namespace kvasir

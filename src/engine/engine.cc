@@ -1,15 +1,17 @@
 #include "kvasir/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <future>
 #include <new>
-#include <random>
 #include <thread>
 #include <variant>
 
+#include "base/random_bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
@@ -53,9 +55,10 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   return bytes;
 }
 
-uint64_t RandomSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
+Result<uint64_t> RandomSeed() {
+  std::array<uint8_t, 8> bytes;
+  KV_TRY(FillRandom(bytes));
+  return std::bit_cast<uint64_t>(bytes);
 }
 
 // Callers put commands into a queue; the engine thread takes them between steps. Everything else of
@@ -184,7 +187,11 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto one = [sink, i](const Event& event) { sink(i, event); };
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
-    request->seed = request->spec.sampling.seed ? *request->spec.sampling.seed : RandomSeed();
+    if (const auto seed = request->spec.sampling.seed) {
+      request->seed = *seed;
+    } else {
+      KV_ASSIGN(request->seed, RandomSeed());
+    }
     request->submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(request->spec);
     checked.push_back(std::move(request));

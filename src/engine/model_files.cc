@@ -4,8 +4,10 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/start_thread.h"
+#include "base/system_error.h"
 #include "kvasir/images.h"
 #include "model/model_image.h"
 
@@ -36,7 +38,8 @@ Result<fs::path> FindModel(const std::string& option) {
   const std::string named = option.empty() ? Env("KVASIR_MODEL") : option;
   std::error_code error;
   if (!named.empty()) {
-    if (fs::exists(named, error)) return fs::path(named);
+    KV_ASSIGN(const bool exists, Exists(named));
+    if (exists) return fs::path(named);
     return Fail(Code::kNotFound,
                 "model: no file or folder {}: give a Hugging Face folder or a GGUF file", named);
   }
@@ -47,7 +50,16 @@ Result<fs::path> FindModel(const std::string& option) {
                                  fs::path(KVASIR_MODELS_DIR) / kBundledModel};
   std::string looked;
   for (const fs::path& candidate : candidates) {
-    if (fs::exists(candidate / "config.json", error)) return fs::weakly_canonical(candidate, error);
+    const Result<bool> exists = Exists(candidate / "config.json");
+    // A folder that nobody may look into has nothing for us.
+    if (!exists && exists.error().code != Code::kPermissionDenied) {
+      return tl::unexpected(exists.error());
+    }
+    if (exists && *exists) {
+      fs::path path = fs::weakly_canonical(candidate, error);
+      if (error) return FailErrno(error.value(), "model: cannot follow {}", candidate.string());
+      return path;
+    }
     looked += (looked.empty() ? "" : ", ") + candidate.lexically_normal().string();
   }
   return Fail(Code::kNotFound, "model: the bundled model is in none of {}: give --model", looked);

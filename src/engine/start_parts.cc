@@ -7,12 +7,21 @@
 
 namespace kvasir {
 
+namespace {
+
+Result<ServerSecret> SecretOfThisProcess() {
+  KV_ASSIGN(const Secret secret, EphemeralSecret());
+  return ServerSecret{secret, false};
+}
+
+}  // namespace
+
 Result<ServerSecret> SecretFor(const EngineOptions& options) {
   const std::string state_dir = StateDir(options.state_dir).string();
-  if (state_dir.empty()) return ServerSecret{EphemeralSecret(), false};
+  if (state_dir.empty()) return SecretOfThisProcess();
   const Result<Secret> secret = LoadOrCreateSecret(state_dir);
   if (secret) return ServerSecret{*secret, true};
-  if (secret.error().code == Code::kIoError) return ServerSecret{EphemeralSecret(), false};
+  if (secret.error().code == Code::kIoError) return SecretOfThisProcess();
   return tl::unexpected(secret.error());
 }
 

@@ -22,11 +22,6 @@ using nlohmann::json;
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
 constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 // What a folder without the needed file may be instead, as the fix.
 std::string Advice(const fs::path& folder) {
   std::error_code error;
@@ -98,8 +93,10 @@ Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
 Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) {
   const fs::path single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";
-  if (!Exists(single) && Exists(index)) return OpenShards(folder, index, model);
-  if (!Exists(single)) {
+  KV_ASSIGN(const bool has_single, Exists(single));
+  if (!has_single) {
+    KV_ASSIGN(const bool has_index, Exists(index));
+    if (has_index) return OpenShards(folder, index, model);
     return Fail(Code::kNotFound, "{}: has no model.safetensors{}", folder.string(), Advice(folder));
   }
   KV_ASSIGN(auto tensors, OpenWeights(single, model));
@@ -129,12 +126,15 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
 
 Result<ModelConfig> ReadConfig(const fs::path& folder) {
   const fs::path path = folder / "config.json";
-  if (!Exists(path)) {
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (!exists) {
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
   }
   KV_ASSIGN(const std::string config, ReadTextFile(path, kMaxConfigBytes));
   std::optional<std::string> generation;
-  if (const fs::path beside = folder / "generation_config.json"; Exists(beside)) {
+  const fs::path beside = folder / "generation_config.json";
+  KV_ASSIGN(const bool has_generation, Exists(beside));
+  if (has_generation) {
     KV_ASSIGN(generation, ReadTextFile(beside, kMaxConfigBytes));
   }
   return ParseHfConfig(config, generation, path.string());

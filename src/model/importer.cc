@@ -1,6 +1,8 @@
 #include "model/importer.h"
 
+#include "base/mapped_file.h"
 #include "base/result.h"
+#include "base/system_error.h"
 #include "model/file_watch.h"
 #include "model/gguf_importer.h"
 #include "model/hf_importer.h"
@@ -18,10 +20,13 @@ struct Source {
 Result<Source> Locate(const fs::path& given) {
   std::error_code error;
   fs::path path = fs::absolute(given, error).lexically_normal();
-  if (given.empty() || error) return Fail(Code::kInvalidArgument, "the model's path is empty");
+  if (given.empty()) return Fail(Code::kInvalidArgument, "the model's path is empty");
+  if (error) return FailErrno(error.value(), "{}: cannot be made absolute", given.string());
   if (!path.has_filename()) path = path.parent_path();
-  if (fs::is_directory(path, error)) return Source{std::move(path), true};
-  if (!fs::exists(path, error)) {
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (exists && fs::is_directory(path, error)) return Source{std::move(path), true};
+  if (error) return FailErrno(error.value(), "{}: cannot look at it", path.string());
+  if (!exists) {
     return Fail(Code::kNotFound,
                 "{}: no such file or folder; --model takes a Hugging Face folder or a GGUF file",
                 path.string());

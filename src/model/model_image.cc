@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -252,7 +251,7 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   header.version = kVersion;
   header.layout = kLayout;
   header.key = key;
-  KV_CHECK(getrandom(header.salt.data(), header.salt.size(), 0) == ssize_t(header.salt.size()));
+  KV_TRY(FillRandom(header.salt));
   header.payload_bytes = payload.size();
   header.chunk_bytes = kChunkBytes;
   PutName(title.model, header.model);

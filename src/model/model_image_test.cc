@@ -43,7 +43,7 @@ class Images : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  Secret secret_ = EphemeralSecret();
+  Secret secret_ = *EphemeralSecret();
   ThreadPool pool_{2, nullptr};
   Digest key_ = Sha256Of("a model");
   // Chunks are 4 MiB: two and a part.
@@ -182,7 +182,7 @@ TEST_F(Images, TheMarkOfOneThatIsGoneGoesToo) {
 
 TEST_F(Images, AnotherSecretIsNoTrust) {
   ASSERT_TRUE(Make().Write(key_, {"a", "i8"}, payload_, pool_));
-  secret_ = EphemeralSecret();
+  secret_ = *EphemeralSecret();
   ExpectError(Make().Open(key_, payload_.size(), pool_), Code::kCorruption, {"secret"});
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/mapped_file.h"
 #include "base/json_object.h"
 #include "base/result.h"
 
@@ -17,8 +18,8 @@ constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
 
 // "" where the file is absent.
 Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::string();
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (!exists) return std::string();
   return ReadTextFile(path, max_bytes);
 }
 

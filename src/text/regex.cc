@@ -3,6 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <new>
+
 #include "base/check.h"
 #include "base/result.h"
 #include "text/utf8.h"
@@ -35,7 +37,7 @@ struct Scratch {
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 << 10, 1 << 20, nullptr);
 
   Scratch() {
-    KV_CHECK(data != nullptr && context != nullptr);
+    if (data == nullptr || context == nullptr) throw std::bad_alloc();
     pcre2_set_match_limit(context, kMatchSteps);
     pcre2_set_heap_limit(context, kHeapKiB);
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
@@ -79,7 +81,7 @@ Regex::~Regex() = default;
 Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown) {
   std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
-  KV_CHECK(context != nullptr);
+  if (context == nullptr) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // Ruby's ^ $ . know this one only
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -88,6 +90,7 @@ Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown
       Bytes(pcre), pcre.size(),
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C,
       &error, &offset, context.get());
+  if (code->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (code->code == nullptr) {
     return Fail(kvasir::Code::kCorruption, "tokenizer.json: regular expression {}: {}",
                 shown.substr(0, 200), MessageOf(error));
