@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -87,6 +88,39 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Close();
   }
 
+  // What a read or write calls when it is done. Where the library destroys it without a call, since
+  // memory for the rest of the operation was refused, the connection ends.
+  template <typename Handler>
+  class Pending {
+   public:
+    Pending(std::shared_ptr<Connection> self, Handler handler)
+        : self_(std::move(self)), handler_(std::move(handler)) {}
+    ~Pending() {
+      // Of a loop that has stopped everything is destroyed, also what Close refers to.
+      auto& io = static_cast<asio::io_context&>(self_->strand_.context());
+      if (!called_ && !io.stopped()) self_->Close();
+    }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+    template <typename... Args>
+    void Call(Args... args) {
+      called_ = true;
+      self_->Run([&] { handler_(args...); });
+    }
+
+   private:
+    const std::shared_ptr<Connection> self_;
+    Handler handler_;
+    bool called_ = false;
+  };
+
+  // handler(args...) on the strand, as the end of a read or write.
+  template <typename Handler>
+  auto Then(Handler handler) {
+    return [pending = std::make_shared<Pending<Handler>>(shared_from_this(), std::move(handler))](
+               auto... args) { pending->Call(args...); };
+  }
+
   void SetDeadline(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
@@ -121,14 +155,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void ReadHeadOrMore() { reader_.AtRequest() ? ReadHead() : ReadSome(); }
 
   void ReadSome() {
+    if (reader_.reading_some()) return;  // that read goes on
     if (half_closed_) {  // no event would come a second time
       return asio::post(strand_, [self = shared_from_this()] {
         self->Run([&] { self->OnSome(asio::error::eof, 0); });
       });
     }
-    reader_.ReadSome([self = shared_from_this()](ErrorCode ec, size_t bytes) {
-      self->Run([&] { self->OnSome(ec, bytes); });
-    });
+    reader_.ReadSome(Then([this](ErrorCode ec, size_t bytes) { OnSome(ec, bytes); }));
   }
 
   void OnSome(ErrorCode ec, size_t bytes) {
@@ -155,9 +188,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     request_ = HttpRequest();
     writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
     SetDeadline(options_.read_timeout_ms);
-    reader_.ReadHead([self = shared_from_this()](ErrorCode ec, size_t) {
-      self->Run([&] { self->OnHead(ec); });
-    });
+    reader_.ReadHead(Then([this](ErrorCode ec, size_t) { OnHead(ec); }));
   }
 
   void OnHead(ErrorCode ec) {
@@ -190,9 +221,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void ReadBody() {
     late_ = false;
     SetDeadline(options_.read_timeout_ms);
-    reader_.ReadBody(max_body_bytes_, [self = shared_from_this()](ErrorCode ec, size_t) {
-      self->Run([&] { self->OnBody(ec); });
-    });
+    reader_.ReadBody(max_body_bytes_, Then([this](ErrorCode ec, size_t) { OnBody(ec); }));
   }
 
   void OnBody(ErrorCode ec) {
@@ -388,8 +417,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Write() {
     SetDeadline(kWriteTimeoutMs);
     connections_.Set(this, Waits::kForClient);
-    writer_.Write(
-        [self = shared_from_this()](ErrorCode ec) { self->Run([&] { self->OnWritten(ec); }); });
+    writer_.Write(Then([this](ErrorCode ec) { OnWritten(ec); }));
   }
 
   void OnWritten(ErrorCode ec) {

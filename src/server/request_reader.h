@@ -45,6 +45,7 @@ class RequestReader {
   // Reads what comes next and keeps it. Nothing where such a read is pending: then that one goes
   // on, with its own `done`.
   void ReadSome(Done done);
+  bool reading_some() const { return pending_; }
   // Reads a head of at most kHeadBytes; what error() means is in ReadError (http_text.h).
   void ReadHead(Done done);
   // REQUIRES: ReadHead is done, without an error.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
@@ -13,19 +14,23 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/system/system_error.hpp>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <cstring>
 #include <exception>
+#include <memory>
 #include <semaphore>
 #include <thread>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
 #include "server/browser_rules.h"
 #include "server/connection.h"
+#include "server/event_loop.h"
 #include "server/option_check.h"
 #include "server/request_memory.h"
 #include "server/service.h"
@@ -63,6 +68,7 @@ class Server {
         signals_(strand_) {}
 
   Status Listen() {
+    KV_TRY(CheckEventLoop(io_));
     ErrorCode ec;
     tcp::resolver resolver(io_);
     const auto found =
@@ -88,8 +94,25 @@ class Server {
     return {};
   }
 
+  // Whether there are descriptors for a few connections: with fewer nobody could be served.
+  Status CheckFiles() {
+    constexpr int kLeast = 4;
+    std::vector<std::unique_ptr<Descriptor>> files;
+    for (int i = 0; i < kLeast; ++i) {
+      files.push_back(std::make_unique<Descriptor>(dup(acceptor_.native_handle())));
+      if (!*files.back()) {
+        return Fail(Code::kIoError,
+                    "server: there are files left for {} connections, at least {} are needed: {}; "
+                    "raise their limit (ulimit -n)",
+                    i, kLeast, std::strerror(errno));
+      }
+    }
+    return {};
+  }
+
   Status Run() {
     const auto work = asio::make_work_guard(io_);  // the threads start before there is any
+    io_.restart();                                 // CheckEventLoop left it without
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
@@ -306,6 +329,7 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   try {
     Server server(options, memory, engine, std::move(service));
     KV_TRY(server.Listen());
+    KV_TRY(server.CheckFiles());
     return server.Run();
   } catch (const boost::system::system_error& e) {  // of the event loop: its descriptors
     return Fail(Code::kIoError,
