@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -118,6 +119,17 @@ int Main(std::span<char* const> arguments) {
   return kExitWrongInput;
 }
 
+// What libraries throw while they make their constants, before main could catch it.
+[[noreturn]] void EndBeforeMain() {
+  std::fputs("kvasir: the system refuses the memory to start; raise its limit (ulimit -v)\n",
+             stderr);
+  std::_Exit(kExitFailed);
+}
+struct TerminateBeforeMain {
+  const std::terminate_handler usual = std::set_terminate(EndBeforeMain);
+};
+__attribute__((init_priority(101))) const TerminateBeforeMain before_main;
+
 // Main, and what a library throws: memory that the system refuses, a full disk.
 int Guarded(std::span<char* const> arguments) noexcept {
   try {
@@ -140,6 +152,7 @@ int Guarded(std::span<char* const> arguments) noexcept {
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
+  std::set_terminate(kvasir::cli::before_main.usual);
   if (!kvasir::FillStandardDescriptors()) {
     kvasir::cli::Complain("kvasir: cannot open /dev/null in the place of a closed descriptor: {}\n",
                           std::strerror(errno));

@@ -1,0 +1,81 @@
+// operator new of the kvasir binary: small pieces are there even when the system refuses memory.
+//
+// Libraries cannot stop halfway: Asio loses a connection's queue, and nlohmann::json, which
+// allocates in its destructor, ends the process when memory is refused where nothing may be thrown.
+// So pieces of up to 4 KiB, and one of up to 4 MiB (what the destruction of one large JSON object
+// takes), come from a fixed reserve then, and go back to it when they are deleted. While an
+// exception is on its way destructors have a second reserve, which whoever filled the first cannot
+// use up. Others throw std::bad_alloc as always. The pages of a reserve take no memory until they
+// are used. Thread-safe.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#ifndef KVASIR_SANITIZED  // a sanitizer has its own operator new
+namespace {
+
+// Pieces of `kBase`, of kBytes each.
+template <std::byte* kBase, std::size_t kBytes, std::size_t kPieces>
+class Pieces {
+ public:
+  // nullptr: all are taken, or a piece is smaller.
+  void* Take(std::size_t size) {
+    for (std::size_t i = 0; i < kPieces && size <= kBytes; ++i) {
+      if (!taken_[i].exchange(true, std::memory_order_acquire)) return kBase + i * kBytes;
+    }
+    return nullptr;
+  }
+  // False: `memory` is not from here.
+  bool GiveBack(void* memory) {
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(kBase);
+    if (offset >= kPieces * kBytes) return false;
+    taken_[offset / kBytes].store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  // Acquire when a piece is taken, release when it is given back: its next owner sees what the last
+  // one did.
+  std::atomic<bool> taken_[kPieces] = {};
+};
+
+constexpr std::size_t kSmallBytes = 4096, kLargeBytes = std::size_t{4} << 20;
+constexpr std::size_t kSmall = 1024, kUnwindingSmall = 256, kLarge = 1, kUnwindingLarge = 2;
+constexpr std::size_t kAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
+alignas(kAlignment) std::byte small_bytes[kSmall * kSmallBytes];
+alignas(kAlignment) std::byte large_bytes[kLarge * kLargeBytes];
+alignas(kAlignment) std::byte unwinding_small_bytes[kUnwindingSmall * kSmallBytes];
+alignas(kAlignment) std::byte unwinding_large_bytes[kUnwindingLarge * kLargeBytes];
+constinit Pieces<small_bytes, kSmallBytes, kSmall> small;
+constinit Pieces<large_bytes, kLargeBytes, kLarge> large;
+constinit Pieces<unwinding_small_bytes, kSmallBytes, kUnwindingSmall> unwinding_small;
+constinit Pieces<unwinding_large_bytes, kLargeBytes, kUnwindingLarge> unwinding_large;
+
+void* FromReserve(std::size_t size) {
+  void* memory = small.Take(size);
+  if (memory == nullptr) memory = large.Take(size);
+  if (memory != nullptr || std::uncaught_exceptions() == 0) return memory;
+  memory = unwinding_small.Take(size);
+  return memory != nullptr ? memory : unwinding_large.Take(size);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  if (void* memory = FromReserve(size)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept {
+  const bool is_ours = small.GiveBack(memory) || large.GiveBack(memory) ||
+                       unwinding_small.GiveBack(memory) || unwinding_large.GiveBack(memory);
+  if (!is_ours) std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+#endif
