@@ -83,13 +83,26 @@ void* Allocate(size_t bytes, bool* spent) noexcept {
 }
 
 void Release(void* memory) noexcept {
-  if (t_meter != nullptr && memory != nullptr) [[unlikely]] {
-    t_meter->Remove(malloc_usable_size(memory));
-  }
+  CountFreed(memory);
   std::free(memory);
 }
 
 }  // namespace
+
+void CountAllocated(void* memory) {
+  if (t_meter == nullptr || t_meter->Add(malloc_usable_size(memory))) [[likely]]
+    return;
+  std::free(memory);
+  t_meter->OpenReserve();
+  throw QuotaSpent();
+}
+
+void CountFreed(void* memory) noexcept {
+  if (t_meter != nullptr && memory != nullptr) [[unlikely]] {
+    t_meter->Remove(malloc_usable_size(memory));
+  }
+}
+
 }  // namespace kvasir
 
 // The array forms call these. Weak, since a test that counts allocations has its own; under clang's

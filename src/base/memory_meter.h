@@ -85,4 +85,9 @@ class MemoryMeter {
   bool never_fits_ = false;
 };
 
+// For another operator new and delete in the place of this library's (src/cli has one): counts what
+// malloc gave, and what free will take. CountAllocated throws QuotaSpent, having freed `memory`.
+void CountAllocated(void* memory);
+void CountFreed(void* memory) noexcept;
+
 }  // namespace kvasir

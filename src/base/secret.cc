@@ -11,9 +11,9 @@
 #include <optional>
 #include <span>
 
-#include "base/random_bytes.h"
 #include "base/check.h"
 #include "base/descriptor.h"
+#include "base/random_bytes.h"
 #include "base/result.h"
 #include "base/write_at.h"
 

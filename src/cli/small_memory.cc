@@ -6,13 +6,15 @@
 // takes), come from a fixed reserve then, and go back to it when they are deleted. While an
 // exception is on its way destructors have a second reserve, which whoever filled the first cannot
 // use up. Others throw std::bad_alloc as always. The pages of a reserve take no memory until they
-// are used. Thread-safe.
+// are used. Thread-safe. What malloc gives is counted as the library does (base/memory_meter.h).
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <new>
+
+#include "base/memory_meter.h"
 
 #ifndef KVASIR_SANITIZED  // a sanitizer has its own operator new
 namespace {
@@ -66,7 +68,10 @@ void* FromReserve(std::size_t size) {
 }  // namespace
 
 void* operator new(std::size_t size) {
-  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  if (void* memory = std::malloc(size > 0 ? size : 1)) {
+    kvasir::CountAllocated(memory);
+    return memory;
+  }
   if (void* memory = FromReserve(size)) return memory;
   throw std::bad_alloc();
 }
@@ -74,7 +79,9 @@ void* operator new(std::size_t size) {
 void operator delete(void* memory) noexcept {
   const bool is_ours = small.GiveBack(memory) || large.GiveBack(memory) ||
                        unwinding_small.GiveBack(memory) || unwinding_large.GiveBack(memory);
-  if (!is_ours) std::free(memory);
+  if (is_ours) return;
+  kvasir::CountFreed(memory);
+  std::free(memory);
 }
 
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }

@@ -11,11 +11,11 @@
 #include <thread>
 #include <variant>
 
-#include "base/random_bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
 #include "base/mutex.h"
+#include "base/random_bytes.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"

@@ -22,6 +22,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/descriptor.h"
+#include "base/random_bytes.h"
 #include "base/system_error.h"
 #include "base/write_at.h"
 

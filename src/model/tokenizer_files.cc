@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "base/mapped_file.h"
 #include "base/json_object.h"
+#include "base/mapped_file.h"
 #include "base/result.h"
 
 namespace kvasir {

@@ -156,7 +156,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void ReadSome() {
     if (reader_.reading_some()) return;  // that read goes on
-    if (half_closed_) {  // no event would come a second time
+    if (half_closed_) {                  // no event would come a second time
       return asio::post(strand_, [self = shared_from_this()] {
         self->Run([&] { self->OnSome(asio::error::eof, 0); });
       });

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/start_thread.h"
+#include "base/until_done.h"
 
 namespace kvasir {
 namespace {

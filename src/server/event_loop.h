@@ -2,8 +2,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <chrono>
-#include <thread>
 
 #include "kvasir/status.h"
 
@@ -14,17 +12,5 @@ namespace kvasir {
 // kExhausted: no thread to try it with. Takes milliseconds. REQUIRES: nothing is in `io` yet. It
 // must be restarted afterwards.
 Status CheckEventLoop(boost::asio::io_context& io);
-
-// Does what the loop must go on with, again and again while memory for it is refused.
-template <typename Action>
-void UntilDone(Action action) noexcept {
-  for (;;) {
-    try {
-      return action();
-    } catch (...) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-}
 
 }  // namespace kvasir
