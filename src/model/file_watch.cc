@@ -13,11 +13,16 @@ bool LeadsTo(const std::filesystem::path& path, const FileStamp& stamp) {
 }
 
 // What happened to the file since it had `stamp` and its path led to it or not. Both follow where
-// it only got or lost a name: that moves ctime and no other time.
-std::optional<std::string> ChangeOf(const MappedFile& file, FileStamp& stamp, bool& at_path) {
+// it only got or lost a name: that moves ctime and no other time. An error: the system does not say
+// now.
+Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& stamp,
+                                            bool& at_path) {
   if (file.faulted()) return "has lost a page: it was cut shorter, or its disk failed";
   const Result<FileStamp> now = file.Now();
-  if (!now) return "cannot be looked at: " + now.error().message;
+  if (!now) {
+    return Fail(Code::kUnavailable, "model: {} cannot be looked at: {}; try again",
+                file.path().string(), now.error().message);
+  }
   if (*now == stamp) return std::nullopt;
   if (now->size_bytes != stamp.size_bytes) {
     return fmt::format("went from {} bytes to {}", stamp.size_bytes, now->size_bytes);
@@ -41,7 +46,8 @@ Status CheckWhileLoading(std::span<const std::shared_ptr<const MappedFile>> file
   for (const auto& file : files) {
     FileStamp stamp = file->stamp();
     bool at_path = true;
-    if (const auto change = ChangeOf(*file, stamp, at_path)) {
+    KV_ASSIGN(const auto change, ChangeOf(*file, stamp, at_path));
+    if (change) {
       return Fail(Code::kModelChanged,
                   "model changed: {} {} while it was loaded; start again when the file is whole",
                   file->path().string(), *change);
@@ -57,40 +63,43 @@ void FileWatch::Add(std::shared_ptr<const MappedFile> file, Path path, Reads rea
 }
 
 Status FileWatch::CheckStep() {
+  std::optional<Error> unseen;
   {
     const MutexLock lock(mutex_);
     for (Watched& watched : files_) {
-      if (watched.reads == Reads::kInEachStep) CheckBytes(watched);
+      if (watched.reads != Reads::kInEachStep) continue;
+      if (const Status seen = CheckBytes(watched); !seen) unseen = seen.error();
     }
-    if (!changed_) return {};
+    if (!changed_ && !unseen) return {};
   }
-  return Finish(std::nullopt);
+  return Finish(std::move(unseen));
 }
 
 Status FileWatch::CheckAll() {
-  std::optional<Error> gone;
+  std::optional<Error> gone, unseen;
   {
     const MutexLock lock(mutex_);
     for (Watched& watched : files_) {
-      CheckBytes(watched);
+      if (const Status seen = CheckBytes(watched); !seen) unseen = seen.error();
       if (watched.path == Path::kMayGo || changed_) continue;
       if (std::optional<Error> error = CheckPath(watched); error && !gone) gone = std::move(error);
     }
     if (gone && gone->message != gone_) Tell(gone->message);
     gone_ = gone ? gone->message : "";
-    if (!gone && !changed_ && news_.empty()) return {};
+    if (!gone && !unseen && !changed_ && news_.empty()) return {};
   }
-  return Finish(std::move(gone));
+  return Finish(gone ? std::move(gone) : std::move(unseen));
 }
 
-void FileWatch::CheckBytes(Watched& watched) {
-  if (changed_) return;
-  const auto change = ChangeOf(*watched.file, watched.stamp, watched.at_path);
-  if (!change) return;
+Status FileWatch::CheckBytes(Watched& watched) {
+  if (changed_) return {};
+  KV_ASSIGN(const auto change, ChangeOf(*watched.file, watched.stamp, watched.at_path));
+  if (!change) return {};
   changed_ =
       Error{Code::kModelChanged, fmt::format("model changed: {} {} while the model is served; {}",
                                              watched.file->path().string(), *change, kFix)};
   Tell(changed_->message);
+  return {};
 }
 
 std::optional<Error> FileWatch::CheckPath(Watched& watched) {

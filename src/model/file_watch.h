@@ -34,7 +34,8 @@ class FileWatch {
     on_change_ = std::move(on_change);
   }
 
-  // kModelChanged, naming the file. One system call for each file that steps read.
+  // kModelChanged, naming the file; kUnavailable where the system does not say now. One system call
+  // for each file that steps read.
   Status CheckStep();
   // The same for all files and their paths: two system calls each.
   Status CheckAll();
@@ -49,7 +50,7 @@ class FileWatch {
     uint64_t path_inode;  // of what the path leads to, as far as it was told
   };
 
-  void CheckBytes(Watched& watched) KV_REQUIRES(mutex_);
+  Status CheckBytes(Watched& watched) KV_REQUIRES(mutex_);
   std::optional<Error> CheckPath(Watched& watched) KV_REQUIRES(mutex_);
   void Tell(std::string text) KV_REQUIRES(mutex_);
   Status Finish(std::optional<Error> error);
