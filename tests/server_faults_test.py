@@ -153,7 +153,7 @@ class AtStart(WithFaults):
             said = [line for line in process.said().splitlines() if "warning:" not in line]
             self.assertEqual(process.process.returncode, 1, (name, said))
             if not name.startswith("write"):
-                self.assertEqual(len(said), 1, name)
+                self.assertEqual(len(said), 1, (name, said))
                 self.assertTrue(said[0].startswith("kvasir"), said)
                 self.assertGreater(len(said[0]), 30, "a sentence")
             return said[0] if said else ""

@@ -12,6 +12,11 @@ bool LeadsTo(const std::filesystem::path& path, const FileStamp& stamp) {
   return now && now->inode == stamp.inode && now->device == stamp.device;
 }
 
+tl::unexpected<Error> Unseen(const std::filesystem::path& path, const Error& why) {
+  return Fail(Code::kUnavailable, "model: {} cannot be looked at: {}; try again", path.string(),
+              why.message);
+}
+
 // What happened to the file since it had `stamp` and its path led to it or not. Both follow where
 // it only got or lost a name: that moves ctime and no other time. An error: the system does not say
 // now.
@@ -19,10 +24,7 @@ Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& s
                                             bool& at_path) {
   if (file.faulted()) return "has lost a page: it was cut shorter, or its disk failed";
   const Result<FileStamp> now = file.Now();
-  if (!now) {
-    return Fail(Code::kUnavailable, "model: {} cannot be looked at: {}; try again",
-                file.path().string(), now.error().message);
-  }
+  if (!now) return Unseen(file.path(), now.error());
   if (*now == stamp) return std::nullopt;
   if (now->size_bytes != stamp.size_bytes) {
     return fmt::format("went from {} bytes to {}", stamp.size_bytes, now->size_bytes);
@@ -84,7 +86,8 @@ Status FileWatch::CheckAll() {
       if (watched.path == Path::kMayGo || changed_) continue;
       if (std::optional<Error> error = CheckPath(watched); error && !gone) gone = std::move(error);
     }
-    if (gone && gone->message != gone_) Tell(gone->message);
+    const bool is_news = gone && gone->code == Code::kModelChanged && gone->message != gone_;
+    if (is_news) Tell(gone->message);
     gone_ = gone ? gone->message : "";
     if (!gone && !unseen && !changed_ && news_.empty()) return {};
   }
@@ -106,6 +109,7 @@ std::optional<Error> FileWatch::CheckPath(Watched& watched) {
   // Allocates nothing while all is well: decode steps do not.
   const std::filesystem::path& path = watched.file->path();
   const Result<FileStamp> now = StampOf(watched.file->path());
+  if (!now && now.error().code != Code::kNotFound) return Unseen(path, now.error()).value();
   if (!now) {
     return Error{Code::kModelChanged, fmt::format("model changed: {} is gone while the model is "
                                                   "served ({}); put it back, or {}",
