@@ -15,6 +15,8 @@ namespace {
 using Context = std::unique_ptr<EVP_CIPHER_CTX, void (*)(EVP_CIPHER_CTX*)>;
 
 Context NewContext() {
+  // Without the library's own context, which memory was refused for, the next calls would crash.
+  if (OSSL_LIB_CTX_get0_global_default() == nullptr) throw std::bad_alloc();
   Context context(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
   if (context == nullptr) throw std::bad_alloc();
   return context;
