@@ -151,7 +151,7 @@ struct GenerateRequest {
 // Called on the engine's thread, as on_logits is: must not block, nor wait for that thread. Drain,
 // Erase without a callback, CheckInvariants and the engine's destructor abort there; Generate never
 // returns. Submit, Cancel, Stats and Erase with a callback are fine. A sink that has no memory for
-// an event may throw: the event is told again soon, together with what has come since.
+// an event may throw: it gets the event again soon, together with what has come since.
 using EventSink = std::function<void(const Event&)>;
 // Of several requests: `index` says whose news it is.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;

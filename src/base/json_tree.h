@@ -54,7 +54,7 @@ class JsonValue {
 
   // The number of bytes, ids, items or members. 0 for what has none.
   size_t size() const { return kind_ >= Kind::kString ? size_ : 0; }
-  // The member of this name; null where it is missing or this is no object. O(log members).
+  // The member of this name; null where it is missing or this is not an object. O(log members).
   const JsonValue* Find(std::string_view key) const;
 
  private:

@@ -70,7 +70,7 @@ void MemoryMeter::Remove(size_t bytes) {
 
 namespace {
 
-// Memory for `bytes`, counted; null where there is none, or the quota has no room for it.
+// Memory for `bytes`, counted; null where the system or the quota refuses it.
 void* Allocate(size_t bytes, bool* spent) noexcept {
   void* memory = std::malloc(std::max<size_t>(bytes, 1));
   MemoryMeter* meter = t_meter;

@@ -198,7 +198,7 @@ void Scheduler::CollectEnded() {
 }
 
 Scheduler::Ended Scheduler::Deliver() {
-  // False: a sink had no memory for its event, which stays and is told again.
+  // False: a sink had no memory for its event; the event stays for the next try.
   const auto tell = [](Request& request) {
     if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
         request.has_event.end()) {

@@ -47,7 +47,7 @@ class FileWatch {
     Reads reads;
     FileStamp stamp;      // of the loaded bytes; only links and ctime ever move
     bool at_path;         // the path led to it when `stamp` was taken
-    uint64_t path_inode;  // of what the path leads to, as far as it was told
+    uint64_t path_inode;  // of what the path led to at the last message about it
   };
 
   Status CheckBytes(Watched& watched) KV_REQUIRES(mutex_);
@@ -59,7 +59,7 @@ class FileWatch {
   Mutex mutex_;
   std::vector<Watched> files_ KV_GUARDED_BY(mutex_);
   std::optional<Error> changed_ KV_GUARDED_BY(mutex_);  // the first one; stays
-  std::string gone_ KV_GUARDED_BY(mutex_);              // what was told last of a path; "": nothing
+  std::string gone_ KV_GUARDED_BY(mutex_);  // the last message about a path; "": none yet
   std::vector<std::string> news_ KV_GUARDED_BY(mutex_);
 };
 

@@ -46,7 +46,7 @@ struct GgufFile {
 // kUnsupported for big-endian files, other versions and unknown tensor types. O(header).
 Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file);
 
-// A string of an array of strings; absent where there is none. O(index).
+// A string of an array of strings; absent where the index is beyond its end. O(index).
 std::optional<std::string> StringAt(const GgufArray& array, uint64_t index);
 
 }  // namespace kvasir
