@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "base/mapping_faults.h"
 #include "engine_scenario.h"
@@ -12,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using namespace std::chrono_literals;
 
 std::string Read(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -241,6 +243,7 @@ TEST_F(ModelChange, ARemovedFileRefusesRequestsUntilItIsBack) {
   ExpectAllIsRefused(path);
   EXPECT_NE(told_.at(0).find("is gone"), std::string::npos) << told_.at(0);
   fs::rename(folder_ / "aside", path);
+  std::this_thread::sleep_for(100ms);  // CheckModel's answer is no older
   EXPECT_TRUE(engine_->CheckModel());
   const Answer answer = Ask(*engine_, Prompt());
   EXPECT_EQ(answer.choices[0].tokens, want);

@@ -7,6 +7,7 @@
 import json
 import re
 import socket
+import time
 import unittest
 
 from server_harness import Server, WithServer, chunked_body, post_bytes, read_all, user
@@ -276,12 +277,19 @@ class Signals(unittest.TestCase):
         self.assertNotIn(b"data: [DONE]", read_all(s))
         self.assertEqual(server.wait(), 130)
 
-    def test_an_idle_server_stops_at_once(self):
-        server = Server()
-        idle = server.open()
-        self.addCleanup(idle.close)
-        server.interrupt()
-        self.assertEqual(server.wait(), 0)
+    def test_a_server_that_does_nothing_stops_at_once(self):
+        """Whatever its clients have sent of a request."""
+        half = post_bytes("/v1/completions", {"prompt": "Hi."})
+        for sent in (b"", half[:9], half[:-3]):
+            server = Server()
+            client = server.open()
+            self.addCleanup(client.close)
+            client.sendall(sent)
+            server.until("read", lambda: server.request("GET", "/health")[0] == 200)
+            begin = time.monotonic()
+            server.interrupt()
+            self.assertEqual(server.wait(), 0)
+            self.assertLess(time.monotonic() - begin, 2)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ FACTS = ["The brass key is in the blue drawer.", "Anna lives in Oslo.", "The cod
          "Boris works in the harbour.", "The spare tyre is behind the shed."]
 QUESTIONS = ["Where is the brass key?", "Where does Anna live?", "What is the code of the green safe?"]
 MOST_RATIO = 3
+TURNS = 210  # 7 x 3 x 5 x 2 kinds
 
 
 def request(port, method, path, body=None, key="evil", timeout=120):
@@ -140,6 +141,60 @@ def percentiles(took):
     return statistics.median(took) * 1e3, took[int(len(took) * 0.99)] * 1e3, took[-1] * 1e3
 
 
+def await_server(port):
+    for _ in range(1000):
+        try:
+            return request(port, "GET", "/health")
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit("the server does not answer")
+
+
+def chat_alone(port):
+    """The answer to each turn, and how long each took."""
+    expected = [ask(port, turn)[1] for turn in range(TURNS)]
+    took = []
+    for turn in range(2 * TURNS):
+        seconds, answer = ask(port, turn % TURNS)
+        took.append(seconds)
+        assert answer == expected[turn % TURNS], "answers differ without any attack"
+        time.sleep(0.01)
+    return expected, took
+
+
+def chat_until(end, port, expected):
+    """How long each chat took, and the answers that differ."""
+    took, wrong = [], []
+    while time.time() < end:
+        turn = len(took) % TURNS
+        try:
+            seconds, answer = ask(port, turn)
+        except OSError as error:
+            seconds, answer = 0, repr(error)
+        took.append(seconds)
+        if answer != expected[turn]:
+            wrong.append(answer[:200])
+        time.sleep(0.02)
+    return took, wrong
+
+
+def report(alone, beside, wrong, most, plan, status):
+    allowed = plan["total_bytes"] * 1.02 + plan["process_bytes"]
+    before, after = percentiles(alone), percentiles(beside)
+    print("latency of a chat, ms    median      p99   longest")
+    print("alone                 %9.1f%9.1f%10.1f   (%d chats)" % (*before, len(alone)))
+    print("beside all attacks    %9.1f%9.1f%10.1f   (%d chats)" % (*after, len(beside)))
+    print(f"ratio of medians {after[0] / before[0]:.2f} (at most {MOST_RATIO})")
+    print(f"resident at most {most / 2**20:.1f} MiB, planned {allowed / 2**20:.1f} MiB (total and 2% of it, and process_bytes)")
+    print(f"answers equal to those alone: {len(beside) - len(wrong)} of {len(beside)}")
+    for answer in sorted(set(wrong))[:5]:
+        print("  other:", answer)
+    print(f"the server ended with {status}")
+    good = after[0] <= MOST_RATIO * before[0] and most <= allowed and not wrong and status == 0
+    print("good" if good else "WRONG")
+    return 0 if good else 1
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=600)
@@ -157,40 +212,14 @@ def main():
                                "--api-key", "evil", "--admin-key", "admin"], stderr=subprocess.DEVNULL)
     attackers = []
     try:
-        for _ in range(1000):
-            try:
-                request(port, "GET", "/health")
-                break
-            except OSError:
-                time.sleep(0.02)
-        expected, alone = {}, []
-        for turn in range(210):  # of 7 x 3 x 5 x 2 kinds, each of which is there by then
-            expected[turn] = ask(port, turn)[1]
-        for turn in range(420):
-            took, answer = ask(port, turn % 210)
-            alone.append(took)
-            assert answer == expected[turn % 210], "answers differ without any attack"
-            time.sleep(0.01)
+        await_server(port)
+        expected, alone = chat_alone(port)
         end = time.time() + args.seconds
-        seed = 0
-        for name, count in COUNTS.items():
-            for _ in range(count):
-                seed += 1
-                attackers.append(subprocess.Popen([sys.executable, __file__, "--attack", name, str(port), str(seed), str(end)]))
+        for name in [name for name, count in COUNTS.items() for _ in range(count)]:
+            command = [sys.executable, __file__, "--attack", name, str(port), str(len(attackers) + 1), str(end)]
+            attackers.append(subprocess.Popen(command))
         time.sleep(2)
-        beside, equal, wrong, turn = [], 0, [], 0
-        while time.time() < end - 1:
-            try:
-                took, answer = ask(port, turn % 210)
-            except OSError as error:
-                took, answer = 0, repr(error)
-            beside.append(took)
-            if answer == expected[turn % 210]:
-                equal += 1
-            else:
-                wrong.append(answer[:200])
-            turn += 1
-            time.sleep(0.02)
+        beside, wrong = chat_until(end - 1, port, expected)
         for attacker in attackers:
             attacker.wait(120)
         plan = json.loads(request(port, "GET", "/v1/cache", key="honest")[1])
@@ -200,20 +229,7 @@ def main():
             attacker.kill()
         server.terminate()
         status = server.wait(60)
-    allowed = plan["total_bytes"] * 1.02 + plan["process_bytes"]
-    before, after = percentiles(alone), percentiles(beside)
-    print("latency of a chat, ms    median      p99   longest")
-    print("alone                 %9.1f%9.1f%10.1f   (%d chats)" % (*before, len(alone)))
-    print("beside all attacks    %9.1f%9.1f%10.1f   (%d chats)" % (*after, len(beside)))
-    print(f"ratio of medians {after[0] / before[0]:.2f} (at most {MOST_RATIO})")
-    print(f"resident at most {most / 2**20:.1f} MiB, planned {allowed / 2**20:.1f} MiB (total and 2% of it, and process_bytes)")
-    print(f"answers equal to those alone: {equal} of {len(beside)}")
-    for answer in sorted(set(wrong))[:5]:
-        print("  other:", answer)
-    print(f"the server ended with {status}")
-    good = after[0] <= MOST_RATIO * before[0] and most <= allowed and not wrong and status == 0
-    print("good" if good else "WRONG")
-    return 0 if good else 1
+    return report(alone, beside, wrong, most, plan, status)
 
 
 if __name__ == "__main__":

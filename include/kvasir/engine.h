@@ -226,6 +226,7 @@ class Engine {
   virtual void Erase(std::string_view tenant) = 0;
   // kModelChanged, naming the file, once a file that the model is served from was written to, cut
   // or removed: then all requests end with this error, and nothing that was computed since is kept.
+  // At most 100 ms old.
   virtual Status CheckModel() = 0;
   virtual EngineStats Stats() const = 0;
   virtual const MemoryPlan& plan() const = 0;

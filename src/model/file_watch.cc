@@ -94,6 +94,25 @@ Status FileWatch::CheckAll() {
   return Finish(gone ? std::move(gone) : std::move(unseen));
 }
 
+Status FileWatch::CheckLately() {
+  {
+    const MutexLock lock(lately_mutex_);
+    if (looking_ || std::chrono::steady_clock::now() - looked_at_ < kLately) return lately_;
+    looking_ = true;
+  }
+  Status all;
+  try {
+    all = CheckAll();
+  } catch (const std::bad_alloc&) {
+    all = Fail(Code::kUnavailable, "model: no memory to look at its files; try again");
+  }
+  const MutexLock lock(lately_mutex_);
+  looking_ = false;
+  looked_at_ = std::chrono::steady_clock::now();
+  lately_ = all;
+  return all;
+}
+
 Status FileWatch::CheckBytes(Watched& watched) {
   if (changed_) return {};
   KV_ASSIGN(const auto change, ChangeOf(*watched.file, watched.stamp, watched.at_path));

@@ -1,6 +1,7 @@
 // FileWatch: whether the files that a model is served from are still what was loaded.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +40,10 @@ class FileWatch {
   Status CheckStep();
   // The same for all files and their paths: two system calls each.
   Status CheckAll();
+  // What CheckAll said kLately ago or later. One caller looks at a time, and only that one can wait
+  // for the disk: the others get the last result.
+  Status CheckLately();
+  static constexpr std::chrono::milliseconds kLately{100};
 
  private:
   struct Watched {
@@ -61,6 +66,10 @@ class FileWatch {
   std::optional<Error> changed_ KV_GUARDED_BY(mutex_);  // the first one; stays
   std::string gone_ KV_GUARDED_BY(mutex_);  // the last message about a path; "": none yet
   std::vector<std::string> news_ KV_GUARDED_BY(mutex_);
+  Mutex lately_mutex_;
+  bool looking_ KV_GUARDED_BY(lately_mutex_) = false;
+  Status lately_ KV_GUARDED_BY(lately_mutex_);
+  std::chrono::steady_clock::time_point looked_at_ KV_GUARDED_BY(lately_mutex_);
 };
 
 }  // namespace kvasir

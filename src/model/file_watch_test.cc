@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <thread>
+
 #include "model/model_files_for_test.h"
 
 namespace kvasir {
@@ -144,6 +146,21 @@ TEST_F(FileWatchTest, WhatStepsDoNotReadIsLookedAtByCheckAll) {
   EXPECT_TRUE(watch_.CheckStep());
   ExpectError(watch_.CheckAll(), Code::kModelChanged, {"was written to"});
   ExpectError(watch_.CheckStep(), Code::kModelChanged, {"was written to"});
+}
+
+TEST_F(FileWatchTest, OneCallerLooksAndTheOthersGetTheLastResult) {
+  Watch();
+  std::vector<bool> meanwhile;
+  watch_.set_on_change([&](const std::string&) {  // by who looks, before the result is there
+    meanwhile.push_back(watch_.CheckLately().has_value());
+  });
+  EXPECT_TRUE(watch_.CheckLately());
+  Overwrite(path_);
+  EXPECT_TRUE(watch_.CheckLately());
+  std::this_thread::sleep_for(FileWatch::kLately);
+  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
+  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
+  EXPECT_EQ(meanwhile, std::vector<bool>{true});
 }
 
 TEST_F(FileWatchTest, AChangeWhileLoadingNamesTheFile) {

@@ -32,17 +32,15 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does n
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
-// States: idle -> reading -> busy (Service answers or PreparePool works for it, an Engine
-// generates)
-// -> idle, or -> lingering
-// (what the client still sends is dropped, so that it can read the answer) -> closed. One read at a
-// time is pending: while busy it is there to notice that the client hung up, and then the
-// generation is cancelled. Bytes of the next request that come meanwhile wait in the reader; the
-// watch stops there. Events of the engine are posted to the strand: a slow client never blocks the
-// engine's thread; it is cut off when kMaxUnsentBytes wait for it, when no memory for answers is
-// left, or when a write takes kWriteTimeoutMs. Whatever a handler throws ends this connection and
-// no other (Run); Close never throws. The server may end it to make room for another one until its
-// request has been read, and while its client takes nothing of an answer. One strand.
+// States: idle -> reading -> busy (Service answers, PreparePool prepares or an Engine generates)
+// -> idle, or -> lingering (what the client still sends is dropped, so that it can read the answer)
+// -> closed. One read at a time is pending: while busy it is there to notice that the client hung
+// up, and then the generation is cancelled. Bytes of the next request that come meanwhile wait in
+// the reader; the watch stops there. Events of the engine are posted to the strand: a slow client
+// never blocks the engine's thread; it is cut off when kMaxUnsentBytes wait for it, when no memory
+// for answers is left, or when a write takes kWriteTimeoutMs. Whatever a handler throws ends this
+// connection and no other (Run); Close never throws. The server may end it to make room for another
+// one until its request has been read, and while its client takes nothing of an answer. One strand.
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
@@ -62,7 +60,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Finish() override {
     asio::post(strand_, [self = shared_from_this()] {
       self->finishing_ = true;
-      if (self->state_ == State::kIdle) self->Close();
+      if (self->state_ == State::kIdle || self->state_ == State::kReading) self->Close();
     });
   }
 

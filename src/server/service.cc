@@ -56,19 +56,19 @@ HttpResponse Forbidden(const char* name, std::string message) {
 }  // namespace
 
 const Service::Route Service::kRoutes[] = {
-    {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, true, true},
-    {"/chat/completions", "POST", &Service::Chat, Access::kTenant, true, true},
-    {"/v1/completions", "POST", &Service::Complete, Access::kTenant, true, true},
-    {"/completions", "POST", &Service::Complete, Access::kTenant, true, true},
+    {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
+    {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
+    {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
+    {"/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/v1/models", "GET", &Service::Models, Access::kKey},
     {"/models", "GET", &Service::Models, Access::kKey},
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, true},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, Route::kSmall, true},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
-    {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, false, true},
-    {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, false, true},
-    {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, false, true},
+    {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
+    {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
+    {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, Route::kPrepared},
     {"/props", "GET", &Service::Props, Access::kKey},
     {"/health", "GET", &Service::Health, Access::kOpen},
     {"/v1/health", "GET", &Service::Health, Access::kOpen},
@@ -143,39 +143,40 @@ uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
   if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
-  const std::string_view path = PathOf(head.target);
-  const Route* route = FindRoute(path);
-  const bool open = IsOpen(head.method, route);
+  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;
   const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
   if (!open && !caller) return NoValidKey();
-  if (!route) {
-    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
-  }
-  std::string allowed;
-  const Route* match = nullptr;
-  for (const Route& r : kRoutes) {
-    if (!Matches(r.path, path)) continue;
-    if (r.method.empty() || r.method == head.method) match = match ? match : &r;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", r.method);
-  }
-  if (!match) {
-    ApiError error{Code::kInvalidArgument,
-                   fmt::format("{} takes {}, not {}", path, allowed, head.method)};
-    error.status = 405;
-    error.name = "method_not_allowed";
-    HttpResponse response = ErrorResponse(error);
-    response.headers.emplace_back("Allow", allowed);
-    return response;
-  }
-  if (auto refused = CheckAccess(*match, caller.value_or(Caller()))) return refused;
+  const Route* route = RouteOf(head);
+  if (!route) return NoSuchRoute(head);
+  if (auto refused = CheckAccess(*route, caller.value_or(Caller()))) return refused;
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  if (match->drains && draining_.load(std::memory_order_relaxed)) {
+  const bool drains = route->drains || route->work == Route::kGeneration;
+  if (drains && draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
   return std::nullopt;
+}
+
+HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
+  const std::string_view path = PathOf(head.target);
+  std::string allowed;
+  for (const Route& route : kRoutes) {
+    if (!Matches(route.path, path)) continue;
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
+  }
+  if (allowed.empty()) {
+    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
+  }
+  ApiError error{Code::kInvalidArgument,
+                 fmt::format("{} takes {}, not {}", path, allowed, head.method)};
+  error.status = 405;
+  error.name = "method_not_allowed";
+  HttpResponse response = ErrorResponse(error);
+  response.headers.emplace_back("Allow", allowed);
+  return response;
 }
 
 std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
@@ -231,12 +232,12 @@ const Service::Route* Service::RouteOf(const HttpRequest& request) {
 
 bool Service::NeedsPreparing(const HttpRequest& request) {
   const Route* route = RouteOf(request);
-  return route != nullptr && route->prepares;
+  return route != nullptr && route->work != Route::kSmall;
 }
 
 bool Service::Generates(const HttpRequest& request) {
   const Route* route = RouteOf(request);
-  return route != nullptr && route->prepares && route->drains;
+  return route != nullptr && route->work == Route::kGeneration;
 }
 
 std::string Service::TenantOf(const HttpRequest& request) const {

@@ -67,7 +67,7 @@ class Service {
   // Whether a body is read, rendered or tokenized for the answer: then Prepare makes it, on a
   // thread where that may take its time (PreparePool).
   static bool NeedsPreparing(const HttpRequest& request);
-  static bool Generates(const HttpRequest& request);
+  static bool Generates(const HttpRequest& request);  // and then the engine works for it
   // The same as Handle, with the memory that it takes from `quota`; *share is what the outcome
   // still holds of it. Where the quota is spent: 400 if the request alone needs more
   // than all of it, else 503.
@@ -95,6 +95,7 @@ class Service {
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
+  static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
   static bool IsOpen(std::string_view method, const Route* route);  // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   static std::vector<std::string> Endpoints();  // "GET /v1/models"

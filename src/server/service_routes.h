@@ -26,8 +26,9 @@ struct Service::Route {
   std::string_view method;  // "": any
   Outcome (Service::*handler)(const Call&);
   Access access;
-  bool drains = false;    // refused while draining
-  bool prepares = false;  // takes time and memory that grow with the body
+  enum Work { kSmall, kPrepared, kGeneration };
+  Work work = kSmall;  // time and memory: bounded; growing with the body; the same, then the engine
+  bool drains = false;  // refused while draining, as every generation is
 };
 
 HttpResponse JsonResponse(const nlohmann::json& body);

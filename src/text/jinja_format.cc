@@ -279,6 +279,11 @@ Text FormatField(Interpreter& run, std::string_view field, const Arguments& argu
   if (value.is_string() || !value.is_number())
     return Pad(run, Truncated(ToText(value), spec), spec, '<');
   if (plain && (value.is_float() || value.is_bool())) return Pad(run, ToText(value), spec, '>');
+  const std::string_view codes = value.is_float() ? "fFeg%" : "fFeg%bdoxXs";
+  if (spec.type != 0 && codes.find(spec.type) == codes.npos) {
+    run.Fail(fmt::format("format: unknown format code '{}' for {}", spec.type, TypeName(value)));
+    return Text();
+  }
   return FormatNumber(run, value, spec);
 }
 

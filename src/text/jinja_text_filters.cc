@@ -193,8 +193,8 @@ Value Round(Interpreter& run, const Value& v, const Arguments& arguments) {
                  v.origin);
   }
   const double rounded = std::nearbyint(v.number() * scale) / scale;
-  return v.is_integer() ? FromInt(static_cast<int64_t>(rounded), v.origin)
-                        : Value(rounded, v.origin);
+  const bool is_integer = v.is_integer() && std::fabs(rounded) < 9e18;
+  return is_integer ? FromInt(static_cast<int64_t>(rounded), v.origin) : Value(rounded, v.origin);
 }
 
 Value Abs(Interpreter& run, const Value& v, const Arguments&) {
