@@ -2,9 +2,9 @@
 // error, or a model whose tensors lie within the bytes.
 #include <cstdint>
 
+#include "backend/packed_weights.h"
 #include "base/check.h"
-#include "model/gguf_importer.h"
-#include "model/packed_weights.h"
+#include "import/gguf_importer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));

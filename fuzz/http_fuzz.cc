@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 #include "server/service.h"
 
 namespace kvasir {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cost_limits.h"
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 #include "server/service.h"
 
 namespace kvasir {

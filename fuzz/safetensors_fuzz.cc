@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "model/safetensors.h"
+#include "import/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));

@@ -11,7 +11,7 @@
 
 #include "block/block_layout.h"
 #include "format/pack.h"
-#include "model/importer.h"
+#include "import/importer.h"
 #include "model/runner.h"
 
 namespace kvasir {

@@ -16,8 +16,8 @@
 
 #include "base/json_tree_for_test.h"
 #include "base/memory_meter.h"
+#include "jinja/builtins.h"
 #include "text/chat_template.h"
-#include "text/jinja_builtins.h"
 
 namespace {
 

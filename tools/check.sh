@@ -29,7 +29,7 @@ check_tidy() {
   echo "tidy: $(grep -c . <<<"$files" || true) changed files are clean"
 }
 
-check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py; }
+check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py && python3 tools/rooms.py --check; }
 check_headers() { python3 tools/headers.py; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }

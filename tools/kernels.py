@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OBJECTS = ["src/tensor/**/*.o", "src/attention/**/*.o", "src/simd/**/*.o", "src/format/**/*.o",
            "src/engine/**/sampler.cc.o", "src/engine/**/logit_scan.cc.o",
            "src/engine/**/weight*.cc.o",
-           "src/model/**/cpu_backend.cc.o", "src/model/**/rope_table.cc.o"]
+           "src/backend/**/cpu_backend.cc.o", "src/model/**/rope_table.cc.o"]
 # Tests, and the references that tests compare with.
 OTHERS = re.compile(r"(_test|reference)\.cc\.o$|_test\.dir/")
 FORBIDDEN = [

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "cache/cache_driver.h"
+#include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/fault.h"
-#include "cache/cache_driver.h"
+#include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
 namespace {

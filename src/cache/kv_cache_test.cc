@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "cache/cache_driver.h"
+#include "cache/cache_driver_for_test.h"
 
 namespace {
 // Relaxed: tests here have one thread.

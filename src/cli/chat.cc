@@ -8,11 +8,12 @@
 #include <optional>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
-#include "text/utf8.h"
+#include "text/prompt.h"
 
 namespace kvasir::cli {
 namespace {

@@ -13,13 +13,15 @@
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
-#include "cli/eval_report.h"
 #include "cli/interrupt.h"
-#include "cli/kept_quality.h"
 #include "cli/progress.h"
+#include "eval/kept_quality.h"
+#include "eval/report.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
+
+using namespace eval;
 namespace {
 
 namespace fs = std::filesystem;
@@ -244,7 +246,7 @@ Result<int> Run(const Args& args) {
     engine.ctx_size = std::min(plan.ctx_size, kDefaultWindow);
   }
   Progress progress;
-  ComparisonOptions comparison_options{.engine = engine};
+  ComparisonOptions comparison_options{.engine = engine, .load = LoadEngine};
   comparison_options.say = [&progress](const std::string& line) { progress.Show(line); };
   KV_ASSIGN(const std::unique_ptr<Comparison> comparison,
             Comparison::Create(std::move(comparison_options)));

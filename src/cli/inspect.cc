@@ -7,7 +7,7 @@
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
-#include "cli/kept_quality.h"
+#include "eval/kept_quality.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -52,17 +52,17 @@ void PrintTable(const std::vector<ImageEntry>& images) {
 Result<int> Run(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(args.Text("cache-dir").value_or(""));
   const auto folder = ImageFolderOf(args.Text("cache-dir").value_or(""));
-  const auto qualities = folder ? ListQualities(*folder) : std::vector<KeptQuality>{};
+  const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);
     json["quality"] = nlohmann::ordered_json::array();
-    for (const KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
+    for (const eval::KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
     // A name may be any bytes.
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     PrintTable(images);
-    for (const KeptQuality& quality : qualities) {
-      fmt::print("{} ({})  {}\n", quality.model, quality.weights, QualityText(quality));
+    for (const eval::KeptQuality& quality : qualities) {
+      fmt::print("{} ({})  {}\n", quality.model, quality.weights, eval::QualityText(quality));
     }
   }
   return kExitDone;

@@ -12,6 +12,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "observe/receipt_json.h"
+#include "text/prompt.h"
 
 namespace kvasir::cli {
 namespace {

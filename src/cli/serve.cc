@@ -11,7 +11,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
-#include "cli/kept_quality.h"
+#include "eval/kept_quality.h"
 #include "kvasir/machine.h"
 #include "server/option_check.h"
 #include "server/server.h"
@@ -141,7 +141,7 @@ Result<int> Run(const Args& given) {
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
-  if (const std::string quality = QualityLine(*engine); !quality.empty()) {
+  if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }
   KV_TRY(RunServer(options, *engine));

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cache/kv_cache.h"
+#include "import/importer.h"
 #include "kvasir/engine.h"
-#include "model/importer.h"
 #include "model/runner.h"
 
 namespace kvasir {

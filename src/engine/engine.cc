@@ -24,7 +24,7 @@
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
 #include "engine/start_parts.h"
-#include "model/file_watch.h"
+#include "import/file_watch.h"
 #include "simd/target.h"
 
 namespace kvasir {

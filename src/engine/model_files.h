@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "import/importer.h"
 #include "kvasir/status.h"
-#include "model/importer.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {

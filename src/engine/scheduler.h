@@ -14,8 +14,8 @@
 #include "cache/kv_cache.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
+#include "import/file_watch.h"
 #include "kvasir/engine.h"
-#include "model/file_watch.h"
 #include "model/runner.h"
 
 namespace kvasir {

@@ -1,9 +1,9 @@
 #include "engine/start_parts.h"
 
+#include "backend/weight_choice.h"
 #include "base/result.h"
 #include "engine/model_files.h"
 #include "kvasir/machine.h"
-#include "model/weight_choice.h"
 
 namespace kvasir {
 

@@ -7,8 +7,8 @@
 #include "base/secret.h"
 #include "cache/identity.h"
 #include "engine/assembly.h"
+#include "import/file_watch.h"
 #include "kvasir/engine.h"
-#include "model/file_watch.h"
 #include "model/runner.h"
 #include "text/tokenizer.h"
 

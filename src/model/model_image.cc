@@ -139,7 +139,7 @@ int64_t NowNs() {
 
 // When an image was used last is the time of an empty file of its name, in a folder beside that of
 // the images. The image's own times must stay: a process that has it mapped would take it for
-// changed (model/file_watch.h).
+// changed (import/file_watch.h).
 fs::path MarkFolder(const fs::path& images) {
   fs::path folder = images;
   return folder += "-used";

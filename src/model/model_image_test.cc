@@ -12,7 +12,7 @@
 #include "base/descriptor.h"
 #include "base/file_limit_for_test.h"
 #include "base/random.h"
-#include "model/model_files_for_test.h"
+#include "import/model_files_for_test.h"
 
 namespace kvasir {
 namespace {

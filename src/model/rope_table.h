@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/model_config.h"
+#include "import/model_config.h"
 
 namespace kvasir {
 

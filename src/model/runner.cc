@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/backend.h"
+#include "backend/packed_weights.h"
 #include "base/check.h"
 #include "base/result.h"
-#include "model/backend.h"
-#include "model/packed_weights.h"
 #include "model/rope_table.h"
 
 namespace kvasir {

@@ -2,8 +2,8 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
-#include "model/file_watch.h"
-#include "model/model_config.h"
+#include "import/file_watch.h"
+#include "import/model_config.h"
 #include "model/model_image.h"
 #include "simd/target.h"
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "backend/packed_weights.h"
 #include "base/digest.h"
 #include "base/secret.h"
-#include "model/packed_weights.h"
 
 namespace kvasir {
 

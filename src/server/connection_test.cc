@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 #include "server/socket_pair_for_test.h"
 
 namespace kvasir {

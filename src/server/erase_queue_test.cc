@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 
 namespace kvasir {
 namespace {

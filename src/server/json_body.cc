@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/json_object.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "server/json_body.h"
 #include "text/byte_level.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 #include "server/logprobs_json.h"
 
 namespace kvasir {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "server/browser_rules.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/random.h"
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 #include "server/service.h"
 
 namespace kvasir {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/fake_engine.h"
+#include "server/fake_engine_for_test.h"
 
 namespace kvasir {
 namespace {

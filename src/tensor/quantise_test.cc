@@ -201,7 +201,7 @@ TEST(Quantise, ColumnsBeyondTheLastChangeNothing) {
   }
 }
 
-// A new digest is a new version of ChosenDigest (model/weight_choice.h).
+// A new digest is a new version of ChosenDigest (backend/weight_choice.h).
 TEST(Quantise, MakesTheSameBytesEverywhere) {
   Random random(5);
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: the digests need a library, aarch64 tests none

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

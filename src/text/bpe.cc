@@ -8,8 +8,8 @@
 #include <queue>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

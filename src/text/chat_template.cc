@@ -4,10 +4,10 @@
 #include <chrono>
 
 #include "base/result.h"
-#include "text/jinja_input.h"
-#include "text/jinja_interpreter.h"
-#include "text/jinja_lexer.h"
-#include "text/jinja_parser.h"
+#include "jinja/input.h"
+#include "jinja/interpreter.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
 
 namespace kvasir {
 namespace {

@@ -1,7 +1,7 @@
 #include "text/decode_bytes.h"
 
+#include "base/utf8.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

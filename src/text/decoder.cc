@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/decode_bytes.h"
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
 #include "text/unicode_form.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

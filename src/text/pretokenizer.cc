@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 #include "text/word_cuts.h"
 
 namespace kvasir {

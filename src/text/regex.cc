@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/result.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "base/json_object.h"
 #include "base/result.h"
+#include "base/utf8.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/decoder.h"
@@ -12,7 +13,6 @@
 #include "text/post_processor.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 
 namespace kvasir {
 namespace {

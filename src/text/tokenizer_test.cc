@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {

@@ -1,0 +1,78 @@
+// Backend: where tensors live and kernels run. Model code reaches kernels and pool memory only
+// through it; the CPU is the one there is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/packed_weights.h"
+#include "backend/step.h"
+#include "block/block_layout.h"
+#include "simd/target.h"
+
+namespace kvasir {
+
+// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
+inline constexpr uint64_t kMinParallelWork = 1 << 20;
+
+struct BackendOptions {
+  uint32_t threads;
+  uint32_t max_rows, max_logit_rows;
+  uint32_t quant_columns;  // PackedPlan's
+  uint32_t max_positions;
+  uint32_t heads, kv_heads, head_dim;
+  uint32_t block_tokens;
+  std::vector<double> rope_frequencies;  // [head_dim / 2]
+  Target target;
+  std::vector<uint32_t> cpus;  // as RunnerOptions has them
+};
+
+// All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
+// thread at a time; nothing allocates after construction.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // The sequences of the step that the calls below belong to: prepares rotations and work items.
+  // finite(row) is true until something of the row is found that is not.
+  virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
+
+  virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
+                     size_t stride) = 0;
+  // y[row] = RMSNorm(x[row]) * w, rows of n.
+  virtual void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps,
+                    uint32_t rows, float* y) = 0;
+  // y[row] = w x[row] + bias; with kAdd, y[row] += that.
+  enum class Into { kReplace, kAdd };
+  virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
+                      float* y, size_t y_stride, Into into) = 0;
+  // y[row] = silu(gate x[row]) * (up x[row]), elementwise; both with their bias, of one shape and
+  // one run each. y is not x.
+  virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
+                           size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
+  // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
+  // `layer`, and multiplies q by 1/sqrt(head_dim).
+  virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
+                             size_t stride) = 0;
+  // out[row] = causal attention of the row's q over its sequence's blocks: [heads * head_dim].
+  virtual void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv,
+                      size_t qkv_stride, float* out, size_t out_stride) = 0;
+  virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
+  virtual bool finite(uint32_t row) const = 0;
+  virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start
+
+  // kExhausted: the system refused a thread.
+  virtual Status status() const = 0;
+  virtual uint32_t threads() const = 0;
+  // fn(item) for each item in [0, items), independent ones, on the backend's threads.
+  virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
+};
+
+// Scratch memory comes from `arena`, which may be one that only counts.
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options, Arena& arena);
+uint64_t CpuBackendScratchBytes(const BackendOptions& options);
+
+}  // namespace kvasir

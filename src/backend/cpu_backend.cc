@@ -1,0 +1,215 @@
+#include <algorithm>
+
+#include "attention/kernels.h"
+#include "backend/backend.h"
+#include "backend/cpu_attention.h"
+#include "backend/matrix_product.h"
+#include "backend/panel_filler.h"
+#include "base/fault.h"
+#include "base/thread_pool.h"
+#include "format/pack.h"
+#include "simd/math.h"
+#include "tensor/kernels.h"
+
+namespace kvasir {
+namespace {
+
+// What the scratch arena holds, by the same sums whether it counts or allocates.
+struct Scratch {
+  Scratch(const BackendOptions& o, Arena& arena) {
+    angles = arena.TakeArray<float>(uint64_t{o.max_rows} * o.head_dim);
+    sequence_of = arena.TakeArray<uint32_t>(o.max_rows);
+    finite = arena.TakeArray<bool>(o.max_rows);
+  }
+
+  float* angles;          // [row][cos: head_dim/2, sin: head_dim/2]
+  uint32_t* sequence_of;  // [row]
+  bool* finite;           // [row]
+};
+
+MatrixProduct::Options ProductOptions(const BackendOptions& o) {
+  return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns, o.threads};
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const BackendOptions& options, Arena& arena)
+      : o_(options),
+        s_(options, arena),
+        tensor_(TensorKernelsFor(options.target)),
+        kernels_(AttentionKernelsFor(options.target)),
+        attention_(options, arena),
+        pool_(options.threads, &EnterComputeThread, options.cpus),
+        product_(ProductOptions(options), arena, pool_) {
+    const float root = __builtin_sqrtf(static_cast<float>(o_.head_dim));
+    query_scale_ = 1.0f / root;
+  }
+
+  void Begin(std::span<const StepSequence> sequences, uint32_t rows) override {
+    sequences_ = sequences;
+    rows_ = rows;
+    for (uint32_t i = 0; i < sequences.size(); ++i) {
+      for (uint32_t r = 0; r < sequences[i].num_rows; ++r) {
+        s_.sequence_of[sequences[i].first_row + r] = i;
+      }
+    }
+    attention_.Begin(sequences);
+    std::fill_n(s_.finite, rows, true);
+    const uint32_t half = o_.head_dim / 2;
+    ForRows(rows, half * 64, [&](uint32_t row) {
+      float* cos = s_.angles + size_t{row} * o_.head_dim;
+      for (uint32_t i = 0; i < half; ++i) {
+        double sin_i, cos_i;
+        SinCos(Position(row) * o_.rope_frequencies[i], &sin_i, &cos_i);
+        cos[i] = static_cast<float>(cos_i);
+        cos[half + i] = static_cast<float>(sin_i);
+      }
+    });
+  }
+
+  void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
+             size_t stride) override {
+    if (table.rows == nullptr) return EmbedPacked(table.packed, tokens, y, stride);
+    const uint64_t row_bytes = uint64_t{table.hidden} * BytesOf(table.format);
+    for (uint32_t row = 0; row < tokens.size(); ++row) {
+      tensor_.widen(table.rows + static_cast<uint64_t>(tokens[row]) * row_bytes, table.format,
+                    table.hidden, y + row * stride);
+    }
+  }
+
+  void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps, uint32_t rows,
+            float* y) override {
+    const bool fault = rows == 1 && FaultActive(Fault::kLaneOrder);
+    ForRows(rows, n, [&](uint32_t row) {
+      tensor_.rms_norm(x + row * stride, w, eps, n, y + row * stride, fault);
+    });
+  }
+
+  void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
+              size_t y_stride, Into into) override {
+    product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
+  }
+
+  void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
+                   size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
+    product_.RunGated(gate, up, {x, x_stride, rows, y, y_stride, false});
+  }
+
+  void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
+                     size_t stride) override {
+    const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
+    ForRows(rows_, width * 4, [&](uint32_t row) {
+      float* q = qkv + row * stride;
+      float* k = q + size_t{o_.heads} * o_.head_dim;
+      if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
+      const float* cos = s_.angles + size_t{row} * o_.head_dim;
+      const float* sin = cos + o_.head_dim / 2;
+      tensor_.rope(q, o_.heads, o_.head_dim, cos, sin);
+      tensor_.rope(k, o_.kv_heads, o_.head_dim, cos, sin);
+      float scale = query_scale_;
+      if (TraitsOf(layout.key(layer).format).rotated) {
+        tensor_.hadamard(q, o_.heads, o_.head_dim);
+        tensor_.hadamard(k, o_.kv_heads, o_.head_dim);
+        scale /= static_cast<float>(HadamardSize(o_.head_dim));
+      }
+      kernels_.scale(q, scale, o_.heads * o_.head_dim, q);
+      PackRow(layout, layer, row, k, k + size_t{o_.kv_heads} * o_.head_dim);
+    });
+  }
+
+  void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv, size_t qkv_stride,
+              float* out, size_t out_stride) override {
+    attention_.Attend({layout, layer, qkv, qkv_stride, out, out_stride}, pool_);
+  }
+
+  void CheckFinite(const float* x, size_t stride, uint32_t n) override {
+    for (uint32_t row = 0; row < rows_; ++row) {
+      if (!tensor_.all_finite(x + row * stride, n)) s_.finite[row] = false;
+    }
+  }
+
+  bool finite(uint32_t row) const override { return s_.finite[row]; }
+  uint64_t kv_read_bytes() const override { return attention_.read_bytes(); }
+
+  Status status() const override { return pool_.status(); }
+  uint32_t threads() const override { return pool_.num_threads(); }
+  void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
+    pool_.Run(items, [&](uint32_t item, uint32_t) { fn(item); });
+  }
+
+ private:
+  uint32_t Position(uint32_t row) const {
+    const StepSequence& sequence = sequences_[s_.sequence_of[row]];
+    return sequence.position + (row - sequence.first_row);
+  }
+
+  void EmbedPacked(const PackedMatrix& table, std::span<const TokenId> tokens, float* y,
+                   size_t stride) {
+    const PackedRun& run = table.run[0];
+    ForRows(static_cast<uint32_t>(tokens.size()), table.k * 16, [&](uint32_t row) {
+      const auto token = static_cast<uint32_t>(tokens[row]);
+      const std::byte* panel = run.panels + token / kPanelOutputs * PanelBytes(run.format, table.k);
+      WidenLane(run.format, panel, token % kPanelOutputs, table.k, y + row * stride);
+    });
+  }
+
+  // fn(row) for each row, handed out in chunks of 16 when `work` a row adds up.
+  template <typename Fn>
+  void ForRows(uint32_t rows, uint64_t work, Fn&& fn) {
+    constexpr uint32_t kChunk = 16;
+    if (rows * work < kMinParallelWork / 4) {
+      for (uint32_t row = 0; row < rows; ++row) fn(row);
+      return;
+    }
+    pool_.Run(static_cast<uint32_t>(CeilDiv(rows, kChunk)), [&](uint32_t chunk, uint32_t) {
+      const uint32_t end = std::min(rows, (chunk + 1) * kChunk);
+      for (uint32_t row = chunk * kChunk; row < end; ++row) fn(row);
+    });
+  }
+
+  void PackRow(const BlockLayout& layout, uint32_t layer, uint32_t row, const float* k,
+               const float* v) {
+    const StepSequence& sequence = sequences_[s_.sequence_of[row]];
+    const BlockPart &key = layout.key(layer), &value = layout.value(layer);
+    const uint32_t position = Position(row), bt = layout.block_tokens();
+    std::byte* block = sequence.blocks[position / bt];
+    const uint32_t token = position % bt, run = token / kRunTokens, lane = token % kRunTokens;
+    const uint32_t runs = bt / kRunTokens;
+    auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset);
+    auto* value_scales = reinterpret_cast<uint16_t*>(block + value.scale_offset);
+    for (uint32_t h = 0; h < o_.kv_heads; ++h) {
+      const uint64_t index = uint64_t{h} * runs + run;
+      PackKey(k + size_t{h} * o_.head_dim, key.format, o_.head_dim, lane,
+              block + key.offset + index * key.run_bytes, key_scales + index * kRunTokens);
+      PackValue(v + size_t{h} * o_.head_dim, value.format, o_.head_dim, lane,
+                block + value.offset + index * value.run_bytes, value_scales + index * kRunTokens);
+    }
+  }
+
+  BackendOptions o_;
+  Scratch s_;
+  const TensorKernels& tensor_;
+  const AttentionKernels& kernels_;
+  CpuAttention attention_;
+  ThreadPool pool_;
+  MatrixProduct product_;
+  float query_scale_;
+  std::span<const StepSequence> sequences_;
+  uint32_t rows_ = 0;
+};
+
+}  // namespace
+
+uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
+  Arena counter;
+  const Scratch scratch(options, counter);
+  const CpuAttention attention(options, counter);
+  const MatrixProduct::Scratch product(ProductOptions(options), counter);
+  return counter.used();
+}
+
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options, Arena& arena) {
+  return std::make_unique<CpuBackend>(options, arena);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,71 @@
+// MatrixProduct: rows of activations times a packed matrix, shared out over the threads. Work items
+// are claimed by a counter and no sum is split, so who computes what never shows.
+#pragma once
+
+#include "backend/packed_weights.h"
+#include "base/arena.h"
+#include "base/thread_pool.h"
+#include "tensor/kernels.h"
+#include "tensor/quant.h"
+
+namespace kvasir {
+
+// One call at a time; nothing allocates after construction.
+class MatrixProduct {
+ public:
+  struct Options {
+    Target target;
+    uint32_t max_rows;
+    uint32_t quant_columns;  // of the widest quantised matrix; 0: there is none
+    uint32_t threads;
+  };
+  // What the products compute in, by the same sums whether the arena counts or allocates.
+  struct Scratch {
+    Scratch(const Options& options, Arena& arena);
+    std::byte* quantised;  // [max_rows] of ActivationLayout
+    float* gated;          // [threads][kGatedFloats]: products of gate and up of an item
+  };
+  // `pool` must outlive this.
+  MatrixProduct(const Options& options, Arena& arena, ThreadPool& pool);
+
+  struct Call {
+    const float* x;  // [rows][w.k], x_stride floats apart
+    size_t x_stride;
+    uint32_t rows;
+    float* y;  // [rows][w.outputs], y_stride floats apart
+    size_t y_stride;
+    bool accumulate;  // add to y
+  };
+  // REQUIRES: call.rows <= max_rows.
+  void Run(const PackedMatrix& w, const Call& call);
+
+  // y = silu(gate x) * (up x), elementwise. What is multiplied is still in the cache of the thread
+  // that computed it. y is not x. REQUIRES: gate and up have the same shape and one run each;
+  // !call.accumulate.
+  void RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call);
+
+ private:
+  static constexpr uint64_t kGatedFloats = 64 << 10;  // 256 KiB, for L2
+  struct Item;
+  class Cut;
+
+  uint32_t ItemRows(WeightFormat format) const;
+  static constexpr uint64_t kUnlimited = ~uint64_t{0};
+  // fn(item, thread) for all items of a run, or of `matrices` like it side by side, of at most
+  // max_panels panels: on the calling thread alone where there is little to do.
+  template <typename Fn>
+  void ForItems(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
+                uint64_t max_panels, Fn&& fn);
+  // An item of call, whose rows are in scratch_.quantised if the run is quantised. y: where its
+  // first output goes.
+  void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call, const Item& item,
+                float* y, size_t y_stride) const;
+  void Quantise(WeightFormat format, uint32_t k, const Call& call);
+
+  const TensorKernels& tensor_;
+  const QuantKernels& quant_;
+  ThreadPool& pool_;
+  const Scratch scratch_;
+};
+
+}  // namespace kvasir

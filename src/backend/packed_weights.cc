@@ -1,0 +1,275 @@
+#include "backend/packed_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <initializer_list>
+#include <string>
+
+#include "backend/panel_filler.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/result.h"
+#include "import/float_numbers.h"
+#include "tensor/quantise.h"
+
+namespace kvasir {
+namespace {
+
+// Source bytes packed between two rounds of dropping pages.
+constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
+
+// Rows of one stored tensor.
+struct Part {
+  const TensorView* view;
+  bool interleaved;  // see MatrixSource
+};
+
+// The stored row that holds output `row` of ours.
+uint64_t StoredRow(const Part& part, uint64_t row, uint32_t head_dim) {
+  if (!part.interleaved) return row;
+  const uint64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
+  return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+bool AllFinite(const TensorView& view) {
+  return AllFinite(view.dtype, view.data, view.num_elements());
+}
+
+tl::unexpected<Error> NotFinite(const TensorView& view) {
+  return Fail(Code::kCorruption,
+              "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
+              "wrongly; fetch or export it again",
+              view.name);
+}
+
+// Of a tensor that a panel of `format` could not be filled from.
+tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
+  if (format == view.dtype || !AllFinite(view)) return NotFinite(view);
+  return Fail(Code::kInvalidArgument,
+              "weights: tensor {} holds numbers beyond {}, too large for {}: leave --weights out",
+              view.name, kMaxQuantised, LayoutOf(format).name);
+}
+
+// What fills panels: absent when an arena only counts.
+struct Filling {
+  ThreadPool& pool;
+  const std::function<void(double)>& progress;
+  uint64_t done_bytes = 0, total_bytes = 0;
+};
+
+// Lays the weights out in an arena, and packs them where there is a Filling.
+class Packer {
+ public:
+  Packer(const ImportedModel& model, const std::optional<WeightChoice>& choice, Arena& arena,
+         Filling* filling)
+      : model_(model), choice_(choice), arena_(arena), filling_(filling) {}
+
+  Status Build(PackedWeights& out) {
+    for (const LayerSource& layer : model_.layers) {
+      PackedLayer packed{};
+      KV_ASSIGN(packed.attention_norm, Vector({Part{&layer.attention_norm, false}}));
+      KV_ASSIGN(packed.qkv, Matrix({&layer.q, &layer.k, &layer.v},
+                                   {&layer.q_bias, &layer.k_bias, &layer.v_bias}));
+      KV_ASSIGN(packed.o, Matrix({&layer.o}, {&layer.o_bias}));
+      KV_ASSIGN(packed.ffn_norm, Vector({Part{&layer.ffn_norm, false}}));
+      KV_ASSIGN(packed.gate, Matrix({&layer.gate}, {&layer.gate_bias}));
+      KV_ASSIGN(packed.up, Matrix({&layer.up}, {&layer.up_bias}));
+      KV_ASSIGN(packed.down, Matrix({&layer.down}, {&layer.down_bias}));
+      out.layers.push_back(packed);
+    }
+    KV_ASSIGN(out.final_norm, Vector({Part{&model_.final_norm, false}}));
+    const MatrixSource table{model_.embedding, false};
+    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &table}, {}, Role::kTable));
+    plan_.token_bytes = arena_.used();
+    out.embedding = {
+        nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
+    if (!model_.lm_head) {
+      out.embedding.packed = out.head;
+    } else if (IsQuantised(FormatOf(table, Role::kTable))) {
+      KV_ASSIGN(out.embedding.packed, Matrix({&table}, {}, Role::kTable));
+    } else {
+      out.embedding.rows = table.view.data;
+      plan_.mapped_bytes = table.view.num_bytes();
+      if (filling_ != nullptr && !AllFinite(table.view)) return NotFinite(table.view);
+    }
+    plan_.arena_bytes = arena_.used();
+    return {};
+  }
+
+  const PackedPlan& plan() const { return plan_; }
+  uint64_t source_bytes() const { return source_bytes_; }
+
+ private:
+  using Sources = std::initializer_list<const MatrixSource*>;
+  using Biases = std::initializer_list<const std::optional<MatrixSource>*>;
+
+  // Numbers of the parts one after another, widened. [sum of sizes], padded to 16 with zeros.
+  Result<const float*> Vector(std::initializer_list<Part> parts) {
+    uint64_t count = 0;
+    for (const Part& part : parts) count += part.view->num_elements();
+    float* numbers = arena_.TakeArray<float>(RoundUp(count, 16));
+    if (filling_ == nullptr) return numbers;
+    for (const Part& part : parts) {
+      const TensorView& view = *part.view;
+      if (!AllFinite(view)) return NotFinite(view);
+      for (uint64_t i = 0; i < view.num_elements(); ++i) {
+        const uint64_t stored = StoredRow(part, i, model_.config.head_dim);
+        Widen(view.dtype, view.data + StoredBytes(view.dtype, stored), 1, numbers++);
+      }
+    }
+    return numbers - count;
+  }
+
+  enum class Role { kLayer, kTable };
+
+  WeightFormat FormatOf(const MatrixSource& source, Role role) const {
+    if (!choice_) return source.view.dtype;
+    return role == Role::kTable ? choice_->tables : choice_->layers;
+  }
+
+  Result<PackedMatrix> Matrix(Sources sources, Biases biases, Role role = Role::kLayer) {
+    PackedMatrix matrix;
+    matrix.k = static_cast<uint32_t>((*sources.begin())->view.shape[1]);
+    for (auto first = sources.begin(); first != sources.end();) {
+      const WeightFormat format = FormatOf(**first, role);
+      PackedRun& run = matrix.run[matrix.num_runs++];
+      run = {nullptr, format, matrix.outputs, 0};
+      const auto begin = first;
+      for (; first != sources.end() && FormatOf(**first, role) == format; ++first) {
+        run.outputs += static_cast<uint32_t>((*first)->view.shape[0]);
+      }
+      KV_TRY(PackRun({begin, first}, matrix.k, run));
+      matrix.outputs += run.outputs;
+    }
+    KV_ASSIGN(matrix.bias, Bias(biases));
+    return matrix;
+  }
+
+  // Absent biases of a stacked matrix beside present ones do not occur: a config has all or none.
+  Result<const float*> Bias(Biases biases) {
+    if (biases.size() == 0 || !(*biases.begin())->has_value()) return nullptr;
+    auto part = [](const std::optional<MatrixSource>* bias) {
+      return Part{&(*bias)->view, (*bias)->interleaved_rope_rows};
+    };
+    const auto* b = biases.begin();
+    if (biases.size() == 1) return Vector({part(b[0])});
+    return Vector({part(b[0]), part(b[1]), part(b[2])});
+  }
+
+  // Takes memory for a run and fills it from its sources, in batches of about kBatchBytes.
+  Status PackRun(std::span<const MatrixSource* const> sources, uint32_t k, PackedRun& run) {
+    const uint32_t panels = static_cast<uint32_t>(CeilDiv(run.outputs, kPanelOutputs));
+    const uint64_t panel_bytes = PanelBytes(run.format, k);
+    std::byte* data = arena_.Take(panels * panel_bytes);
+    run.panels = data;
+    uint64_t source_panel_bytes = 0;
+    for (const MatrixSource* source : sources) {
+      source_panel_bytes = std::max(source_panel_bytes, source->view.row_bytes() * kPanelOutputs);
+    }
+    const uint32_t batch =
+        static_cast<uint32_t>(std::clamp<uint64_t>(kBatchBytes / source_panel_bytes, 1, panels));
+    source_bytes_ += panels * source_panel_bytes;
+    plan_.load_bytes = std::max(plan_.load_bytes, batch * source_panel_bytes);
+    if (IsQuantised(run.format)) plan_.quant_columns = std::max(plan_.quant_columns, k);
+    if (filling_ == nullptr) return {};
+    for (uint32_t begin = 0; begin < panels; begin += batch) {
+      const uint32_t end = std::min(begin + batch, panels);
+      std::atomic<uint32_t> bad = UINT32_MAX;  // the first output with a number that is not finite
+      filling_->pool.Run(end - begin, [&](uint32_t i, uint32_t) {
+        Fill(sources, k, run, begin + i, data + (begin + i) * panel_bytes, bad);
+      });
+      if (bad != UINT32_MAX) return Refused(*PartOf(sources, bad).first.view, run.format);
+      Drop(sources, begin * kPanelOutputs, end * kPanelOutputs);
+      filling_->done_bytes += (end - begin) * source_panel_bytes;
+      if (filling_->progress) {
+        filling_->progress(double(filling_->done_bytes) / double(filling_->total_bytes));
+      }
+    }
+    return {};
+  }
+
+  // The source of an output of a run, and its row there.
+  static std::pair<Part, uint32_t> PartOf(std::span<const MatrixSource* const> sources,
+                                          uint32_t output) {
+    size_t i = 0;
+    for (; output >= sources[i]->view.shape[0]; ++i) {
+      output -= static_cast<uint32_t>(sources[i]->view.shape[0]);
+    }
+    return {{&sources[i]->view, sources[i]->interleaved_rope_rows}, output};
+  }
+
+  void Fill(std::span<const MatrixSource* const> sources, uint32_t k, const PackedRun& run,
+            uint32_t panel, std::byte* to, std::atomic<uint32_t>& bad) const {
+    const uint32_t first = panel * kPanelOutputs;
+    std::array<PanelRow, kPanelOutputs> rows;
+    const uint32_t lanes = std::min(kPanelOutputs, run.outputs - first);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      const auto [part, row] = PartOf(sources, first + lane);
+      const uint64_t stored = StoredRow(part, row, model_.config.head_dim);
+      rows[lane] = {part.view->data + stored * part.view->row_bytes(), part.view->dtype};
+    }
+    const uint32_t bad_lanes = FillPanel(run.format, {rows.data(), lanes}, k, to);
+    if (bad_lanes == 0) return;
+    const uint32_t output = first + static_cast<uint32_t>(__builtin_ctz(bad_lanes));
+    uint32_t seen = bad;
+    while (output < seen && !bad.compare_exchange_weak(seen, output)) {
+    }
+  }
+
+  // Outputs [begin, end) of a run are packed. The rows of a head that is not done are kept.
+  void Drop(std::span<const MatrixSource* const> sources, uint64_t begin, uint64_t end) const {
+    for (const MatrixSource* source : sources) {
+      const uint64_t rows = source->view.shape[0];
+      const uint64_t head = source->interleaved_rope_rows ? model_.config.head_dim : 1;
+      const uint64_t from = std::min(begin, rows) / head * head;
+      const uint64_t to = std::min(end, rows) / head * head;
+      const std::byte* data = source->view.data;
+      const uint64_t row_bytes = source->view.row_bytes();
+      for (const auto& file : model_.mapped_files) {
+        file->Drop({data + from * row_bytes, data + to * row_bytes});
+      }
+      begin -= std::min(begin, rows);
+      end -= std::min(end, rows);
+    }
+  }
+
+  const ImportedModel& model_;
+  const std::optional<WeightChoice>& choice_;
+  Arena& arena_;
+  Filling* filling_;
+  PackedPlan plan_;
+  uint64_t source_bytes_ = 0;
+};
+
+}  // namespace
+
+PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice) {
+  PackedWeights counted;
+  Packer packer(model, choice, counted.arena, nullptr);
+  KV_CHECK(packer.Build(counted).has_value());
+  return packer.plan();
+}
+
+PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                    Arena arena) {
+  PackedWeights weights;
+  weights.arena = std::move(arena);
+  KV_CHECK(Packer(model, choice, weights.arena, nullptr).Build(weights).has_value());
+  KV_CHECK(weights.arena.used() == weights.arena.size());
+  return weights;
+}
+
+Result<PackedWeights> Pack(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                           ThreadPool& pool, const std::function<void(double)>& progress) {
+  PackedWeights counted;
+  Packer counter(model, choice, counted.arena, nullptr);
+  KV_CHECK(counter.Build(counted).has_value());
+  Filling filling{pool, progress, 0, counter.source_bytes()};
+  PackedWeights weights;
+  KV_ASSIGN(weights.arena, Arena::Create(counter.plan().arena_bytes));
+  KV_TRY(Packer(model, choice, weights.arena, &filling).Build(weights));
+  return weights;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,89 @@
+// PackedWeights: a model's matrices repacked into panels of 16 outputs, norms and biases widened,
+// in one arena whose size follows from the shapes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backend/weight_choice.h"
+#include "base/arena.h"
+#include "base/thread_pool.h"
+#include "import/importer.h"
+#include "kvasir/status.h"
+#include "tensor/kernels.h"
+
+namespace kvasir {
+
+// Outputs [first_output, first_output + outputs) of a matrix, all in one format:
+// panels [ceil(outputs / 16)], PanelBytes each; missing outputs of the last are zero.
+struct PackedRun {
+  const std::byte* panels = nullptr;
+  WeightFormat format = WeightFormat::kF32;
+  uint32_t first_output = 0, outputs = 0;
+};
+
+// [outputs, k]. Stacked matrices (q, k and v) may be stored in different formats: then each keeps
+// its own numbers in a run of its own, which begins with a new panel.
+struct PackedMatrix {
+  PackedRun run[3];
+  uint32_t num_runs = 0;
+  const float* bias = nullptr;  // [outputs] or none
+  uint32_t outputs = 0, k = 0;
+
+  std::span<const PackedRun> runs() const { return {run, num_runs}; }
+};
+
+// Rows of the embedding: in place in the mapped file, or those of a packed matrix (the output head
+// when they are tied; a quantised one is packed for itself).
+struct EmbeddingTable {
+  const std::byte* rows = nullptr;  // nullptr: packed
+  WeightFormat format = WeightFormat::kF32;
+  uint32_t hidden = 0, vocab = 0;
+  PackedMatrix packed;
+};
+
+struct PackedLayer {
+  const float* attention_norm;
+  PackedMatrix qkv;  // rows of q, k and v one after another
+  PackedMatrix o;
+  const float* ffn_norm;
+  PackedMatrix gate, up;
+  PackedMatrix down;
+};
+
+struct PackedWeights {
+  EmbeddingTable embedding;
+  std::vector<PackedLayer> layers;
+  const float* final_norm = nullptr;
+  PackedMatrix head;
+  std::shared_ptr<const MappedFile> image;  // whose bytes the arena hands out, if it is an image's
+  Arena arena;
+};
+
+struct PackedPlan {
+  uint64_t arena_bytes = 0;    // what Pack allocates, exactly
+  uint64_t token_bytes = 0;    // of the arena, read by a step of one token: all but a table's rows
+  uint64_t mapped_bytes = 0;   // used in place in the files
+  uint32_t quant_columns = 0;  // of the widest quantised matrix; 0: there is none
+  uint64_t load_bytes = 0;     // at most these of the files' pages are needed at once by Pack
+};
+PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice);
+
+// Packed weights that lie in memory already, as Pack left them: nothing is computed or checked.
+// REQUIRES: arena.size() == PlanPacked(model, choice).arena_bytes.
+PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                    Arena arena);
+
+// Matrices are packed as they are stored, or quantised as `choice` says. Pages of the files are
+// dropped as soon as they are packed. kCorruption names a tensor with a number that is not finite,
+// kInvalidArgument one too large to be quantised. O(weights), on the pool's threads.
+// REQUIRES: no choice for a model with quantised tensors.
+Result<PackedWeights> Pack(const ImportedModel& model, const std::optional<WeightChoice>& choice,
+                           ThreadPool& pool, const std::function<void(double share)>& progress);
+
+}  // namespace kvasir

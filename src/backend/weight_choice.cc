@@ -1,0 +1,63 @@
+#include "backend/weight_choice.h"
+
+#include <algorithm>
+#include <map>
+
+#include "import/importer.h"
+
+namespace kvasir {
+namespace {
+
+// fn(view) of each matrix of the layers.
+template <typename Fn>
+void ForEachLayerMatrix(const ImportedModel& model, Fn fn) {
+  for (const LayerSource& layer : model.layers) {
+    for (const MatrixSource* m :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      fn(m->view);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<WeightChoice> FindWeightChoice(std::string_view name) {
+  const auto* found = std::ranges::find(kWeightChoices, name, &WeightChoice::name);
+  if (found == std::end(kWeightChoices)) return std::nullopt;
+  return *found;
+}
+
+std::string WeightsName(WeightFormat format) {
+  std::string name(LayoutOf(format).name);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return name;
+}
+
+WeightFormat MainFormat(const ImportedModel& model) {
+  std::map<WeightFormat, uint64_t> numbers;
+  ForEachLayerMatrix(model,
+                     [&](const TensorView& view) { numbers[view.dtype] += view.num_elements(); });
+  const auto most =
+      std::ranges::max_element(numbers, {}, [](const auto& of_format) { return of_format.second; });
+  return most->first;
+}
+
+bool HasQuantised(const ImportedModel& model) {
+  bool found = IsQuantised(model.embedding.dtype) ||
+               (model.lm_head && IsQuantised(model.lm_head->view.dtype));
+  ForEachLayerMatrix(model, [&](const TensorView& view) { found |= IsQuantised(view.dtype); });
+  return found;
+}
+
+Digest ChosenDigest(const Digest& weights, const std::optional<WeightChoice>& choice) {
+  if (!choice) return weights;
+  return Sha256()
+      .Update("kvasir quantised weights 1\n")
+      .Update(std::as_bytes(std::span(weights)))
+      .Update(choice->name)
+      .Finish();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,330 @@
+#include "eval/text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "base/result.h"
+#include "base/utf8.h"
+#include "text/tokenizer.h"
+
+namespace kvasir::eval {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Of a text file, for each token that is wanted: few have longer words than that.
+constexpr uint64_t kBytesPerToken = 32;
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of probes or ids
+// 2026-01-01: what templates that write the date take for now.
+constexpr int64_t kNowUnixS = 1767225600;
+
+// At most max_bytes of a file.
+Result<std::string> ReadFile(const std::string& flag, const std::string& path, uint64_t max_bytes) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    return Fail(Code::kInvalidArgument, "{}: '{}' is a folder; give a file", flag, path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Fail(Code::kNotFound, "{}: cannot read '{}'; give a file", flag, path);
+  std::string bytes;
+  char piece[1 << 16];
+  while (bytes.size() < max_bytes && file) {
+    file.read(piece, static_cast<std::streamsize>(
+                         std::min<uint64_t>(sizeof(piece), max_bytes - bytes.size())));
+    bytes.append(piece, static_cast<size_t>(file.gcount()));
+  }
+  if (file.bad()) return Fail(Code::kIoError, "{}: reading '{}' failed", flag, path);
+  return bytes;
+}
+
+Result<std::string> ReadWholeFile(const std::string& flag, const std::string& path) {
+  KV_ASSIGN(std::string bytes, ReadFile(flag, path, kMaxFileBytes + 1));
+  if (bytes.size() <= kMaxFileBytes) return bytes;
+  return Fail(Code::kInvalidArgument, "{}: '{}' is over {} bytes; give less", flag, path,
+              kMaxFileBytes);
+}
+
+// The text of a file's start, cut between characters where `cut` says that there is more.
+Status CheckText(const std::string& path, std::string* text, bool cut) {
+  if (text->empty()) {
+    return Fail(Code::kInvalidArgument, "--text: '{}' is empty; give a file with text", path);
+  }
+  if (const size_t zero = text->find('\0'); zero != std::string::npos) {
+    return Fail(Code::kInvalidArgument,
+                "--text: '{}' is binary (a zero byte at offset {}); give a UTF-8 text file", path,
+                zero);
+  }
+  const size_t wrong = FirstInvalidUtf8(*text);
+  if (wrong == text->size()) return {};
+  if (cut && text->size() - wrong < 4) {
+    text->resize(wrong);
+    return {};
+  }
+  return Fail(Code::kInvalidArgument,
+              "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, with iconv say",
+              path, static_cast<unsigned char>((*text)[wrong]), wrong);
+}
+
+Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
+  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
+  return Fail(Code::kUnsupported,
+              "model: {} has no tokenizer.json, so text cannot be read; put one beside it, or give "
+              "--ids FILE --recall off",
+              engine.card().path);
+}
+
+// The words of a text of ids: apart by white space, and in brackets by single commas too.
+class IdWords {
+ public:
+  explicit IdWords(std::string_view text) : text_(text) {
+    SkipSpace();
+    is_array_ = Take('[');
+  }
+  struct Word {
+    std::string_view text;  // may be no number
+    size_t offset;
+  };
+  // nullopt: the end, or what is not a list. Then `wrong` says which.
+  std::optional<Word> Next() {
+    SkipSpace();
+    if (is_array_ && num_words_ > 0 && !Take(',')) return End();
+    SkipSpace();
+    if (is_array_ && num_words_ == 0 && at_ < text_.size() && text_[at_] == ']') return End();
+    if (!is_array_ && at_ == text_.size()) return std::nullopt;
+    ++num_words_;
+    const size_t begin = at_;
+    at_ = std::min(text_.find_first_of(is_array_ ? " \t\r\n,]" : " \t\r\n", at_), text_.size());
+    return Word{text_.substr(begin, at_ - begin), begin};
+  }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  void SkipSpace() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+  bool Take(char c) {
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  std::nullopt_t End() {
+    if (!Take(']')) {
+      wrong_ = fmt::format("no ',' or ']' at offset {}; is the array cut short?", at_);
+    } else if (SkipSpace(); at_ < text_.size()) {
+      wrong_ = fmt::format("something follows the array at offset {}", at_);
+    }
+    return std::nullopt;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0, num_words_ = 0;
+  bool is_array_ = false;
+  std::string wrong_;
+};
+
+Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_view text,
+                                         uint32_t vocab_size) {
+  const auto wrong = [&path](const std::string& what) {
+    return Fail(Code::kInvalidArgument,
+                "--ids: '{}': {}; give token ids as a JSON array or apart by white space", path,
+                what);
+  };
+  std::vector<TokenId> ids;
+  IdWords words(text);
+  while (const auto word = words.Next()) {
+    uint64_t id = 0;
+    const char* const end = word->text.data() + word->text.size();
+    const std::errc error = std::from_chars(word->text.data(), end, id).ec;
+    const bool is_number =
+        !word->text.empty() && word->text.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!is_number) {
+      std::string shown(word->text.substr(0, 40));
+      std::ranges::replace_if(
+          shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+      return wrong(fmt::format("'{}' at offset {} is no token id", shown, word->offset));
+    }
+    if (error != std::errc() || id >= vocab_size) {
+      return wrong(fmt::format("id {} at offset {} is outside the vocabulary [0, {})",
+                               word->text.substr(0, 40), word->offset, vocab_size));
+    }
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  if (!words.wrong().empty()) return wrong(words.wrong());
+  if (ids.empty()) return wrong("there are no ids");
+  return ids;
+}
+
+// Windows of `ids`, each behind `front`; a rest that is too short is left out.
+std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
+                                             std::span<const TokenId> front,
+                                             uint32_t window_tokens) {
+  std::vector<std::vector<TokenId>> windows;
+  while (!ids.empty()) {
+    const auto taken = ids.first(std::min(window_tokens - front.size(), ids.size()));
+    ids = ids.subspan(taken.size());
+    std::vector<TokenId> window(front.begin(), front.end());
+    window.insert(window.end(), taken.begin(), taken.end());
+    if (window.size() >= kMinWindowTokens) windows.push_back(std::move(window));
+  }
+  return windows;
+}
+
+// What is wrong with the object of one line; "" if nothing.
+std::string ReadProbe(const Json& json, Probe* probe) {
+  if (!json.is_object()) return "is no JSON object";
+  const auto text = [&json](const char* key, std::string* out) {
+    const auto found = json.find(key);
+    if (found == json.end()) return true;
+    if (!found->is_string()) return false;
+    *out = found->get<std::string>();
+    return true;
+  };
+  if (!text("kind", &probe->kind)) return "'kind' is no text";
+  if (!text("answer", &probe->answer)) return "'answer' is no text";
+  if (!text("expect", &probe->expect)) return "'expect' is no text";
+  if (probe->expect.empty()) return "'expect' is missing: the words that a right answer has";
+  if (probe->kind.empty()) probe->kind = "probe";
+  const auto messages = json.find("messages");
+  if (messages == json.end() || !messages->is_array() || messages->empty()) {
+    return "'messages' is missing: [{\"role\": ..., \"content\": ...}, ...]";
+  }
+  for (const Json& message : *messages) {
+    const bool good = message.is_object() && message.contains("role") &&
+                      message["role"].is_string() && message.contains("content") &&
+                      message["content"].is_string();
+    if (!good) {
+      return fmt::format("messages[{}] needs 'role' and 'content', both text",
+                         probe->messages.size());
+    }
+    probe->messages.push_back({message["role"], message["content"]});
+  }
+  return "";
+}
+
+// An order of 0 ... n - 1 whose every beginning is spread over all of it: steps of the golden
+// section, made coprime to n.
+std::vector<size_t> SpreadOrder(size_t n) {
+  size_t step = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(n) * 0.618));
+  while (std::gcd(step, n) != 1) ++step;
+  std::vector<size_t> order(n);
+  for (size_t i = 0; i < n; ++i) order[i] = i * step % n;
+  return order;
+}
+
+}  // namespace
+
+uint64_t EvalText::scored_tokens() const {
+  uint64_t tokens = 0;
+  for (const auto& window : windows) tokens += window.size() - 1;
+  return tokens;
+}
+
+Result<std::vector<Probe>> ReadProbes(const std::string& path) {
+  KV_ASSIGN(const std::string bytes, ReadWholeFile("--recall", path));
+  std::vector<Probe> probes;
+  size_t line_number = 0;
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
+    const std::string_view line(bytes.data() + begin, end - begin);
+    begin = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    Probe probe;
+    probe.where = fmt::format("{}:{}", path, line_number);
+    const Json json = Json::parse(line, nullptr, false);
+    const std::string wrong =
+        json.is_discarded() ? "is no JSON (each line is an object)" : ReadProbe(json, &probe);
+    if (!wrong.empty()) {
+      return Fail(Code::kInvalidArgument, "--recall: {}: {}", probe.where, wrong);
+    }
+    probes.push_back(std::move(probe));
+  }
+  if (probes.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--recall: '{}' has no probes; its lines are {{\"messages\": [...], \"expect\": "
+                "...}}",
+                path);
+  }
+  return probes;
+}
+
+Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe) {
+  KV_TRY(TokenizerFor(engine));
+  if (engine.chat_template() == nullptr) {
+    return Fail(Code::kUnsupported,
+                "model: {} has no chat template, so the conversations of {} cannot be read; give "
+                "--text FILE --recall off",
+                engine.card().path, probe.where);
+  }
+  auto prompt = EncodeChat(engine, probe.messages, kNowUnixS);
+  if (prompt) return prompt;
+  return Fail(prompt.error().code, "{}: {}", probe.where, prompt.error().message);
+}
+
+Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
+                            const TextLimits& limits) {
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerFor(engine));
+  const uint64_t max_bytes = limits.tokens * kBytesPerToken;
+  KV_ASSIGN(std::string text, ReadFile("--text", path, max_bytes));
+  KV_TRY(CheckText(path, &text, text.size() == max_bytes));
+  KV_ASSIGN(std::vector<TokenId> ids,
+            tokenizer->Encode(text, {.add_special = false, .parse_special = false}));
+  ids.resize(std::min<uint64_t>(ids.size(), limits.tokens));
+  std::vector<TokenId> front;  // of each window
+  KV_ASSIGN(const std::vector<TokenId> added, tokenizer->Encode(""));
+  if (!added.empty() && tokenizer->bos() == added.front()) front = {added.front()};
+  EvalText out;
+  out.source = fs::path(path).filename().string();
+  out.windows = CutWindows(ids, front, limits.window_tokens);
+  if (out.windows.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--text: '{}' has {} tokens; give at least {}, better some thousands", path,
+                ids.size(), kMinWindowTokens);
+  }
+  return out;
+}
+
+Result<EvalText> TextOfIds(const Engine& engine, const std::string& path,
+                           const TextLimits& limits) {
+  KV_ASSIGN(const std::string text, ReadWholeFile("--ids", path));
+  KV_ASSIGN(std::vector<TokenId> ids, ParseIdFile(path, text, engine.card().vocab_size));
+  ids.resize(std::min<uint64_t>(ids.size(), limits.tokens));
+  EvalText out;
+  out.source = fs::path(path).filename().string();
+  out.windows = CutWindows(ids, {}, limits.window_tokens);
+  if (!out.windows.empty()) return out;
+  return Fail(Code::kInvalidArgument,
+              "--ids: '{}' has {} ids; give at least {}, better some thousands", path, ids.size(),
+              kMinWindowTokens);
+}
+
+Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& probes,
+                              const TextLimits& limits) {
+  EvalText out;
+  uint64_t left = limits.tokens;
+  for (const size_t i : SpreadOrder(probes.size())) {
+    if (left < kMinWindowTokens) break;
+    KV_ASSIGN(std::vector<TokenId> window, PromptOf(engine, probes[i]));
+    KV_ASSIGN(const std::vector<TokenId> answer,
+              engine.tokenizer()->Encode(probes[i].answer,
+                                         {.add_special = false, .parse_special = false}));
+    window.insert(window.end(), answer.begin(), answer.end());
+    window.resize(std::min({uint64_t{window.size()}, uint64_t{limits.window_tokens}, left}));
+    if (window.size() < kMinWindowTokens) continue;
+    left -= window.size();
+    out.windows.push_back(std::move(window));
+  }
+  if (out.windows.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--text: the conversations of {} have fewer than {} tokens each; give --text FILE",
+                probes.front().where, kMinWindowTokens);
+  }
+  out.source = fmt::format("{} conversations of the evaluation set", out.windows.size());
+  return out;
+}
+
+}  // namespace kvasir::eval

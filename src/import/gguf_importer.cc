@@ -1,0 +1,266 @@
+#include "import/gguf_importer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/result.h"
+#include "import/architecture.h"
+#include "import/tensor_binding.h"
+#include "import/tokenizer_files.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of any integer type, if it is not negative.
+std::optional<uint64_t> WholeNumber(const GgufValue& value) {
+  if (const auto* u = std::get_if<uint64_t>(&value)) return *u;
+  if (const auto* i = std::get_if<int64_t>(&value); i && *i >= 0) return static_cast<uint64_t>(*i);
+  return std::nullopt;
+}
+
+// Reads typed metadata and keeps the first error. Keys are given without the architecture's prefix.
+class Metadata {
+ public:
+  Metadata(const GgufFile& gguf, std::string_view prefix, const std::string& file)
+      : gguf_(gguf), prefix_(prefix), file_(file) {}
+
+  const Status& status() const { return status_; }
+  const GgufValue* Find(const std::string& key) const {
+    const auto found = gguf_.metadata.find(prefix_ + key);
+    return found == gguf_.metadata.end() ? nullptr : &found->second;
+  }
+  bool Has(const std::string& key) const { return Find(key) != nullptr; }
+  // A whole number in [1, max], of any integer type. Without a fallback it must be there.
+  uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {}) {
+    const GgufValue* value = Find(key);
+    if (value == nullptr) {
+      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
+      return fallback.value_or(1);
+    }
+    if (std::holds_alternative<GgufArray>(*value)) {
+      if (status_) {
+        status_ = Fail(Code::kUnsupported,
+                       "{}: metadata '{}{}' differs from layer to layer: that is not supported yet",
+                       file_, prefix_, key);
+      }
+      return 1;
+    }
+    const auto number = WholeNumber(*value);
+    if (!number || *number < 1 || *number > max) {
+      Wrong("'{}{}' must be a whole number from 1 to {}", prefix_, key, max);
+      return 1;
+    }
+    return static_cast<uint32_t>(*number);
+  }
+  double Number(const std::string& key, std::optional<double> fallback = {}) {
+    const GgufValue* value = Find(key);
+    if (value == nullptr) {
+      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
+      return fallback.value_or(1);
+    }
+    if (const auto* number = std::get_if<double>(value)) return *number;
+    Wrong("'{}{}' must be a float", prefix_, key);
+    return 1;
+  }
+  std::string Text(const std::string& key, std::string fallback) {
+    const GgufValue* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (const auto* text = std::get_if<std::string>(value)) return *text;
+    Wrong("'{}{}' must be a string", prefix_, key);
+    return fallback;
+  }
+  // Appends a token id where the key is there.
+  void AddId(const std::string& key, std::vector<TokenId>& ids) {
+    const GgufValue* value = Find(key);
+    if (value == nullptr) return;
+    const auto id = WholeNumber(*value);
+    if (!id || *id >= ConfigLimits::kVocabSize) {
+      Wrong("'{}{}' is no token id", prefix_, key);
+    } else if (std::ranges::find(ids, static_cast<TokenId>(*id)) == ids.end()) {
+      ids.push_back(static_cast<TokenId>(*id));
+    }
+  }
+
+ private:
+  template <typename... Args>
+  void Wrong(fmt::format_string<Args...> format, Args&&... args) {
+    if (!status_) return;
+    status_ = Fail(Code::kInvalidArgument, "{}: metadata {}", file_,
+                   fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const GgufFile& gguf_;
+  const std::string prefix_;
+  const std::string& file_;
+  Status status_;
+};
+
+const StoredTensor* FindTensor(const GgufFile& gguf, const std::string& name) {
+  const auto found = std::ranges::find(gguf.tensors, name, &StoredTensor::name);
+  return found == gguf.tensors.end() ? nullptr : &*found;
+}
+
+Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::string& file) {
+  Metadata general(gguf, "general.", file);
+  const std::string name = general.Text("architecture", "none");
+  KV_TRY(general.status());
+  for (const Architecture& row : Architectures()) {
+    if (row.gguf_name == name) return &row;
+  }
+  return Fail(Code::kUnsupported, "{}: architecture '{}' is not supported yet; supported: {}", file,
+              name.substr(0, 80), SupportedArchitectures());
+}
+
+// Frequency factors, which llama.cpp's converter computes for llama3 scaling. [head_dim / 2] f32.
+Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::string& file) {
+  const StoredTensor* tensor = FindTensor(gguf, "rope_freqs.weight");
+  if (tensor == nullptr) return std::vector<float>();
+  if (tensor->dtype != DType::kF32 || tensor->shape.size() != 1 ||
+      tensor->bytes.size() > ConfigLimits::kHeadDim * sizeof(float)) {
+    return Fail(Code::kUnsupported, "{}: tensor 'rope_freqs.weight' must be a short list of F32",
+                file);
+  }
+  std::vector<float> factors(tensor->bytes.size() / sizeof(float));
+  if (!factors.empty()) std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
+  return factors;
+}
+
+// Scaling as llama.cpp reads it: linear where a factor is given, llama3 as frequency factors.
+Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const std::string& file) {
+  RopeConfig rope;
+  rope.theta = keys.Number("rope.freq_base", 10000.0);
+  const std::string type = keys.Text("rope.scaling.type", "linear");
+  const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 0.0));
+  KV_TRY(keys.status());
+  if (type == "linear") {
+    if (factor != 0 && factor != 1) {  // 0: llama.cpp's word for none
+      rope.type = RopeType::kLinear;
+      rope.factor = factor;
+    }
+  } else if (type != "none") {
+    return Fail(Code::kUnsupported,
+                "{}: RoPE scaling '{}' is not supported yet; supported: none, linear, and llama3 "
+                "as rope_freqs.weight",
+                file, type.substr(0, 80));
+  }
+  KV_ASSIGN(rope.freq_factors, ReadFreqFactors(gguf, file));
+  return rope;
+}
+
+// Things that change what a model computes and that no row has.
+Status RefuseUnknown(const Metadata& keys, const GgufFile& gguf, const std::string& file) {
+  const GgufValue* experts = keys.Find("expert_count");
+  if (experts != nullptr && WholeNumber(*experts) != 0) {
+    return Fail(Code::kUnsupported, "{}: mixture-of-experts models are not supported yet", file);
+  }
+  const auto parts = gguf.metadata.find("split.count");
+  if (parts != gguf.metadata.end() && WholeNumber(parts->second).value_or(2) > 1) {
+    return Fail(Code::kUnsupported,
+                "{}: one part of a split model; join the parts with llama.cpp's "
+                "`llama-gguf-split --merge`",
+                file);
+  }
+  return {};
+}
+
+Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config) {
+  if (!keys.Has("attention.key_length") && config.hidden_size % config.num_heads != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{}: embedding_length {} is no multiple of attention.head_count {}, and "
+                "attention.key_length is missing",
+                file, config.hidden_size, config.num_heads);
+  }
+  config.head_dim = keys.Count("attention.key_length", ConfigLimits::kHeadDim,
+                               config.hidden_size / config.num_heads);
+  const uint32_t value_dim =
+      keys.Count("attention.value_length", ConfigLimits::kHeadDim, config.head_dim);
+  const uint32_t rope_dim =
+      keys.Count("rope.dimension_count", ConfigLimits::kHeadDim, config.head_dim);
+  KV_TRY(keys.status());
+  if (config.head_dim > ConfigLimits::kHeadDim) {
+    return Fail(Code::kInvalidArgument, "{}: a head_dim of {}, at most {}", file, config.head_dim,
+                ConfigLimits::kHeadDim);
+  }
+  if (value_dim != config.head_dim || rope_dim != config.head_dim) {
+    return Fail(Code::kUnsupported,
+                "{}: heads of {} keys, {} values and {} rotated dimensions: only equal ones are "
+                "supported",
+                file, config.head_dim, value_dim, rope_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
+  KV_ASSIGN(const Architecture* row, FindArchitecture(gguf, file));
+  Metadata keys(gguf, std::string(row->gguf_name) + ".", file);
+  KV_TRY(RefuseUnknown(keys, gguf, file));
+  const StoredTensor* table = FindTensor(gguf, std::string(row->NamesOf(Slot::kEmbedding).gguf));
+  if (table == nullptr || table->shape.size() != 2) {
+    return Fail(Code::kNotFound, "{}: has no tensor '{}' of two dimensions: is it a model?", file,
+                row->NamesOf(Slot::kEmbedding).gguf);
+  }
+  ModelConfig config;
+  config.architecture = row->name;
+  config.hidden_size = keys.Count("embedding_length", ConfigLimits::kHiddenSize);
+  config.num_layers = keys.Count("block_count", ConfigLimits::kLayers);
+  config.num_heads = keys.Count("attention.head_count", ConfigLimits::kHeads);
+  config.num_kv_heads =
+      keys.Count("attention.head_count_kv", ConfigLimits::kHeads, config.num_heads);
+  config.ffn_size = keys.Count("feed_forward_length", ConfigLimits::kFfnSize);
+  config.max_positions = keys.Count("context_length", ConfigLimits::kPositions);
+  config.rms_norm_eps = keys.Number("attention.layer_norm_rms_epsilon");
+  const uint64_t table_rows = table->shape[0];
+  if (table_rows < 1 || table_rows > ConfigLimits::kVocabSize) {
+    return Fail(Code::kInvalidArgument, "{}: tensor '{}' has {} rows, 1 to {} are believed", file,
+                table->name, table_rows, ConfigLimits::kVocabSize);
+  }
+  config.vocab_size =
+      keys.Count("vocab_size", ConfigLimits::kVocabSize, static_cast<uint32_t>(table_rows));
+  KV_TRY(keys.status());
+  KV_TRY(ReadHeadDim(keys, file, config));
+  KV_ASSIGN(config.rope, ReadRope(gguf, keys, file));
+  const auto has = [&](Slot slot) {
+    return FindTensor(gguf, TensorName(row->NamesOf(slot).gguf, 0)) != nullptr;
+  };
+  config.qkv_bias = has(Slot::kQBias);
+  config.o_bias = has(Slot::kOBias);
+  config.mlp_bias = has(Slot::kGateBias);
+  config.tied_embeddings = !has(Slot::kLmHead);
+  Metadata tokenizer(gguf, "tokenizer.ggml.", file);
+  tokenizer.AddId("bos_token_id", config.bos);
+  for (const char* key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
+    tokenizer.AddId(key, config.eos);
+  }
+  KV_TRY(tokenizer.status());
+  KV_TRY(ValidateConfig(config, file));
+  return config;
+}
+
+Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
+  ImportedModel model;
+  KV_ASSIGN(model.config, GgufConfig(gguf, file));
+  Metadata tokenizer(gguf, "tokenizer.", file);
+  model.chat_template = tokenizer.Text("chat_template", "");
+  KV_TRY(tokenizer.status());
+  model.special_tokens_json = GgufSpecialTokens(gguf);
+  KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
+  return model;
+}
+
+Result<ImportedModel> ImportGgufFile(const fs::path& path) {
+  KV_ASSIGN(auto mapped, MappedFile::Open(path));
+  KV_ASSIGN(GgufFile gguf, ParseGguf(mapped->bytes(), path.string()));
+  KV_ASSIGN(ImportedModel model, ModelFromGguf(std::move(gguf), path.string()));
+  model.path = path;
+  model.name = path.stem().string();
+  model.mapped_files.push_back(std::move(mapped));
+  KV_TRY(ReadTokenizerFiles(path.parent_path(), model));
+  return model;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,21 @@
+// GGUF files: metadata and tensors in one file.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "import/gguf.h"
+#include "import/importer.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// As ImportModel, for a file.
+Result<ImportedModel> ImportGgufFile(const std::filesystem::path& path);
+
+// The config that a parsed file describes; `file` names it in errors.
+Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file);
+// Config, tensors and chat template. The views borrow from what `gguf` was parsed from.
+Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file);
+
+}  // namespace kvasir

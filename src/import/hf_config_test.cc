@@ -1,0 +1,226 @@
+#include "import/hf_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "import/model_files_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+json Base() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 100,
+      "hidden_size": 48, "intermediate_size": 100, "num_hidden_layers": 2,
+      "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+      "rms_norm_eps": 1e-5})");
+}
+Result<ModelConfig> Parse(const json& config, std::optional<std::string_view> generation = {}) {
+  return ParseHfConfig(config.dump(), generation, "config.json");
+}
+Result<ModelConfig> With(const char* key, const json& value) {
+  json config = Base();
+  config[key] = value;
+  return Parse(config);
+}
+void ExpectInvalid(const char* key, const json& value, const std::string& part) {
+  ExpectError(With(key, value), Code::kInvalidArgument, {"config.json", part});
+}
+
+TEST(HfConfig, ReadsSizesAndFillsInWhatLlamaConfigDefaults) {
+  const auto c = Parse(Base());
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_EQ(c->architecture, "llama");
+  EXPECT_EQ(c->head_dim, 8u);
+  EXPECT_EQ(c->num_kv_heads, 2u);
+  EXPECT_EQ(c->rope.type, RopeType::kDefault);
+  EXPECT_EQ(c->rope.theta, 10000.0);
+  EXPECT_FALSE(c->tied_embeddings || c->qkv_bias || c->o_bias || c->mlp_bias);
+  EXPECT_TRUE(c->bos.empty() && c->eos.empty());
+  json few = Base();
+  for (const char* key : {"num_key_value_heads", "max_position_embeddings", "rms_norm_eps"}) {
+    few.erase(key);
+  }
+  few["head_dim"] = 20;
+  const auto d = Parse(few);
+  ASSERT_TRUE(d) << d.error().message;
+  EXPECT_EQ(d->num_kv_heads, 6u);
+  EXPECT_EQ(d->head_dim, 20u);
+  EXPECT_EQ(d->max_positions, 2048u);
+  EXPECT_EQ(d->rms_norm_eps, 1e-6);
+}
+
+TEST(HfConfig, ReadsBiasesTyingAndNulls) {
+  json config = Base();
+  config.update({{"attention_bias", true},
+                 {"mlp_bias", true},
+                 {"tie_word_embeddings", true},
+                 {"head_dim", nullptr},
+                 {"rope_scaling", nullptr},
+                 {"eos_token_id", nullptr}});
+  const auto c = Parse(config);
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_TRUE(c->qkv_bias && c->o_bias && c->mlp_bias && c->tied_embeddings);
+  EXPECT_EQ(c->head_dim, 8u);
+}
+
+TEST(HfConfig, ReadsRopeOfTransformers4And5Alike) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  json four = Base(), five = Base(), legacy = Base();
+  four["rope_theta"] = 500000.0;
+  four["rope_scaling"] = llama3;
+  legacy = four;
+  legacy["rope_scaling"].erase("rope_type");
+  legacy["rope_scaling"]["type"] = "llama3";
+  five["rope_parameters"] = llama3;
+  five["rope_parameters"]["rope_theta"] = 500000;
+  for (const json& config : {four, five, legacy}) {
+    const auto c = Parse(config);
+    ASSERT_TRUE(c) << c.error().message;
+    EXPECT_EQ(c->rope.type, RopeType::kLlama3);
+    EXPECT_EQ(c->rope.theta, 500000.0);
+    EXPECT_EQ(c->rope.factor, 8.0);
+    EXPECT_EQ(c->rope.original_max_positions, 64.0);
+    EXPECT_EQ(CanonicalText(*c), CanonicalText(*Parse(four)));
+  }
+  const auto linear = With("rope_scaling", {{"type", "linear"}, {"factor", 2}});
+  ASSERT_TRUE(linear) << linear.error().message;
+  EXPECT_EQ(linear->rope.type, RopeType::kLinear);
+  EXPECT_EQ(linear->rope.factor, 2.0);
+  EXPECT_TRUE(With("rope_scaling", {{"type", "default"}}));
+}
+
+TEST(HfConfig, RefusesRopeThatItCannotCompute) {
+  for (const char* type : {"yarn", "dynamic", "longrope", "su"}) {
+    ExpectError(With("rope_scaling", {{"rope_type", type}, {"factor", 2}}), Code::kUnsupported,
+                {type, "default, linear, llama3"});
+  }
+  ExpectError(With("partial_rotary_factor", 0.5), Code::kUnsupported, {"partial_rotary_factor"});
+  ExpectInvalid("rope_scaling", 3, "rope_scaling");
+  ExpectInvalid("rope_scaling", {{"type", "linear"}}, "factor is missing");
+  ExpectInvalid("rope_scaling", {{"type", "linear"}, {"factor", 0}}, "factor is 0");
+  ExpectInvalid("rope_scaling", {{"type", "linear"}, {"factor", "2"}}, "factor is \"2\"");
+  ExpectInvalid("rope_scaling", {{"type", 1}}, "type is 1");
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 4.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  ExpectInvalid("rope_scaling", llama3, "low_freq_factor < high_freq_factor");
+  json missing = llama3;
+  missing.erase("original_max_position_embeddings");
+  ExpectInvalid("rope_scaling", missing, "original_max_position_embeddings is missing");
+  ExpectInvalid("rope_theta", 0, "theta is 0");
+  ExpectInvalid("rope_theta", -1.5, "theta is -1.5");
+  ExpectInvalid("rope_theta", "big", "rope_theta is \"big\"");
+}
+
+TEST(HfConfig, RefusesEveryFigureThatIsMissingOrImpossible) {
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads"}) {
+    json config = Base();
+    config.erase(key);
+    ExpectError(Parse(config), Code::kInvalidArgument, {std::string(key) + " is missing"});
+  }
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "max_position_embeddings", "head_dim"}) {
+    for (const json& wrong : {json(0), json(-1), json(1.5), json("8"), json(true), json::array({1}),
+                              json::object(), json(uint64_t{1} << 40)}) {
+      ExpectInvalid(key, wrong, std::string(key) + " is ");
+    }
+  }
+  for (const json& wrong : {json(0), json(-1e-5), json(1.0), json("x")}) {
+    EXPECT_FALSE(With("rms_norm_eps", wrong)) << wrong;
+  }
+  for (const char* key : {"attention_bias", "mlp_bias", "tie_word_embeddings"}) {
+    ExpectInvalid(key, "yes", std::string(key) + " is \"yes\"");
+    ExpectInvalid(key, 1, std::string(key) + " is 1");
+  }
+}
+
+TEST(HfConfig, RefusesHeadsThatDoNotFit) {
+  ExpectInvalid("num_key_value_heads", 4, "6 attention heads");
+  ExpectInvalid("num_key_value_heads", 12, "6 attention heads");
+  ExpectInvalid("hidden_size", 50, "hidden_size 50 is no multiple");
+  ExpectInvalid("hidden_size", 54, "head_dim 9 is odd");
+  ExpectInvalid("head_dim", 7, "head_dim 7 is odd");
+  ExpectInvalid("hidden_size", 6 * 1024, "head_dim of 1024, at most 512");
+}
+
+TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
+  ExpectError(With("architectures", {"GPT2LMHeadModel"}), Code::kUnsupported,
+              {"GPT2LMHeadModel", "LlamaForCausalLM"});
+  ExpectError(With("architectures", {"LlamaForSequenceClassification"}), Code::kUnsupported,
+              {"LlamaForSequenceClassification"});
+  ExpectInvalid("architectures", "LlamaForCausalLM", "architectures must be a list");
+  ExpectInvalid("architectures", {1}, "architectures must be a list");
+  json config = Base();
+  config.erase("architectures");
+  ExpectError(Parse(config), Code::kUnsupported, {"'none'"});
+  config["model_type"] = "llama";
+  EXPECT_TRUE(Parse(config));
+  config["model_type"] = "bert";
+  ExpectError(Parse(config), Code::kUnsupported, {"'bert'"});
+}
+
+TEST(HfConfig, RefusesOtherActivationsAndQuantisedModels) {
+  ExpectError(With("hidden_act", "gelu"), Code::kUnsupported, {"'gelu'", "'silu'"});
+  ExpectInvalid("hidden_act", 3, "hidden_act is 3");
+  ExpectError(With("quantization_config", {{"quant_method", "gptq"}}), Code::kUnsupported,
+              {"quantization_config"});
+}
+
+TEST(HfConfig, GenerationConfigDecidesSpecialIds) {
+  json config = Base();
+  config.update({{"bos_token_id", 1}, {"eos_token_id", 2}});
+  const auto alone = Parse(config);
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->eos, std::vector<TokenId>{2});
+  const auto both = Parse(config, R"({"eos_token_id": [7, 9], "max_new_tokens": 3})");
+  ASSERT_TRUE(both) << both.error().message;
+  EXPECT_EQ(both->bos, std::vector<TokenId>{1});
+  EXPECT_EQ(both->eos, (std::vector<TokenId>{7, 9}));
+  ExpectError(Parse(config, "{"), Code::kCorruption, {"generation_config.json", "malformed"});
+  ExpectError(Parse(config, "[]"), Code::kCorruption, {"generation_config.json"});
+  ExpectError(Parse(config, R"({"eos_token_id": 100})"), Code::kInvalidArgument,
+              {"id 100", "vocabulary of 100"});
+  for (const char* wrong : {"-1", "\"2\"", "[1, 2.5]", "[[1]]", "99999999999"}) {
+    ExpectError(Parse(config, std::string(R"({"eos_token_id": )") + wrong + "}"),
+                Code::kInvalidArgument, {"eos_token_id", "no token id"});
+  }
+}
+
+TEST(HfConfig, RefusesMalformedJson) {
+  for (const char* text : {"", "{", "[1", "{\"a\": NaN}", "\xff\xfe", "{\"a\": \"\xff\"}"}) {
+    ExpectError(ParseHfConfig(text, {}, "config.json"), Code::kCorruption, {"malformed JSON"});
+  }
+  ExpectError(ParseHfConfig("3", {}, "config.json"), Code::kCorruption, {"no JSON object"});
+  ParseHfConfig(std::string(1'000'000, '['), {}, "config.json");  // deep, not crashing
+}
+
+TEST(ModelConfig, CanonicalTextSaysAllThatDecidesKv) {
+  const ModelConfig base = *Parse(Base());
+  const auto differs = [&](auto change) {
+    ModelConfig other = base;
+    change(other);
+    return CanonicalText(other) != CanonicalText(base);
+  };
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.theta += 1e-9; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rms_norm_eps *= 2; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.num_kv_heads = 1; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.head_dim = 10; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.qkv_bias = true; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.type = RopeType::kLinear; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.freq_factors = {1, 2, 3, 4}; }));
+  EXPECT_FALSE(differs([](ModelConfig& c) { c.max_positions = 7; }));
+  EXPECT_FALSE(differs([](ModelConfig& c) { c.eos = {3}; }));
+  EXPECT_FALSE(differs([](ModelConfig& c) { c.rope.factor = 7; }));  // without scaling: unused
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,157 @@
+#include "import/hf_importer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/json_object.h"
+#include "base/result.h"
+#include "import/hf_config.h"
+#include "import/safetensors.h"
+#include "import/tensor_binding.h"
+#include "import/tokenizer_files.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
+constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
+
+// What a folder without the needed file may be instead, as the fix.
+std::string Advice(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".gguf") return "; to use the GGUF file in it, give " + entry.path().string();
+    if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
+      return "; PyTorch files such as " + entry.path().filename().string() +
+             " are not read: save the model as safetensors";
+    }
+  }
+  return "; a Hugging Face folder has config.json and model.safetensors (or "
+         "model.safetensors.index.json and its shards)";
+}
+
+// A shard must lie in the folder. Only the name is looked at: the Hub's own cache links files out
+// of the folder, and that is the user's doing, not the index's.
+bool StaysInFolder(const std::string& shard) {
+  const fs::path path(shard);
+  if (shard.empty() || shard.find('\0') != shard.npos || path.is_absolute()) return false;
+  return std::ranges::none_of(path, [](const fs::path& part) { return part == ".."; });
+}
+
+// tensor -> shard, by shard so that each file is opened once.
+Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path& index) {
+  KV_ASSIGN(const std::string text, ReadTextFile(index, kMaxIndexBytes));
+  KV_ASSIGN(const json object, ParseJsonObject(text, index.string()));
+  if (!object.contains("weight_map") || !object["weight_map"].is_object()) {
+    return Fail(Code::kCorruption, "{}: has no object weight_map", index.string());
+  }
+  std::map<std::string, std::vector<std::string>> tensors_of_shard;
+  for (const auto& [tensor, shard] : object["weight_map"].items()) {
+    if (!shard.is_string() || !StaysInFolder(shard.get<std::string>())) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: tensor '{}' must name a file in the same folder (no absolute path, no '..')",
+                  index.string(), tensor);
+    }
+    tensors_of_shard[shard.get<std::string>()].push_back(tensor);
+  }
+  return tensors_of_shard;
+}
+
+Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedModel& model) {
+  KV_ASSIGN(auto file, MappedFile::Open(path));
+  KV_ASSIGN(auto tensors, ParseSafetensors(file->bytes(), path.string()));
+  model.mapped_files.push_back(std::move(file));
+  return tensors;
+}
+
+Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
+                                 ImportedModel& model) {
+  TensorCatalog catalog;
+  KV_ASSIGN(const auto tensors_of_shard, ReadIndex(index));
+  for (const auto& [shard, names] : tensors_of_shard) {
+    KV_ASSIGN(auto tensors, OpenWeights(folder / shard, model));
+    TensorCatalog in_shard = CatalogOf(std::move(tensors));
+    for (const std::string& name : names) {
+      const auto found = in_shard.find(name);
+      if (found == in_shard.end()) {
+        return Fail(Code::kNotFound, "{}: tensor '{}' is not in {}, where the index has it",
+                    index.string(), name, (folder / shard).string());
+      }
+      catalog.insert(in_shard.extract(found));
+    }
+  }
+  return catalog;
+}
+
+Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) {
+  const fs::path single = folder / "model.safetensors";
+  const fs::path index = folder / "model.safetensors.index.json";
+  KV_ASSIGN(const bool has_single, Exists(single));
+  if (!has_single) {
+    KV_ASSIGN(const bool has_index, Exists(index));
+    if (has_index) return OpenShards(folder, index, model);
+    return Fail(Code::kNotFound, "{}: has no model.safetensors{}", folder.string(), Advice(folder));
+  }
+  KV_ASSIGN(auto tensors, OpenWeights(single, model));
+  return CatalogOf(std::move(tensors));
+}
+
+// A tied model has one table under one or both of two names. Two different tables are a
+// contradiction: transformers 4 uses the one, transformers 5 the other.
+Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
+  if (!config.tied_embeddings) return {};
+  const Architecture& row = ArchitectureOf(config);
+  const std::string embedding(row.NamesOf(Slot::kEmbedding).hf);
+  const auto head = catalog.find(std::string(row.NamesOf(Slot::kLmHead).hf));
+  if (head == catalog.end()) return {};
+  const auto [table, added] = catalog.try_emplace(embedding, head->second);
+  const StoredTensor &a = table->second, &b = head->second;
+  if (added ||
+      (a.type == b.type && a.shape == b.shape && a.bytes.size() == b.bytes.size() &&
+       (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0))) {
+    return {};
+  }
+  return Fail(Code::kInvalidArgument,
+              "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ; set it to false "
+              "to use both",
+              folder.string(), embedding, head->first);
+}
+
+Result<ModelConfig> ReadConfig(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (!exists) {
+    return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
+  }
+  KV_ASSIGN(const std::string config, ReadTextFile(path, kMaxConfigBytes));
+  std::optional<std::string> generation;
+  const fs::path beside = folder / "generation_config.json";
+  KV_ASSIGN(const bool has_generation, Exists(beside));
+  if (has_generation) {
+    KV_ASSIGN(generation, ReadTextFile(beside, kMaxConfigBytes));
+  }
+  return ParseHfConfig(config, generation, path.string());
+}
+
+}  // namespace
+
+Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
+  ImportedModel model;
+  model.path = folder;
+  model.name = folder.filename().string();
+  KV_ASSIGN(model.config, ReadConfig(folder));
+  KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
+  KV_TRY(TieEmbeddings(model.config, folder, catalog));
+  KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));
+  KV_TRY(ReadTokenizerFiles(folder, model));
+  return model;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,80 @@
+// Importers: a Hugging Face folder or a GGUF file becomes an ImportedModel.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/mapped_file.h"
+#include "base/secret.h"
+#include "import/model_config.h"
+#include "import/tensor_view.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// A weight matrix [out, in] and how its rows are stored.
+struct MatrixSource {
+  TensorView view;
+  // GGUF's `llama` stores rows of Wq, Wk so that RoPE pairs neighbours (2i, 2i+1) within a head:
+  // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for
+  // biases.)
+  bool interleaved_rope_rows = false;
+};
+
+struct LayerSource {
+  TensorView attention_norm, ffn_norm;  // [hidden]
+  MatrixSource q, k, v, o;              // [heads * head_dim, hidden] ...
+  std::optional<MatrixSource> q_bias, k_bias, v_bias, o_bias;
+  MatrixSource gate, up, down;
+  std::optional<MatrixSource> gate_bias, up_bias, down_bias;
+};
+
+// Views stay valid while the ImportedModel lives (it owns the mappings).
+struct ImportedModel {
+  ModelConfig config;
+  TensorView embedding;                 // [vocab, hidden]
+  TensorView final_norm;                // [hidden]
+  std::optional<MatrixSource> lm_head;  // absent: tied to embedding
+  std::vector<LayerSource> layers;
+  std::filesystem::path path;  // as given, made absolute
+  std::string name;            // of the folder or file, without extension
+  // Text beside the weights, "" where absent.
+  std::string tokenizer_json, tokenizer_config_json, chat_template;
+  // What else is known of special tokens, with the keys of tokenizer_config.json: a folder's
+  // special_tokens_map.json, or what a GGUF file says of itself.
+  std::string special_tokens_json;
+  std::vector<std::shared_ptr<const MappedFile>>
+      mapped_files;                                   // with the weights, in a fixed order
+  std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file
+};
+
+inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;  // beyond, it is none
+
+// Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
+// the numbers, and the fix. Non-finite weights are found when they are packed.
+Result<ImportedModel> ImportModel(const std::filesystem::path& path);
+
+// A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
+// qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how
+// weights are stored. Costs a few MiB whatever the shape: tensors are windows onto one tile.
+Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
+
+// Where digests are remembered, and the secret under which they are: a folder that others can
+// write to cannot tell one model's weights for another's.
+struct DigestMemory {
+  std::filesystem::path cache_dir;
+  Secret secret;
+};
+
+// SHA-256 over the content of all weight files. Remembered by path, device, inode, size, mtime and
+// ctime (ns), so that a later start reads no weights; without memory, or with an unusable folder,
+// it only costs time. progress(done_bytes, total_bytes) may be empty.
+Result<Digest> WeightsDigest(const ImportedModel& model, const std::optional<DigestMemory>& memory,
+                             const std::function<void(uint64_t, uint64_t)>& progress);
+
+}  // namespace kvasir

@@ -1,0 +1,241 @@
+#include "import/importer.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "import/model_files_for_test.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path Demo() { return fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo"; }
+fs::path Shared(const std::string& path) { return fs::path(KVASIR_SHARED_DIR) / path; }
+#define NEEDS_SHARED(path) \
+  if (!fs::exists(Shared(path))) GTEST_SKIP() << "needs " << Shared(path)
+
+ImportedModel Import(const fs::path& path) {
+  auto model = ImportModel(path);
+  EXPECT_TRUE(model) << model.error().message;
+  return model ? std::move(*model) : ImportedModel{};
+}
+
+float NumberAt(const TensorView& view, uint64_t i) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, view.data + i * BytesOf(view.dtype), BytesOf(view.dtype));
+  if (view.dtype == DType::kF16) {
+    _Float16 half;
+    std::memcpy(&half, &bits, 2);
+    return static_cast<float>(half);
+  }
+  if (view.dtype == DType::kBf16) bits <<= 16;
+  float single;
+  std::memcpy(&single, &bits, 4);
+  return single;
+}
+
+// All numbers of a tensor, rows of each head in our order.
+std::vector<float> Numbers(const MatrixSource& source, uint32_t head_dim) {
+  const TensorView& view = source.view;
+  const uint64_t rows = view.shape[0], columns = view.shape.size() > 1 ? view.shape[1] : 1;
+  std::vector<float> numbers(rows * columns);
+  for (uint64_t stored = 0; stored < rows; ++stored) {
+    uint64_t row = stored;
+    if (source.interleaved_rope_rows) {
+      const uint64_t in_head = stored % head_dim;
+      row = stored - in_head + in_head / 2 + in_head % 2 * (head_dim / 2);
+    }
+    for (uint64_t c = 0; c < columns; ++c) {
+      numbers[row * columns + c] = NumberAt(view, stored * columns + c);
+    }
+  }
+  return numbers;
+}
+std::vector<float> Numbers(const TensorView& view) { return Numbers(MatrixSource{view}, 1); }
+
+void ExpectSameModel(const ImportedModel& a, const ImportedModel& b) {
+  const uint32_t d = a.config.head_dim;
+  EXPECT_EQ(a.config.num_kv_heads, b.config.num_kv_heads);
+  EXPECT_EQ(d, b.config.head_dim);
+  EXPECT_EQ(a.config.max_positions, b.config.max_positions);
+  EXPECT_EQ(a.config.rope.theta, b.config.rope.theta);
+  EXPECT_EQ(a.config.bos, b.config.bos);
+  EXPECT_EQ(a.config.eos, b.config.eos);
+  EXPECT_FLOAT_EQ(a.config.rms_norm_eps, b.config.rms_norm_eps);
+  EXPECT_EQ(a.config.tied_embeddings, b.config.tied_embeddings);
+  EXPECT_EQ(Numbers(a.embedding), Numbers(b.embedding));
+  EXPECT_EQ(Numbers(a.final_norm), Numbers(b.final_norm));
+  ASSERT_EQ(a.lm_head.has_value(), b.lm_head.has_value());
+  if (a.lm_head) {
+    EXPECT_EQ(Numbers(*a.lm_head, d), Numbers(*b.lm_head, d));
+  }
+  ASSERT_EQ(a.layers.size(), b.layers.size());
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    const LayerSource &x = a.layers[i], &y = b.layers[i];
+    EXPECT_EQ(Numbers(x.attention_norm), Numbers(y.attention_norm));
+    EXPECT_EQ(Numbers(x.ffn_norm), Numbers(y.ffn_norm));
+    for (auto m : {&LayerSource::q, &LayerSource::k, &LayerSource::v, &LayerSource::o,
+                   &LayerSource::gate, &LayerSource::up, &LayerSource::down}) {
+      EXPECT_EQ(Numbers(x.*m, d), Numbers(y.*m, d)) << (x.*m).view.name;
+    }
+  }
+}
+
+TEST(Importer, ReadsTheBundledModel) {
+  const ImportedModel m = Import(Demo() / "");
+  EXPECT_EQ(m.name, "kvasir-demo");
+  EXPECT_TRUE(m.path.is_absolute());
+  EXPECT_EQ(m.config.hidden_size, 192u);
+  EXPECT_EQ(m.config.head_dim, 32u);
+  EXPECT_EQ(m.config.rope.theta, 100000.0);
+  EXPECT_TRUE(m.config.tied_embeddings);
+  EXPECT_FALSE(m.lm_head);
+  EXPECT_EQ(m.config.eos, std::vector<TokenId>{2});
+  EXPECT_EQ(m.embedding.shape, (std::vector<uint64_t>{1024, 192}));
+  EXPECT_EQ(m.layers.size(), 4u);
+  EXPECT_EQ(m.layers[3].k.view.name, "model.layers.3.self_attn.k_proj.weight");
+  EXPECT_EQ(m.layers[3].k.view.shape, (std::vector<uint64_t>{64, 192}));
+  EXPECT_FALSE(m.layers[3].k.interleaved_rope_rows);
+  EXPECT_FALSE(m.layers[3].q_bias);
+  EXPECT_EQ(m.mapped_files.size(), 1u);
+  EXPECT_NE(m.tokenizer_json.find("\"model\""), std::string::npos);
+  EXPECT_FALSE(m.tokenizer_config_json.empty());
+  EXPECT_NE(m.chat_template.find("message"), std::string::npos);
+}
+
+TEST(Importer, ViewsOutliveTheImportedModelsMove) {
+  ImportedModel first = Import(Demo());
+  const float number = NumberAt(first.embedding, 5);
+  const ImportedModel second = std::move(first);
+  EXPECT_EQ(NumberAt(second.embedding, 5), number);
+}
+
+TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
+  NEEDS_SHARED("goldens/llama-gqa");
+  const ImportedModel hf = Import(Shared("goldens/llama-gqa"));
+  const ImportedModel gguf = Import(Shared("goldens/llama-gqa/model-bf16.gguf"));
+  ExpectSameModel(hf, gguf);
+  EXPECT_EQ(hf.config.rope.type, RopeType::kLlama3);
+  EXPECT_EQ(hf.config.rope.original_max_positions, 64);
+  EXPECT_TRUE(gguf.layers[0].q.interleaved_rope_rows && gguf.layers[2].k.interleaved_rope_rows);
+  EXPECT_FALSE(gguf.layers[0].v.interleaved_rope_rows || gguf.layers[0].o.interleaved_rope_rows);
+  EXPECT_FALSE(gguf.tokenizer_json.empty());  // lies beside it
+  EXPECT_EQ(gguf.tokenizer_config_json, hf.tokenizer_config_json);
+  EXPECT_EQ(gguf.chat_template, hf.chat_template);
+  EXPECT_EQ(gguf.name, "model-bf16");
+  // llama3's formula (Llama 3.1's model card) is what the converter wrote as factors.
+  ASSERT_EQ(gguf.config.rope.freq_factors.size(), 8u);
+  for (int i = 0; i < 8; ++i) {
+    const double wavelength = 2 * std::numbers::pi * std::pow(500000.0, i / 8.0);
+    const double smooth = (64 / wavelength - 1) / (4 - 1);
+    const double factor = wavelength < 64 / 4.0   ? 1
+                          : wavelength > 64 / 1.0 ? 8
+                                                  : 1 / ((1 - smooth) / 8 + smooth);
+    EXPECT_NEAR(gguf.config.rope.freq_factors[i], factor, 1e-5 * factor) << i;
+  }
+}
+
+TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
+  NEEDS_SHARED("goldens/llama-mha");
+  const ImportedModel hf = Import(Shared("goldens/llama-mha"));
+  EXPECT_EQ(hf.mapped_files.size(), 2u);
+  EXPECT_TRUE(hf.lm_head);
+  EXPECT_EQ(hf.config.rms_norm_eps, 1e-6);
+  ExpectSameModel(hf, Import(Shared("goldens/llama-mha/model-f32.gguf")));
+}
+
+TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
+  NEEDS_SHARED("goldens/llama-quant");
+  const ImportedModel hf = Import(Shared("goldens/llama-quant"));
+  EXPECT_EQ(hf.layers[1].gate.view.dtype, DType::kBf16);
+  EXPECT_TRUE(hf.lm_head);
+  const std::pair<const char*, DType> files[] = {
+      {"Q4_0", DType::kQ4_0},  {"Q8_0", DType::kQ8_0}, {"Q4_K_M", DType::kQ4K},
+      {"Q5_K_M", DType::kQ5K}, {"Q6_K", DType::kQ6K},  {"IQ4_NL", DType::kIq4Nl}};
+  for (const auto& [name, dtype] : files) {
+    const ImportedModel m =
+        Import(Shared("goldens/llama-quant/model-" + std::string(name) + ".gguf"));
+    EXPECT_EQ(m.layers[0].gate.view.dtype, dtype) << name;
+    EXPECT_EQ(m.layers[0].attention_norm.dtype, DType::kF32) << name;
+  }
+}
+
+TEST(Importer, TheVersion1GgufOfStories260kHoldsTheNumbersOfLlama2c) {
+  NEEDS_SHARED("data/stories260K");
+  const ImportedModel m = Import(Shared("data/stories260K/tinyllamas-stories-260k-f32.gguf"));
+  EXPECT_EQ(m.config.vocab_size, 512u);
+  EXPECT_EQ(m.config.num_heads, 8u);
+  EXPECT_EQ(m.config.num_kv_heads, 4u);
+  EXPECT_EQ(m.config.head_dim, 8u);
+  EXPECT_EQ(m.config.ffn_size, 172u);
+  EXPECT_EQ(m.config.rope.theta, 10000.0);
+  EXPECT_EQ(m.config.bos, std::vector<TokenId>{1});
+  // llama2.c's legacy export: seven int32, then f32 of the embedding, all attention norms, all Wq
+  // ...
+  const auto bin = MappedFile::Open(Shared("data/stories260K/stories260K.bin"));
+  ASSERT_TRUE(bin);
+  const std::byte* weights = (*bin)->bytes().data() + 7 * 4;
+  EXPECT_EQ(std::memcmp(m.embedding.data, weights, m.embedding.num_bytes()), 0);
+  weights += m.embedding.num_bytes();
+  for (const LayerSource& layer : m.layers) {
+    const TensorView& norm = layer.attention_norm;
+    EXPECT_EQ(std::memcmp(norm.data, weights, norm.num_bytes()), 0);
+    weights += norm.num_bytes();
+  }
+  for (const LayerSource& layer : m.layers) {
+    EXPECT_TRUE(layer.q.interleaved_rope_rows);  // llama2.c pairs neighbours
+    EXPECT_EQ(std::memcmp(layer.q.view.data, weights, layer.q.view.num_bytes()), 0);
+    weights += layer.q.view.num_bytes();
+  }
+}
+
+TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
+  NEEDS_SHARED("data/story656k");
+  const ImportedModel m = Import(Shared("data/story656k"));
+  EXPECT_EQ(m.embedding.name, "lm_head.weight");
+  EXPECT_EQ(m.embedding.shape, (std::vector<uint64_t>{2048, 128}));
+  EXPECT_FALSE(m.lm_head);
+}
+
+TEST(Importer, ReadsTheGoldensOfTheTests) {
+  for (const char* name : {"tiny-gqa", "tiny-mqa", "tiny-bias"}) {
+    const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
+    EXPECT_EQ(m.layers.size(), m.config.num_layers) << name;
+    EXPECT_EQ(m.layers[0].q_bias.has_value(), m.config.qkv_bias);
+    EXPECT_EQ(m.layers[0].down_bias.has_value(), m.config.mlp_bias);
+  }
+}
+
+TEST(Importer, RefusesOtherArchitecturesByName) {
+  NEEDS_SHARED("goldens/gpt2");
+  ExpectError(ImportModel(Shared("goldens/gpt2")), Code::kUnsupported,
+              {"GPT2LMHeadModel", "LlamaForCausalLM (GGUF: llama)"});
+  ExpectError(ImportModel(Shared("goldens/qwen3/model-bf16.gguf")), Code::kUnsupported,
+              {"'qwen3'", "LlamaForCausalLM (GGUF: llama)"});
+  ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,
+              {"token_embd.weight"});
+}
+
+TEST(Importer, RefusesPathsThatAreNoModel) {
+  const TemporaryFolder folder;
+  ExpectError(ImportModel(""), Code::kInvalidArgument, {"empty"});
+  ExpectError(ImportModel(folder.path() / "none"), Code::kNotFound, {"none", "--model"});
+  ExpectError(ImportModel(folder.path()), Code::kNotFound, {"no config.json"});
+  ExpectError(ImportModel(folder.Write("x.safetensors", "")), Code::kInvalidArgument, {"folder"});
+  ExpectError(ImportModel(folder.Write("x.txt", "text")), Code::kCorruption, {"no GGUF file"});
+  ExpectError(ImportModel(folder.Write("empty.gguf", "")), Code::kCorruption, {"no GGUF file"});
+  fs::remove(folder.path() / "x.txt");
+  ExpectError(ImportModel(folder.path()), Code::kNotFound, {"empty.gguf"});
+}
+
+TEST(Importer, NamesPyTorchFilesAsTheReason) {
+  const TemporaryFolder folder;
+  fs::copy_file(Demo() / "config.json", folder.path() / "config.json");
+  folder.Write("pytorch_model.bin", "");
+  ExpectError(ImportModel(folder.path()), Code::kNotFound,
+              {"model.safetensors", "pytorch_model.bin"});
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,97 @@
+#include "import/model_config.h"
+
+#include <cmath>
+
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::string& file) {
+  if (!(rope.theta >= 1) || !std::isfinite(rope.theta)) {
+    return Fail(Code::kInvalidArgument, "{}: RoPE theta is {}, it must be at least 1", file,
+                rope.theta);
+  }
+  if (!(rope.factor >= 1) || !std::isfinite(rope.factor)) {
+    return Fail(Code::kInvalidArgument, "{}: RoPE scaling factor is {}, it must be at least 1",
+                file, rope.factor);
+  }
+  if (rope.type == RopeType::kLlama3) {
+    const bool sane = rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor &&
+                      std::isfinite(rope.high_freq_factor) && rope.original_max_positions >= 1 &&
+                      rope.original_max_positions <= ConfigLimits::kPositions;
+    if (!sane) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: RoPE llama3 needs 0 < low_freq_factor < high_freq_factor and "
+                  "original_max_position_embeddings >= 1, not {}, {} and {}",
+                  file, rope.low_freq_factor, rope.high_freq_factor, rope.original_max_positions);
+    }
+  }
+  if (!rope.freq_factors.empty() && rope.freq_factors.size() != config.head_dim / 2) {
+    return Fail(Code::kInvalidArgument, "{}: {} RoPE frequency factors for a head_dim of {}", file,
+                rope.freq_factors.size(), config.head_dim);
+  }
+  for (float factor : rope.freq_factors) {
+    if (!(factor > 0) || !std::isfinite(factor)) {
+      return Fail(Code::kInvalidArgument, "{}: a RoPE frequency factor is {}", file, factor);
+    }
+  }
+  return {};
+}
+
+Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelConfig& config,
+                const std::string& file) {
+  for (TokenId id : ids) {
+    if (id < 0 || static_cast<uint32_t>(id) >= config.vocab_size) {
+      return Fail(Code::kInvalidArgument, "{}: {} id {} is not in the vocabulary of {}", file, what,
+                  id, config.vocab_size);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status ValidateConfig(const ModelConfig& config, const std::string& file) {
+  if (config.num_heads % config.num_kv_heads != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} attention heads cannot be shared evenly by {} key/value heads", file,
+                config.num_heads, config.num_kv_heads);
+  }
+  if (config.head_dim % 2 != 0) {
+    return Fail(Code::kInvalidArgument, "{}: head_dim {} is odd: RoPE rotates pairs", file,
+                config.head_dim);
+  }
+  if (!(config.rms_norm_eps > 0 && config.rms_norm_eps < 1)) {
+    return Fail(Code::kInvalidArgument, "{}: the norms' epsilon is {}, it must be in (0, 1)", file,
+                config.rms_norm_eps);
+  }
+  KV_TRY(CheckRope(config.rope, config, file));
+  KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
+  return CheckIds(config.eos, "end-of-sequence", config, file);
+}
+
+std::string CanonicalText(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  // Fractions in hexadecimal: exact, and the same text on every machine.
+  std::string text = fmt::format(
+      "model-config-1 architecture={} vocab={} hidden={} layers={} heads={} kv_heads={} "
+      "head_dim={} "
+      "ffn={} eps={:a} qkv_bias={:d} o_bias={:d} mlp_bias={:d} tied={:d} rope={} theta={:a}",
+      config.architecture, config.vocab_size, config.hidden_size, config.num_layers,
+      config.num_heads, config.num_kv_heads, config.head_dim, config.ffn_size, config.rms_norm_eps,
+      config.qkv_bias, config.o_bias, config.mlp_bias, config.tied_embeddings,
+      static_cast<int>(rope.type), rope.theta);
+  if (rope.type != RopeType::kDefault) text += fmt::format(" factor={:a}", rope.factor);
+  if (rope.type == RopeType::kLlama3) {
+    text += fmt::format(" low={:a} high={:a} original={:a}", rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_max_positions);
+  }
+  if (!rope.freq_factors.empty()) {
+    text += " freq_factors=";
+    for (float factor : rope.freq_factors) text += fmt::format("{:a},", factor);
+  }
+  return text;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,93 @@
+#include "import/tokenizer_files.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/json_object.h"
+#include "base/mapped_file.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
+
+// "" where the file is absent.
+Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (!exists) return std::string();
+  return ReadTextFile(path, max_bytes);
+}
+
+// The "chat_template" of tokenizer_config.json: text, or a list of {name, template} of which
+// "default" counts.
+Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::path& path) {
+  if (tokenizer_config.empty()) return std::string();
+  KV_ASSIGN(const json object, ParseJsonObject(tokenizer_config, path.string()));
+  const auto found = object.find("chat_template");
+  if (found == object.end()) return std::string();
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return std::string();
+  for (const json& entry : *found) {
+    if (entry.is_object() && entry.value("name", json()) == "default" &&
+        entry.contains("template") && entry["template"].is_string()) {
+      return entry["template"].get<std::string>();
+    }
+  }
+  return std::string();
+}
+
+// JSON without what is no UTF-8 is the same text.
+bool IsUtf8(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::ignore)) == text;
+}
+
+template <typename T>
+const T* Find(const GgufFile& gguf, const std::string& key) {
+  const auto found = gguf.metadata.find("tokenizer.ggml." + key);
+  return found == gguf.metadata.end() ? nullptr : std::get_if<T>(&found->second);
+}
+
+// Of any integer type, if it is not negative.
+std::optional<uint64_t> FindId(const GgufFile& gguf, const std::string& key) {
+  if (const auto* u = Find<uint64_t>(gguf, key)) return *u;
+  if (const auto* i = Find<int64_t>(gguf, key); i != nullptr && *i >= 0) return uint64_t(*i);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
+  const fs::path config = folder / "tokenizer_config.json";
+  KV_ASSIGN(model.tokenizer_json, ReadOptional(folder / "tokenizer.json", kMaxTokenizerBytes));
+  KV_ASSIGN(model.tokenizer_config_json, ReadOptional(config, kMaxTokenizerBytes));
+  if (model.special_tokens_json.empty()) {
+    KV_ASSIGN(model.special_tokens_json,
+              ReadOptional(folder / "special_tokens_map.json", kMaxTokenizerBytes));
+  }
+  if (!model.chat_template.empty()) return {};
+  KV_ASSIGN(model.chat_template, ReadOptional(folder / "chat_template.jinja", kMaxTemplateBytes));
+  if (!model.chat_template.empty()) return {};
+  KV_ASSIGN(model.chat_template, TemplateOf(model.tokenizer_config_json, config));
+  return {};
+}
+
+std::string GgufSpecialTokens(const GgufFile& gguf) {
+  json object = json::object();
+  const auto* tokens = Find<GgufArray>(gguf, "tokens");
+  for (const std::string name : {"bos_token", "eos_token"}) {
+    if (const auto id = FindId(gguf, name + "_id")) {
+      object[name + "_id"] = *id;
+      const auto text = tokens != nullptr ? StringAt(*tokens, *id) : std::nullopt;
+      if (text && !text->empty() && IsUtf8(*text)) object[name] = *text;
+    }
+    if (const auto* add = Find<bool>(gguf, "add_" + name)) object["add_" + name] = *add;
+  }
+  return object.empty() ? "" : object.dump();
+}
+
+}  // namespace kvasir

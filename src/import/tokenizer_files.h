@@ -1,0 +1,22 @@
+// The text files beside a model's weights: its tokenizer and chat template.
+#pragma once
+
+#include <filesystem>
+
+#include "import/gguf.h"
+#include "import/importer.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// tokenizer.json, tokenizer_config.json, and the chat template where the model has none yet:
+// chat_template.jinja, else what tokenizer_config.json says. special_tokens_map.json where
+// special_tokens_json is empty. What is absent stays empty. Errors as ReadTextFile; kCorruption for
+// a tokenizer_config.json that is no JSON object.
+Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
+
+// What a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts that
+// tokenizer.ggml.tokens has for them, and whether they are added to raw prompts. "" if nothing.
+std::string GgufSpecialTokens(const GgufFile& gguf);
+
+}  // namespace kvasir

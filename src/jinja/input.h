@@ -1,0 +1,19 @@
+// Request data to template values that know their origin.
+#pragma once
+
+#include "base/json_tree.h"
+#include "jinja/value.h"
+#include "kvasir/status.h"
+
+namespace kvasir::jinja {
+
+// Everything in the result is input. kInvalidArgument where data is nested too deeply. The order of
+// keys is kept.
+Result<Value> FromJson(const JsonValue& data);
+
+// The same for the list of messages, each tagged with its index. The role of a message counts as
+// template text if it is one of the roles that the API knows (system, developer, user, assistant,
+// tool): templates build special tokens from it. REQUIRES: an array.
+Result<Value> FromMessages(const JsonValue& messages);
+
+}  // namespace kvasir::jinja

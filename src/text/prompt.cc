@@ -1,0 +1,48 @@
+#include "text/prompt.h"
+
+#include "base/result.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+namespace {
+
+Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
+  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
+  return Fail(Code::kUnsupported,
+              "{} has no tokenizer.json, so text cannot be read; put one beside it, or give ids: "
+              "kvasir run --ids",
+              engine.card().path);
+}
+
+}  // namespace
+
+Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text) {
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  return tokenizer->Encode(text);
+}
+
+Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
+                                        const std::vector<ChatMessage>& messages,
+                                        int64_t now_unix_s) {
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  if (engine.chat_template() == nullptr) {
+    return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
+                engine.card().path);
+  }
+  JsonTree tree;
+  std::vector<JsonValue> list;
+  for (const ChatMessage& message : messages) {
+    list.push_back(tree.Object(
+        {{"role", tree.String(message.role)}, {"content", tree.String(message.content)}}));
+  }
+  const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
+                                  .eos_token = tokenizer->eos_text(),
+                                  .now_unix_s = now_unix_s};
+  KV_ASSIGN(const RenderedChat chat,
+            engine.chat_template()->Render(tree.Array(list), {}, {}, options));
+  // The template writes BOS itself.
+  return tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal});
+}
+
+}  // namespace kvasir

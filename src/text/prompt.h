@@ -1,0 +1,25 @@
+// Prompts of a model: raw text or a conversation becomes token ids.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/engine.h"
+
+namespace kvasir {
+
+// The ids of raw text; special tokens in it are parsed, and BOS is added as the tokenizer says.
+// kUnsupported when the model has no tokenizer.
+Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text);
+
+struct ChatMessage {
+  std::string role, content;
+};
+// The prompt of a conversation by the model's chat template. The text of a message never becomes a
+// special token. now_unix_s: what a template that writes the date takes for now; 0: the clock.
+Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
+                                        const std::vector<ChatMessage>& messages,
+                                        int64_t now_unix_s = 0);
+
+}  // namespace kvasir
