@@ -245,7 +245,7 @@ class InputTest(EvalTest):
         good = PROBES[0]
         for content, says in [
                 ("", "has no probes"), (good + "\nnonsense", ":2: is no JSON"),
-                (good + "\n\n[1]", ":3: is no JSON object"), ('{"expect": "x"}', "'messages'"),
+                (good + "\n\n[1]", ":3: is not a JSON object"), ('{"expect": "x"}', "'messages'"),
                 ('{"messages": [], "expect": "x"}', "'messages'"),
                 ('{"messages": [{"role": "user"}], "expect": "x"}', "messages[0]"),
                 ('{"messages": [{"role": "user", "content": "x"}]}', "'expect'"),

@@ -111,9 +111,30 @@ class FlagsTest(CliTest):
                      '{"alias": "a", "alias": ["b"]}', '{"api-key": "a", "api-key": "b"}',
                      '{"port": null, "port": 1}'):
             self.refused_in_config(text, says="more than once")
-        self.refused_in_config('{"port": 1}\0{', says="not a JSON object")
-        self.refused_in_config('{"port": ' + "[" * 100000, says="not a JSON object")
+        self.refused_in_config('{"port": 1}\0{', says="not valid JSON at line 1, byte 12")
+        self.refused_in_config('{\n "port": 18080,}', says="not valid JSON at line 2, byte 16")
+        self.refused_in_config('{"port": ' + "[" * 100000, says="nests deeper")
+        self.refused_in_config('{"kv_memory": 1}', says="as kv-memory")
+        # An empty list would open the server; a number is written in several ways.
+        for key in ("api-key", "cors-origin", "allowed-host", "alias"):
+            for value in ([], 7, 12345678901234567890123, [1000.0], [True], [None]):
+                self.refused_in_config({key: value}, says=f"'{key}' takes a text")
+        self.refused_in_config({"admin-key": 1e3}, says="'admin-key' takes a text")
         self.refused_in_config('{"port": {"a": 1, "a": 2}}', says="'port'")
+
+    def test_templates_that_are_none(self):
+        with folder() as path:
+            file = path / "chat.jinja"
+            for text, says in ((b"", "empty"), (b" \n\t", "empty"), (b"\xef\xbb\xbf\n", "empty"), (b"a\xff", "UTF-8 at byte 1"),
+                               (b"{% if", "line 1, column")):
+                file.write_bytes(text)
+                self.refused("--chat-template-file", file, says=f"--chat-template-file: {file}: ")
+                self.refused("--chat-template-file", file, says=says)
+            file.write_bytes(b"\xef\xbb\xbf{{ messages[0].content }}")
+            with server(*SMALL, "--chat-template-file", str(file)) as (url, _):
+                body = json.dumps({"messages": [{"role": "user", "content": "Hi."}]}).encode()
+                with urllib.request.urlopen(url + "/apply-template", data=body, timeout=10) as answer:
+                    self.assertEqual(json.load(answer)["prompt"], "Hi.")
 
     def test_names_that_are_not_text(self):
         for alias in ("", os.fsdecode(b"\xff"), os.fsdecode(b"a\xc3"), os.fsdecode(b"\xed\xa0\x80"), "a\nb", "\x1b[2J",

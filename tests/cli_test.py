@@ -322,7 +322,7 @@ class ChatTest(CliTest):
         result = subprocess.run([cli_support.BINARY, "chat", *SMALL], capture_output=True, timeout=120,
                                 input=b"My name is \xff.\nHello!\n")
         self.assertEqual(result.returncode, 2)
-        self.assertEqual(result.stderr, b"kvasir chat: byte 11 of the line is no UTF-8; it was not sent\n")
+        self.assertEqual(result.stderr, b"kvasir chat: byte 11 of the line is not UTF-8; it was not sent\n")
         self.assertEqual(len(self.receipts(result.stdout.decode(errors="replace"))), 1)
 
     def test_a_turn_that_does_not_fit_is_said_and_the_chat_goes_on(self):

@@ -320,10 +320,10 @@ class ServeTest(CliTest):
     def test_config_files_that_are_wrong(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "config.json")
-            for text, says in [("{", "not a JSON object"), ("[]", "not a JSON object"),
+            for text, says in [("{", "not valid JSON at line 1"), ("[]", "not a JSON object"),
                                ('{"prot": 1}', "'prot'"), ('{"port": true}', "'port'"),
                                ('{"port": -1}', "'-1'"), ('{"alias": [1]}', "'alias'"),
-                               ('{"disk": "/x"}', "disk tier"), ('{"ctx-size": 1.5}', "'1.5'"),
+                               ('{"disk": "/x"}', "disk tier"), ('{"ctx-size": 1.5}', "'ctx-size' takes"),
                                ('{"config": "x"}', "'config'")]:
                 pathlib.Path(path).write_text(text)
                 self.wrong("serve", "--config", path, says=says)

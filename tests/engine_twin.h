@@ -45,7 +45,7 @@ class TwinRun {
   };
   struct Conversation {
     std::string tenant;
-    std::vector<TokenId> tokens;
+    std::vector<TokenId> tokens, prompt;  // all of it; what was last asked
   };
 
   void Round() {
@@ -136,9 +136,11 @@ class TwinRun {
     Conversation& chosen = conversations_[*conversation];
     const uint64_t op = random_.Below(10);
     if (op == 0) chosen.tokens = conversations_[random_.Below(conversations_.size())].tokens;
+    const bool again = op == 2 && !chosen.prompt.empty();  // the same prompt: its Cursor answers
+    if (again) chosen.tokens = chosen.prompt;
     if (op == 1) Shorten(chosen.tokens, random_.Below(chosen.tokens.size() + 1));
     if (chosen.tokens.size() > kMaxTokens * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
-    if (op > 2 || chosen.tokens.empty()) {
+    if (!again && (op > 2 || chosen.tokens.empty())) {
       // Few different tokens: conversations share beginnings by chance, and part within blocks.
       const uint64_t added = 1 + random_.Below(random_.Below(3) == 0 ? 120 : 12);
       for (uint64_t i = 0; i < added; ++i) {
@@ -147,13 +149,14 @@ class TwinRun {
       }
     }
     Shorten(chosen.tokens, kMaxTokens - 1);
+    chosen.prompt = chosen.tokens;
     GenerateRequest request;
     request.tenant = chosen.tenant;
     request.prompt = chosen.tokens;
     request.max_tokens = static_cast<uint32_t>(random_.Below(24));
     request.n = random_.Below(4) == 0 && request.prompt.size() < kMaxTokens / 2 ? 3 : 1;
     request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
-    request.use_cursor = random_.Below(4) != 0;
+    request.use_cursor = random_.Below(4) != 0 || again;
     request.cache_prompt = random_.Below(12) != 0;
     request.ignore_eos = random_.Below(2) == 0;
     request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.7f;

@@ -228,11 +228,14 @@ class Log(unittest.TestCase):
             server.until("a line", lambda: sum(line[:4].isdigit() for line in server.log) == count)
         server.request("GET", "/nothing%0a?Zanzibar")
         server.get("/health")
+        for unreadable in (b"what is this\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40000 + b"\r\n\r\n"):
+            server.raw(unreadable)
         server.stop()
         text = "".join(server.log)
         self.assertNotIn("Zanzibar", text)
         for word in ("kvasir-demo", "64.00 MiB", "prefix", "context 2048 tokens, 2 sequences", "target"):
             self.assertIn(word, text.split("listening on")[0])
+        self.assertRegex(text, r"accepts  up to \d+ connections, bodies up to \d+ KiB\nlistening on")
         lines = text.split("listening on")[1].splitlines()[1:]
         stamp = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1 "
         times = r"ttft \d+\.\d ms, \d+\.\d ms$"
@@ -240,9 +243,10 @@ class Log(unittest.TestCase):
         # Each connection writes its own line, so their order may differ from that of the requests.
         for line in (r"POST /v1/completions 200 prompt \d+ cached 0 generated 3 " + times,
                      r"POST /v1/completions 200 prompt \d+ cached [1-9]\d* generated 3 " + times,
-                     r"POST /v1/completions 400 \d+\.\d ms$", r"GET /nothing%0a 404 \d+\.\d ms$"):
+                     r"POST /v1/completions 400 \d+\.\d ms$", r"GET /nothing%0a 404 \d+\.\d ms$",
+                     r"- - 400 \d+\.\d ms$", r"- - 431 \d+\.\d ms$"):
             self.assertEqual(len([r for r in requests if re.search(stamp + line, r)]), 1, (line, requests))
-        self.assertEqual(len(requests), 4, requests)
+        self.assertEqual(len(requests), 6, requests)
 
 
 class Signals(unittest.TestCase):

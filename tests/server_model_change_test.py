@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 from server_harness import BINARY, ROOT, WAIT_S, Server, user
@@ -162,6 +163,7 @@ class ModelChange(unittest.TestCase):
         server, path = self.served_in_place()
         self.assertEqual(server.get("/ready")["status"], "ready")
         overwrite(path)
+        time.sleep(0.1)  # what /ready says is no older
         self.assertEqual(server.request("GET", "/ready")[0], 503)
         self.refused(server, path)
 
@@ -172,6 +174,7 @@ class ModelChange(unittest.TestCase):
         path.rename(aside)
         self.refused(server, path)
         aside.rename(path)
+        time.sleep(0.1)  # what /ready says is no older
         self.assertEqual(server.get("/ready")["status"], "ready")
         self.assertEqual(server.post("/v1/chat/completions", ASK)["choices"], want)
 

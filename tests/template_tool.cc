@@ -118,7 +118,7 @@ Json Names() {
 }
 
 Json Answer(const Json& in) {
-  if (!in.is_object()) return {{"error", "the line is no JSON object"}};
+  if (!in.is_object()) return {{"error", "the line is not a JSON object"}};
   return in.contains("names") ? Names() : in.contains("fill") ? Cost(in) : Render(in);
 }
 

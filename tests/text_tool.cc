@@ -59,7 +59,7 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
 
 nlohmann::json Answer(const std::string& line) {
   const auto request = nlohmann::json::parse(line, nullptr, false);
-  if (!request.is_object()) return {{"error", "no JSON object"}};
+  if (!request.is_object()) return {{"error", "not a JSON object"}};
   std::string error;
   const Tokenizer* tokenizer = Load(request.value("tokenizer", ""), &error);
   if (tokenizer == nullptr) return {{"error", error}};

@@ -1,5 +1,7 @@
 #include "base/json_object.h"
 
+#include <algorithm>
+
 #include "base/result.h"
 
 namespace kvasir {
@@ -26,17 +28,25 @@ bool NestsDeeper(std::string_view json, size_t levels) {
   return false;
 }
 
-Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file) {
+Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file,
+                                       const nlohmann::json::parser_callback_t& watch) {
   if (NestsDeeper(text, kMaxJsonDepth)) {
     return Fail(Code::kCorruption, "{}: its JSON nests deeper than {} levels", file, kMaxJsonDepth);
   }
+  const auto malformed = [&](size_t offset) {
+    const std::string_view before = text.substr(0, std::min(offset, text.size()));
+    return Fail(Code::kCorruption, "{}: not valid JSON at line {}, byte {}", file,
+                1 + std::ranges::count(before, '\n'), before.size() - (before.rfind('\n') + 1) + 1);
+  };
   // The parser takes a NUL for the end.
-  nlohmann::json object = text.find('\0') == text.npos
-                              ? nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)
-                              : nlohmann::json(nlohmann::json::value_t::discarded);
-  if (object.is_discarded()) return Fail(Code::kCorruption, "{}: malformed JSON", file);
-  if (!object.is_object()) return Fail(Code::kCorruption, "{}: is no JSON object", file);
-  return object;
+  if (const size_t nul = text.find('\0'); nul != text.npos) return malformed(nul);
+  try {
+    nlohmann::json object = nlohmann::json::parse(text, watch);
+    if (object.is_object()) return object;
+  } catch (const nlohmann::json::parse_error& error) {
+    return malformed(error.byte == 0 ? 0 : error.byte - 1);
+  }
+  return Fail(Code::kCorruption, "{}: not a JSON object", file);
 }
 
 }  // namespace kvasir

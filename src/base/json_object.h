@@ -15,8 +15,9 @@ inline constexpr size_t kMaxJsonDepth = 128;
 // Whether brackets outside of strings nest deeper than `levels`.
 bool NestsDeeper(std::string_view json, size_t levels);
 
-// kCorruption naming `file`: malformed (a NUL byte is), no object, or nested deeper than
-// kMaxJsonDepth. O(size).
-Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file);
+// kCorruption naming `file`: malformed (a NUL byte is), with line and byte; no object; nested
+// deeper than kMaxJsonDepth. `watch` as nlohmann::json::parse takes it. O(size).
+Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file,
+                                       const nlohmann::json::parser_callback_t& watch = nullptr);
 
 }  // namespace kvasir

@@ -86,9 +86,9 @@ void CountDroppedLogLine() noexcept { lines_dropped.fetch_add(1, std::memory_ord
 bool FillStandardDescriptors() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free is this one. For standard output it cannot be written to: a
-    // result that nobody can get is not to look like one that somebody got.
-    const int opened = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    // The lowest number that is free is this one. It cannot be written to: a result that nobody can
+    // get is not to look like one that somebody got, and a line of the log is counted as dropped.
+    const int opened = open("/dev/null", O_RDONLY);
     if (opened != fd) return false;
   }
   return true;

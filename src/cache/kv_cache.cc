@@ -279,6 +279,7 @@ CacheUsage KvCache::usage() const {
           .pinned_blocks = pool_->num_pinned(),
           .block_bytes = layout().block_bytes(),
           .token_bytes = layout().token_bytes(),
+          .cached_blocks = index_->num_nodes(),
           .cached_tokens = index_->num_tokens(),
           .live_tokens = live_tokens_,
           .num_cursors = cursors_->num_cursors()};

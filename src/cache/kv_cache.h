@@ -31,7 +31,8 @@ struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
   uint64_t block_bytes;
   uint64_t token_bytes;    // of one token in a block, alignment not counted
-  uint64_t cached_tokens;  // tokens reachable through the index (a shared token counts once)
+  uint64_t cached_blocks;  // found through the index: idle ones, and some that are pinned
+  uint64_t cached_tokens;  // in those (a shared token counts once)
   uint64_t live_tokens;    // tokens of running sequences that no index node holds
   uint64_t num_cursors;
 

@@ -32,8 +32,9 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
     return std::vector<std::string>(value.get<bool>() ? 1 : 0, "true");
   }
   if (value.is_string()) return std::vector{value.get<std::string>()};
-  if (value.is_number()) return std::vector{value.dump()};
-  if (kind != FlagKind::kList || !value.is_array()) return std::nullopt;
+  // A list has names and keys: "007" is another one than 7.
+  if (value.is_number_integer() && kind != FlagKind::kList) return std::vector{value.dump()};
+  if (kind != FlagKind::kList || !value.is_array() || value.empty()) return std::nullopt;
   std::vector<std::string> texts;
   for (const nlohmann::json& item : value) {
     if (!item.is_string()) return std::nullopt;
@@ -214,31 +215,33 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
     if (!keys.insert(key.get<std::string>()).second) doubled = key.get<std::string>();
     return true;
   };
-  // The parser takes a NUL for the end, and a deep value costs memory.
-  const bool readable = text.find('\0') == text.npos && !NestsDeeper(text, kMaxJsonDepth);
-  const nlohmann::json json = readable ? nlohmann::json::parse(text, watch, false) : nullptr;
-  if (!json.is_object()) {
-    return Fail(Code::kInvalidArgument,
-                "--config: {} is not a JSON object; write {{\"port\": 8080, ...}}", path);
+  const Result<nlohmann::json> json = ParseJsonObject(text, path, watch);
+  if (!json) {
+    return Fail(Code::kInvalidArgument, "--config: {}; write {{\"port\": 8080, ...}}",
+                json.error().message);
   }
   if (doubled) {
     return Fail(Code::kInvalidArgument, "--config: {} has the key '{}' more than once; keep one",
                 path, *doubled);
   }
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& [key, value] : json->items()) {
     const auto flag = std::find_if(flags.begin(), flags.end(),
                                    [&key = key](const Flag& f) { return f.name == key; });
     if (flag == flags.end() || key == "config" || key == "help") {
       return Fail(Code::kInvalidArgument,
-                  "--config: {} has the unknown key '{}'; keys are flag names without dashes", path,
-                  key);
+                  "--config: {} has the unknown key '{}'; keys are flags without the leading --, "
+                  "as kv-memory",
+                  path, key);
     }
     KV_TRY(RefuseAbsent(*flag));
     std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
     if (!texts || std::ranges::any_of(
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
-      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' cannot be {}; see {}", path, key,
-                  value.type_name(), Dashed(key));
+      constexpr const char* kTakes[] = {"a text or a whole number", "true or false",
+                                        "a text, or a list of at least one"};
+      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {} {}", path, key,
+                  kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
+                  value.type_name());
     }
     if (!Has(key) && !texts->empty()) Set(key, std::move(*texts));
   }

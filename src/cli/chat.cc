@@ -130,7 +130,7 @@ Result<int> Talk(Conversation& conversation) {
       fmt::print("(commands: /exit, /reset)\n");
     } else if (const size_t bad = FirstInvalidUtf8(line); bad != line.size()) {
       std::fflush(stdout);
-      fmt::print(stderr, "kvasir chat: byte {} of the line is no UTF-8; it was not sent\n", bad);
+      fmt::print(stderr, "kvasir chat: byte {} of the line is not UTF-8; it was not sent\n", bad);
       status = terminal ? kExitDone : kExitWrongInput;
     } else if (const Status answered = conversation.Turn(line); !answered) {
       std::fflush(stdout);

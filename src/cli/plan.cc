@@ -38,7 +38,9 @@ void PrintTable(const MemoryPlan& plan) {
       plan.parallel);
 }
 
-Result<int> Run(const Args& args) {
+Result<int> Run(const Args& given) {
+  Args args = given;
+  if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
   if (args.Has("json")) {
@@ -54,7 +56,8 @@ Result<int> Run(const Args& args) {
 Command PlanCommand() {
   return {"plan", "how much memory a server with the same flags takes, byte for byte",
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
-          Join({{{"json", "", "one object with every figure", FlagKind::kSwitch}},
+          Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
+                 {"config", "F.json", "the file that 'kvasir serve' is given; flags here win"}},
                 CommonFlags(),
                 CacheFlags(),
                 RequestFlags()}),

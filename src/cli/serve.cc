@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "base/utf8.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -15,6 +16,7 @@
 #include "kvasir/machine.h"
 #include "server/option_check.h"
 #include "server/server.h"
+#include "text/chat_template.h"
 
 namespace kvasir::cli {
 namespace {
@@ -55,16 +57,33 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
     ++number;
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;
-    if (!IsKey(line)) {
-      return Fail(Code::kInvalidArgument,
-                  "--api-key-file: {} line {}: a key is 1 to {} ASCII characters without spaces",
-                  path, number, kMaxKeyBytes);
+    if (const auto fault = KeyFault(line)) {
+      return Fail(Code::kInvalidArgument, "--api-key-file: {} line {}: the key {}", path, number,
+                  *fault);
     }
     keys->push_back(std::move(line));
     ++found;
   }
   if (found > 0) return {};
   return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
+}
+
+Result<std::string> ReadTemplate(const std::string& path) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  KV_ASSIGN(std::string text,
+            ReadFlagFile("chat-template-file", path, "a file with a Jinja template"));
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  const auto fail = [&](std::string_view what) {
+    return Fail(Code::kInvalidArgument, "--chat-template-file: {}: {}", path, what);
+  };
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    return fail("the file is empty; give a template, or leave the flag out for the model's own");
+  }
+  if (const size_t bad = FirstInvalidUtf8(text); bad < text.size()) {
+    return fail(fmt::format("not UTF-8 at byte {}", bad));
+  }
+  if (const auto parsed = ChatTemplate::Parse(text); !parsed) return fail(parsed.error().message);
+  return text;
 }
 
 // A line of the log with its time.
@@ -90,8 +109,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
   if (const auto path = args.Text("chat-template-file")) {
-    KV_ASSIGN(options.chat_template,
-              ReadFlagFile("chat-template-file", *path, "a file with a Jinja template"));
+    KV_ASSIGN(options.chat_template, ReadTemplate(*path));
   }
   options.version = kVersion;
   options.on_request = LogRequest;
@@ -119,9 +137,12 @@ std::string SummaryOf(const Engine& engine) {
                      card.parameters, card.dtype, card.path) +
          fmt::format("cache    {}: {} of KV as {} in {} blocks, {} tokens\n", ModeOf(options),
                      FormatBytes(plan.kv_bytes), plan.kv_format, plan.num_blocks, plan.max_tokens) +
-         fmt::format("memory   {} at most: --kv-memory {}, requests {}, weights {}\n",
-                     FormatBytes(plan.total_bytes), FormatBytes(plan.kv_memory_bytes),
-                     FormatBytes(plan.request_bytes), FormatBytes(plan.weights_bytes)) +
+         fmt::format(
+             "memory   {} at most, {} of it for the process: --kv-memory {}, requests {}, "
+             "weights {}\n",
+             FormatBytes(plan.total_bytes + plan.process_bytes), FormatBytes(plan.process_bytes),
+             FormatBytes(plan.kv_memory_bytes), FormatBytes(plan.request_bytes),
+             FormatBytes(plan.weights_bytes)) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
                      options.threads == 0 ? DefaultThreads() : options.threads, engine.target());

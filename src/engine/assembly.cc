@@ -65,8 +65,8 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
   KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
   if (options.request_memory_bytes < kMinRequestMemoryBytes) {
-    return Fail(Code::kInvalidArgument, "request_memory: {} bytes are less than {}",
-                options.request_memory_bytes, kMinRequestMemoryBytes);
+    return Fail(Code::kInvalidArgument, "request_memory: {} bytes are less than {} MiB",
+                options.request_memory_bytes, kMinRequestMemoryBytes >> 20);
   }
   if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
       options.block_tokens > 1024) {
@@ -141,7 +141,9 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
                        uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes;
-  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes;
+  const uint64_t tokenizer_bytes = a.model.tokenizer_json.size();
+  plan.process_bytes += 5 * tokenizer_bytes;
+  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.block_bytes = a.cache_plan.block_bytes;
   plan.block_tokens = options.block_tokens;

@@ -1,5 +1,7 @@
 #include "kvasir/engine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -171,6 +173,7 @@ void EngineOnThread::Post(Command command) {
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
   const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                             .max_positions = parts_.card.max_positions,
                              .vocab_size = parts_.card.vocab_size,
                              .parallel = parts_.options.parallel,
                              .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
@@ -348,7 +351,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.target = assembly.runner.target;
   parts.cpus = assembly.runner.cpus;
   // Text is parsed beside what is done to the weights: a tenth of a second and more.
-  KV_ASSIGN(auto text, StartLoadText(TextSourceOf(assembly.model)));
+  KV_ASSIGN(auto text, StartLoadText(TakeText(assembly.model)));
   parts.card = CardOf(assembly);
   KV_ASSIGN(const ServerSecret secret, SecretFor(options));
   KV_ASSIGN(const Digest weights, DigestFor(assembly, secret, options));
@@ -385,6 +388,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .files = parts.files.get()};
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
+  malloc_trim(0);  // what parsing the tokenizer took goes back to the system
   return engine;
 }
 

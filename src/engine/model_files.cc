@@ -91,13 +91,13 @@ std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
   return entries;
 }
 
-TextSource TextSourceOf(const ImportedModel& model) {
+TextSource TakeText(ImportedModel& model) {
   return {model.path,
           model.config.vocab_size,
-          model.tokenizer_json,
-          model.tokenizer_config_json,
-          model.special_tokens_json,
-          model.chat_template};
+          std::move(model.tokenizer_json),
+          std::move(model.tokenizer_config_json),
+          std::move(model.special_tokens_json),
+          std::move(model.chat_template)};
 }
 
 Result<ModelText> LoadText(const TextSource& source) {
@@ -112,7 +112,11 @@ Result<ModelText> LoadText(const TextSource& source) {
                 source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
   }
   if (!source.chat_template.empty()) {
-    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(source.chat_template));
+    auto parsed = ChatTemplate::Parse(source.chat_template);
+    if (!parsed) {
+      return Fail(parsed.error().code, "{}: {}", source.path.string(), parsed.error().message);
+    }
+    text.chat_template = std::move(*parsed);
   }
   return text;
 }

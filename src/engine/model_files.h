@@ -33,13 +33,13 @@ struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
 };
-// What it is made from; a copy, so that it can be made beside the weights.
+// What it is made from, apart from the model, so that it can be made beside the weights.
 struct TextSource {
   std::filesystem::path path;  // of the model
   uint32_t vocab_size = 0;
   std::string tokenizer_json, tokenizer_config_json, special_tokens_json, chat_template;
 };
-TextSource TextSourceOf(const ImportedModel& model);
+TextSource TakeText(ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks.
 Result<ModelText> LoadText(const TextSource& source);
 // The same in a thread of its own. kExhausted: the system refuses one.

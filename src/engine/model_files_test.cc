@@ -64,16 +64,17 @@ TEST(ModelFiles, AModelIsTheOptionElseTheEnvironmentsElseTheBundledOne) {
 TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {
   auto model = ImportModel(*FindModel(KVASIR_SOURCE_DIR "/models/kvasir-demo"));
   ASSERT_TRUE(model) << model.error().message;
-  const auto text = LoadText(TextSourceOf(*model));
+  TextSource source = TakeText(*model);
+  const auto text = LoadText(source);
   ASSERT_TRUE(text) << text.error().message;
   EXPECT_TRUE(text->tokenizer && text->chat_template);
-  model->config.vocab_size = text->tokenizer->vocab_size() - 1;
-  const auto refused = LoadText(TextSourceOf(*model));
+  source.vocab_size = text->tokenizer->vocab_size() - 1;
+  const auto refused = LoadText(source);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("another model's tokenizer"), std::string::npos);
-  model->tokenizer_json.clear();
-  const auto ids_only = LoadText(TextSourceOf(*model));
+  EXPECT_TRUE(model->tokenizer_json.empty());  // taken
+  const auto ids_only = LoadText(TakeText(*model));
   ASSERT_TRUE(ids_only);
   EXPECT_FALSE(ids_only->tokenizer || ids_only->chat_template);
 }

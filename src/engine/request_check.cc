@@ -42,7 +42,7 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
     }
     if (stop.empty()) return Fail(Code::kInvalidArgument, "stop: a stop string is empty");
     if (FirstInvalidUtf8(stop) != stop.size()) {
-      return Fail(Code::kInvalidArgument, "stop: byte {} of a stop string is no UTF-8",
+      return Fail(Code::kInvalidArgument, "stop: byte {} of a stop string is not UTF-8",
                   FirstInvalidUtf8(stop));
     }
   }
@@ -55,8 +55,9 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
   uint64_t context = limits.ctx_size;
-  const char* fix =
-      "shorten the prompt (or raise --ctx-size, up to what the model was trained for)";
+  const char* fix = limits.ctx_size < limits.max_positions
+                        ? "shorten the prompt, or raise --ctx-size"
+                        : "shorten the prompt; the model was trained for no more";
   if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
     context = kMaxTokensWithoutCache;
     fix = "--cache none computes everything for every token: use --cache prefix";

@@ -13,6 +13,7 @@ inline constexpr uint32_t kMaxTokensWithoutCache = 4096;
 
 struct RequestLimits {
   uint32_t ctx_size = 0;
+  uint32_t max_positions = 0;  // that the model was trained for
   uint32_t vocab_size = 0;
   uint32_t parallel = 0;
   uint32_t num_blocks = 0;

@@ -161,7 +161,7 @@ void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
   const uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
-                       .erasure = {.blocks = before.idle_blocks - after.idle_blocks,
+                       .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
                                    .tokens = before.cached_tokens - after.cached_tokens,
                                    .cursors = before.num_cursors - after.num_cursors}});
   erasures_.back().done = std::move(done);

@@ -175,7 +175,7 @@ std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
 
 // What is wrong with the object of one line; "" if nothing.
 std::string ReadProbe(const Json& json, Probe* probe) {
-  if (!json.is_object()) return "is no JSON object";
+  if (!json.is_object()) return "is not a JSON object";
   const auto text = [&json](const char* key, std::string* out) {
     const auto found = json.find(key);
     if (found == json.end()) return true;

@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// `file` names config.json in errors: kCorruption for malformed JSON, kInvalidArgument for a
+// `file` names config.json in errors: kCorruption for not valid JSON, kInvalidArgument for a
 // missing or impossible figure, kUnsupported for what no row of the architecture table computes.
 // generation_config.json, where there, decides bos and eos.
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,

@@ -185,7 +185,7 @@ TEST(HfConfig, GenerationConfigDecidesSpecialIds) {
   ASSERT_TRUE(both) << both.error().message;
   EXPECT_EQ(both->bos, std::vector<TokenId>{1});
   EXPECT_EQ(both->eos, (std::vector<TokenId>{7, 9}));
-  ExpectError(Parse(config, "{"), Code::kCorruption, {"generation_config.json", "malformed"});
+  ExpectError(Parse(config, "{"), Code::kCorruption, {"generation_config.json", "not valid JSON"});
   ExpectError(Parse(config, "[]"), Code::kCorruption, {"generation_config.json"});
   ExpectError(Parse(config, R"({"eos_token_id": 100})"), Code::kInvalidArgument,
               {"id 100", "vocabulary of 100"});
@@ -197,9 +197,9 @@ TEST(HfConfig, GenerationConfigDecidesSpecialIds) {
 
 TEST(HfConfig, RefusesMalformedJson) {
   for (const char* text : {"", "{", "[1", "{\"a\": NaN}", "\xff\xfe", "{\"a\": \"\xff\"}"}) {
-    ExpectError(ParseHfConfig(text, {}, "config.json"), Code::kCorruption, {"malformed JSON"});
+    ExpectError(ParseHfConfig(text, {}, "config.json"), Code::kCorruption, {"not valid JSON"});
   }
-  ExpectError(ParseHfConfig("3", {}, "config.json"), Code::kCorruption, {"no JSON object"});
+  ExpectError(ParseHfConfig("3", {}, "config.json"), Code::kCorruption, {"not a JSON object"});
   ParseHfConfig(std::string(1'000'000, '['), {}, "config.json");  // deep, not crashing
 }
 

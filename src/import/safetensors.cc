@@ -122,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t at, const std::string&, const nlohmann::json::exception&) override {
-    if (problem.empty()) problem = fmt::format("malformed JSON at byte {}", at);
+    if (problem.empty()) problem = fmt::format("not valid JSON at byte {}", at);
     return false;
   }
 
@@ -135,7 +135,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool Scalar(std::string_view what) {
-    if (depth_ == 0) return Problem("is no JSON object");
+    if (depth_ == 0) return Problem("is not a JSON object");
     if (depth_ == 1) return Problem(fmt::format("is {}, not an object", what));
     if (in_metadata_) return Problem(fmt::format("holds {}, only strings may be there", what));
     return Problem(fmt::format("{} holds {}", key_, what));
@@ -211,7 +211,7 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> by
   }
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + 8;
   if (header_bytes == 0 || text[0] != '{') {
-    return Fail(Code::kCorruption, "{}: the header is no JSON object", file);
+    return Fail(Code::kCorruption, "{}: the header is not a JSON object", file);
   }
   HeaderReader header;
   if (!nlohmann::json::sax_parse(text, text + header_bytes, &header)) {

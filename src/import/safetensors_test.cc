@@ -54,19 +54,19 @@ TEST(Safetensors, AFileWithoutTensorsIsEmpty) {
 TEST(Safetensors, RefusesAHeaderThatIsNotThere) {
   ExpectCorrupt("", {"0 bytes", "m.safetensors"});
   ExpectCorrupt("1234567", {"7 bytes"});
-  ExpectCorrupt(Le<uint64_t>(0), {"no JSON object"});
+  ExpectCorrupt(Le<uint64_t>(0), {"not a JSON object"});
   ExpectCorrupt(Le<uint64_t>(100) + "{}", {"header of 100 bytes in a file of 10", "cut short"});
   ExpectCorrupt(Le<uint64_t>(100'000'001) + "{}", {"100000001", "at most 100000000"});
   ExpectCorrupt(Le(~uint64_t{0}) + "{}", {"header of 18446744073709551615"});
 }
 
 TEST(Safetensors, RefusesMalformedJson) {
-  ExpectCorrupt(Safetensors("{"), {"malformed JSON"});
-  ExpectCorrupt(Safetensors("{\"a\":}"), {"malformed JSON"});
-  ExpectCorrupt(Safetensors("[]"), {"no JSON object"});
-  ExpectCorrupt(Safetensors("{} {}"), {"malformed JSON"});
-  ExpectCorrupt(Safetensors("{\"\xff\":1}"), {"malformed JSON"});
-  ExpectCorrupt(Safetensors("{\"a\":1e999}"), {"malformed JSON"});
+  ExpectCorrupt(Safetensors("{"), {"not valid JSON"});
+  ExpectCorrupt(Safetensors("{\"a\":}"), {"not valid JSON"});
+  ExpectCorrupt(Safetensors("[]"), {"not a JSON object"});
+  ExpectCorrupt(Safetensors("{} {}"), {"not valid JSON"});
+  ExpectCorrupt(Safetensors("{\"\xff\":1}"), {"not valid JSON"});
+  ExpectCorrupt(Safetensors("{\"a\":1e999}"), {"not valid JSON"});
   ExpectCorrupt(Safetensors("{\"a\":" + std::string(100'000, '[') + "}"), {"tensor 'a'"});
   std::string nested;
   for (int i = 0; i < 100'000; ++i) nested += "{\"a\":";

@@ -210,8 +210,8 @@ TEST_F(Shards, AMissingFileOrTensorIsNamed) {
 }
 
 TEST_F(Shards, AMalformedIndexIsRefused) {
-  ExpectError(ImportWith("{"), Code::kCorruption, {"index.json", "malformed"});
-  ExpectError(ImportWith("[]"), Code::kCorruption, {"index.json", "no JSON object"});
+  ExpectError(ImportWith("{"), Code::kCorruption, {"index.json", "not valid JSON"});
+  ExpectError(ImportWith("[]"), Code::kCorruption, {"index.json", "not a JSON object"});
   ExpectError(ImportWith(R"({"weight_map": []})"), Code::kCorruption, {"weight_map"});
   ExpectError(ImportWith(R"({"weight_map": {"w": 3}})"), Code::kInvalidArgument, {"'w'"});
   ExpectError(ImportWith(R"({"weight_map": {}})"), Code::kNotFound, {"12 of the tensors"});

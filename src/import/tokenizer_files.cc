@@ -41,7 +41,7 @@ Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::pa
   return std::string();
 }
 
-// JSON without what is no UTF-8 is the same text.
+// JSON without what is not UTF-8 is the same text.
 bool IsUtf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::ignore)) == text;
 }

@@ -12,7 +12,7 @@ namespace kvasir {
 // tokenizer.json, tokenizer_config.json, and the chat template where the model has none yet:
 // chat_template.jinja, else what tokenizer_config.json says. special_tokens_map.json where
 // special_tokens_json is empty. What is absent stays empty. Errors as ReadTextFile; kCorruption for
-// a tokenizer_config.json that is no JSON object.
+// a tokenizer_config.json that is not a JSON object.
 Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
 
 // What a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts that

@@ -61,7 +61,7 @@ class Text {
 size_t FindText(std::string_view text, std::string_view part, size_t begin = 0);
 size_t FindLastText(std::string_view text, std::string_view part);
 
-// UTF-8. Bytes that are no UTF-8 (only a template's own source can hold them) count as one
+// UTF-8. Bytes that are not UTF-8 (only a template's own source can hold them) count as one
 // character each and are never changed.
 size_t CharSize(std::string_view text, size_t offset);       // bytes of the character at offset
 char32_t CharAt(std::string_view text, size_t offset);       // its code point

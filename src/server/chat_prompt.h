@@ -22,6 +22,7 @@ struct ModelView {
   bool knows_developer = false;  // the template names the role; else it is rendered as system
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
+  uint32_t max_ctx_size = 0;     // of any server with this model
   uint32_t max_prompts = 1;      // of one request: what may run or wait at once
   size_t max_decoded_bytes = 0;  // of texts that ids stand for, which may be a hundred times theirs
   // Of a text: enough that a prompt that is somewhat too long is told its length.

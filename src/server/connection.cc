@@ -232,6 +232,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // A request that cannot be read ends the connection, with an answer where the client may see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
+    if (!log_) log_.emplace("-", "-");  // not even its first line can be read
     if (late_) {
       return Respond(ErrorResponse(
           {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"}));

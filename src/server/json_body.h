@@ -44,7 +44,7 @@ ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size
 bool IsIds(const JsonValue& value);
 std::span<const TokenId> AsIds(const JsonValue& value);
 
-// Text of a JSON value for an answer; bytes that are no UTF-8 become U+FFFD.
+// Text of a JSON value for an answer; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
 
 // Appends the front of `rest` as a JSON string has it, without quotes, and takes it off: whole

@@ -81,10 +81,13 @@ ApiResult<void> CheckLength(size_t tokens, uint32_t max_tokens, const std::strin
   if (tokens == 0) return Invalid(param, param + ": has no tokens");
   const uint32_t answer = max_tokens == 0 ? 0 : 1;
   if (tokens + answer <= model.ctx_size) return {};
+  const bool is_largest = model.ctx_size >= model.max_ctx_size;
   return Invalid(param, fmt::format("{}: has {} tokens, which with {} to generate do not fit the "
-                                    "context of {}; shorten it or start the server with a larger "
-                                    "--ctx-size",
-                                    param, tokens, answer, model.ctx_size));
+                                    "context of {}{}",
+                                    param, tokens, answer, model.ctx_size,
+                                    is_largest ? ", the model's largest; shorten it"
+                                               : "; shorten it or start the server with a larger "
+                                                 "--ctx-size"));
 }
 
 ApiResult<std::string> ReadModel(JsonFields& fields, const ModelView& model) {

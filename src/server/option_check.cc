@@ -1,5 +1,7 @@
 #include "server/option_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/result.h"
@@ -22,20 +24,19 @@ Status CheckName(const std::string& name) {
               "leave the flag out");
 }
 
-Status CheckKey(const char* field, std::string_view key) {
-  if (IsKey(key)) return {};
-  return Fail(
-      Code::kInvalidArgument,
-      "{}: a key is empty, or has a space, a control character or one beyond ASCII, or more "
-      "than {} characters; a header cannot carry it",
-      field, kMaxKeyBytes);
-}
-
 }  // namespace
 
-bool IsKey(std::string_view key) {
-  return !key.empty() && key.size() <= kMaxKeyBytes &&
-         std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; });
+std::optional<std::string> KeyFault(std::string_view key) {
+  if (key.empty()) return "is empty";
+  if (key.size() > kMaxKeyBytes) {
+    return fmt::format("has {} characters; at most {} are taken", key.size(), kMaxKeyBytes);
+  }
+  const auto bad = std::ranges::find_if(key, [](char c) { return c <= ' ' || c > '~'; });
+  if (bad == key.end()) return std::nullopt;
+  const char* what = *bad == ' '                         ? "a space"
+                     : static_cast<uint8_t>(*bad) >= 128 ? "a character beyond ASCII"
+                                                         : "a control character";
+  return fmt::format("has {} at byte {}, which a header cannot carry", what, bad - key.begin() + 1);
 }
 
 Status CheckOptions(const ServerOptions& options) {
@@ -45,8 +46,14 @@ Status CheckOptions(const ServerOptions& options) {
                 "host: it is empty; give an address, as 127.0.0.1 (0.0.0.0: every network)");
   }
   for (const std::string& alias : options.aliases) KV_TRY(CheckName(alias));
-  for (const std::string& key : options.api_keys) KV_TRY(CheckKey("api_key", key));
-  if (!options.admin_key.empty()) KV_TRY(CheckKey("admin_key", options.admin_key));
+  for (size_t i = 0; i < options.api_keys.size(); ++i) {
+    if (const auto fault = KeyFault(options.api_keys[i])) {
+      return Fail(Code::kInvalidArgument, "api_key: key {} of {} {}", i + 1,
+                  options.api_keys.size(), *fault);
+    }
+  }
+  const auto fault = options.admin_key.empty() ? std::nullopt : KeyFault(options.admin_key);
+  if (fault) return Fail(Code::kInvalidArgument, "admin_key: the key {}", *fault);
   KV_TRY(CheckCorsOrigins(options.cors_origins));
   return CheckAllowedHosts(options.allowed_hosts);
 }

@@ -75,8 +75,10 @@ class Server {
         resolver.resolve(options_.host, std::to_string(options_.port),
                          tcp::resolver::passive | tcp::resolver::numeric_service, ec);
     if (ec || found.empty()) {
-      return Fail(Code::kInvalidArgument, "host: cannot resolve '{}': {}", options_.host,
-                  ec.message());
+      return Fail(Code::kInvalidArgument,
+                  "host: cannot resolve '{}': {}; give a name or an address without port and "
+                  "brackets, as 127.0.0.1 or ::1",
+                  options_.host, ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), ec);
@@ -179,7 +181,8 @@ class Server {
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (options_.on_listening) return options_.on_listening(url);
-    Log("{}listening on {}\n", options_.summary, url);
+    Log("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n", options_.summary,
+        options_.max_connections, options_.max_body_bytes >> 10, url);
   }
 
   void AwaitConnection() {
@@ -220,9 +223,19 @@ class Server {
     Retry(closing ? kAwaitClosing : kRetryAccept);
   }
 
+  // How many connections go. They were waiting for their clients: no answer is lost but those of
+  // requests that were still on their way. The log says so once a second at most.
   size_t MakeRoom(size_t count) noexcept {
     try {
-      return connections_.MakeRoom(count);
+      const size_t closed = connections_.MakeRoom(count);
+      closed_for_room_ += closed;
+      const auto now = std::chrono::steady_clock::now();
+      if (closed_for_room_ == 0 || now < tell_room_at_) return closed;
+      Log("kvasir serve: {} connections were closed to make room; {} are kept at once: raise "
+          "--request-memory or the limit of open files\n",
+          std::exchange(closed_for_room_, 0), options_.max_connections);
+      tell_room_at_ = now + std::chrono::seconds(1);
+      return closed;
     } catch (...) {
       return 0;
     }
@@ -251,7 +264,7 @@ class Server {
     if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      LogText(num_signals_ == 1 ? "finishing what runs; interrupt again to stop at once\n"
+      LogText(num_signals_ == 1 ? "finishing what runs; a second signal stops at once\n"
                                 : "stopping\n");
     }
     signals_taken_.release();
@@ -296,7 +309,8 @@ class Server {
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_;
-  std::chrono::steady_clock::time_point give_up_;
+  std::chrono::steady_clock::time_point give_up_, tell_room_at_;
+  size_t closed_for_room_ = 0;  // since the log said so
   asio::signal_set signals_;
   int num_signals_ = 0;
   std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};

@@ -110,6 +110,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
   model_.vocab_size = engine.card().vocab_size;
   model_.ctx_size = engine.card().ctx_size;
+  model_.max_ctx_size = engine.card().max_positions;
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();

@@ -226,7 +226,7 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   }
   const size_t invalid = FirstInvalidUtf8(text);
   if (invalid != text.size()) {
-    return Fail(Code::kInvalidArgument, "tokenizer: text is no UTF-8 at byte {}", invalid);
+    return Fail(Code::kInvalidArgument, "tokenizer: text is not UTF-8 at byte {}", invalid);
   }
   MarkedText marked{std::string(text), ""};
   KV_ASSIGN(marked.literal, FlagsOf(text, options));

@@ -51,7 +51,7 @@ class Tokenizer {
                                                   std::string_view special_tokens_json = {});
   virtual ~Tokenizer() = default;
 
-  // kInvalidArgument when text is no UTF-8, over 1 GiB, or literal is not ascending inside it. Ids
+  // kInvalidArgument when text is not UTF-8, over 1 GiB, or literal is not ascending inside it. Ids
   // equal those of Hugging Face `tokenizers`.
   virtual Result<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const = 0;
