@@ -4,6 +4,7 @@
 
 #include "backend/packed_weights.h"
 #include "base/check.h"
+#include "import/architecture.h"
 #include "import/gguf_importer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -20,9 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto model = kvasir::ModelFromGguf(std::move(*gguf), "fuzz");
   if (!model) return 0;
-  const kvasir::LayerSource& last = model->layers.back();
-  const std::byte* end = last.down.view.data + last.down.view.num_bytes();
-  KV_CHECK(last.down.view.data >= bytes.data() && end <= bytes.data() + bytes.size());
+  kvasir::ForEachLayerMatrix(*model, [&](const kvasir::TensorView& view) {
+    KV_CHECK(view.data >= bytes.data());
+    KV_CHECK(view.data + view.num_bytes() <= bytes.data() + bytes.size());
+  });
   // Small ones are packed: every block of every type is taken apart.
   const kvasir::PackedPlan plan = kvasir::PlanPacked(*model, {});
   if (plan.arena_bytes > (uint64_t{64} << 20)) return 0;

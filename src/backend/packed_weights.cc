@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/result.h"
+#include "import/architecture.h"
 #include "import/float_numbers.h"
 #include "tensor/quantise.h"
 
@@ -66,28 +67,23 @@ class Packer {
       : model_(model), choice_(choice), arena_(arena), filling_(filling) {}
 
   Status Build(PackedWeights& out) {
-    for (const LayerSource& layer : model_.layers) {
-      PackedLayer packed{};
-      KV_ASSIGN(packed.attention_norm, Vector({Part{&layer.attention_norm, false}}));
-      KV_ASSIGN(packed.qkv, Matrix({&layer.q, &layer.k, &layer.v},
-                                   {&layer.q_bias, &layer.k_bias, &layer.v_bias}));
-      KV_ASSIGN(packed.o, Matrix({&layer.o}, {&layer.o_bias}));
-      KV_ASSIGN(packed.ffn_norm, Vector({Part{&layer.ffn_norm, false}}));
-      KV_ASSIGN(packed.gate, Matrix({&layer.gate}, {&layer.gate_bias}));
-      KV_ASSIGN(packed.up, Matrix({&layer.up}, {&layer.up_bias}));
-      KV_ASSIGN(packed.down, Matrix({&layer.down}, {&layer.down_bias}));
+    for (uint32_t layer = 0; layer < model_.layers.size(); ++layer) {
+      PackedLayer packed{.spec = LayerOf(model_.config, layer)};
+      KV_ASSIGN(packed.attention, Attention(model_.layers[layer]));
+      KV_ASSIGN(packed.ffn, Ffn(model_.layers[layer], packed.spec.ffn));
       out.layers.push_back(packed);
     }
-    KV_ASSIGN(out.final_norm, Vector({Part{&model_.final_norm, false}}));
+    KV_ASSIGN(out.final_norm, Vector({{&model_.final_norm, false}}));
     const MatrixSource table{model_.embedding, false};
-    KV_ASSIGN(out.head, Matrix({model_.lm_head ? &*model_.lm_head : &table}, {}, Role::kTable));
+    const MatrixSource* head = model_.lm_head ? &*model_.lm_head : &table;
+    KV_ASSIGN(out.head, Matrix({{head}}, Role::kTable));
     plan_.token_bytes = arena_.used();
     out.embedding = {
         nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
     if (!model_.lm_head) {
       out.embedding.packed = out.head;
     } else if (IsQuantised(FormatOf(table, Role::kTable))) {
-      KV_ASSIGN(out.embedding.packed, Matrix({&table}, {}, Role::kTable));
+      KV_ASSIGN(out.embedding.packed, Matrix({{&table}}, Role::kTable));
     } else {
       out.embedding.rows = table.view.data;
       plan_.mapped_bytes = table.view.num_bytes();
@@ -101,11 +97,47 @@ class Packer {
   uint64_t source_bytes() const { return source_bytes_; }
 
  private:
-  using Sources = std::initializer_list<const MatrixSource*>;
-  using Biases = std::initializer_list<const std::optional<MatrixSource>*>;
+  using Slots = std::initializer_list<Slot>;
+
+  Result<PackedAttention> Attention(const SlotTensors& layer) {
+    PackedAttention packed;
+    KV_ASSIGN(packed.norm, Vector({{&layer[Slot::kAttentionNorm].view, false}}));
+    KV_ASSIGN(packed.qkv, LayerMatrix(layer, {Slot::kQ, Slot::kK, Slot::kV},
+                                      {Slot::kQBias, Slot::kKBias, Slot::kVBias}));
+    KV_ASSIGN(packed.o, LayerMatrix(layer, {Slot::kO}, {Slot::kOBias}));
+    return packed;
+  }
+
+  Result<PackedFfn> Ffn(const SlotTensors& layer, FfnKind kind) {
+    KV_CHECK(kind == FfnKind::kGated);
+    PackedFfn packed;
+    KV_ASSIGN(packed.norm, Vector({{&layer[Slot::kFfnNorm].view, false}}));
+    KV_ASSIGN(packed.gate, LayerMatrix(layer, {Slot::kGate}, {Slot::kGateBias}));
+    KV_ASSIGN(packed.up, LayerMatrix(layer, {Slot::kUp}, {Slot::kUpBias}));
+    KV_ASSIGN(packed.down, LayerMatrix(layer, {Slot::kDown}, {Slot::kDownBias}));
+    return packed;
+  }
+
+  // Matrices of a layer stacked into one, and their biases.
+  Result<PackedMatrix> LayerMatrix(const SlotTensors& layer, Slots weights, Slots biases) {
+    std::vector<const MatrixSource*> sources;
+    for (const Slot slot : weights) sources.push_back(&layer[slot]);
+    KV_ASSIGN(PackedMatrix matrix, Matrix(sources, Role::kLayer));
+    std::vector<Part> parts;
+    for (const Slot slot : biases) {
+      const MatrixSource* bias = layer.Find(slot);
+      if (bias != nullptr) parts.push_back({&bias->view, bias->interleaved_rope_rows});
+    }
+    // A config has the biases of a stacked matrix all, or none.
+    KV_CHECK(parts.empty() || parts.size() == biases.size());
+    if (!parts.empty()) {
+      KV_ASSIGN(matrix.bias, Vector(parts));
+    }
+    return matrix;
+  }
 
   // Numbers of the parts one after another, widened. [sum of sizes], padded to 16 with zeros.
-  Result<const float*> Vector(std::initializer_list<Part> parts) {
+  Result<const float*> Vector(const std::vector<Part>& parts) {
     uint64_t count = 0;
     for (const Part& part : parts) count += part.view->num_elements();
     float* numbers = arena_.TakeArray<float>(RoundUp(count, 16));
@@ -128,9 +160,9 @@ class Packer {
     return role == Role::kTable ? choice_->tables : choice_->layers;
   }
 
-  Result<PackedMatrix> Matrix(Sources sources, Biases biases, Role role = Role::kLayer) {
+  Result<PackedMatrix> Matrix(std::span<const MatrixSource* const> sources, Role role) {
     PackedMatrix matrix;
-    matrix.k = static_cast<uint32_t>((*sources.begin())->view.shape[1]);
+    matrix.k = static_cast<uint32_t>(sources.front()->view.shape[1]);
     for (auto first = sources.begin(); first != sources.end();) {
       const WeightFormat format = FormatOf(**first, role);
       PackedRun& run = matrix.run[matrix.num_runs++];
@@ -142,19 +174,7 @@ class Packer {
       KV_TRY(PackRun({begin, first}, matrix.k, run));
       matrix.outputs += run.outputs;
     }
-    KV_ASSIGN(matrix.bias, Bias(biases));
     return matrix;
-  }
-
-  // Absent biases of a stacked matrix beside present ones do not occur: a config has all or none.
-  Result<const float*> Bias(Biases biases) {
-    if (biases.size() == 0 || !(*biases.begin())->has_value()) return nullptr;
-    auto part = [](const std::optional<MatrixSource>* bias) {
-      return Part{&(*bias)->view, (*bias)->interleaved_rope_rows};
-    };
-    const auto* b = biases.begin();
-    if (biases.size() == 1) return Vector({part(b[0])});
-    return Vector({part(b[0]), part(b[1]), part(b[2])});
   }
 
   // Takes memory for a run and fills it from its sources, in batches of about kBatchBytes.

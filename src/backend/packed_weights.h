@@ -47,13 +47,21 @@ struct EmbeddingTable {
   PackedMatrix packed;
 };
 
-struct PackedLayer {
-  const float* attention_norm;
+struct PackedAttention {
+  const float* norm = nullptr;
   PackedMatrix qkv;  // rows of q, k and v one after another
   PackedMatrix o;
-  const float* ffn_norm;
-  PackedMatrix gate, up;
-  PackedMatrix down;
+};
+
+struct PackedFfn {  // of FfnKind::kGated
+  const float* norm = nullptr;
+  PackedMatrix gate, up, down;
+};
+
+struct PackedLayer {
+  LayerSpec spec;
+  PackedAttention attention;
+  PackedFfn ffn;
 };
 
 struct PackedWeights {

@@ -5,6 +5,7 @@
 
 #include "backend/panel_filler.h"
 #include "base/random.h"
+#include "import/architecture.h"
 #include "import/gguf_importer.h"
 #include "import/model_files_for_test.h"
 #include "simd/half.h"
@@ -165,18 +166,18 @@ PackedWeights PackOrFail(const ImportedModel& model, uint32_t threads = 1) {
 TEST(PackedWeights, StackedMatricesOfDifferentTypesKeepTheirNumbers) {
   const Model m{Types{}};
   const PackedWeights packed = PackOrFail(m.model);
-  const LayerSource& source = m.model.layers[0];
+  const SlotTensors& source = m.model.layers[0];
   const PackedLayer& layer = packed.layers[0];
-  ExpectHolds(layer.qkv, {&source.q, &source.k, &source.v}, 2);
-  ExpectHolds(layer.o, {&source.o}, 1);
-  ExpectHolds(layer.gate, {&source.gate}, 1);
-  ExpectHolds(layer.up, {&source.up}, 1);
-  ExpectHolds(layer.down, {&source.down}, 1);
+  ExpectHolds(layer.attention.qkv, {&source[Slot::kQ], &source[Slot::kK], &source[Slot::kV]}, 2);
+  ExpectHolds(layer.attention.o, {&source[Slot::kO]}, 1);
+  ExpectHolds(layer.ffn.gate, {&source[Slot::kGate]}, 1);
+  ExpectHolds(layer.ffn.up, {&source[Slot::kUp]}, 1);
+  ExpectHolds(layer.ffn.down, {&source[Slot::kDown]}, 1);
   ExpectHolds(packed.head, {&*m.model.lm_head}, 1);
   // q and k share a run that ends inside a panel; v begins with a panel of its own.
-  EXPECT_EQ(layer.qkv.run[1].first_output, 120u);
-  EXPECT_EQ(layer.qkv.run[1].panels,
-            layer.qkv.run[0].panels + 8 * PanelBytes(WeightFormat::kQ4K, kHidden));
+  EXPECT_EQ(layer.attention.qkv.run[1].first_output, 120u);
+  EXPECT_EQ(layer.attention.qkv.run[1].panels,
+            layer.attention.qkv.run[0].panels + 8 * PanelBytes(WeightFormat::kQ4K, kHidden));
 }
 
 TEST(PackedWeights, AQuantisedEmbeddingIsPackedAndAnUnquantisedOneStaysInTheFile) {
@@ -211,7 +212,7 @@ TEST(PackedWeights, ThreadsChangeNoByte) {
   const Model m{Types{}};
   const PackedWeights one = PackOrFail(m.model, 1), three = PackOrFail(m.model, 3);
   const auto bytes = [](const PackedWeights& weights) {
-    const std::byte* first = reinterpret_cast<const std::byte*>(weights.layers[0].attention_norm);
+    const std::byte* first = reinterpret_cast<const std::byte*>(weights.layers[0].attention.norm);
     return std::string(reinterpret_cast<const char*>(first), weights.arena.used());
   };
   EXPECT_EQ(bytes(one), bytes(three));
@@ -230,12 +231,12 @@ TEST(PackedWeights, ABadScaleOrNumberIsRefusedNamingTheTensor) {
       ExpectError(Pack(bad.model, {}, pool, {}), Code::kCorruption, {view.name, "NaN"});
     }
   };
-  const LayerSource& layer = good.model.layers[0];
-  refuses(layer.q.view, 144 * 59, 0x7e00);
-  refuses(layer.k.view, 144 * 39 + 2, 0x7c00);  // dmin
-  refuses(layer.v.view, 210 + 208, 0xfc00);
-  refuses(layer.o.view, 80 * 2 * 255 + 158, 0x7f80);
-  refuses(layer.up.view, 24 * 8 + 2, 0x7c01);
+  const SlotTensors& layer = good.model.layers[0];
+  refuses(layer[Slot::kQ].view, 144 * 59, 0x7e00);
+  refuses(layer[Slot::kK].view, 144 * 39 + 2, 0x7c00);  // dmin
+  refuses(layer[Slot::kV].view, 210 + 208, 0xfc00);
+  refuses(layer[Slot::kO].view, 80 * 2 * 255 + 158, 0x7f80);
+  refuses(layer[Slot::kUp].view, 24 * 8 + 2, 0x7c01);
   refuses(good.model.embedding, 18 * 8 * 49, 0x7fff);
   refuses(good.model.lm_head->view, 208, 0xffff);
 }
@@ -267,11 +268,7 @@ void Tame(Model& m) {
       }
     }
   };
-  const LayerSource& layer = m.model.layers[0];
-  for (const MatrixSource* source :
-       {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-    tame(source->view);
-  }
+  ForEachLayerMatrix(m.model, tame);
   tame(m.model.embedding);
   if (m.model.lm_head) tame(m.model.lm_head->view);
 }
@@ -299,14 +296,15 @@ TEST(PackedWeights, AChoiceQuantisesLayersAndTables) {
     ASSERT_TRUE(packed) << packed.error().message;
     EXPECT_EQ(packed->arena.used(), PlanPacked(m.model, choice).arena_bytes);
     EXPECT_EQ(PlanPacked(m.model, choice).mapped_bytes, 0u);
-    const LayerSource& source = m.model.layers[0];
+    const SlotTensors& source = m.model.layers[0];
     const PackedLayer& layer = packed->layers[0];
     const float bound = LayoutOf(choice.layers).code_bits == 8 ? 0.012f : 0.2f;
-    ExpectNear(layer.qkv, {&source.q, &source.k, &source.v}, choice.layers, bound);
-    ExpectNear(layer.o, {&source.o}, choice.layers, bound);
-    ExpectNear(layer.gate, {&source.gate}, choice.layers, bound);
-    ExpectNear(layer.up, {&source.up}, choice.layers, bound);
-    ExpectNear(layer.down, {&source.down}, choice.layers, bound);
+    ExpectNear(layer.attention.qkv, {&source[Slot::kQ], &source[Slot::kK], &source[Slot::kV]},
+               choice.layers, bound);
+    ExpectNear(layer.attention.o, {&source[Slot::kO]}, choice.layers, bound);
+    ExpectNear(layer.ffn.gate, {&source[Slot::kGate]}, choice.layers, bound);
+    ExpectNear(layer.ffn.up, {&source[Slot::kUp]}, choice.layers, bound);
+    ExpectNear(layer.ffn.down, {&source[Slot::kDown]}, choice.layers, bound);
     const MatrixSource table{m.model.embedding};
     ExpectNear(packed->head, {&*m.model.lm_head}, choice.tables, 0.012f);
     ExpectNear(packed->embedding.packed, {&table}, choice.tables, 0.012f);
@@ -316,7 +314,7 @@ TEST(PackedWeights, AChoiceQuantisesLayersAndTables) {
 TEST(PackedWeights, ANumberTooLargeToQuantiseIsNotCalledDamage) {
   Model m{kPlain};
   Tame(m);
-  const TensorView& up = m.model.layers[0].up.view;
+  const TensorView& up = m.model.layers[0][Slot::kUp].view;
   const float large = -65505.0f;
   std::memcpy(const_cast<std::byte*>(up.data) + 4 * (kHidden * 511 + 255), &large, 4);
   ThreadPool pool(2, nullptr);

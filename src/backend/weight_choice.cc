@@ -3,24 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "import/importer.h"
+#include "import/architecture.h"
 
 namespace kvasir {
-namespace {
-
-// fn(view) of each matrix of the layers.
-template <typename Fn>
-void ForEachLayerMatrix(const ImportedModel& model, Fn fn) {
-  for (const LayerSource& layer : model.layers) {
-    for (const MatrixSource* m :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      fn(m->view);
-    }
-  }
-}
-
-}  // namespace
-
 std::optional<WeightChoice> FindWeightChoice(std::string_view name) {
   const auto* found = std::ranges::find(kWeightChoices, name, &WeightChoice::name);
   if (found == std::end(kWeightChoices)) return std::nullopt;

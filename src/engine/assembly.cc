@@ -160,16 +160,8 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
 uint64_t ParametersOf(const ImportedModel& model) {
   uint64_t sum = model.embedding.num_elements() + model.final_norm.num_elements();
   if (model.lm_head) sum += model.lm_head->view.num_elements();
-  for (const LayerSource& layer : model.layers) {
-    sum += layer.attention_norm.num_elements() + layer.ffn_norm.num_elements();
-    for (const MatrixSource* m :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      sum += m->view.num_elements();
-    }
-    for (const auto* bias : {&layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.o_bias,
-                             &layer.gate_bias, &layer.up_bias, &layer.down_bias}) {
-      if (*bias) sum += (*bias)->view.num_elements();
-    }
+  for (const SlotTensors& layer : model.layers) {
+    layer.ForEach([&](Slot, const MatrixSource& tensor) { sum += tensor.view.num_elements(); });
   }
   return sum;
 }

@@ -12,6 +12,7 @@
 #include "block/block_table.h"
 #include "engine/assembly.h"
 #include "format/pack.h"
+#include "import/architecture.h"
 #include "kvasir/bench.h"
 #include "simd/target.h"
 
@@ -81,12 +82,9 @@ struct RowFlops {
 RowFlops FlopsOf(const ImportedModel& model) {
   const ModelConfig& config = model.config;
   RowFlops flops;
-  for (const LayerSource& layer : model.layers) {
-    for (const MatrixSource* m :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      flops.body += 2.0 * static_cast<double>(m->view.num_elements());
-    }
-  }
+  ForEachLayerMatrix(model, [&](const TensorView& view) {
+    flops.body += 2.0 * static_cast<double>(view.num_elements());
+  });
   flops.head = 2.0 * config.vocab_size * config.hidden_size;
   flops.attention_per_token = 4.0 * config.num_layers * config.num_heads * config.head_dim;
   return flops;

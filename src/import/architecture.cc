@@ -29,6 +29,8 @@ constexpr SlotNames kLlamaSlots[] = {
     {Slot::kDownBias, "model.layers.{}.mlp.down_proj.bias", "blk.{}.ffn_down.bias"},
 };
 
+LayerSpec LlamaLayer(const ModelConfig&, uint32_t) { return {}; }
+
 constexpr Architecture kArchitectures[] = {
     {.name = "llama",
      .hf_class = "LlamaForCausalLM",
@@ -39,7 +41,8 @@ constexpr Architecture kArchitectures[] = {
      .o_bias = {Presence::kAsConfigured, "attention_bias"},
      .mlp_bias = {Presence::kAsConfigured, "mlp_bias"},
      .gguf_interleaved_rope_rows = true,
-     .slots = kLlamaSlots},
+     .slots = kLlamaSlots,
+     .layer = LlamaLayer},
 };
 
 using enum Extent;
@@ -70,30 +73,6 @@ static_assert([] {
   }
   return true;
 }());
-
-void PlaceInLayer(Slot slot, MatrixSource source, LayerSource& layer) {
-  // clang-format off
-  switch (slot) {
-    case Slot::kAttentionNorm: layer.attention_norm = std::move(source.view); return;
-    case Slot::kFfnNorm: layer.ffn_norm = std::move(source.view); return;
-    case Slot::kQ: layer.q = std::move(source); return;
-    case Slot::kK: layer.k = std::move(source); return;
-    case Slot::kV: layer.v = std::move(source); return;
-    case Slot::kO: layer.o = std::move(source); return;
-    case Slot::kQBias: layer.q_bias = std::move(source); return;
-    case Slot::kKBias: layer.k_bias = std::move(source); return;
-    case Slot::kVBias: layer.v_bias = std::move(source); return;
-    case Slot::kOBias: layer.o_bias = std::move(source); return;
-    case Slot::kGate: layer.gate = std::move(source); return;
-    case Slot::kUp: layer.up = std::move(source); return;
-    case Slot::kDown: layer.down = std::move(source); return;
-    case Slot::kGateBias: layer.gate_bias = std::move(source); return;
-    case Slot::kUpBias: layer.up_bias = std::move(source); return;
-    case Slot::kDownBias: layer.down_bias = std::move(source); return;
-    default: KV_CHECK(false);
-  }
-  // clang-format on
-}
 
 }  // namespace
 
@@ -145,6 +124,10 @@ const Architecture& ArchitectureOf(const ModelConfig& config) {
   return *found;
 }
 
+LayerSpec LayerOf(const ModelConfig& config, uint32_t layer) {
+  return ArchitectureOf(config).layer(config, layer);
+}
+
 std::string SupportedArchitectures() {
   std::string text;
   for (const Architecture& row : kArchitectures) {
@@ -173,7 +156,7 @@ void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model)
       model.lm_head = std::move(source);
       return;
     default:
-      PlaceInLayer(slot, std::move(source), model.layers[layer]);
+      model.layers[layer].Set(slot, std::move(source));
   }
 }
 

@@ -12,29 +12,6 @@
 
 namespace kvasir {
 
-// A place in ImportedModel that a tensor goes to.
-enum class Slot {
-  kEmbedding,
-  kFinalNorm,
-  kLmHead,
-  kAttentionNorm,
-  kFfnNorm,
-  kQ,
-  kK,
-  kV,
-  kO,
-  kQBias,
-  kKBias,
-  kVBias,
-  kOBias,
-  kGate,
-  kUp,
-  kDown,
-  kGateBias,
-  kUpBias,
-  kDownBias,
-};
-
 // Rows or columns of a slot's tensor in terms of the config.
 enum class Extent { kVocab, kHidden, kQueries, kKeyValues, kFfn };
 uint64_t SizeOf(Extent extent, const ModelConfig& config);
@@ -77,6 +54,8 @@ struct Architecture {
   // GGUF stores rows of Q and K so that RoPE pairs neighbours (MatrixSource).
   bool gguf_interleaved_rope_rows = false;
   std::span<const SlotNames> slots;
+  // What layer `layer` is made of.
+  LayerSpec (*layer)(const ModelConfig& config, uint32_t layer);
 
   const SlotNames& NamesOf(Slot slot) const;  // REQUIRES: the family has it
 };
@@ -84,6 +63,7 @@ struct Architecture {
 std::span<const Architecture> Architectures();
 // The row that a config came from. REQUIRES: config.architecture is a row's name.
 const Architecture& ArchitectureOf(const ModelConfig& config);
+LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
 // "LlamaForCausalLM (GGUF: llama)", ...: for messages.
 std::string SupportedArchitectures();
 
@@ -91,5 +71,15 @@ std::string SupportedArchitectures();
 std::string TensorName(std::string_view pattern, uint32_t layer);
 // Puts a tensor into its slot. REQUIRES: layer < model.layers.size() for a slot of a layer.
 void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);
+
+// fn(view) for each weight matrix of the layers: the one list of them.
+template <typename Fn>
+void ForEachLayerMatrix(const ImportedModel& model, Fn fn) {
+  for (const SlotTensors& layer : model.layers) {
+    layer.ForEach([&](Slot slot, const MatrixSource& tensor) {
+      if (TraitsOf(slot).columns) fn(tensor.view);
+    });
+  }
+}
 
 }  // namespace kvasir

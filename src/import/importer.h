@@ -12,27 +12,11 @@
 #include "base/mapped_file.h"
 #include "base/secret.h"
 #include "import/model_config.h"
+#include "import/slot.h"
 #include "import/tensor_view.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
-
-// A weight matrix [out, in] and how its rows are stored.
-struct MatrixSource {
-  TensorView view;
-  // GGUF's `llama` stores rows of Wq, Wk so that RoPE pairs neighbours (2i, 2i+1) within a head:
-  // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for
-  // biases.)
-  bool interleaved_rope_rows = false;
-};
-
-struct LayerSource {
-  TensorView attention_norm, ffn_norm;  // [hidden]
-  MatrixSource q, k, v, o;              // [heads * head_dim, hidden] ...
-  std::optional<MatrixSource> q_bias, k_bias, v_bias, o_bias;
-  MatrixSource gate, up, down;
-  std::optional<MatrixSource> gate_bias, up_bias, down_bias;
-};
 
 // Views stay valid while the ImportedModel lives (it owns the mappings).
 struct ImportedModel {
@@ -40,7 +24,7 @@ struct ImportedModel {
   TensorView embedding;                 // [vocab, hidden]
   TensorView final_norm;                // [hidden]
   std::optional<MatrixSource> lm_head;  // absent: tied to embedding
-  std::vector<LayerSource> layers;
+  std::vector<SlotTensors> layers;
   std::filesystem::path path;  // as given, made absolute
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.

@@ -72,13 +72,15 @@ void ExpectSameModel(const ImportedModel& a, const ImportedModel& b) {
   }
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
-    const LayerSource &x = a.layers[i], &y = b.layers[i];
-    EXPECT_EQ(Numbers(x.attention_norm), Numbers(y.attention_norm));
-    EXPECT_EQ(Numbers(x.ffn_norm), Numbers(y.ffn_norm));
-    for (auto m : {&LayerSource::q, &LayerSource::k, &LayerSource::v, &LayerSource::o,
-                   &LayerSource::gate, &LayerSource::up, &LayerSource::down}) {
-      EXPECT_EQ(Numbers(x.*m, d), Numbers(y.*m, d)) << (x.*m).view.name;
-    }
+    const SlotTensors &x = a.layers[i], &y = b.layers[i];
+    x.ForEach([&](Slot slot, const MatrixSource& tensor) {
+      ASSERT_NE(y.Find(slot), nullptr) << tensor.view.name;
+      if (tensor.view.shape.size() == 1) {
+        EXPECT_EQ(Numbers(tensor.view), Numbers(y[slot].view)) << tensor.view.name;
+      } else {
+        EXPECT_EQ(Numbers(tensor, d), Numbers(y[slot], d)) << tensor.view.name;
+      }
+    });
   }
 }
 
@@ -94,10 +96,10 @@ TEST(Importer, ReadsTheBundledModel) {
   EXPECT_EQ(m.config.eos, std::vector<TokenId>{2});
   EXPECT_EQ(m.embedding.shape, (std::vector<uint64_t>{1024, 192}));
   EXPECT_EQ(m.layers.size(), 4u);
-  EXPECT_EQ(m.layers[3].k.view.name, "model.layers.3.self_attn.k_proj.weight");
-  EXPECT_EQ(m.layers[3].k.view.shape, (std::vector<uint64_t>{64, 192}));
-  EXPECT_FALSE(m.layers[3].k.interleaved_rope_rows);
-  EXPECT_FALSE(m.layers[3].q_bias);
+  EXPECT_EQ(m.layers[3][Slot::kK].view.name, "model.layers.3.self_attn.k_proj.weight");
+  EXPECT_EQ(m.layers[3][Slot::kK].view.shape, (std::vector<uint64_t>{64, 192}));
+  EXPECT_FALSE(m.layers[3][Slot::kK].interleaved_rope_rows);
+  EXPECT_FALSE(m.layers[3].Find(Slot::kQBias));
   EXPECT_EQ(m.mapped_files.size(), 1u);
   EXPECT_NE(m.tokenizer_json.find("\"model\""), std::string::npos);
   EXPECT_FALSE(m.tokenizer_config_json.empty());
@@ -118,8 +120,10 @@ TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
   ExpectSameModel(hf, gguf);
   EXPECT_EQ(hf.config.rope.type, RopeType::kLlama3);
   EXPECT_EQ(hf.config.rope.original_max_positions, 64);
-  EXPECT_TRUE(gguf.layers[0].q.interleaved_rope_rows && gguf.layers[2].k.interleaved_rope_rows);
-  EXPECT_FALSE(gguf.layers[0].v.interleaved_rope_rows || gguf.layers[0].o.interleaved_rope_rows);
+  EXPECT_TRUE(gguf.layers[0][Slot::kQ].interleaved_rope_rows &&
+              gguf.layers[2][Slot::kK].interleaved_rope_rows);
+  EXPECT_FALSE(gguf.layers[0][Slot::kV].interleaved_rope_rows ||
+               gguf.layers[0][Slot::kO].interleaved_rope_rows);
   EXPECT_FALSE(gguf.tokenizer_json.empty());  // lies beside it
   EXPECT_EQ(gguf.tokenizer_config_json, hf.tokenizer_config_json);
   EXPECT_EQ(gguf.chat_template, hf.chat_template);
@@ -148,7 +152,7 @@ TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
 TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
   NEEDS_SHARED("goldens/llama-quant");
   const ImportedModel hf = Import(Shared("goldens/llama-quant"));
-  EXPECT_EQ(hf.layers[1].gate.view.dtype, DType::kBf16);
+  EXPECT_EQ(hf.layers[1][Slot::kGate].view.dtype, DType::kBf16);
   EXPECT_TRUE(hf.lm_head);
   const std::pair<const char*, DType> files[] = {
       {"Q4_0", DType::kQ4_0},  {"Q8_0", DType::kQ8_0}, {"Q4_K_M", DType::kQ4K},
@@ -156,8 +160,8 @@ TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
   for (const auto& [name, dtype] : files) {
     const ImportedModel m =
         Import(Shared("goldens/llama-quant/model-" + std::string(name) + ".gguf"));
-    EXPECT_EQ(m.layers[0].gate.view.dtype, dtype) << name;
-    EXPECT_EQ(m.layers[0].attention_norm.dtype, DType::kF32) << name;
+    EXPECT_EQ(m.layers[0][Slot::kGate].view.dtype, dtype) << name;
+    EXPECT_EQ(m.layers[0][Slot::kAttentionNorm].view.dtype, DType::kF32) << name;
   }
 }
 
@@ -178,15 +182,15 @@ TEST(Importer, TheVersion1GgufOfStories260kHoldsTheNumbersOfLlama2c) {
   const std::byte* weights = (*bin)->bytes().data() + 7 * 4;
   EXPECT_EQ(std::memcmp(m.embedding.data, weights, m.embedding.num_bytes()), 0);
   weights += m.embedding.num_bytes();
-  for (const LayerSource& layer : m.layers) {
-    const TensorView& norm = layer.attention_norm;
+  for (const SlotTensors& layer : m.layers) {
+    const TensorView& norm = layer[Slot::kAttentionNorm].view;
     EXPECT_EQ(std::memcmp(norm.data, weights, norm.num_bytes()), 0);
     weights += norm.num_bytes();
   }
-  for (const LayerSource& layer : m.layers) {
-    EXPECT_TRUE(layer.q.interleaved_rope_rows);  // llama2.c pairs neighbours
-    EXPECT_EQ(std::memcmp(layer.q.view.data, weights, layer.q.view.num_bytes()), 0);
-    weights += layer.q.view.num_bytes();
+  for (const SlotTensors& layer : m.layers) {
+    EXPECT_TRUE(layer[Slot::kQ].interleaved_rope_rows);  // llama2.c pairs neighbours
+    EXPECT_EQ(std::memcmp(layer[Slot::kQ].view.data, weights, layer[Slot::kQ].view.num_bytes()), 0);
+    weights += layer[Slot::kQ].view.num_bytes();
   }
 }
 
@@ -202,8 +206,8 @@ TEST(Importer, ReadsTheGoldensOfTheTests) {
   for (const char* name : {"tiny-gqa", "tiny-mqa", "tiny-bias"}) {
     const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
     EXPECT_EQ(m.layers.size(), m.config.num_layers) << name;
-    EXPECT_EQ(m.layers[0].q_bias.has_value(), m.config.qkv_bias);
-    EXPECT_EQ(m.layers[0].down_bias.has_value(), m.config.mlp_bias);
+    EXPECT_EQ(m.layers[0].Find(Slot::kQBias) != nullptr, m.config.qkv_bias);
+    EXPECT_EQ(m.layers[0].Find(Slot::kDownBias) != nullptr, m.config.mlp_bias);
   }
 }
 

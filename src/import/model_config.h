@@ -31,6 +31,19 @@ struct ConfigLimits {
   static constexpr uint32_t kPositions = 1u << 30;
 };
 
+enum class NormKind : uint8_t { kRms };   // RMSNorm before attention and before the FFN
+enum class FfnKind : uint8_t { kGated };  // down(activation(gate x) * (up x))
+enum class Activation : uint8_t { kSilu };
+
+// What one layer is made of: norms, an attention variant and an FFN variant. A family is a row of
+// the architecture table that names these for each of its layers; nothing that computes a layer
+// knows a family.
+struct LayerSpec {
+  NormKind norm = NormKind::kRms;
+  FfnKind ffn = FfnKind::kGated;
+  Activation activation = Activation::kSilu;
+};
+
 struct ModelConfig {
   std::string architecture;  // "llama"
   uint32_t vocab_size = 0;   // rows of the embedding

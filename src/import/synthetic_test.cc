@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(All, SyntheticDTypes,
 TEST_P(SyntheticDTypes, WeightsAreFiniteVariedAndOfDeviation002) {
   const auto model = SyntheticModel("llama-100m", GetParam(), 3);
   ASSERT_TRUE(model) << model.error().message;
-  const TensorView& up = model->layers[11].up.view;
+  const TensorView& up = model->layers[11][Slot::kUp].view;
   double sum = 0, squares = 0, largest = 0;
   const uint64_t n = up.num_elements();
   for (uint64_t i = 0; i < n; ++i) {
@@ -39,8 +39,8 @@ TEST_P(SyntheticDTypes, WeightsAreFiniteVariedAndOfDeviation002) {
   EXPECT_NEAR(sum / n, 0, 1e-4);
   EXPECT_NEAR(std::sqrt(squares / n), 0.02, 2e-4);
   EXPECT_LT(largest, 0.1);
-  EXPECT_NE(std::memcmp(up.data, model->layers[10].up.view.data, 64), 0);
-  EXPECT_NE(std::memcmp(up.data, model->layers[11].gate.view.data, 64), 0);
+  EXPECT_NE(std::memcmp(up.data, model->layers[10][Slot::kUp].view.data, 64), 0);
+  EXPECT_NE(std::memcmp(up.data, model->layers[11][Slot::kGate].view.data, 64), 0);
   EXPECT_NEAR(NumberAt(model->final_norm, 7), 1, 0.1);
   // The last byte of the largest tensor can be read.
   EXPECT_TRUE(std::isfinite(NumberAt(model->embedding, model->embedding.num_elements() - 1)));
@@ -50,7 +50,8 @@ TEST(SyntheticModel, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
   const auto a = SyntheticModel("tiny", DType::kF32, 1), b = SyntheticModel("tiny", DType::kF32, 1);
   const auto c = SyntheticModel("tiny", DType::kF32, 2);
   ASSERT_TRUE(a && b && c);
-  const TensorView &x = a->layers[1].q.view, &y = b->layers[1].q.view, &z = c->layers[1].q.view;
+  const TensorView &x = a->layers[1][Slot::kQ].view, &y = b->layers[1][Slot::kQ].view,
+                   &z = c->layers[1][Slot::kQ].view;
   EXPECT_EQ(std::memcmp(x.data, y.data, x.num_bytes()), 0);
   EXPECT_NE(std::memcmp(x.data, z.data, x.num_bytes()), 0);
 }
@@ -58,14 +59,8 @@ TEST(SyntheticModel, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
 uint64_t Parameters(const ImportedModel& m) {
   uint64_t n = m.embedding.num_elements() + m.final_norm.num_elements();
   if (m.lm_head) n += m.lm_head->view.num_elements();
-  for (const LayerSource& l : m.layers) {
-    n += l.attention_norm.num_elements() + l.ffn_norm.num_elements();
-    for (const MatrixSource* s : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
-      n += s->view.num_elements();
-    }
-    for (const auto* s : {&l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias}) {
-      if (*s) n += (*s)->view.num_elements();
-    }
+  for (const SlotTensors& l : m.layers) {
+    l.ForEach([&](Slot, const MatrixSource& tensor) { n += tensor.view.num_elements(); });
   }
   return n;
 }
@@ -77,7 +72,7 @@ TEST(SyntheticModel, ShapesHaveTheParametersOfTheirNames) {
   const auto qwen = SyntheticModel("qwen2-0.5b", DType::kBf16, 1);
   ASSERT_TRUE(qwen) << qwen.error().message;
   EXPECT_EQ(Parameters(*qwen), 494'032'768u);  // Qwen2.5-0.5B's
-  EXPECT_TRUE(qwen->layers[0].q_bias && !qwen->layers[0].o_bias);
+  EXPECT_TRUE(qwen->layers[0].Find(Slot::kQBias) && !qwen->layers[0].Find(Slot::kOBias));
   const auto small = SyntheticModel("llama-100m", DType::kBf16, 1);
   ASSERT_TRUE(small) << small.error().message;
   EXPECT_NEAR(static_cast<double>(Parameters(*small)), 100e6, 1e6);
@@ -90,11 +85,13 @@ TEST(SyntheticModel, TinyHasEveryOptionAndNoMultipleOf8) {
   for (uint32_t size : {c.vocab_size, c.hidden_size, c.head_dim, c.ffn_size})
     EXPECT_NE(size % 8, 0u);
   EXPECT_TRUE(m->lm_head);
-  for (const LayerSource& l : m->layers) {
-    EXPECT_TRUE(l.q_bias && l.k_bias && l.v_bias && l.o_bias);
-    EXPECT_TRUE(l.gate_bias && l.up_bias && l.down_bias);
-    EXPECT_EQ(l.k.view.shape, (std::vector<uint64_t>{20, 60}));
-    EXPECT_EQ(l.down.view.shape, (std::vector<uint64_t>{60, 100}));
+  for (const SlotTensors& l : m->layers) {
+    for (const Slot bias : {Slot::kQBias, Slot::kKBias, Slot::kVBias, Slot::kOBias, Slot::kGateBias,
+                            Slot::kUpBias, Slot::kDownBias}) {
+      EXPECT_NE(l.Find(bias), nullptr) << static_cast<int>(bias);
+    }
+    EXPECT_EQ(l[Slot::kK].view.shape, (std::vector<uint64_t>{20, 60}));
+    EXPECT_EQ(l[Slot::kDown].view.shape, (std::vector<uint64_t>{60, 100}));
   }
   EXPECT_TRUE(ValidateConfig(c, "tiny"));
 }

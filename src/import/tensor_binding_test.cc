@@ -81,7 +81,7 @@ TEST_F(Folder, AWholeModelIsReadAndExtraTensorsAreIgnored) {
   const auto m = ImportWith(tensors_);
   ASSERT_TRUE(m) << m.error().message;
   EXPECT_TRUE(m->lm_head);
-  EXPECT_EQ(m->layers[0].o.view.shape, (std::vector<uint64_t>{6, 8}));
+  EXPECT_EQ(m->layers[0][Slot::kO].view.shape, (std::vector<uint64_t>{6, 8}));
   EXPECT_EQ(m->tokenizer_json, "");
 }
 
@@ -105,7 +105,7 @@ TEST_F(Folder, BiasesAreNeededWhereTheConfigHasThem) {
   tensors_["model.layers.0.mlp.down_proj.bias"] = {"BF16", {6}};
   const auto m = ImportWith(tensors_, R"(, "mlp_bias": true)");
   ASSERT_TRUE(m) << m.error().message;
-  EXPECT_EQ(m->layers[0].down_bias->view.dtype, DType::kBf16);
+  EXPECT_EQ(m->layers[0][Slot::kDownBias].view.dtype, DType::kBf16);
   tensors_["model.layers.0.mlp.down_proj.bias"] = {"F32", {5}};
   ExpectError(ImportWith(tensors_, R"(, "mlp_bias": true)"), Code::kCorruption,
               {"down_proj.bias", "[5]", "[6]"});
@@ -138,7 +138,7 @@ TEST_F(Folder, EveryFloatTypeMayBeMixed) {
   tensors_["model.norm.weight"].dtype = "F16";
   const auto m = ImportWith(tensors_);
   ASSERT_TRUE(m) << m.error().message;
-  EXPECT_EQ(m->layers[0].up.view.dtype, DType::kBf16);
+  EXPECT_EQ(m->layers[0][Slot::kUp].view.dtype, DType::kBf16);
   EXPECT_EQ(m->final_norm.dtype, DType::kF16);
 }
 
@@ -263,8 +263,8 @@ TEST_F(GgufModel, BiasesAndTyingFollowFromTheTensors) {
   });
   ASSERT_TRUE(m) << m.error().message;
   EXPECT_TRUE(m->config.qkv_bias && m->config.tied_embeddings && !m->config.o_bias);
-  EXPECT_TRUE(m->layers[0].q_bias->interleaved_rope_rows);
-  EXPECT_FALSE(m->layers[0].v_bias->interleaved_rope_rows);
+  EXPECT_TRUE(m->layers[0][Slot::kQBias].interleaved_rope_rows);
+  EXPECT_FALSE(m->layers[0][Slot::kVBias].interleaved_rope_rows);
   ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {
                 t["blk.0.attn_q.bias"] = {"F32", {8}};
               }),

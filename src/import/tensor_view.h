@@ -69,6 +69,15 @@ struct TensorView {
   uint64_t row_bytes() const { return StoredBytes(dtype, shape.back()); }
 };
 
+// A tensor of a model, mostly a weight matrix [out, in], and how its rows are stored.
+struct MatrixSource {
+  TensorView view;
+  // GGUF's `llama` stores rows of Wq, Wk so that RoPE pairs neighbours (2i, 2i+1) within a head:
+  // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for
+  // biases.)
+  bool interleaved_rope_rows = false;
+};
+
 // Types that a weight matrix may have, for messages. Vectors are F32, F16 or BF16.
 inline constexpr const char* kWeightTypes =
     "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K or IQ4_NL";

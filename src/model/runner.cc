@@ -56,10 +56,10 @@ struct HeadRows {
   float *hidden, *logits;
 };
 
-class LlamaRunner final : public Runner {
+class ComposedRunner final : public Runner {
  public:
-  LlamaRunner(ImportedModel model, PackedWeights weights, Arena arena, const RunnerOptions& options,
-              uint32_t quant_columns)
+  ComposedRunner(ImportedModel model, PackedWeights weights, Arena arena,
+                 const RunnerOptions& options, uint32_t quant_columns)
       : model_(std::move(model)),
         weights_(std::move(weights)),
         options_(options),
@@ -90,9 +90,7 @@ class LlamaRunner final : public Runner {
     backend_->Begin(sequences, rows);
     backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
     for (uint32_t layer = 0; layer < c.num_layers; ++layer) Layer(layer, rows);
-    const float eps = static_cast<float>(c.rms_norm_eps);
-    backend_->Norm(a_.x, a_.hidden_stride, weights_.final_norm, c.hidden_size, eps, rows,
-                   a_.normed);
+    Norm(NormKind::kRms, weights_.final_norm, rows);
     backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
     return {};
   }
@@ -130,21 +128,44 @@ class LlamaRunner final : public Runner {
   uint64_t scratch_bytes() const override { return arena_.used(); }
 
  private:
+  // x += attention(norm(x)); x += ffn(norm(x)).
   void Layer(uint32_t layer, uint32_t rows) {
-    const ModelConfig& c = model_.config;
     const PackedLayer& w = weights_.layers[layer];
-    const float eps = static_cast<float>(c.rms_norm_eps);
+    Norm(w.spec.norm, w.attention.norm, rows);
+    Attention(w.attention, layer, rows);
+    Norm(w.spec.norm, w.ffn.norm, rows);
+    Ffn(w.spec, w.ffn, rows);
+  }
+
+  // normed = norm(x) * weight.
+  void Norm(NormKind kind, const float* weight, uint32_t rows) {
+    switch (kind) {
+      case NormKind::kRms:
+        backend_->Norm(a_.x, a_.hidden_stride, weight, model_.config.hidden_size,
+                       static_cast<float>(model_.config.rms_norm_eps), rows, a_.normed);
+    }
+  }
+
+  // x += o(attention(qkv(normed))).
+  void Attention(const PackedAttention& w, uint32_t layer, uint32_t rows) {
     Backend& b = *backend_;
-    b.Norm(a_.x, a_.hidden_stride, w.attention_norm, c.hidden_size, eps, rows, a_.normed);
     b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
              Backend::Into::kReplace);
     b.RotateAndPack(layout_, layer, a_.qkv, a_.qkv_stride);
     b.Attend(layout_, layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
     b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
              Backend::Into::kAdd);
-    b.Norm(a_.x, a_.hidden_stride, w.ffn_norm, c.hidden_size, eps, rows, a_.normed);
-    b.MatMulGated(w.gate, w.up, a_.normed, a_.hidden_stride, rows, a_.ffn, a_.ffn_stride);
-    b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
+  }
+
+  // x += ffn(normed).
+  void Ffn(const LayerSpec& spec, const PackedFfn& w, uint32_t rows) {
+    Backend& b = *backend_;
+    switch (spec.ffn) {
+      case FfnKind::kGated:
+        KV_CHECK(spec.activation == Activation::kSilu);
+        b.MatMulGated(w.gate, w.up, a_.normed, a_.hidden_stride, rows, a_.ffn, a_.ffn_stride);
+        b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
+    }
   }
 
   ImportedModel model_;
@@ -198,8 +219,8 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
             LoadWeights(model, options.weights, options.threads, options.images, progress));
   const uint32_t quant_columns = PlanPacked(model, options.weights).quant_columns;
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
-  auto runner = std::make_unique<LlamaRunner>(std::move(model), std::move(weights),
-                                              std::move(arena), options, quant_columns);
+  auto runner = std::make_unique<ComposedRunner>(std::move(model), std::move(weights),
+                                                 std::move(arena), options, quant_columns);
   KV_TRY(runner->status());
   return runner;
 }

@@ -330,9 +330,9 @@ TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
   const std::string tiny = std::string(KVASIR_SOURCE_DIR) + "/tests/data/tiny-bias";  // untied, f32
   for (auto find : {+[](ImportedModel& m) { return &m.embedding; },
                     +[](ImportedModel& m) { return &m.lm_head->view; },
-                    +[](ImportedModel& m) { return &m.layers[1].ffn_norm; },
-                    +[](ImportedModel& m) { return &m.layers[1].up.view; },
-                    +[](ImportedModel& m) { return &m.layers[0].q_bias->view; }}) {
+                    +[](ImportedModel& m) { return &m.layers[1][Slot::kFfnNorm].view; },
+                    +[](ImportedModel& m) { return &m.layers[1][Slot::kUp].view; },
+                    +[](ImportedModel& m) { return &m.layers[0][Slot::kQBias].view; }}) {
     for (float bad : {NAN, -INFINITY}) {
       ImportedModel model = Import(tiny);
       TensorView& view = *find(model);
