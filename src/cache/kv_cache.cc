@@ -120,14 +120,18 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
     copy = pool_->retained(id) || pool_->pin_count(id) > 1;
   }
   const uint64_t added = CeilDiv(new_tokens, block_tokens) - table.size();
-  const uint32_t available = available_blocks();
+  const Reservation::State* reserved = ReservedFor(sequence);
+  const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
   if (added + copy > available) {
     if (!copy || added > available || pool_->pin_count(table.ref(tail).id()) > 1) {
-      return Fail(Code::kExhausted, "KV pool: {} blocks needed, {} of {} free or idle",
-                  added + copy, available, plan_.num_blocks);
+      return Fail(
+          Code::kExhausted,
+          "KV pool: {} blocks needed, {} of {} are free or idle and not reserved for others",
+          added + copy, available, plan_.num_blocks);
     }
     copy = false;
   }
+  Draw(sequence, added + copy);
   for (uint64_t i = 0; i < added; ++i) table.Append(Take(sequence));
   if (copy) {
     BlockRef block = Take(sequence);
@@ -135,7 +139,8 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
     table.Replace(tail, std::move(block));
     ++counters_.copied_blocks;
   } else if (const auto node = index_->node_of(table.ref(tail).id())) {
-    // No block was left for a copy. All idle ones were evicted just now, so that it is a leaf.
+    // No block was left for a copy. Nobody pins what is below it: those go first.
+    while (index_->has_children(*node)) EvictOne();
     Unlink(*node, PrefixIndex::RemoveKind::kEvicted);
   }
   sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
@@ -149,8 +154,14 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
 void KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   KV_CHECK(num_tokens <= sequence.num_tokens());
   const uint32_t block_tokens = layout().block_tokens();
-  while (sequence.table_.size() > CeilDiv(num_tokens, block_tokens)) sequence.table_.PopBack();
+  const bool copied = CopiesTail(sequence);
+  const uint32_t available = available_blocks();
+  uint32_t num_popped = 0;
+  for (; sequence.table_.size() > CeilDiv(num_tokens, block_tokens); ++num_popped) {
+    sequence.table_.PopBack();
+  }
   sequence.tokens_.resize(num_tokens);
+  GiveBack(sequence, num_popped + CopiesTail(sequence) - copied, available_blocks() - available);
   sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
   if (Publishes(sequence)) {
     while (index_->depth(sequence.node_) > sequence.num_committed_ / block_tokens) {
@@ -177,6 +188,7 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   const size_t blocks = CeilDiv(fork.num_committed_, block_tokens);
   fork.table_.Reserve(CeilDiv(std::max(reserve_tokens, fork.num_committed_), block_tokens));
   for (size_t b = 0; b < blocks; ++b) fork.table_.Append(sequence.table_.ref(b).Share());
+  fork.reserved_ = sequence.reserved_;  // last: a fork that is not whole owes nothing
   return fork;
 }
 
@@ -316,6 +328,7 @@ void KvCache::CheckInvariants() const {
     KV_CHECK(pool_->pin_count(index_->block(index_->parent(*node))) > 0);
   }
   KV_CHECK(live_tokens == live_tokens_);
+  KV_CHECK(available_blocks() >= reserved_blocks_);
   KV_CHECK(num_forgotten == num_forgotten_);
   for (NodeId parent : cursors_->Parents()) {
     KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());

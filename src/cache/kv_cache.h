@@ -1,6 +1,7 @@
 // KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "block/block_pool.h"
 #include "block/block_table.h"
 #include "cache/identity.h"
+#include "cache/reservation.h"
 #include "index/prefix_index.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
@@ -85,7 +87,11 @@ class KvSequence {
  public:
   KvSequence() = default;  // empty; only good for being assigned to
   KvSequence(KvSequence&&) noexcept = default;
-  KvSequence& operator=(KvSequence&&) noexcept = default;
+  KvSequence& operator=(KvSequence&& other) noexcept;
+  ~KvSequence() { Close(); }
+
+  // It is not extended any more: what was reserved for that is released.
+  void Close();
 
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
   uint32_t num_committed() const { return num_committed_; }
@@ -100,6 +106,9 @@ class KvSequence {
   bool shares_ = false;
   NodeId node_{};  // of the last committed full block, or the root; meaningful while publishing
   uint32_t num_committed_ = 0;
+  bool closed_ = false;
+  uint32_t unbacked_ = 0;  // blocks that it let go of and that could not be reserved for it again
+  std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
   std::vector<TokenId> tokens_;
   BlockTable table_;
 };
@@ -170,24 +179,33 @@ class KvCache final : private BlockPool::Observer {
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
   // Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
-  // Turns a match into a sequence that holds its tokens (all committed). Its blocks are shared as
-  // they stand, the partial one copied when extended.
+  // Blocks for the sequences that go on from the match, beyond those that it pins: each can be
+  // extended to demand.tokens, whatever else runs. Where one block is missing, the match gives up
+  // the block that it uses in part, for which a copy would be needed. kExhausted where more are.
+  // REQUIRES: demand is about the match's prompt.
+  Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Turns a match into a sequence that holds its tokens (all committed) and draws from the
+  // reservation, if there is one. Its blocks are shared as they stand, the partial one copied when
+  // extended.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
   // allocating.
-  KvSequence Fetch(MatchResult match, uint32_t reserve_tokens);
+  KvSequence Fetch(MatchResult match, uint32_t reserve_tokens,
+                   const Reservation& reservation = Reservation());
   // The Cursor's hidden state (f32, [hidden_size], after the final norm) of a match that has one;
   // lives as long as the match.
   std::span<const float> CursorHidden(const MatchResult& match) const;
 
   // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
-  // shared tail before it is written. When there is no block for that copy and the index alone
-  // shares the tail, the index gives it up: a sequence never needs more than its own blocks.
-  // kExhausted, with the sequence unchanged, when the pool is full of pinned blocks.
+  // shared tail before it is written. Blocks come from its reservation, then from what nobody has
+  // reserved. When there is none for that copy and the index alone shares the tail, the index gives
+  // it up: a sequence never needs more than its own blocks. kExhausted, with the sequence
+  // unchanged, when there are not enough.
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
   // enter the index; a block that somebody else published meanwhile is swapped for theirs (equal
   // bits) and freed. kEnd (prompt's end, sequence's end) also publishes the partial tail, if
-  // nothing after it is being computed. REQUIRES: num_committed + num_tokens <= the sequence's
+  // nothing after it is being computed, and if a block can be reserved for the copy that a sequence
+  // with a reservation will then need. REQUIRES: num_committed + num_tokens <= the sequence's
   // num_tokens.
   enum class CommitKind { kRunning, kEnd };
   void Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind);
@@ -197,7 +215,8 @@ class KvCache final : private BlockPool::Observer {
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
   // (published blocks stay in the index).
   void Truncate(KvSequence& sequence, uint32_t num_tokens);
-  // Another sequence with the same committed tokens: O(blocks) pins, nothing copied until written.
+  // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
+  // until written.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
 
   // Forgets all of a namespace: nothing of it is found from now on, and its idle blocks are free.
@@ -212,8 +231,12 @@ class KvCache final : private BlockPool::Observer {
   // Both at once. O(bytes).
   void Erase(NamespaceId ns);
 
-  // Blocks that could be had now: free + idle.
+  // Blocks that could be had now: free + idle; and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
+  uint32_t unreserved_blocks() const {
+    return available_blocks() - std::min(available_blocks(), reserved_blocks_);
+  }
+  uint32_t reserved_blocks() const { return reserved_blocks_; }  // and not drawn yet
   CacheUsage usage() const;
   const CacheCounters& counters() const { return counters_; }
   const CachePlan& plan() const { return plan_; }
@@ -240,6 +263,7 @@ class KvCache final : private BlockPool::Observer {
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   bool Publishes(const KvSequence& sequence) const;
+  bool MayPin(NodeId node) const;
   void PinInto(NodeId node, MatchResult& match);
   uint32_t PinPrefix(std::span<const TokenId> prompt, MatchResult& match);
   bool UseCursor(std::span<const TokenId> prompt, MatchResult& match);
@@ -248,6 +272,18 @@ class KvCache final : private BlockPool::Observer {
                               uint32_t num_covered) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
                         uint32_t num_covered) const;
+
+  // kv_cache_reserve.cc
+  friend class Reservation;
+  friend class KvSequence;
+  Status Promise(Reservation::State& state, uint64_t num_blocks);
+  void TakeBack(Reservation::State& state, uint32_t num_blocks);
+  void DropPartial(MatchResult& match);
+  static Reservation::State* ReservedFor(const KvSequence& sequence);  // nullptr: nothing is
+  bool CopiesTail(const KvSequence& sequence) const;                   // before it is extended
+  void Draw(KvSequence& sequence, uint64_t num_blocks);
+  void GiveBack(KvSequence& sequence, uint32_t num_lost, uint32_t num_freed);
+  void ReleaseRest(KvSequence& sequence);
 
   BlockRef Take(const KvSequence& sequence);
   void EvictOne();
@@ -272,6 +308,7 @@ class KvCache final : private BlockPool::Observer {
   uint32_t num_forgotten_ = 0;
   uint64_t zeroing_at_ = 0;            // blocks that ZeroForgotten has passed, round after round
   uint64_t live_tokens_ = 0;           // sum of fill_
+  uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};
 };

@@ -54,7 +54,12 @@ void KvCache::PublishTail(KvSequence& sequence) {
   const auto tail = sequence.tokens().subspan(begin);
   const auto best = index_->BestPartial(sequence.node_, tail);
   if (best && best->num_equal == tail.size()) return;  // resident already, in a block that has more
-  Link(sequence.node_, tail, sequence.table_.ref(sequence.table_.size() - 1));
+  const BlockRef& block = sequence.table_.ref(sequence.table_.size() - 1);
+  // From now on whoever goes on from this tail copies it, the last one too.
+  Reservation::State* state = sequence.reserved_.get();
+  const bool is_written = !sequence.closed_ || pool_->pin_count(block.id()) > 1;
+  if (state != nullptr && !state->released && is_written && !Promise(*state, 1)) return;
+  Link(sequence.node_, tail, block);
 }
 
 // `block`, which no node holds, becomes the child `tokens`; a tail that it continues is redundant.

@@ -29,6 +29,12 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   return match;
 }
 
+// An idle block is not taken from those who reserved all that are left. (Who matched it could not
+// have gone on anyway: there is none to reserve.)
+bool KvCache::MayPin(NodeId node) const {
+  return pool_->pin_count(index_->block(node)) > 0 || unreserved_blocks() > 0;
+}
+
 void KvCache::PinInto(NodeId node, MatchResult& match) {
   match.table_.Append(pool_->Pin(index_->block(node)));
 }
@@ -41,6 +47,7 @@ uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match)
   while (covered + block_tokens <= prompt.size()) {
     const auto child = index_->FindChild(match.node_, prompt.subspan(covered, block_tokens));
     if (!child) break;
+    if (!MayPin(*child)) return covered;
     match.node_ = *child;
     PinInto(*child, match);
     covered += static_cast<uint32_t>(block_tokens);
@@ -48,7 +55,7 @@ uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match)
   if (covered == prompt.size()) return covered;
   const auto rest = prompt.subspan(covered, std::min(block_tokens, prompt.size() - covered));
   const auto best = index_->BestPartial(match.node_, rest);
-  if (!best || best->num_equal == 0) return covered;
+  if (!best || best->num_equal == 0 || !MayPin(best->node)) return covered;
   PinInto(best->node, match);
   return covered + best->num_equal;
 }
@@ -120,7 +127,8 @@ bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin,
   return false;
 }
 
-KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens) {
+KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
+                          const Reservation& reservation) {
   counters_.queried_tokens += match.prompt_tokens_;
   counters_.hit_tokens_pool += match.num_pool_;
   counters_.hit_tokens_partial += match.num_partial_;
@@ -138,6 +146,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens) {
   const uint32_t most = std::max(reserve_tokens, sequence.num_tokens());
   sequence.tokens_.reserve(most);
   sequence.table_.Reserve(CeilDiv(most, layout().block_tokens()));
+  sequence.reserved_ = reservation.state_;
   return sequence;
 }
 

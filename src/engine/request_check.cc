@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/bytes.h"
 #include "base/result.h"
 #include "base/utf8.h"
 
@@ -49,6 +48,15 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   return ValidateSampling(spec.sampling, limits.vocab_size);
 }
 
+// Of the prompts alone.
+KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
+  const auto prompt = static_cast<uint32_t>(spec.prompt.size());
+  return {.prompt_tokens = prompt,
+          .tokens = prompt,
+          .n = spec.n,
+          .shares_prompt = limits.cache_mode != CacheMode::kNone};
+}
+
 // The largest prompt + answer that fits context and pool. The last token is never computed: it
 // needs a position, but no room in a block.
 Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
@@ -67,16 +75,15 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
                 "prompt: {} tokens and {} to generate do not fit the context of {}: {}", prompt,
                 answer, context, fix);
   }
-  const uint64_t shared = limits.cache_mode == CacheMode::kNone ? 0 : prompt / limits.block_tokens;
-  const uint64_t blocks =
-      shared >= limits.num_blocks ? shared : shared + (limits.num_blocks - shared) / spec.n;
-  if (CeilDiv(prompt, limits.block_tokens) > std::min<uint64_t>(blocks, limits.num_blocks)) {
+  const uint64_t computed =
+      DemandOf(spec, limits).MaxTokens(limits.block_tokens, limits.num_blocks);
+  if (computed == 0) {
     return Fail(Code::kInvalidArgument,
                 "prompt: {} tokens for {} choices need more than the {} blocks of {} tokens that "
                 "the pool has: shorten the prompt, lower n or raise --kv-memory",
                 prompt, spec.n, limits.num_blocks, limits.block_tokens);
   }
-  return std::min(context, blocks * limits.block_tokens + answer);
+  return std::min(context, computed + answer);
 }
 
 }  // namespace
@@ -89,11 +96,8 @@ Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink si
   const uint64_t prompt = spec.prompt.size();
   request->max_tokens =
       static_cast<uint32_t>(std::min<uint64_t>(spec.max_tokens, max_total - prompt));
-  const uint64_t computed = prompt + (request->max_tokens == 0 ? 0 : request->max_tokens - 1);
-  request->footprint.shared_blocks = limits.cache_mode == CacheMode::kNone
-                                         ? 0
-                                         : static_cast<uint32_t>(prompt / limits.block_tokens);
-  request->footprint.choice_blocks = static_cast<uint32_t>(CeilDiv(computed, limits.block_tokens));
+  request->demand = DemandOf(spec, limits);
+  if (request->max_tokens > 0) request->demand.tokens += request->max_tokens - 1;
   request->spec = std::move(spec);
   request->sink = std::move(sink);
   return request;

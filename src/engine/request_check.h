@@ -22,7 +22,7 @@ struct RequestLimits {
   const Tokenizer* tokenizer = nullptr;
 };
 
-// The request with max_tokens clipped to the room that context and pool leave, and its footprint
+// The request with max_tokens clipped to the room that context and pool leave, and its demand
 // (id, seed and times are the caller's). kInvalidArgument names the field, the numbers and the fix.
 Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
                                               const RequestLimits& limits);

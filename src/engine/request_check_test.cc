@@ -37,12 +37,11 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
   request.max_tokens = 30;  // 129 tokens are computed: nine blocks
   const auto checked = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
   ASSERT_TRUE(checked) << checked.error().message;
-  EXPECT_EQ((*checked)->footprint.shared_blocks, 6u);
-  EXPECT_EQ((*checked)->footprint.choice_blocks, 9u);
-  EXPECT_EQ((*checked)->footprint.total(3), 6u + 3 * 3);
+  EXPECT_EQ((*checked)->demand.tokens, 129u);
+  EXPECT_EQ((*checked)->demand.blocks(16), 6u + 3 * 3);
   // Without a cache each choice computes the prompt again, in blocks of its own.
   const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
-  EXPECT_EQ((*alone)->footprint.total(3), 3u * 9);
+  EXPECT_EQ((*alone)->demand.blocks(16), 3u * 9);
 }
 
 TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {

@@ -113,11 +113,7 @@ void Scheduler::ExtendRows() {
     const auto tokens = std::span<const TokenId>(sequence.tokens);
     const Status status = TimedCache(
         [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
-    if (status) {
-      sequence.tail_shared = false;
-    } else {
-      EndRequest(*rows.request, FinishReason::kError, &status.error());
-    }
+    if (!status) EndRequest(*rows.request, FinishReason::kError, &status.error());
   }
 }
 
@@ -178,16 +174,10 @@ void Scheduler::CommitRows() {
 // `hidden`: of the prompt's last token; nullptr when a Cursor keeps it already.
 void Scheduler::StartChoices(Request& request, const float* hidden) {
   Sequence& first = *request.sequences[0];
-  const bool has_tail = request.prompt_tokens() % cache_.layout().block_tokens() != 0;
-  if (hidden != nullptr) {
-    cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
-    first.tail_shared = has_tail && first.kv.shares();
-  }
+  if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.prompt_done = true;
   for (uint32_t choice = 1; choice < request.spec.n; ++choice) {
     AddSequence(request, cache_.Fork(first.kv, request.prompt_tokens() + request.max_tokens));
-    request.sequences.back()->tail_shared = has_tail;
-    first.tail_shared = has_tail;
   }
 }
 

@@ -31,10 +31,10 @@ struct SchedulerOptions {
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
 };
 
-// Runs requests: FIFO admission by whole footprint (the head waits, nobody overtakes), then steps
-// of one token for every generating sequence and chunks of prompts, max_rows in all. A
-// running sequence always finds the blocks it still needs: available_blocks() >= the sum of what
-// running requests are owed. A request leaves with all its blocks given back, before its last event
+// Runs requests: FIFO admission by what a request takes at most (the head waits, nobody overtakes),
+// then steps of one token for every generating sequence and chunks of prompts, max_rows in all. A
+// running sequence always finds the blocks it still needs: its request has reserved them
+// (cache/reservation.h). A request leaves with all its blocks given back, before its last event
 // is told. Sinks are called at the end of a step. Where a file of the model was changed all
 // requests end with kModelChanged: this is looked at before requests are admitted, before what a
 // step computed is committed, and before its logits are used. Runner and cache must outlive it.
@@ -47,7 +47,7 @@ class Scheduler {
                                uint32_t parallel);
   uint64_t scratch_bytes() const;
 
-  // REQUIRES: the request's footprint fits the empty pool, its n is at
+  // REQUIRES: the request's demand fits the empty pool, its n is at
   // most `parallel`. Where this throws the request stays the caller's.
   void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
@@ -107,7 +107,6 @@ class Scheduler {
   bool TryAdmit(Request& request);
   void AddSequence(Request& request, KvSequence kv);
   void ExplainMatch(Request& request, const MatchResult& match);
-  uint32_t owed_blocks() const;
 
   // scheduler.cc
   void PlanRows();

@@ -1,7 +1,6 @@
 // Admission: when a waiting request may run, and what the cache gives it.
 #include <algorithm>
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "engine/scheduler.h"
 
@@ -32,12 +31,6 @@ void Scheduler::CheckStepFiles() {
   if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
 }
 
-uint32_t Scheduler::owed_blocks() const {
-  uint32_t owed = 0;
-  for (const auto& request : running_) owed += request->owed_blocks();
-  return owed;
-}
-
 void Scheduler::Admit() {
   uint32_t running = 0;
   for (const auto& request : running_) running += request->spec.n - request->num_done;
@@ -61,14 +54,9 @@ bool Scheduler::TryAdmit(Request& request) {
     return cache_.Match(ns, spec.prompt,
                         {.reuse = spec.cache_prompt, .use_cursor = spec.use_cursor});
   });
-  const uint32_t block_tokens = cache_.layout().block_tokens();
-  const auto held = static_cast<uint32_t>(CeilDiv(match.num_reused(), block_tokens));
-  const bool tail_shared = match.num_reused() % block_tokens != 0;
-  // The match has pinned what it found: those blocks are not among the available any more. Alone, a
-  // request always fits: submission checked its footprint, and the index gives up what it shares.
-  const uint32_t need = request.footprint.total(spec.n) - held + (tail_shared ? 1 : 0);
-  if (!running_.empty() && cache_.available_blocks() < owed_blocks() + need) return false;
-
+  // Alone, a request always fits: submission checked its demand.
+  Result<Reservation> reservation = cache_.Reserve(match, request.demand);
+  if (!reservation) return false;
   request.admitted_ns = MonotonicNs();
   ExplainMatch(request, match);
   if (match.has_cursor()) {
@@ -76,9 +64,10 @@ bool Scheduler::TryAdmit(Request& request) {
     request.cursor_hidden.assign(hidden.begin(), hidden.end());
   }
   AddSequence(request, TimedCache([&] {
-                return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens);
+                return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
+                                    *reservation);
               }));
-  request.sequences[0]->tail_shared = tail_shared;
+  request.reservation = std::move(*reservation);
   return true;
 }
 

@@ -60,13 +60,13 @@ void Scheduler::UseDraw(Draw& draw) {
 // `hidden`: of the last committed token, for its Cursor.
 void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
                             FinishReason reason) {
+  sequence.kv.Close();
   // At the prompt's end its tail and Cursor are kept already.
   if (sequence.kv.num_committed() > request.prompt_tokens()) {
     TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
     cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
   }
   sequence.kv = KvSequence();
-  sequence.tail_shared = false;
   sequence.done = true;
   retry_admission_ = true;
   FinishChoice(request, sequence.choice, reason);
@@ -76,7 +76,6 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
-    sequence->tail_shared = false;
     sequence->done = true;
   }
   retry_admission_ = true;
@@ -89,6 +88,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 }
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
+  request.reservation.Release();
   const uint64_t now = MonotonicNs();
   const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;

@@ -6,19 +6,6 @@
 
 namespace kvasir {
 
-uint32_t Request::owed_blocks() const {
-  const auto still = [](const Sequence& sequence, uint32_t blocks) {
-    const auto held = static_cast<uint32_t>(sequence.kv.table().size());
-    return (blocks > held ? blocks - held : 0) + (sequence.tail_shared ? 1 : 0);
-  };
-  if (!prompt_done) return still(*sequences[0], footprint.total(spec.n));
-  uint32_t owed = 0;
-  for (const auto& sequence : sequences) {
-    if (!sequence->done) owed += still(*sequence, footprint.choice_blocks);
-  }
-  return owed;
-}
-
 Event& EventOf(Request& request, uint32_t choice) {
   Event& event = request.events[choice];
   if (!request.has_event[choice]) {

@@ -22,8 +22,6 @@ struct Sequence {
   uint32_t choice = 0;
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
-  // The last block is partly filled and not this sequence's own: extending it takes another block.
-  bool tail_shared = false;
   bool done = false;
   uint64_t token_ns = 0;     // when its last token was there; 0: none yet
   uint32_t next_logits = 0;  // lowest position that on_logits was not told
@@ -31,14 +29,6 @@ struct Sequence {
   std::optional<StopMatcher> stop;
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
-};
-
-// The most blocks that a request pins at once: whole blocks of the prompt once, the rest per
-// choice.
-struct Footprint {
-  uint32_t shared_blocks = 0;
-  uint32_t choice_blocks = 0;  // of one choice, the shared ones included
-  uint32_t total(uint32_t n) const { return shared_blocks + n * (choice_blocks - shared_blocks); }
 };
 
 // States: waiting (no sequence), running, done (every choice has its finish_reason; no block is
@@ -49,10 +39,11 @@ struct Request {
   EventSink sink;
   uint64_t seed = 0;
   uint32_t max_tokens = 0;  // clipped
-  Footprint footprint;
+  KvDemand demand{};        // of its choices: all but the last token of each is computed
   uint64_t submitted_ns = 0;
   uint64_t bytes = 0;  // of spec, as submission counted them
 
+  Reservation reservation;                           // while it runs
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -68,8 +59,6 @@ struct Request {
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   bool done() const { return num_done == spec.n; }
-  // Blocks that this running request may still take: what admission leaves for it.
-  uint32_t owed_blocks() const;
 };
 
 // The event of a choice in this step; empty if the choice had no news yet.

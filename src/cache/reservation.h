@@ -1,0 +1,60 @@
+// Reservation: a pin on blocks that a request's sequences may still take.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+class KvCache;
+
+// The most KV of n sequences with one prompt.
+struct KvDemand {
+  uint32_t prompt_tokens;
+  uint32_t tokens;  // of each sequence whose KV is computed, the prompt's included
+  uint32_t n = 1;   // sequences
+  // false: each computes the prompt again, in blocks of its own. REQUIRES: a match without reuse.
+  bool shares_prompt = true;
+
+  // The prompt's whole blocks once, the rest per sequence.
+  uint64_t blocks(uint32_t block_tokens) const;
+  // The largest `tokens` for which `num_blocks` are enough; 0: not even for the prompt.
+  uint64_t MaxTokens(uint32_t block_tokens, uint64_t num_blocks) const;
+};
+
+// Blocks that are kept for the sequences of one request: KvCache::Reserve makes it, sequences that
+// were fetched or forked with it draw from it. A block that a sequence gives back by Truncate may
+// be drawn again; a sequence that ends (is dropped, or Close was called) releases what it would
+// still have needed. Move-only. Dropping it releases what was not drawn; its sequences live on, and
+// get what is free. Must not outlive its cache. One thread at a time.
+//
+// Invariant of the cache: free + idle blocks >= those reserved and not drawn.
+class Reservation {
+ public:
+  Reservation() = default;  // empty
+  Reservation(Reservation&&) noexcept = default;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation() { Release(); }
+
+  uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
+  // `num_blocks` more. kExhausted, and nothing changed, where others have reserved them.
+  Status Grow(uint32_t num_blocks);
+  void Shrink(uint32_t num_blocks);  // at most blocks()
+  void Release();                    // as dropping it does
+
+ private:
+  friend class KvCache;
+  friend class KvSequence;
+  struct State {
+    KvCache* cache;
+    uint32_t blocks;           // not drawn yet
+    uint32_t sequence_blocks;  // of a sequence, at most
+    bool shares_prompt;
+    bool released = false;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace kvasir
