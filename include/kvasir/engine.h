@@ -157,8 +157,8 @@ using EventSink = std::function<void(const Event&)>;
 using IndexedSink = std::function<void(size_t index, const Event& event)>;
 enum class RequestId : uint64_t {};
 
-// What an erasure took out of the cache: idle blocks, the tokens in all blocks, Cursors.
-// What can no longer be found. Blocks that running requests use are zeroed when these let go.
+// What an erasure took out of the cache: what can no longer be found. Blocks that running requests
+// use are zeroed when these let go.
 struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
 };

@@ -1,0 +1,291 @@
+// Random schedules over a FakeRunner: every answer is what its tokens alone decide, whatever shared
+// a step, was matched, forked, evicted, erased or cancelled; invariants hold after each step.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "base/fault.h"
+#include "base/random.h"
+#include "engine/request_check.h"
+#include "model/fake_runner.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kVocab = 24;
+constexpr TokenId kEndToken = 3, kNotFinite = 5;
+constexpr uint32_t kContext = 96;
+
+struct Asked {
+  GenerateRequest spec;
+  uint32_t max_tokens = 0;  // clipped
+  std::vector<std::vector<TokenId>> answers;
+  std::vector<FinishReason> reasons;
+  std::optional<Error> error;
+  bool cancelled = false;  // asked for
+  bool ended = false;
+  Receipt receipt;
+};
+
+// What a choice says, by its tokens alone. `reason` is why it ends.
+std::vector<TokenId> Expected(const Asked& asked, FinishReason* reason) {
+  std::vector<TokenId> tokens = asked.spec.prompt;
+  *reason = FinishReason::kLength;
+  while (tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
+    tokens.push_back(FakeRunner::NextToken(tokens, kVocab));
+    if (!asked.spec.ignore_eos && tokens.back() == kEndToken) {
+      *reason = FinishReason::kStop;
+      break;
+    }
+    // It is computed before the next token, and then the request ends.
+    if (tokens.back() == kNotFinite &&
+        tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
+      *reason = FinishReason::kError;
+      break;
+    }
+  }
+  return {tokens.begin() + static_cast<ptrdiff_t>(asked.spec.prompt.size()), tokens.end()};
+}
+
+class Schedule {
+ public:
+  explicit Schedule(uint64_t seed)
+      : random_(seed),
+        mode_(random_.Below(8) == 0   ? CacheMode::kNone
+              : random_.Below(8) == 0 ? CacheMode::kSequence
+                                      : CacheMode::kPrefix),
+        parallel_(1 + static_cast<uint32_t>(random_.Below(5))),
+        runner_({.vocab_size = kVocab,
+                 .max_positions = kContext,
+                 .max_rows = parallel_ + static_cast<uint32_t>(random_.Below(24)),
+                 .not_finite = kNotFinite}),
+        cache_(MakeCache()),
+        scheduler_(runner_, *cache_,
+                   {.cache_mode = mode_,
+                    .parallel = parallel_,
+                    .max_rows = runner_rows(),
+                    .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
+                    .end_tokens = {kEndToken}}) {}
+
+  void Run() {
+    const uint64_t num_requests = 1 + random_.Below(8);
+    for (uint64_t asked = 0; asked < num_requests || !scheduler_.idle();) {
+      if (asked < num_requests && (scheduler_.idle() || random_.Below(3) == 0)) {
+        Ask();
+        ++asked;
+      }
+      if (random_.Below(20) == 0 && !asked_.empty()) Cancel();
+      if (random_.Below(30) == 0) scheduler_.Erase(Tenant(), [](const Erasure&) {});
+      scheduler_.Step();
+      scheduler_.CheckInvariants();
+      if (testing::Test::HasFailure()) return;
+    }
+    Check();
+  }
+
+  uint64_t wrong = 0;  // choices that do not say what their tokens decide
+  uint64_t reused = 0, computed = 0, cancelled = 0, failed = 0, forked = 0;
+  const CacheCounters& counters() const { return cache_->counters(); }
+
+ private:
+  uint32_t runner_rows() const { return parallel_; }
+
+  std::unique_ptr<KvCache> MakeCache() {
+    KvCacheOptions options{.layout = runner_.layout(),
+                           .budget_bytes = 0,
+                           .hidden_size = FakeRunner::kHidden,
+                           .num_cursors = 4,
+                           .num_namespaces = 3,
+                           .secret = {7},
+                           .reuse = mode_ == CacheMode::kPrefix};
+    const auto num_blocks = static_cast<uint32_t>(3 + random_.Below(24));
+    options.max_blocks = num_blocks;
+    options.budget_bytes = 1 << 20;
+    auto cache = KvCache::Create(std::move(options));
+    KV_CHECK(cache.has_value() && (*cache)->plan().num_blocks == num_blocks);
+    return std::move(*cache);
+  }
+
+  std::string Tenant() { return random_.Below(3) == 0 ? "bob" : "alice"; }
+
+  // Few different tokens: prompts share beginnings, and part within blocks.
+  std::vector<TokenId> RandomPrompt() {
+    std::vector<TokenId> prompt;
+    if (!asked_.empty() && random_.Below(4) != 0) {
+      auto it = asked_.begin();
+      std::advance(it, static_cast<ptrdiff_t>(random_.Below(asked_.size())));
+      prompt = it->second.spec.prompt;
+      for (const TokenId token : it->second.answers[0]) {
+        if (token != kNotFinite) prompt.push_back(token);
+      }
+      if (random_.Below(2) == 0) prompt.resize(random_.Below(prompt.size() + 1));
+    }
+    const uint64_t more = random_.Below(3) == 0 ? 0 : random_.Below(30);
+    for (uint64_t i = 0; i < more; ++i) prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+    if (prompt.empty()) prompt.push_back(1);
+    if (random_.Below(40) == 0) prompt.push_back(kNotFinite);
+    prompt.resize(std::min<size_t>(prompt.size(), kContext - 1));
+    return prompt;
+  }
+
+  void Ask() {
+    GenerateRequest spec;
+    spec.tenant = Tenant();
+    spec.prompt = RandomPrompt();
+    spec.sampling.temperature = 0;
+    spec.max_tokens = static_cast<uint32_t>(random_.Below(30));
+    spec.n = 1 + static_cast<uint32_t>(random_.Below(random_.Below(3) == 0 ? parallel_ : 1));
+    spec.ignore_eos = random_.Below(2) == 0;
+    spec.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(12)));
+    spec.use_cursor = random_.Below(4) != 0;
+    spec.cache_prompt = random_.Below(10) != 0;
+    const uint64_t id = ++last_id_;
+    auto checked = CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
+                                {.ctx_size = kContext,
+                                 .max_positions = kContext,
+                                 .vocab_size = kVocab,
+                                 .parallel = parallel_,
+                                 .num_blocks = cache_->plan().num_blocks,
+                                 .block_tokens = runner_.layout().block_tokens(),
+                                 .cache_mode = mode_});
+    if (!checked) return;  // can never fit
+    (*checked)->id = RequestId{id};
+    Asked& asked = asked_[id];
+    asked.spec = std::move(spec);
+    asked.max_tokens = (*checked)->max_tokens;
+    asked.answers.resize(asked.spec.n);
+    asked.reasons.resize(asked.spec.n, FinishReason::kNone);
+    scheduler_.Enqueue(std::move(*checked));
+  }
+
+  void Cancel() {
+    auto it = asked_.begin();
+    std::advance(it, static_cast<ptrdiff_t>(random_.Below(asked_.size())));
+    scheduler_.Cancel(RequestId{it->first});
+    it->second.cancelled = true;
+  }
+
+  void Hear(uint64_t id, const Event& event) {
+    Asked& asked = asked_.at(id);
+    EXPECT_FALSE(asked.ended) << "an event after the last one";
+    for (const GeneratedToken& token : event.tokens) {
+      asked.answers[event.choice].push_back(token.id);
+    }
+    if (event.finish_reason != FinishReason::kNone) {
+      EXPECT_EQ(asked.reasons[event.choice], FinishReason::kNone) << "a choice ended twice";
+      asked.reasons[event.choice] = event.finish_reason;
+    }
+    if (event.error) asked.error = event.error;
+    if (!event.last) return;
+    asked.ended = true;
+    asked.receipt = event.receipt;
+  }
+
+  static bool BeginsWith(const std::vector<TokenId>& whole, const std::vector<TokenId>& begin) {
+    return begin.size() <= whole.size() && std::equal(begin.begin(), begin.end(), whole.begin());
+  }
+
+  void Check() {
+    EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
+    EXPECT_EQ(cache_->reserved_blocks(), 0u);
+    for (const auto& [id, asked] : asked_) {
+      ASSERT_TRUE(asked.ended) << "request " << id;
+      const bool bad_prompt = std::ranges::count(asked.spec.prompt, kNotFinite) > 0;
+      FinishReason reason = FinishReason::kNone;
+      const std::vector<TokenId> want =
+          bad_prompt ? std::vector<TokenId>() : Expected(asked, &reason);
+      if (bad_prompt) reason = FinishReason::kError;
+      for (uint32_t choice = 0; choice < asked.spec.n; ++choice) {
+        const std::vector<TokenId>& got = asked.answers[choice];
+        if (asked.reasons[choice] == FinishReason::kCancelled) {
+          EXPECT_TRUE(asked.cancelled);
+          wrong += !BeginsWith(want, got);
+          ++cancelled;
+          continue;
+        }
+        wrong += asked.reasons[choice] != reason;
+        if (reason == FinishReason::kError) {  // of one choice ends them all, wherever they are
+          wrong += !BeginsWith(want, got);
+          ++failed;
+        } else {
+          wrong += got != want;
+        }
+        wrong += asked.error.has_value() != (reason == FinishReason::kError);
+      }
+      reused += asked.receipt.cached_tokens();
+      computed += asked.receipt.computed;
+      forked += asked.spec.n - 1;
+      EXPECT_EQ(asked.receipt.cached_tokens() + asked.receipt.computed, asked.spec.prompt.size());
+    }
+  }
+
+  Random random_;
+  const CacheMode mode_;
+  const uint32_t parallel_;
+  FakeRunner runner_;
+  std::unique_ptr<KvCache> cache_;
+  Scheduler scheduler_;
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, Asked> asked_;
+};
+
+TEST(Scheduler, NoScheduleChangesAnAnswer) {
+#ifdef KVASIR_SANITIZED
+  uint64_t count = 1000;
+#else
+  uint64_t count = 10'000;
+#endif
+  // KVASIR_SCHEDULES=N: more of them; KVASIR_SEED=S: one.
+  if (const char* more = std::getenv("KVASIR_SCHEDULES")) count = std::strtoull(more, nullptr, 10);
+  const char* only = std::getenv("KVASIR_SEED");
+  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
+  if (only != nullptr) count = 1;
+  uint64_t reused = 0, computed = 0, cancelled = 0, failed = 0, forked = 0, evicted = 0,
+           cursors = 0;
+  for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
+    Schedule schedule(seed);
+    schedule.Run();
+    EXPECT_EQ(schedule.wrong, 0u);
+    reused += schedule.reused;
+    computed += schedule.computed;
+    cancelled += schedule.cancelled;
+    failed += schedule.failed;
+    forked += schedule.forked;
+    evicted += schedule.counters().evicted_blocks;
+    cursors += schedule.counters().cursor_hits;
+  }
+  std::printf(
+      "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, %llu failed, "
+      "%llu forks, %llu blocks evicted, %llu cursor hits\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
+      static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),
+      static_cast<unsigned long long>(failed), static_cast<unsigned long long>(forked),
+      static_cast<unsigned long long>(evicted), static_cast<unsigned long long>(cursors));
+  if (count < 1000) return;
+  for (const uint64_t seen : {reused, cancelled, failed, forked, evicted, cursors}) {
+    EXPECT_GT(seen, count / 100);
+  }
+}
+
+// A check that can fail: each fault of the cache shows in an answer.
+TEST(Scheduler, SeesInjectedFaults) {
+  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition}) {
+    InjectFault(fault);
+    uint64_t wrong = 0;
+    for (uint64_t seed = 1; seed <= 400 && wrong == 0; ++seed) {
+      Schedule schedule(seed);
+      schedule.Run();
+      wrong += schedule.wrong;
+    }
+    InjectFault(Fault::kNone);
+    EXPECT_GT(wrong, 0u) << "fault " << static_cast<int>(fault);
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
