@@ -128,7 +128,11 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       qp.push_back(q[i].data());
       pp.push_back(partials[i].data());
     }
-    const PagedKv view = kv.view();
+    // Blocks of tiles that no row sees are not touched.
+    std::vector<std::byte*> blocks = kv.blocks;
+    const uint32_t untouched = BeginOf(limit.front()) / kAttentionTile * kAttentionTile;
+    std::fill_n(blocks.begin(), untouched / kv.layout.block_tokens(), nullptr);
+    const PagedKv view(blocks.data(), kv.layout, 0);
     AttentionKernels::Args args{&view,
                                 &scratch,
                                 static_cast<uint32_t>(q.size()),
@@ -142,6 +146,9 @@ class AttentionTargets : public testing::TestWithParam<Target> {
                                 pp.data(),
                                 split ? size_t{heads} * floats : 0,
                                 mask};
+    std::vector<uint32_t> begin;
+    for (const uint32_t of_row : limit) begin.push_back(BeginOf(of_row));
+    if (window_ > 0) args.begin = begin.data();
     kernels_.attend(args);
     Rows out;
     Rows softmax(q.size());
@@ -191,7 +198,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       const double total = std::accumulate(sums[h].begin(), sums[h].end(), 0.0);
       EXPECT_NEAR(total, static_cast<double>(count) * group, 1e-4 * count * group);
       for (uint32_t t = 0; t < sums[h].size(); ++t) {
-        if (!mask.Sees(h, t) || t >= limits.back()) {
+        if (!mask.Sees(h, t) || t >= limits.back() || t < BeginOf(limits.front())) {
           EXPECT_EQ(sums[h][t], 0.0f);
         }
       }
@@ -203,7 +210,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       for (uint32_t head = 0; head < group * kv_heads; ++head) {
         const auto expected = reference::Attention(
             std::span<const float>(q[i]).subspan(size_t{head} * dim, dim), kv.k[head / group],
-            kv.v[head / group], limits[i], mask.seen(head / group));
+            kv.v[head / group], limits[i], SeenBy(limits[i], mask, head / group));
         const float* got = whole[i].data() + size_t{head} * dim;
         ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0)
             << NameOf({kv.layout.key(0).format, kv.layout.value(0).format}) << " head_dim " << dim
@@ -231,6 +238,17 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       }
     }
   }
+  uint32_t BeginOf(uint32_t limit) const {
+    return window_ == 0 || limit <= window_ ? 0 : limit - window_;
+  }
+  std::vector<bool> SeenBy(uint32_t limit, const Mask& mask, uint32_t kv_head) const {
+    std::vector<bool> seen = mask.seen(kv_head);
+    if (window_ > 0 && seen.empty()) seen.assign(limit, true);
+    for (uint32_t t = 0; t < BeginOf(limit); ++t) seen[t] = false;
+    return seen;
+  }
+
+  uint32_t window_ = 0;  // 0: none
   Rows sums_;
   const AttentionKernels& kernels_ = AttentionKernelsFor(GetParam());
 };
@@ -265,6 +283,21 @@ TEST_P(AttentionTargets, TokensThatAreNotSeenAreSkipped) {
 }
 
 // Magnitudes at the ends: 2^-127 is subnormal, sums of int16 x int8 come near 2^31.
+// Windows of one token, around tiles and spans, and longer than what there is.
+TEST_P(AttentionTargets, AWindowHasTheReferencesBits) {
+  Random random(16);
+  for (const KvFormat format : kAllFormats) {
+    for (const uint32_t window : {1u, 2u, 15u, 63u, 64u, 65u, 200u, 255u, 256u, 257u, 599u, 700u}) {
+      window_ = window;
+      const auto kv_heads = 1 + static_cast<uint32_t>(random.Below(3));
+      const uint32_t block_tokens = 16 * (1 + static_cast<uint32_t>(random.Below(6)));
+      const Kv kv(random, 600, kv_heads, random.Below(2) == 0 ? 20 : 64, block_tokens,
+                  {format, kAllFormats[random.Below(8)]});
+      for (int round = 0; round < 3; ++round) Compare(random, kv, 600);
+    }
+  }
+}
+
 TEST_P(AttentionTargets, ExtremesHaveTheReferencesBits) {
   Random random(14);
   for (const KvFormat format : kAllFormats) {

@@ -80,9 +80,10 @@ void AttendSpans(const Args& a, uint32_t head_offset) {
   const uint32_t end = a.span_end * kAttentionSpan;
   const bool few = a.rows <= kMaxTileRows;
   BeginQueries(call);
-  Tile tile = TileAt(call, a.span_begin * kAttentionSpan, end);
+  const uint32_t first = call.FirstTile(a.span_begin * kAttentionSpan);
+  Tile tile = TileAt(call, first, end);
   while (tile.runs > 0) {
-    if (tile.token % kAttentionSpan == 0) BeginSpan(call);
+    if (tile.token == first || tile.token % kAttentionSpan == 0) BeginSpan(call);
     const Tile next = TileAt(call, tile.token + kAttentionTile, end);
     if (few) {
       FewRowsTile(call, tile, next);
@@ -116,7 +117,7 @@ void SumTile(const Call& call, const Tile& tile, const float* const* softmax, fl
   WideScores(call, tile, row, a.kv_head_begin);
   for (uint32_t r = row; r < a.rows; ++r) {
     const uint32_t n = call.Seen(r, tile.token);
-    const uint64_t mask = call.Mask(a.kv_head_begin, tile.token, n);
+    const uint64_t mask = call.Mask(r, a.kv_head_begin, tile.token, n);
     for (uint32_t head = 0; head < call.heads; ++head) {
       const float* score = call.query(r, head)->score;
       const float* ended = softmax[r] + size_t{call.head_offset + head} * 2;
@@ -136,7 +137,7 @@ void SumWeights(const Args& args, const float* const* softmax, float* const* sum
     const Args one = OneHead(args, kv);
     const Call call(one, (kv - args.kv_head_begin) * args.group);
     BeginQueries(call);
-    for (Tile tile = TileAt(call, begin, end); tile.runs > 0;
+    for (Tile tile = TileAt(call, call.FirstTile(begin), end); tile.runs > 0;
          tile = TileAt(call, tile.token + kAttentionTile, end)) {
       SumTile(call, tile, softmax, sums[kv - args.kv_head_begin] + (tile.token - begin));
     }

@@ -44,8 +44,10 @@ struct TokenMask {
 
 struct AttentionKernels {
   // Attention of `rows` rows, for the query heads of kv heads [kv_head_begin, kv_head_end), over
-  // the tokens of spans [span_begin, span_end) below limit[row]; limit must not fall along rows.
-  // All rows read the same blocks. q[row]: [head][head_dim] of all heads, already multiplied by
+  // the tokens of spans [span_begin, span_end) from begin[row] on and below limit[row]. REQUIRES:
+  // limit ascends from row to row. Blocks of 64-token tiles that no row sees are not touched; in
+  // the tile of the first token that is seen all blocks can be read, whatever they hold. All rows
+  // read the same blocks. q[row]: [head][head_dim] of all heads, already multiplied by
   // 1/sqrt(head_dim); `group` query heads share a kv head.
   // partial[row]: [span - span_begin][head - first head][PartialFloats], spans span_stride floats
   // apart; each span of each row is merged into its place, which must be an empty softmax or what
@@ -61,6 +63,7 @@ struct AttentionKernels {
     float* const* partial;
     size_t span_stride;
     TokenMask mask;
+    const uint32_t* begin = nullptr;  // absent: 0 (a window of w: limit - w where that is more)
   };
   void (*attend)(const Args& args);
 

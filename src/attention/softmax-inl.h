@@ -64,9 +64,20 @@ struct Call {
   uint32_t Seen(uint32_t row, uint32_t token) const {
     return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
   }
-  // Those of the first n that queries of a kv head see.
-  uint64_t Mask(uint32_t kv_head, uint32_t token, uint32_t n) const {
-    return a.mask.Tile(kv_head, token) & (~uint64_t{0} >> (kAttentionTile - n));
+  // Those of the first n that a row's queries of a kv head see.
+  uint64_t Mask(uint32_t row, uint32_t kv_head, uint32_t token, uint32_t n) const {
+    const uint64_t mask = a.mask.Tile(kv_head, token) & (~uint64_t{0} >> (kAttentionTile - n));
+    if (a.begin == nullptr || a.begin[row] <= token) return mask;
+    const uint32_t before = a.begin[row] - token;
+    return before >= kAttentionTile ? 0 : mask & ~uint64_t{0} << before;
+  }
+  // The first tile from `token` on that any row sees something of, as far as `begin` says.
+  uint32_t FirstTile(uint32_t token) const {
+    if (a.begin == nullptr) return token;
+    uint32_t least = a.begin[0];
+    for (uint32_t row = 1; row < a.rows; ++row) least = Least(least, a.begin[row]);
+    least = least / kAttentionTile * kAttentionTile;
+    return least > token ? least : token;
   }
 };
 

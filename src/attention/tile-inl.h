@@ -237,7 +237,8 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
       if (seen == 0) continue;
       const uint32_t count = (seen + kRunTokens - 1) / kRunTokens;
       values[count - 1].tokens = seen - (count - 1) * kRunTokens;
-      const uint64_t mask = call.Mask(kv_head, tile.token, seen);
+      const uint64_t mask = call.Mask(row, kv_head, tile.token, seen);
+      if (mask == 0) continue;
       for (uint32_t g = 0; g < a.group; g += kBatch) {
         AttentionQuery* queries[kBatch];
         const uint32_t n = Batch(call, row, kv_head - a.kv_head_begin, g, queries);
@@ -347,18 +348,25 @@ void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     }
   }
   const uint32_t count = a.rows * call.heads;
+  const auto mask_of = [&](uint32_t query) {
+    const uint32_t r = query / call.heads;
+    return call.Mask(r, kv, tile.token, call.Seen(r, tile.token));
+  };
   for (uint32_t i = row * call.heads; i < count;) {
     const uint32_t seen = call.Seen(i / call.heads, tile.token);
+    const uint64_t mask = mask_of(i);
     AttentionQuery* queries[kBatch];
     uint32_t n = 0;  // queries that see the same tokens
-    while (n < kBatch && i + n < count && call.Seen((i + n) / call.heads, tile.token) == seen) {
+    while (n < kBatch && i + n < count && call.Seen((i + n) / call.heads, tile.token) == seen &&
+           mask_of(i + n) == mask) {
       queries[n] = a.scratch->queries + i + n;
       ++n;
     }
     const ValueRun run{wide, 0, seen, 0};
     const ValueTile values{&run, 1, stride, call.value_stride};
-    const uint64_t mask = call.Mask(kv, tile.token, seen);
-    if (call.v_integers) {
+    if (mask == 0) {
+      // Nothing is added: not even a zero, which would make +0 of -0.
+    } else if (call.v_integers) {
       ValuesOf<Wide<0>>(n, values, mask, queries);
       for (uint32_t q = 0; q < n; ++q) Fold(call, *queries[q], BiasOf(paged.v.format));
     } else {
@@ -381,7 +389,8 @@ void ManyRowsTile(const Call& call, const Tile& tile) {
   WideScores(call, tile, row, a.kv_head_begin);
   for (uint32_t r = row; r < a.rows; ++r) {
     const uint32_t n = call.Seen(r, tile.token);
-    const uint64_t mask = call.Mask(a.kv_head_begin, tile.token, n);
+    const uint64_t mask = call.Mask(r, a.kv_head_begin, tile.token, n);
+    if (mask == 0) continue;
     for (uint32_t head = 0; head < call.heads; ++head) {
       Weigh(call, *call.query(r, head), n, mask, tile.v_scale, a.kv_head_begin * call.scale_head);
     }

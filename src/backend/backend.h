@@ -58,7 +58,8 @@ class Backend {
   virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
                              size_t stride) = 0;
   // out[row] = causal attention of the row's q over its sequence's blocks: [heads * head_dim].
-  virtual void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv,
+  // `window` tokens, the row's own among them; 0: all.
+  virtual void Attend(const BlockLayout& layout, uint32_t layer, uint32_t window, const float* qkv,
                       size_t qkv_stride, float* out, size_t out_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;

@@ -16,6 +16,11 @@ constexpr uint32_t kMaxSpansOfItem = 4;     // longer runs of blocks leave more 
 constexpr uint32_t kMinParallelUnits = 32;  // to merge
 constexpr uint32_t kNoUnit = ~uint32_t{0};
 
+// The first token that a row sees which sees all below `limit`, but for its window.
+uint32_t BeginOf(uint32_t limit, uint32_t window) {
+  return window == 0 || limit <= window ? 0 : limit - window;
+}
+
 }  // namespace
 
 CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
@@ -70,19 +75,27 @@ void CpuAttention::Begin(std::span<const StepSequence> sequences) {
   for (const StepSequence& sequence : sequences) {
     if (sequence.num_rows > kMaxDecodeRows) AddPrefill(sequence);
   }
-  head_tokens_ = 0;
+  head_tokens_ = HeadTokens(/*window=*/0);
+}
+
+uint64_t CpuAttention::HeadTokens(uint32_t window) const {
+  uint64_t tokens = 0;
   for (uint32_t i = 0; i < num_items_; ++i) {
-    head_tokens_ += uint64_t{TokensOf(items_[i])} * (items_[i].sequence ? 1 : o_.kv_heads);
+    tokens += uint64_t{TokensOf(items_[i], window)} * (items_[i].sequence ? 1 : o_.kv_heads);
   }
+  return tokens;
 }
 
 // The tokens of its spans that any of its rows sees.
-uint32_t CpuAttention::TokensOf(const Item& item) const {
-  uint32_t limit = 0;
+uint32_t CpuAttention::TokensOf(const Item& item, uint32_t window) const {
+  uint32_t limit = 0, begin = ~uint32_t{0};
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
-    limit = std::max(limit, item.sequence ? Limit(*item.sequence, i) : rows_[i].limit);
+    const uint32_t of_row = item.sequence ? Limit(*item.sequence, i) : rows_[i].limit;
+    limit = std::max(limit, of_row);
+    begin = std::min(begin, BeginOf(of_row, window));
   }
-  return std::min(limit, item.span_end * kAttentionSpan) - item.span_begin * kAttentionSpan;
+  begin = std::max(begin, item.span_begin * kAttentionSpan);
+  return std::max(begin, std::min(limit, item.span_end * kAttentionSpan)) - begin;
 }
 
 void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
@@ -166,9 +179,10 @@ void CpuAttention::AddPrefill(const StepSequence& sequence) {
 
 void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
   AttendAll(call, pool);
+  const uint64_t head_tokens = call.window == 0 ? head_tokens_ : HeadTokens(call.window);
   for (const BlockPart& part : {call.layout.key(call.layer), call.layout.value(call.layer)}) {
     const uint64_t scales = TraitsOf(part.format).scaled ? kRunTokens * sizeof(uint16_t) : 0;
-    read_bytes_ += head_tokens_ * (part.run_bytes + scales) / kRunTokens;
+    read_bytes_ += head_tokens * (part.run_bytes + scales) / kRunTokens;
   }
   for (const StepSequence& sequence : sequences_) {
     if (sequence.token_sums == nullptr) continue;
@@ -212,7 +226,7 @@ void CpuAttention::RunItem(const Call& call, const Item& item, uint32_t thread) 
 
 void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread) {
   const float* q[kMaxQueries];
-  uint32_t limit[kMaxQueries];
+  uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* partial[kMaxQueries];
   const size_t unit_floats = size_t{o_.heads} * partial_floats_;
   const bool whole = rows_[item.first].unit == kNoUnit;
@@ -221,6 +235,7 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
     q[i] = call.q + row.row * call.q_stride;
     // What several rows share are full spans.
     limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
+    begin[i] = BeginOf(row.limit, call.window);
     partial[i] = whole ? thread_partials_ + size_t{thread} * max_queries_ * partial_floats_
                        : unit_partials_ + (row.unit + item.span_begin) * unit_floats;
     const size_t spans = whole ? 1 : item.span_end - item.span_begin;
@@ -235,6 +250,7 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
   args.span_end = item.span_end;
   args.q = q;
   args.limit = limit;
+  if (call.window > 0) args.begin = begin;
   args.partial = partial;
   args.span_stride = whole ? 0 : unit_floats;
   kernels_.attend(args);
@@ -246,12 +262,13 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
 
 void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t thread) {
   const float* q[kMaxQueries];
-  uint32_t limit[kMaxQueries];
+  uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* partial[kMaxQueries];
   float* scratch = thread_partials_ + size_t{thread} * max_queries_ * partial_floats_;
   for (uint32_t i = 0; i < item.rows; ++i) {
     q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
     limit[i] = Limit(*item.sequence, item.first + i);
+    begin[i] = BeginOf(limit[i], call.window);
     partial[i] = scratch + size_t{i} * group_ * partial_floats_;
     for (uint32_t g = 0; g < group_; ++g) Clear(partial[i] + size_t{g} * partial_floats_);
   }
@@ -264,6 +281,7 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
   args.span_end = item.span_end;
   args.q = q;
   args.limit = limit;
+  if (call.window > 0) args.begin = begin;
   args.partial = partial;
   kernels_.attend(args);
   for (uint32_t i = 0; i < item.rows * group_; ++i) {
@@ -277,7 +295,7 @@ void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, ui
                               uint32_t thread) {
   const float* q[kMaxQueries];
   const float* softmax[kMaxQueries];
-  uint32_t limit[kMaxQueries];
+  uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* sums =
       sequence.token_sums + (size_t{call.layer} * o_.kv_heads + head) * sequence.sums_stride;
   const PagedKv kv(sequence.blocks.data(), call.layout, call.layer);
@@ -286,6 +304,7 @@ void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, ui
   args.kv_head_end = head + 1;
   args.q = q;
   args.limit = limit;
+  if (call.window > 0) args.begin = begin;
   const uint32_t block = std::max(1u, kMaxQueries / group_);
   for (uint32_t first = 0; first < sequence.num_rows; first += block) {
     args.rows = std::min(block, sequence.num_rows - first);
@@ -294,6 +313,7 @@ void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, ui
       q[i] = call.q + row * call.q_stride;
       softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
       limit[i] = Limit(sequence, first + i);
+      begin[i] = BeginOf(limit[i], call.window);
     }
     args.span_end = Spans(limit[args.rows - 1]);
     kernels_.sum_weights(args, softmax, &sums);

@@ -24,7 +24,8 @@ class CpuAttention {
   struct Call {
     const BlockLayout& layout;
     uint32_t layer;
-    const float* q;  // rows q_stride floats apart: [head][head_dim], scaled
+    uint32_t window;  // 0: all tokens up to the row's
+    const float* q;   // rows q_stride floats apart: [head][head_dim], scaled
     size_t q_stride;
     float* out;
     size_t out_stride;
@@ -61,7 +62,8 @@ class CpuAttention {
   void AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, uint32_t span_end);
   void AddPrefill(const StepSequence& sequence);
   void AttendAll(const Call& call, ThreadPool& pool);
-  uint32_t TokensOf(const Item& item) const;
+  uint32_t TokensOf(const Item& item, uint32_t window) const;
+  uint64_t HeadTokens(uint32_t window) const;
   AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
                                 uint32_t thread) const;
   void RunItem(const Call& call, const Item& item, uint32_t thread);

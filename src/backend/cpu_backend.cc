@@ -117,9 +117,9 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void Attend(const BlockLayout& layout, uint32_t layer, const float* qkv, size_t qkv_stride,
-              float* out, size_t out_stride) override {
-    attention_.Attend({layout, layer, qkv, qkv_stride, out, out_stride}, pool_);
+  void Attend(const BlockLayout& layout, uint32_t layer, uint32_t window, const float* qkv,
+              size_t qkv_stride, float* out, size_t out_stride) override {
+    attention_.Attend({layout, layer, window, qkv, qkv_stride, out, out_stride}, pool_);
   }
 
   void CheckFinite(const float* x, size_t stride, uint32_t n) override {

@@ -29,7 +29,11 @@ constexpr SlotNames kLlamaSlots[] = {
     {Slot::kDownBias, "model.layers.{}.mlp.down_proj.bias", "blk.{}.ffn_down.bias"},
 };
 
-LayerSpec LlamaLayer(const ModelConfig&, uint32_t) { return {}; }
+// A window that is as long as the model's own context is none.
+LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer) {
+  const uint32_t window = config.windows.empty() ? 0 : config.windows[layer];
+  return {.window = window < config.max_positions ? window : 0};
+}
 
 constexpr Architecture kArchitectures[] = {
     {.name = "llama",

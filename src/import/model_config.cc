@@ -1,5 +1,7 @@
 #include "import/model_config.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "base/result.h"
@@ -91,6 +93,7 @@ std::string CanonicalText(const ModelConfig& config) {
     text += " freq_factors=";
     for (float factor : rope.freq_factors) text += fmt::format("{:a},", factor);
   }
+  if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;
 }
 

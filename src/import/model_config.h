@@ -42,6 +42,7 @@ struct LayerSpec {
   NormKind norm = NormKind::kRms;
   FfnKind ffn = FfnKind::kGated;
   Activation activation = Activation::kSilu;
+  uint32_t window = 0;  // a query at p sees p - window + 1 .. p; 0: all up to p
 };
 
 struct ModelConfig {
@@ -58,6 +59,7 @@ struct ModelConfig {
   RopeConfig rope;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_embeddings = false;
+  std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0
   std::vector<TokenId> bos, eos;  // what the model's files say (generation_config included)
 };
 

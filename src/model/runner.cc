@@ -132,7 +132,7 @@ class ComposedRunner final : public Runner {
   void Layer(uint32_t layer, uint32_t rows) {
     const PackedLayer& w = weights_.layers[layer];
     Norm(w.spec.norm, w.attention.norm, rows);
-    Attention(w.attention, layer, rows);
+    Attention(w, layer, rows);
     Norm(w.spec.norm, w.ffn.norm, rows);
     Ffn(w.spec, w.ffn, rows);
   }
@@ -147,12 +147,14 @@ class ComposedRunner final : public Runner {
   }
 
   // x += o(attention(qkv(normed))).
-  void Attention(const PackedAttention& w, uint32_t layer, uint32_t rows) {
+  void Attention(const PackedLayer& packed, uint32_t layer, uint32_t rows) {
+    const PackedAttention& w = packed.attention;
     Backend& b = *backend_;
     b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
              Backend::Into::kReplace);
     b.RotateAndPack(layout_, layer, a_.qkv, a_.qkv_stride);
-    b.Attend(layout_, layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
+    b.Attend(layout_, layer, packed.spec.window, a_.qkv, a_.qkv_stride, a_.attention,
+             a_.attention_stride);
     b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
              Backend::Into::kAdd);
   }

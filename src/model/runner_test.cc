@@ -264,6 +264,52 @@ Retained PrefillRetained(Runner& runner, const BlockLayout& layout,
   return all;
 }
 
+// Windows of single layers against masks that say the same token by token; whole prompts, chunks,
+// threads and targets change no bit.
+TEST_P(RunnerTargets, WindowedLayersSeeTheirLastTokensOnly) {
+  Random random(21);
+  ImportedModel windowed = Import(kDemo);
+  const ModelConfig c = windowed.config;
+  for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
+    const uint32_t windows[] = {0, 1, 17, 64, 100, c.max_positions};
+    windowed.config.windows.push_back(windows[(layer + 2) % std::size(windows)]);
+  }
+  const std::vector<uint32_t> windows = windowed.config.windows;
+  RunnerOptions options;
+  auto plain = MakeRunner(Import(kDemo), options);
+  options.target = GetParam();
+  options.threads = 2;
+  auto runner = MakeRunner(std::move(windowed), options);
+  const BlockLayout layout(Runner::ShapeFor(c, options));
+  const auto tokens = RandomTokens(random, 300, c.vocab_size);
+  Blocks blocks(layout, kRetainedTokens);
+  Rows masked;
+  for (uint32_t p = 0; p < tokens.size(); ++p) {
+    const size_t head_words = kRetainedTokens / 64;
+    std::vector<uint64_t> words(size_t{c.num_layers} * c.num_kv_heads * head_words);
+    std::vector<TokenMask> masks;
+    for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
+      uint64_t* of_layer = words.data() + size_t{layer} * c.num_kv_heads * head_words;
+      for (uint32_t t = 0; t <= p; ++t) {
+        if (windows[layer] > 0 && t + windows[layer] <= p) continue;
+        for (uint32_t head = 0; head < c.num_kv_heads; ++head) {
+          of_layer[head * head_words + t / 64] |= uint64_t{1} << (t % 64);
+        }
+      }
+      masks.push_back({of_layer, head_words});
+    }
+    const StepSequence sequence{blocks.bases, p, 0, 1, masks};
+    ASSERT_TRUE(plain->Step({&sequence, 1}, {tokens.data() + p, 1}));
+    masked.push_back(LogitsOf(*plain, 0));
+  }
+  const Rows whole = Prefill(*runner, layout, tokens, {512});
+  EXPECT_EQ(Differences(masked, whole), 0u);
+  EXPECT_GT(Differences(Prefill(*plain, layout, tokens, {512}), whole), 200u);
+  for (const auto& chunks : {std::vector<uint32_t>{1}, {13, 1, 2, 64, 5}, {130, 2, 90}}) {
+    EXPECT_EQ(Differences(whole, Prefill(*runner, layout, tokens, chunks)), 0u);
+  }
+}
+
 TEST_P(RunnerTargets, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
   Random random(9);
   RunnerOptions options;
