@@ -195,6 +195,8 @@ struct ModelCard {
   // Hex digits: of everything but the KV format that decides a logit (weights as they are computed
   // with, config, tokenizer, numerics version). Files and folders may have any name.
   std::string content;
+  // What to do about a tokenizer or a chat template that the model does not have: a sentence each.
+  std::vector<std::string> text_notes;
   // The weights' pages are those of a model image: other engines of the model use the same memory.
   bool weights_shared = false;
 };

@@ -64,8 +64,10 @@ std::string ReceiptLine(const Receipt& receipt) {
 // A conversation: system message, turns so far. One thread.
 class Conversation {
  public:
-  Conversation(Engine& engine, GenerateRequest request, std::optional<std::string> system)
-      : engine_(engine), request_(std::move(request)), system_(std::move(system)) {
+  // `own`: a template instead of the model's; nullptr: the model's.
+  Conversation(Engine& engine, const ChatTemplate* own, GenerateRequest request,
+               std::optional<std::string> system)
+      : engine_(engine), own_(own), request_(std::move(request)), system_(std::move(system)) {
     Reset();
   }
 
@@ -91,7 +93,7 @@ class Conversation {
  private:
   Result<Outcome> Answer() {
     GenerateRequest request = request_;
-    KV_ASSIGN(request.prompt, EncodeChat(engine_, messages_));
+    KV_ASSIGN(request.prompt, EncodeChat(engine_, messages_, 0, own_));
     return RunRequest(engine_, std::move(request), [](std::string_view piece) {
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);
@@ -99,6 +101,7 @@ class Conversation {
   }
 
   Engine& engine_;
+  const ChatTemplate* const own_;
   const GenerateRequest request_;
   const std::optional<std::string> system_;
   std::vector<ChatMessage> messages_;
@@ -146,11 +149,12 @@ Result<int> Run(const Args& args) {
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   GenerateRequest request;
   KV_TRY(ReadSampling(args, request));
+  KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   // A model without a tokenizer or template is refused before the first line is read.
-  KV_TRY(EncodeChat(*engine, {{"user", "?"}}));
-  Conversation conversation(*engine, std::move(request), args.Text("system"));
+  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
+  Conversation conversation(*engine, own.get(), std::move(request), args.Text("system"));
   return Talk(conversation);
 }
 
@@ -161,6 +165,7 @@ Command ChatCommand() {
           "a chat in the terminal; after each turn one line says what came from the cache",
           "chat --system \"You are Kvasir, a small assistant that remembers.\"",
           Join({{{"system", "TEXT", "the system message"}},
+                TemplateFlags(),
                 SamplingFlags(),
                 CommonFlags(),
                 CacheFlags()}),

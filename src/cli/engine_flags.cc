@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "base/utf8.h"
 #include "cli/progress.h"
 #include "kvasir/machine.h"
 
@@ -70,6 +71,10 @@ std::vector<Flag> CacheFlags() {
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
       {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}};
+}
+
+std::vector<Flag> TemplateFlags() {
+  return {{"chat-template-file", "F", "a Jinja template instead of the model's own"}};
 }
 
 std::vector<Flag> RequestFlags() {
@@ -195,6 +200,32 @@ bool CheckCacheDir(const std::string& folder) {
 }
 
 }  // namespace
+
+Result<std::string> ReadTemplate(const Args& args) {
+  if (!args.Has("chat-template-file")) return std::string();
+  const std::string path = *args.Text("chat-template-file");
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  KV_ASSIGN(std::string text,
+            ReadFlagFile("chat-template-file", path, "a file with a Jinja template"));
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  const auto fail = [&](std::string_view what) {
+    return Fail(Code::kInvalidArgument, "--chat-template-file: {}: {}", path, what);
+  };
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    return fail("the file is empty; give a template, or leave the flag out for the model's own");
+  }
+  if (const size_t bad = FirstInvalidUtf8(text); bad < text.size()) {
+    return fail(fmt::format("not UTF-8 at byte {}", bad));
+  }
+  if (const auto parsed = ChatTemplate::Parse(text); !parsed) return fail(parsed.error().message);
+  return text;
+}
+
+Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
+  KV_ASSIGN(const std::string text, ReadTemplate(args));
+  if (text.empty()) return nullptr;
+  return ChatTemplate::Parse(text);
+}
 
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // told once

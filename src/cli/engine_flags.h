@@ -6,6 +6,7 @@
 
 #include "cli/args.h"
 #include "kvasir/engine.h"
+#include "text/chat_template.h"
 
 namespace kvasir::cli {
 
@@ -13,6 +14,11 @@ namespace kvasir::cli {
 std::vector<Flag> CommonFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
 std::vector<Flag> CacheFlags();
+// --chat-template-file: of commands that take chats.
+std::vector<Flag> TemplateFlags();
+// The text of that file, which can be parsed; "": the flag was not given.
+Result<std::string> ReadTemplate(const Args& args);
+Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
 // --request-memory: of commands about a server.
 std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: of commands that generate.

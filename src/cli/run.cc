@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -23,6 +25,9 @@ Status CheckSource(const Args& args) {
     return Fail(Code::kInvalidArgument, "give {} --prompt TEXT {} --ids 1,2,3",
                 args.Has("prompt") ? "only one of" : "either", args.Has("prompt") ? "and" : "or");
   }
+  if (args.Has("chat-template-file") && !args.Has("chat")) {
+    return Fail(Code::kInvalidArgument, "--chat-template-file: only --chat applies a template");
+  }
   if (args.Has("chat") && args.Has("ids")) {
     return Fail(Code::kInvalidArgument,
                 "--chat: a chat template takes text, not --ids; give --prompt TEXT");
@@ -30,14 +35,27 @@ Status CheckSource(const Args& args) {
   return {};
 }
 
-Status ReadPrompt(const Args& args, const Engine& engine, GenerateRequest& request) {
+// All of it but for a newline at its end, which editors and echo add.
+Result<std::string> ReadStandardInput() {
+  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (!text.empty()) return text;
+  return Fail(Code::kInvalidArgument, "--prompt -: nothing came from standard input");
+}
+
+Status ReadPrompt(const Args& args, const Engine& engine, const ChatTemplate* own,
+                  GenerateRequest& request) {
   if (args.Has("ids")) {
     KV_ASSIGN(request.prompt, ParseIds(*args.Text("ids")));
     return {};
   }
-  const std::string text = *args.Text("prompt");
-  KV_ASSIGN(request.prompt,
-            args.Has("chat") ? EncodeChat(engine, {{"user", text}}) : EncodePrompt(engine, text));
+  std::string text = *args.Text("prompt");
+  if (text == "-") {
+    KV_ASSIGN(text, ReadStandardInput());
+  }
+  KV_ASSIGN(request.prompt, args.Has("chat") ? EncodeChat(engine, {{"user", text}}, 0, own)
+                                             : EncodePrompt(engine, text));
   if (request.prompt.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--prompt: '{}' has no tokens and this model has no BOS; give some text", text);
@@ -79,12 +97,13 @@ Result<int> Run(const Args& args) {
   KV_TRY(ReadSampling(args, request));
   request.ignore_eos = args.Has("ignore-eos");
   if (args.Has("ids")) KV_TRY(ParseIds(*args.Text("ids")));  // before the model loads
+  KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
 
   ExitOnInterrupt();
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   const double load_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
-  KV_TRY(ReadPrompt(args, *engine, request));
+  KV_TRY(ReadPrompt(args, *engine, own.get(), request));
   KV_TRY(CheckRoom(args, *engine, request));
 
   const bool json = args.Has("json");
@@ -113,7 +132,8 @@ Result<int> Run(const Args& args) {
 Command RunCommand() {
   return {"run", "one generation, printed as it comes",
           "run --chat --prompt \"My name is Mira. What is my name?\"",
-          Join({{{"prompt", "TEXT", "raw text; special tokens in it are parsed"},
+          Join({{{"prompt", "TEXT",
+                  "raw text; special tokens in it are parsed; -: standard input is read"},
                  {"ids", "1,2,3", "token ids, as given: no BOS is added"},
                  {"chat", "", "TEXT is a user's message: the chat template is applied",
                   FlagKind::kSwitch},
@@ -121,6 +141,7 @@ Command RunCommand() {
                   FlagKind::kSwitch},
                  {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
                   FlagKind::kSwitch}},
+                TemplateFlags(),
                 SamplingFlags(),
                 CommonFlags(),
                 CacheFlags()}),

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/result.h"
-#include "base/utf8.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -16,7 +15,6 @@
 #include "kvasir/machine.h"
 #include "server/option_check.h"
 #include "server/server.h"
-#include "text/chat_template.h"
 
 namespace kvasir::cli {
 namespace {
@@ -32,7 +30,6 @@ std::vector<Flag> ServeFlags() {
         {"api-key-file", "F", "more of them: one a line"},
         {"admin-key", "KEY",
          "asks for this one on /metrics, which sums over all keys: with several nobody else may"},
-        {"chat-template-file", "F", "a Jinja template instead of the model's own"},
         {"cors-origin", "ORIGIN",
          "an origin whose pages may call (https://app.example), or localhost: any page of this "
          "machine; may be given several times. Or none; or * (default)",
@@ -42,6 +39,7 @@ std::vector<Flag> ServeFlags() {
          "on loopback answers to no others",
          FlagKind::kList},
         {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
+       TemplateFlags(),
        CommonFlags(),
        CacheFlags(),
        RequestFlags(),
@@ -68,24 +66,6 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
   return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
 }
 
-Result<std::string> ReadTemplate(const std::string& path) {
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  KV_ASSIGN(std::string text,
-            ReadFlagFile("chat-template-file", path, "a file with a Jinja template"));
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  const auto fail = [&](std::string_view what) {
-    return Fail(Code::kInvalidArgument, "--chat-template-file: {}: {}", path, what);
-  };
-  if (text.find_first_not_of(" \t\r\n") == text.npos) {
-    return fail("the file is empty; give a template, or leave the flag out for the model's own");
-  }
-  if (const size_t bad = FirstInvalidUtf8(text); bad < text.size()) {
-    return fail(fmt::format("not UTF-8 at byte {}", bad));
-  }
-  if (const auto parsed = ChatTemplate::Parse(text); !parsed) return fail(parsed.error().message);
-  return text;
-}
-
 // A line of the log with its time.
 void LogRequest(std::string_view line) {
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
@@ -108,9 +88,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
-  if (const auto path = args.Text("chat-template-file")) {
-    KV_ASSIGN(options.chat_template, ReadTemplate(*path));
-  }
+  KV_ASSIGN(options.chat_template, ReadTemplate(args));
   options.version = kVersion;
   options.on_request = LogRequest;
   return options;
@@ -162,6 +140,10 @@ Result<int> Run(const Args& given) {
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
+  for (const std::string& note : engine->card().text_notes) {
+    if (engine->tokenizer() != nullptr && !options.chat_template.empty()) continue;
+    options.summary += "text     " + note + "\n";
+  }
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }

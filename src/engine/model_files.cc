@@ -129,6 +129,24 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
   }
 }
 
+std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model) {
+  if (text.tokenizer == nullptr && model.has_sentencepiece) {
+    return {
+        "no text: beside the model is a tokenizer.model, which is not read in this version; make a "
+        "tokenizer.json of it (transformers: AutoTokenizer.from_pretrained, save_pretrained), or "
+        "send token ids"};
+  }
+  if (text.tokenizer == nullptr) {
+    return {"no text: the model has no tokenizer.json; put one beside it, or send token ids"};
+  }
+  if (text.chat_template == nullptr) {
+    return {
+        "no chats: the model has no chat template; give one by --chat-template-file, or send plain "
+        "prompts (/v1/completions)"};
+  }
+  return {};
+}
+
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer) {
   std::vector<TokenId> ends = config.eos;
   if (tokenizer != nullptr && tokenizer->eos()) ends.push_back(*tokenizer->eos());

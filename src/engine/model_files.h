@@ -45,6 +45,9 @@ Result<ModelText> LoadText(const TextSource& source);
 // The same in a thread of its own. kExhausted: the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
+// What a model lacks to read text or chats, and what to do, for people.
+std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model);
+
 // Tokens that end an answer: of the model's files and of the tokenizer, ascending, each once.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);
 

@@ -254,6 +254,7 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
 
 Result<ImportedModel> ImportGgufFile(const fs::path& path) {
   KV_ASSIGN(auto mapped, MappedFile::Open(path));
+  KV_TRY(CheckNoLfsPointer(mapped->bytes(), path.string()));
   KV_ASSIGN(GgufFile gguf, ParseGguf(mapped->bytes(), path.string()));
   KV_ASSIGN(ImportedModel model, ModelFromGguf(std::move(gguf), path.string()));
   model.path = path;

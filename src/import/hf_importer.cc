@@ -66,6 +66,7 @@ Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path
 
 Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedModel& model) {
   KV_ASSIGN(auto file, MappedFile::Open(path));
+  KV_TRY(CheckNoLfsPointer(file->bytes(), path.string()));
   KV_ASSIGN(auto tensors, ParseSafetensors(file->bytes(), path.string()));
   model.mapped_files.push_back(std::move(file));
   return tensors;
@@ -131,6 +132,7 @@ Result<ModelConfig> ReadConfig(const fs::path& folder) {
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
   }
   KV_ASSIGN(const std::string config, ReadTextFile(path, kMaxConfigBytes));
+  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(config)), path.string()));
   std::optional<std::string> generation;
   const fs::path beside = folder / "generation_config.json";
   KV_ASSIGN(const bool has_generation, Exists(beside));

@@ -1,5 +1,7 @@
 #include "import/importer.h"
 
+#include <algorithm>
+
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/system_error.h"
@@ -17,6 +19,23 @@ struct Source {
   bool is_folder;
 };
 
+// The GGUF file of a folder that is no Hugging Face folder; absent: there is none.
+Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
+  KV_ASSIGN(const bool has_config, Exists(folder / "config.json"));
+  if (has_config) return std::nullopt;
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gguf") found.push_back(entry.path());
+  }
+  if (found.empty()) return std::nullopt;
+  std::ranges::sort(found);
+  if (found.size() == 1) return found.front();
+  return Fail(Code::kInvalidArgument, "{}: has {} GGUF files; give one of them: {}, {}{}",
+              folder.string(), found.size(), found[0].filename().string(),
+              found[1].filename().string(), found.size() > 2 ? ", ..." : "");
+}
+
 Result<Source> Locate(const fs::path& given) {
   std::error_code error;
   fs::path path = fs::absolute(given, error).lexically_normal();
@@ -24,7 +43,10 @@ Result<Source> Locate(const fs::path& given) {
   if (error) return FailErrno(error.value(), "{}: cannot be made absolute", given.string());
   if (!path.has_filename()) path = path.parent_path();
   KV_ASSIGN(const bool exists, Exists(path));
-  if (exists && fs::is_directory(path, error)) return Source{std::move(path), true};
+  if (exists && fs::is_directory(path, error)) {
+    KV_ASSIGN(const std::optional<fs::path> gguf, OnlyGguf(path));
+    return gguf ? Source{*gguf, false} : Source{std::move(path), true};
+  }
   if (error) return FailErrno(error.value(), "{}: cannot look at it", path.string());
   if (!exists) {
     return Fail(Code::kNotFound,
@@ -39,6 +61,14 @@ Result<Source> Locate(const fs::path& given) {
 }
 
 }  // namespace
+
+Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& file) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.starts_with("version https://git-lfs.github.com/spec/")) return {};
+  return Fail(
+      Code::kCorruption,
+      "{}: this is a git-LFS pointer, not the file itself; run 'git lfs pull' in its folder", file);
+}
 
 Result<ImportedModel> ImportModel(const fs::path& path) {
   KV_ASSIGN(const Source source, Locate(path));

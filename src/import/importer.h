@@ -32,6 +32,7 @@ struct ImportedModel {
   // What else is known of special tokens, with the keys of tokenizer_config.json: a folder's
   // special_tokens_map.json, or what a GGUF file says of itself.
   std::string special_tokens_json;
+  bool has_sentencepiece = false;  // a tokenizer.model, which is not read, and no tokenizer.json
   std::vector<std::shared_ptr<const MappedFile>>
       mapped_files;                                   // with the weights, in a fixed order
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file
@@ -39,6 +40,10 @@ struct ImportedModel {
 
 inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;  // beyond, it is none
 
+// kCorruption where the file is what git keeps in the place of a large file that was not fetched.
+Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& file);
+
+// `path`: a Hugging Face folder, a GGUF file, or a folder with one GGUF file and no config.json.
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
 // the numbers, and the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path);

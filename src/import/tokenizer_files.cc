@@ -20,7 +20,9 @@ constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
 Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) return std::string();
-  return ReadTextFile(path, max_bytes);
+  KV_ASSIGN(std::string text, ReadTextFile(path, max_bytes));
+  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(text)), path.string()));
+  return text;
 }
 
 // The "chat_template" of tokenizer_config.json: text, or a list of {name, template} of which
@@ -64,6 +66,9 @@ std::optional<uint64_t> FindId(const GgufFile& gguf, const std::string& key) {
 Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
   const fs::path config = folder / "tokenizer_config.json";
   KV_ASSIGN(model.tokenizer_json, ReadOptional(folder / "tokenizer.json", kMaxTokenizerBytes));
+  if (model.tokenizer_json.empty()) {
+    KV_ASSIGN(model.has_sentencepiece, Exists(folder / "tokenizer.model"));
+  }
   KV_ASSIGN(model.tokenizer_config_json, ReadOptional(config, kMaxTokenizerBytes));
   if (model.special_tokens_json.empty()) {
     KV_ASSIGN(model.special_tokens_json,

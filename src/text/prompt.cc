@@ -24,10 +24,13 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
 
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                         const std::vector<ChatMessage>& messages,
-                                        int64_t now_unix_s) {
+                                        int64_t now_unix_s, const ChatTemplate* own) {
   KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
-  if (engine.chat_template() == nullptr) {
-    return Fail(Code::kUnsupported, "{} has no chat template; use 'kvasir run --prompt' instead",
+  const ChatTemplate* chat_template = own != nullptr ? own : engine.chat_template();
+  if (chat_template == nullptr) {
+    return Fail(Code::kUnsupported,
+                "{} has no chat template; give one by --chat-template-file, or use 'kvasir run "
+                "--prompt' instead",
                 engine.card().path);
   }
   JsonTree tree;
@@ -39,8 +42,7 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
   const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
                                   .eos_token = tokenizer->eos_text(),
                                   .now_unix_s = now_unix_s};
-  KV_ASSIGN(const RenderedChat chat,
-            engine.chat_template()->Render(tree.Array(list), {}, {}, options));
+  KV_ASSIGN(const RenderedChat chat, chat_template->Render(tree.Array(list), {}, {}, options));
   // The template writes BOS itself.
   return tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal});
 }

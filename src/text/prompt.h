@@ -18,8 +18,9 @@ struct ChatMessage {
 };
 // The prompt of a conversation by the model's chat template. The text of a message never becomes a
 // special token. now_unix_s: what a template that writes the date takes for now; 0: the clock.
+// own: a template instead of the model's; nullptr: the model's.
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                         const std::vector<ChatMessage>& messages,
-                                        int64_t now_unix_s = 0);
+                                        int64_t now_unix_s = 0, const ChatTemplate* own = nullptr);
 
 }  // namespace kvasir
