@@ -230,7 +230,7 @@ TEST(Importer, RefusesPathsThatAreNoModel) {
   ExpectError(ImportModel(folder.Write("x.txt", "text")), Code::kCorruption, {"no GGUF file"});
   ExpectError(ImportModel(folder.Write("empty.gguf", "")), Code::kCorruption, {"no GGUF file"});
   fs::remove(folder.path() / "x.txt");
-  ExpectError(ImportModel(folder.path()), Code::kNotFound, {"empty.gguf"});
+  ExpectError(ImportModel(folder.path()), Code::kCorruption, {"empty.gguf"});  // the only one
 }
 
 TEST(Importer, NamesPyTorchFilesAsTheReason) {
