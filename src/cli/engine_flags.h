@@ -11,7 +11,8 @@ namespace kvasir::cli {
 
 // Of every command: the model, its weights and KV format, threads, the cache folder.
 std::vector<Flag> CommonFlags();
-// --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
+// --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: of commands that hold a
+// cache.
 std::vector<Flag> CacheFlags();
 // --request-memory: of commands about a server.
 std::vector<Flag> RequestFlags();
