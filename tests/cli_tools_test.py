@@ -21,7 +21,8 @@ FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "for
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "block_bytes", "block_tokens",
-             "num_blocks", "kv_bytes_per_token", "max_tokens", "ctx_size", "parallel", "kv_format"]
+             "num_blocks", "kv_bytes_per_token", "max_tokens", "ctx_size", "parallel", "kv_format",
+             "eviction"]
 
 
 class LogitsTest(CliTest):
@@ -132,6 +133,18 @@ class PlanTest(CliTest):
                 state = get_json(url + "/v1/cache")
             for key, value in plan.items():
                 self.assertEqual(state[key], value, key)
+
+    def test_the_eviction_policy_by_name(self):
+        self.assertEqual(self.ok_json("plan", "--json")["eviction"], "lru")
+        plan = self.ok_json("plan", "--json", "--eviction", "s3fifo", "--cache", "prefix")
+        self.assertEqual(plan["eviction"], "s3fifo")
+        self.assertLessEqual(plan["kv_bytes"] + plan["index_bytes"] + plan["cursor_bytes"],
+                             plan["kv_memory_bytes"])
+        self.assertIn("blocks leave by s3fifo", self.ok("plan", "--eviction", "s3fifo"))
+        for command in ("plan", "serve", "bench"):
+            result = kvasir(command, "--eviction", "mru", timeout=60)
+            self.assertEqual(result.returncode, 2, command)
+            self.assertIn("eviction: 'mru' is unknown; --eviction takes lru, s3fifo", result.stderr)
 
     def test_figures_agree_with_each_other(self):
         plan = self.ok_json("plan", "--json", "--kv-memory", "1.5MiB")

@@ -98,6 +98,39 @@ TEST(Generate, EveryCacheModeSaysTheSame) {
   }
 }
 
+TEST(Generate, EveryEvictionPolicySaysTheSame) {
+  std::vector<std::vector<TokenId>> expected;
+  for (const char* eviction : {"lru", "s3fifo"}) {
+    SCOPED_TRACE(eviction);
+    EngineOptions options = TinyOptions();
+    options.eviction = eviction;
+    options.ctx_size = 128;
+    options.kv_memory_bytes = 256 << 10;
+    const auto engine = LoadEngine(options);
+    EXPECT_EQ(engine->plan().eviction, eviction);
+    std::vector<std::vector<TokenId>> answers;
+    for (TokenId i = 0; i < 60; ++i) {  // a pool of a few prompts, which come again
+      GenerateRequest request = Greedy({}, 4);
+      for (TokenId t = 0; t < 80; ++t) {
+        request.prompt.push_back(1 + (t < 20 ? t : t + i * 7 % 19) % 100);
+      }
+      request.ignore_eos = true;
+      answers.push_back(Ask(*engine, request).choices[0].tokens);
+    }
+    EXPECT_GT(engine->Stats().evicted_blocks, 0u);
+    EXPECT_GT(engine->Stats().reused_pool, 0u);
+    engine->CheckInvariants();
+    if (expected.empty()) expected = answers;
+    EXPECT_EQ(answers, expected);
+  }
+  EngineOptions options = TinyOptions();
+  options.eviction = "mru";
+  const auto refused = Engine::PlanMemory(options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "eviction: 'mru' is unknown; --eviction takes lru, s3fifo");
+}
+
 TEST(Generate, StopsAtStringsIdsAndLength) {
   const auto engine = LoadEngine(DemoOptions());
   GenerateRequest request = Greedy(Ids(*engine, kStory), 64);

@@ -49,9 +49,10 @@ struct EngineOptions {
   uint32_t threads = 0;      // 0: a thread for each core that this process may use
   bool pin_threads = false;  // each to a processor of its own
   uint32_t block_tokens = 16;
-  uint32_t max_tenants = 256;  // the prompts of more are computed and not kept
-  uint32_t step_tokens = 512;  // rows of one step
-  std::string target;          // kernel target; "": KVASIR_TARGET, else the best of this CPU
+  std::string eviction = "lru";  // which idle blocks go first: "lru" or "s3fifo"
+  uint32_t max_tenants = 256;    // the prompts of more are computed and not kept
+  uint32_t step_tokens = 512;    // rows of one step
+  std::string target;            // kernel target; "": KVASIR_TARGET, else the best of this CPU
   // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the
   // digests of weights and the model images.
   std::string cache_dir;

@@ -34,6 +34,7 @@ struct MemoryPlan {
   uint32_t parallel = 0;
   std::string model;      // its name: of its folder or file
   std::string kv_format;  // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
+  std::string eviction;   // the policy's name: "lru"
 };
 
 }  // namespace kvasir

@@ -9,11 +9,10 @@
 
 #include "base/arena.h"
 #include "block/block_layout.h"
+#include "block/ids.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
-
-enum class BlockId : uint32_t {};
 
 class BlockPool;
 

@@ -25,12 +25,14 @@ inline BlockLayout TinyLayout() {
                                 .v_format = {KvFormat::kF16}});
 }
 
-inline KvCacheOptions OptionsFor(uint32_t num_blocks, uint32_t num_cursors = 16) {
+inline KvCacheOptions OptionsFor(uint32_t num_blocks, uint32_t num_cursors = 16,
+                                 const EvictionChoice* eviction = &DefaultEvictionChoice()) {
   KvCacheOptions options{.layout = TinyLayout(),
                          .budget_bytes = 0,
                          .hidden_size = kHidden,
                          .num_cursors = num_cursors,
-                         .secret = {1, 2, 3}};
+                         .secret = {1, 2, 3},
+                         .eviction = eviction};
   const uint64_t step = num_blocks > 1000 ? 65536 : 64;
   while (KvCache::Plan(options).num_blocks < num_blocks) options.budget_bytes += step;
   return options;

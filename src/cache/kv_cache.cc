@@ -9,7 +9,6 @@
 #include "base/result.h"
 #include "cache/cursor_store.h"
 #include "index/prefix_index.h"
-#include "policy/lru.h"
 
 namespace kvasir {
 namespace {
@@ -21,6 +20,12 @@ uint64_t IndexSeed(std::span<const uint8_t> secret) {
   return seed;
 }
 
+EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
+  return {.num_blocks = num_blocks,
+          .num_namespaces = options.num_namespaces + 1,
+          .num_groups = kMaxLayerGroups};
+}
+
 }  // namespace
 
 CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
@@ -30,9 +35,10 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
       .block_bytes = options.layout.block_bytes(),
       .pool_bytes = num_blocks * options.layout.block_bytes(),
       .index_bytes = PrefixIndex::BytesFor(num_blocks, block_tokens, options.num_namespaces + 1) +
-                     NamespaceBytes(options.num_namespaces) + Lru::BytesFor(num_blocks) +
+                     NamespaceBytes(options.num_namespaces) +
+                     options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
                      BlockPool::MetadataBytes(num_blocks) +
-                     uint64_t{num_blocks} * 2 * sizeof(uint32_t) /* fill_, owner_ */,
+                     num_blocks * (sizeof(Use) + 2 * sizeof(uint32_t) /* fill_, owner_ */),
       .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0, block_tokens,
                                             options.hidden_size)};
 }
@@ -75,7 +81,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
     : options_(std::move(options)),
       plan_(plan),
       pool_(std::move(pool)),
-      policy_(std::make_unique<Lru>(plan.num_blocks)),
+      policy_(options_.eviction->make(LimitsFor(options_, plan.num_blocks))),
       index_(std::make_unique<PrefixIndex>(
           PrefixIndex::Options{.num_blocks = plan.num_blocks,
                                .block_tokens = options_.layout.block_tokens(),
@@ -83,6 +89,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                                .seed = IndexSeed(options_.secret)})),
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
+      uses_(plan.num_blocks),
       fill_(plan.num_blocks),
       owner_(plan.num_blocks) {
   pool_->set_observer(this);
@@ -207,32 +214,57 @@ BlockRef KvCache::Take(const KvSequence& sequence) {
 }
 
 void KvCache::EvictOne() {
-  const auto victim =
-      policy_->Victim([this](BlockId id) { return !index_->has_children(*index_->node_of(id)); });
+  const auto victim = policy_->Victim({});
   // Whoever pins a block pins all before it: below an idle block all are idle, and one is a leaf.
   KV_CHECK(victim.has_value());
   Unlink(*index_->node_of(*victim), PrefixIndex::RemoveKind::kEvicted);
   ++counters_.evicted_blocks;
 }
 
-// A leaf leaves the index. Its block turns free, or belongs to those alone who pin it.
+// A leaf leaves the index. Its block turns free, or belongs to those alone who pin it. Its parent
+// may be the next to go.
 void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
   const BlockId block = index_->block(node);
+  const NodeId parent = index_->parent(node);
   const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
   cursors_->Drop(node);
   index_->Remove(node, kind);
-  LetGo(block, num_tokens);
+  LetGo(block, num_tokens, kind);
+  if (!index_->is_root(parent) && pool_->pin_count(index_->block(parent)) == 0) {
+    OfferIfEvictable(parent);
+  }
 }
 
 // The index no longer holds `block`, of num_tokens tokens.
-void KvCache::LetGo(BlockId block, uint32_t num_tokens) {
+void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind) {
   if (pool_->pin_count(block) > 0) {
+    policy_->OnForgotten(block);
     pool_->Unretain(block);
     SetFill(block, num_tokens);
-  } else {
-    policy_->OnBusy(block);
-    pool_->Reclaim(block);
+    return;
   }
+  if (kind == PrefixIndex::RemoveKind::kEvicted) {
+    policy_->OnEvicted(block);
+  } else {
+    policy_->OnForgotten(block);
+  }
+  pool_->Reclaim(block);
+}
+
+BlockFacts KvCache::FactsOf(NodeId node) const {
+  const auto block = static_cast<size_t>(index_->block(node));
+  return {.ns = NamespaceId{owner_[block] - 1},
+          .group = kFullGroup,
+          .depth = index_->depth(node),
+          .bytes = layout().block_bytes(),
+          .hits = uses_[block].hits,
+          .last_use = uses_[block].last,
+          .content = index_->content(node)};
+}
+
+// REQUIRES: nobody pins the node's block, and the policy holds it.
+void KvCache::OfferIfEvictable(NodeId node) {
+  if (!index_->has_children(node)) policy_->OnEvictable(index_->block(node), FactsOf(node));
 }
 
 void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
@@ -242,8 +274,13 @@ void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
   fill = num_tokens;
 }
 
-void KvCache::OnIdle(BlockId id) { policy_->OnIdle(id); }
-void KvCache::OnPinned(BlockId id) { policy_->OnBusy(id); }
+void KvCache::OnIdle(BlockId id) {
+  uses_[static_cast<size_t>(id)].last = ++use_clock_;
+  OfferIfEvictable(*index_->node_of(id));
+}
+void KvCache::OnPinned(BlockId id) {
+  if (policy_->is_evictable(id)) policy_->OnHeld(id);
+}
 void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
 
 uint64_t KvCache::Forget(NamespaceId ns) {
@@ -252,7 +289,8 @@ uint64_t KvCache::Forget(NamespaceId ns) {
   cursors_->Drop(space.root);
   index_->Clear(space.root, [this](NodeId node) {
     cursors_->Drop(node);
-    LetGo(index_->block(node), static_cast<uint32_t>(index_->tokens(node).size()));
+    LetGo(index_->block(node), static_cast<uint32_t>(index_->tokens(node).size()),
+          PrefixIndex::RemoveKind::kForgotten);
   });
   // Also what a running sequence has not published yet, and what earlier sequences left in blocks
   // that are free by now.
@@ -301,12 +339,12 @@ void KvCache::CheckInvariants() const {
   pool_->CheckInvariants();
   policy_->CheckInvariants();
   index_->CheckInvariants();
-  KV_CHECK(policy_->num_idle() == pool_->num_idle());
   KV_CHECK(plan_.total_bytes() <= options_.budget_bytes);
   KV_CHECK(plan_.pool_bytes == pool_->arena_bytes());
   KV_CHECK(plan_.cursor_bytes == cursors_->allocated_bytes());
   KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
                                     BlockPool::MetadataBytes(plan_.num_blocks) +
+                                    uses_.capacity() * sizeof(Use) +
                                     (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t) +
                                     namespaces_.capacity() * sizeof(Namespace));
   KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
@@ -320,6 +358,8 @@ void KvCache::CheckInvariants() const {
     }
     const auto node = index_->node_of(id);
     KV_CHECK(pool_->retained(id) == node.has_value());
+    const bool idle = node && pool_->pin_count(id) == 0;
+    KV_CHECK(policy_->is_evictable(id) == (idle && !index_->has_children(*node)));
     // Pinned and in no node: somebody's tokens; else none are counted.
     KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
     KV_CHECK(pool_->is_free(id) || owner_[b] != 0);

@@ -13,18 +13,18 @@
 #include "base/secret.h"
 #include "block/block_pool.h"
 #include "block/block_table.h"
+#include "block/ids.h"
 #include "cache/identity.h"
 #include "cache/reservation.h"
 #include "index/prefix_index.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
+#include "policy/eviction_choice.h"
 
 namespace kvasir {
 
 class CursorStore;
-class EvictionPolicy;
 class KvCache;
-enum class NamespaceId : uint32_t {};
 // What tenants get that are more than a cache has room for: nothing of it is shared or kept.
 inline constexpr NamespaceId kSharesNothing{0};
 
@@ -76,6 +76,7 @@ struct KvCacheOptions {
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;      // root of all salts and keys
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
+  const EvictionChoice* eviction = &DefaultEvictionChoice();
 };
 
 // The KV of one sequence: its tokens and BlockTable. States: tokens [0, num_committed) are
@@ -288,7 +289,9 @@ class KvCache final : private BlockPool::Observer {
   BlockRef Take(const KvSequence& sequence);
   void EvictOne();
   void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
-  void LetGo(BlockId block, uint32_t num_tokens);
+  void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
+  BlockFacts FactsOf(NodeId node) const;
+  void OfferIfEvictable(NodeId node);
   void Link(NodeId parent, std::span<const TokenId> tokens, const BlockRef& block);
   void PublishFull(KvSequence& sequence, uint32_t block_index);
   void PublishTail(KvSequence& sequence);
@@ -300,6 +303,13 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
+  // What the policy is told of a block that a node holds.
+  struct Use {
+    uint64_t last = 0;  // by use_clock_
+    uint32_t hits = 0;
+  };
+  std::vector<Use> uses_;
+  uint64_t use_clock_ = 0;
   // Per block: tokens of sequences in a block that no node holds, and the namespace it was last
   // written for, plus one (0: never written), with kForgotten if it is free and must be zeroed.
   std::vector<uint32_t> fill_;

@@ -70,7 +70,8 @@ void KvCache::Link(NodeId parent, std::span<const TokenId> tokens, const BlockRe
     Unlink(best->node, PrefixIndex::RemoveKind::kForgotten);
   }
   SetFill(block.id(), 0);
-  index_->Insert(parent, tokens, block.id());
+  uses_[static_cast<size_t>(block.id())] = {.last = use_clock_};
+  policy_->OnInserted(block.id(), FactsOf(index_->Insert(parent, tokens, block.id())));
   pool_->Retain(block.id());
 }
 

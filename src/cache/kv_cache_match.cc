@@ -143,6 +143,9 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   sequence.num_committed_ = match.num_reused();
   sequence.tokens_ = std::move(match.tokens_);
   sequence.table_ = std::move(match.table_);
+  for (size_t b = 0; b < sequence.table_.size(); ++b) {
+    ++uses_[static_cast<size_t>(sequence.table_.ref(b).id())].hits;
+  }
   const uint32_t most = std::max(reserve_tokens, sequence.num_tokens());
   sequence.tokens_.reserve(most);
   sequence.table_.Reserve(CeilDiv(most, layout().block_tokens()));

@@ -15,6 +15,7 @@ namespace {
 struct Params {
   uint64_t seed;
   uint32_t num_blocks;
+  std::string eviction;
 };
 
 class KvCacheModel : public testing::TestWithParam<Params> {
@@ -209,7 +210,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   }
 
   Random random_{GetParam().seed};
-  CacheDriver driver_{OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096)};
+  CacheDriver driver_{OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
+                                 FindEvictionChoice(GetParam().eviction))};
   std::vector<Space> spaces_;
   std::vector<Running> running_;
 };
@@ -233,13 +235,17 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
 
 std::vector<Params> AllParams() {
   std::vector<Params> all;
-  for (uint32_t seed = 1; seed <= 20; ++seed) all.push_back({seed, 6 + 2 * (seed % 5)});
-  for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000});
+  for (const EvictionChoice& choice : EvictionChoices()) {
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      all.push_back({seed, 6 + 2 * (seed % 5), choice.name});
+    }
+  }
+  for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000, "lru"});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), [](const auto& info) {
   return "Seed" + std::to_string(info.param.seed) + "Blocks" +
-         std::to_string(info.param.num_blocks);
+         std::to_string(info.param.num_blocks) + info.param.eviction;
 });
 
 }  // namespace

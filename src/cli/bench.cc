@@ -151,6 +151,7 @@ Command BenchCommand() {
              {"speed-only", "", "no cache row, which takes a load and prompts of its own",
               FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
+             {"eviction", "POLICY", "of the cache that is measured: lru (default), s3fifo"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             CommonFlags()}),
       Run};

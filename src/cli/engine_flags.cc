@@ -70,6 +70,9 @@ std::vector<Flag> CacheFlags() {
       {"cache", "MODE",
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
+      {"eviction", "POLICY",
+       "which blocks leave a full cache first: lru (default: used longest ago), s3fifo (used "
+       "once)"},
       {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}};
 }
 
@@ -146,6 +149,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                 options.block_tokens / 16 * 16);
   }
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
+  options.eviction = args.Text("eviction").value_or(options.eviction);
   return options;
 }
 

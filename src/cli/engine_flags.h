@@ -12,7 +12,8 @@ namespace kvasir::cli {
 
 // Of every command: the model, its weights and KV format, threads, the cache folder.
 std::vector<Flag> CommonFlags();
-// --kv-memory, --ctx-size, --parallel, --cache, --block-tokens: of commands that hold a cache.
+// --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: of commands that hold a
+// cache.
 std::vector<Flag> CacheFlags();
 // --chat-template-file: of commands that take chats.
 std::vector<Flag> TemplateFlags();

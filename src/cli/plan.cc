@@ -36,6 +36,7 @@ void PrintTable(const MemoryPlan& plan) {
       plan.max_tokens,
       plan.ctx_size > 0 ? static_cast<double>(plan.max_tokens) / plan.ctx_size : 0.0, plan.ctx_size,
       plan.parallel);
+  fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
 }
 
 Result<int> Run(const Args& given) {

@@ -73,6 +73,10 @@ Status CheckOptions(const EngineOptions& options) {
     return Fail(Code::kInvalidArgument, "block_tokens: {} is no multiple of {} up to 1024",
                 options.block_tokens, kRunTokens);
   }
+  if (FindEvictionChoice(options.eviction) == nullptr) {
+    return Fail(Code::kInvalidArgument, "eviction: '{}' is unknown; --eviction takes {}",
+                options.eviction, EvictionNames());
+  }
   return {};
 }
 
@@ -154,6 +158,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.parallel = options.parallel;
   plan.model = a.model.name;
   plan.kv_format = KvFormatText(a.runner);
+  plan.eviction = a.cache.eviction->name;
   return plan;
 }
 
@@ -197,7 +202,8 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                        .hidden_size = model.config.hidden_size,
                        .num_namespaces = options.max_tenants,
                        .secret = {},
-                       .reuse = options.cache_mode == CacheMode::kPrefix};
+                       .reuse = options.cache_mode == CacheMode::kPrefix,
+                       .eviction = FindEvictionChoice(options.eviction)};
   if (!cache.reuse) {
     // Nothing outlives its sequence: no more than all sequences of the largest size.
     uint64_t tokens = ctx_size;

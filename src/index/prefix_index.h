@@ -73,6 +73,8 @@ class PrefixIndex {
     return {TokensOf(Raw(node)), At(node).num_tokens};
   }
   uint32_t depth(NodeId node) const { return is_root(node) ? 0 : At(node).depth; }  // blocks
+  // A keyed hash of the root and all tokens up to the node's end. REQUIRES: not a root.
+  uint64_t content(NodeId node) const { return At(node).hash; }
   bool has_children(NodeId node) const;
   const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
   std::optional<NodeId> node_of(BlockId block) const {

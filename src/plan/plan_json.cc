@@ -25,6 +25,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"ctx_size", plan.ctx_size},
       {"parallel", plan.parallel},
       {"kv_format", plan.kv_format},
+      {"eviction", plan.eviction},
   };
 }
 

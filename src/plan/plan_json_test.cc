@@ -27,12 +27,13 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.ctx_size = 14;
   plan.parallel = 15;
   plan.kv_format = "bf16";
+  plan.eviction = "s3fifo";
   EXPECT_EQ(
       PlanJson(plan).dump(),
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
       R"("scratch_bytes":6,"request_bytes":16,"total_bytes":7,"process_bytes":50331648,"load_peak_bytes":17,"kv_memory_bytes":8,)"
       R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
-      R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16"})");
+      R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo"})");
 }
 
 }  // namespace

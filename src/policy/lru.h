@@ -1,36 +1,28 @@
-// Lru: the block that has been idle longest goes first.
+// Lru: the block whose last user let go of it first goes first.
 #pragma once
 
-#include <vector>
-
-#include "policy/eviction_policy.h"
+#include "policy/eviction_queue.h"
 
 namespace kvasir {
 
-// A doubly linked list in two arrays; entry num_blocks is its head. All moves are O(1); Victim is
-// O(1) when the oldest block may go, which is so wherever sequences release their tail first.
 class Lru final : public EvictionPolicy {
  public:
-  static uint64_t BytesFor(uint32_t num_blocks);
-  explicit Lru(uint32_t num_blocks);
+  static uint64_t BytesFor(const EvictionLimits& limits);
+  explicit Lru(const EvictionLimits& limits);
 
-  void OnIdle(BlockId id) override;
-  void OnBusy(BlockId id) override;
-  std::optional<BlockId> Victim(const std::function<bool(BlockId)>& evictable) const override;
-  uint32_t num_idle() const override { return num_idle_; }
-  uint64_t allocated_bytes() const override;
-  void CheckInvariants() const override;
+  void OnInserted(BlockId id, const BlockFacts& facts) override;
+  void OnEvictable(BlockId id, const BlockFacts& facts) override;
+  void OnHeld(BlockId id) override;
+  void OnEvicted(BlockId id) override;
+  void OnForgotten(BlockId id) override;
+  std::optional<BlockId> Victim(const EvictionScope& scope) override;
+  bool is_evictable(BlockId id) const override { return queue_.contains(id); }
+  uint32_t num_evictable() const override { return queue_.size(); }
+  uint64_t allocated_bytes() const override { return queue_.allocated_bytes(); }
+  void CheckInvariants() const override { queue_.CheckInvariants(); }
 
  private:
-  struct Link {
-    uint32_t older;
-    uint32_t newer;
-  };
-  static constexpr uint32_t kNotIdle = ~uint32_t{0};
-
-  uint32_t num_blocks_;
-  uint32_t num_idle_ = 0;
-  std::vector<Link> links_;  // [num_blocks + 1]
+  EvictionQueue queue_;  // by last use
 };
 
 }  // namespace kvasir

@@ -1,0 +1,13 @@
+// Numbers that name a block and what it belongs to.
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir {
+
+enum class BlockId : uint32_t {};      // of one pool, from 0
+enum class NamespaceId : uint32_t {};  // of one cache, from 0
+enum class LayerGroupId : uint32_t {};
+inline constexpr LayerGroupId kFullGroup{0};
+
+}  // namespace kvasir

@@ -1,0 +1,26 @@
+// EvictionChoice: the eviction policies by name.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "policy/eviction_policy.h"
+
+namespace kvasir {
+
+struct EvictionChoice {
+  const char* name;                                     // as --eviction takes it
+  uint64_t (*bytes_for)(const EvictionLimits& limits);  // what `make` allocates
+  std::unique_ptr<EvictionPolicy> (*make)(const EvictionLimits& limits);
+};
+
+std::span<const EvictionChoice> EvictionChoices();
+// The one that finds most in a replay of Mooncake's conversation trace with 10,000 blocks of 512
+// tokens (docs/decisions/0010-eviction.md).
+const EvictionChoice& DefaultEvictionChoice();
+const EvictionChoice* FindEvictionChoice(std::string_view name);  // nullptr: there is none
+std::string EvictionNames();                                      // "lru, s3fifo"
+
+}  // namespace kvasir

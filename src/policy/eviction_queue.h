@@ -1,0 +1,65 @@
+// EvictionQueue: evictable blocks in the order in which a policy wants them to go.
+#pragma once
+
+#include <vector>
+
+#include "policy/eviction_policy.h"
+
+namespace kvasir {
+
+// A policy may keep several queues in one ("sections"): a block stands in one of them. Within each,
+// the blocks of one namespace and group form a lane, a treap by `order`; a tournament over the
+// lanes' first blocks answers for any range of lanes. So Insert and Remove are O(log blocks +
+// log lanes), expected, and First is O(log lanes) for each group where all namespaces are chosen,
+// and O(1) for each chosen namespace and group elsewhere. The treap's shape depends on block
+// numbers alone: nobody who writes prompts can steer it.
+//
+// Allocates only when it is made. One thread at a time.
+class EvictionQueue {
+ public:
+  static uint64_t BytesFor(const EvictionLimits& limits, uint32_t num_sections);
+  EvictionQueue(const EvictionLimits& limits, uint32_t num_sections);
+
+  // Lower `order` goes first; between equal ones the lower block number.
+  // REQUIRES: the block does not stand in the queue.
+  void Insert(BlockId id, uint32_t section, NamespaceId ns, LayerGroupId group, uint64_t order);
+  void Remove(BlockId id);  // REQUIRES: it stands in the queue
+  // The first block of a section within `scope`.
+  std::optional<BlockId> First(uint32_t section, const EvictionScope& scope) const;
+
+  bool contains(BlockId id) const { return nodes_[static_cast<size_t>(id)].lane != kNone; }
+  uint32_t size() const { return size_; }
+  uint64_t allocated_bytes() const;
+  void CheckInvariants() const;  // O(blocks + lanes)
+
+ private:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  struct Node {
+    uint64_t order;
+    uint32_t left;
+    uint32_t right;
+    uint32_t lane = kNone;  // kNone: the block is not here
+  };
+
+  uint32_t LaneOf(uint32_t section, LayerGroupId group, uint32_t ns) const;
+  bool Before(uint32_t a, uint32_t b) const;  // kNone comes last
+  uint32_t Earlier(uint32_t a, uint32_t b) const { return Before(b, a) ? b : a; }
+  uint32_t Merge(uint32_t left, uint32_t right);
+  void Split(uint32_t tree, uint32_t at, uint32_t* left, uint32_t* right);
+  uint32_t Leftmost(uint32_t tree) const;
+  void SetFirst(uint32_t lane, uint32_t node);
+  uint32_t FirstOf(uint32_t begin, uint32_t end) const;  // of lanes [begin, end)
+  uint32_t CheckLane(uint32_t lane) const;
+
+  EvictionLimits limits_;
+  uint32_t num_lanes_;
+  uint32_t leaves_;  // power of two that holds num_lanes_
+  uint32_t size_ = 0;
+  std::vector<Node> nodes_;      // [num_blocks]
+  std::vector<uint32_t> roots_;  // [num_lanes]
+  // [2 * leaves_]: winners_[leaves_ + lane] is the lane's first block, winners_[i] the earlier one
+  // of winners_[2i] and winners_[2i + 1].
+  std::vector<uint32_t> winners_;
+};
+
+}  // namespace kvasir
