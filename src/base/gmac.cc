@@ -69,33 +69,29 @@ std::vector<GmacPath> SupportedGmacPaths() {
   return paths;
 }
 
-GmacKey::GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt,
-                 GmacPath path)
-    : key_(HmacKey(secret).Of(std::as_bytes(std::span(purpose)), std::as_bytes(salt))),
-      ghash_(KernelsOf(path)) {
+Gmac::Gmac(const std::array<uint8_t, 32>& key, GmacPath path) : key_(key), ghash_(KernelsOf(path)) {
   if (ghash_ != nullptr) ghash_->expand(HashKey(key_).data(), &powers_);
 }
 
-GmacTag GmacKey::Of(uint64_t number, std::span<const std::byte> bytes) const {
+GmacTag Gmac::Of(const Nonce& nonce, std::span<const std::byte> bytes) const {
   KV_CHECK(bytes.size() < (uint64_t{1} << 31));
-  if (ghash_ == nullptr) return OpensslTag(number, bytes);
-  // The tag of nothing is what covers every hash of this number: the hash of nothing is 0.
-  GmacTag tag = OpensslTag(number, {});
+  if (ghash_ == nullptr) return OpensslTag(nonce, bytes);
+  // The tag of nothing is what covers every hash of this nonce: the hash of nothing is 0.
+  GmacTag tag = OpensslTag(nonce, {});
   uint8_t hash[16];
   ghash_->hash(powers_, bytes.data(), bytes.size(), hash);
   for (size_t i = 0; i < tag.size(); ++i) tag[i] ^= hash[i];
   return tag;
 }
 
-GmacTag GmacKey::OpensslTag(uint64_t number, std::span<const std::byte> bytes) const {
+GmacTag Gmac::OpensslTag(const Nonce& nonce, std::span<const std::byte> bytes) const {
   const Context context = NewContext();
-  uint8_t nonce[12] = {};
-  for (int i = 0; i < 8; ++i) nonce[i] = static_cast<uint8_t>(number >> (8 * i));
   int length = 0;
   GmacTag tag;
   uint8_t none[16];
   const bool done =
-      EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), nonce) == 1 &&
+      EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), nonce.data()) ==
+          1 &&
       EVP_EncryptUpdate(context.get(), nullptr, &length,
                         reinterpret_cast<const uint8_t*>(bytes.data()),
                         static_cast<int>(bytes.size())) == 1 &&
@@ -103,6 +99,16 @@ GmacTag GmacKey::OpensslTag(uint64_t number, std::span<const std::byte> bytes) c
       EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, tag.size(), tag.data()) == 1;
   if (!done) throw std::bad_alloc();
   return tag;
+}
+
+GmacKey::GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt,
+                 GmacPath path)
+    : gmac_(HmacKey(secret).Of(std::as_bytes(std::span(purpose)), std::as_bytes(salt)), path) {}
+
+GmacTag GmacKey::Of(uint64_t number, std::span<const std::byte> bytes) const {
+  Gmac::Nonce nonce{};
+  for (size_t i = 0; i < 8; ++i) nonce[i] = static_cast<uint8_t>(number >> (8 * i));
+  return gmac_.Of(nonce, bytes);
 }
 
 bool SameTag(const GmacTag& a, const GmacTag& b) {

@@ -21,8 +21,27 @@ enum class GmacPath { kOpenssl, kPclmul, kVpclmul256, kVpclmul512 };
 std::string_view NameOf(GmacPath path);
 std::vector<GmacPath> SupportedGmacPaths();  // by this CPU, slowest first
 
-// Thread-safe. A pair of key and number must never tag two different messages: then a tag could be
-// forged. So a key is derived from what is random for each writing.
+// The tags of one key. Thread-safe. A pair of key and nonce must never tag two different messages:
+// then a tag could be forged. GmacKey sees to that.
+class Gmac {
+ public:
+  using Nonce = std::array<uint8_t, 12>;
+
+  // REQUIRES: path is a supported one.
+  Gmac(const std::array<uint8_t, 32>& key, GmacPath path);
+  // REQUIRES: bytes.size() < 2^31.
+  GmacTag Of(const Nonce& nonce, std::span<const std::byte> bytes) const;
+
+ private:
+  GmacTag OpensslTag(const Nonce& nonce, std::span<const std::byte> bytes) const;
+
+  std::array<uint8_t, 32> key_;
+  const GhashKernels* ghash_;  // nullptr: OpenSSL's
+  GhashPowers powers_{};
+};
+
+// Tags by number: the nonce is the number, little endian, and zeros. The key is derived from what
+// is random for each writing, so that no pair of both comes twice. Thread-safe.
 class GmacKey {
  public:
   // HMAC-SHA-256(secret, purpose, salt). REQUIRES: path is a supported one.
@@ -34,11 +53,7 @@ class GmacKey {
   GmacTag Of(uint64_t number, std::span<const std::byte> bytes) const;
 
  private:
-  GmacTag OpensslTag(uint64_t number, std::span<const std::byte> bytes) const;
-
-  std::array<uint8_t, 32> key_;
-  const GhashKernels* ghash_;  // nullptr: OpenSSL's
-  GhashPowers powers_{};
+  Gmac gmac_;
 };
 
 // In time that does not depend on where they differ.
