@@ -144,12 +144,9 @@ Status CheckChoices(const Comparison& comparison, const EvalOptions& options, co
   for (const KvChoice& choice : options.choices) {
     const Result<MemoryPlan> plan = comparison.PlanOf(choice);
     if (plan) continue;
-    std::string message = plan.error().message;
-    constexpr std::string_view kField = "kv_format:";
-    if (args.Has("formats") && message.starts_with(kField)) {
-      message = "--formats:" + message.substr(kField.size());
-    }
-    return tl::unexpected(Error{plan.error().code, message});
+    Error error = plan.error();
+    if (args.Has("formats") && error.field == "kv_format") error.field = "formats";
+    return tl::unexpected(std::move(error));
   }
   return {};
 }

@@ -274,7 +274,7 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
     for (const uint32_t size : lab.prompt_sizes()) {
       Status status = lab.DrawPrompt(size);
       if (status) status = run(lab, check);
-      if (!status) check.Expect(false, status.error().message);
+      if (!status) check.Expect(false, status.error().text());
     }
     on_done(check);
     checks.push_back(std::move(check));

@@ -75,10 +75,10 @@ class Server {
         resolver.resolve(options_.host, std::to_string(options_.port),
                          tcp::resolver::passive | tcp::resolver::numeric_service, ec);
     if (ec || found.empty()) {
-      return Fail(Code::kInvalidArgument,
-                  "host: cannot resolve '{}': {}; give a name or an address without port and "
-                  "brackets, as 127.0.0.1 or ::1",
-                  options_.host, ec.message());
+      return FailField(Code::kInvalidArgument, "host",
+                       "cannot resolve '{}': {}; give a name or an address without port and "
+                       "brackets, as 127.0.0.1 or ::1",
+                       options_.host, ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), ec);
