@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -81,15 +80,9 @@ Status CheckSvgPath(const std::string& path) {
 }
 
 Status WriteSvg(const std::string& path, const std::string& svg) {
-  const std::string draft = path + ".partial";
-  std::FILE* file = std::fopen(draft.c_str(), "wb");
-  const bool written =
-      file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return {};
-  const int error = errno;
-  std::remove(draft.c_str());
-  return Fail(Code::kIoError, "--svg: cannot write '{}': {}", path, std::strerror(error));
+  const Status written = WriteAtomicFile(path, svg, {.readers = Readers::kByUmask});
+  if (written) return {};
+  return Fail(Code::kIoError, "--svg: {}", written.error().message);
 }
 
 Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions& engine) {
