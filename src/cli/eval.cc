@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -221,8 +222,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
                                               .kl_p99 = row->quality.kl_p99,
                                               .same_top = row->quality.same_top});
     if (kept) continue;
-    fmt::print(stderr, "kvasir eval: warning: not kept for 'kvasir serve': {}\n",
-               kept.error().message);
+    Log(LogLevel::kWarning, "not kept for 'kvasir serve': " + kept.error().message);
     return;
   }
 }

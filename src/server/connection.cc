@@ -79,9 +79,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     try {
       return handler();
     } catch (const std::exception& e) {
-      kvasir::Log("kvasir: a connection ended: {}\n", e.what());
+      kvasir::Log(LogLevel::kError, "a connection ended", LogField("reason", e.what()));
     } catch (...) {
-      kvasir::Log("kvasir: a connection ended: unknown error\n");
+      kvasir::Log(LogLevel::kError, "a connection ended", LogField("reason", "unknown error"));
     }
     Close();
   }

@@ -166,9 +166,9 @@ class Server {
         io_.run();
         return;
       } catch (const std::exception& e) {
-        Log("kvasir: a connection ended: {}\n", e.what());
+        Log(LogLevel::kError, "a connection ended", LogField("reason", e.what()));
       } catch (...) {
-        Log("kvasir: a connection ended: unknown error\n");
+        Log(LogLevel::kError, "a connection ended", LogField("reason", "unknown error"));
       }
     }
   }
@@ -181,8 +181,10 @@ class Server {
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (options_.on_listening) return options_.on_listening(url);
-    Log("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n", options_.summary,
-        options_.max_connections, options_.max_body_bytes >> 10, url);
+    if (!IsLogged(LogLevel::kInfo)) return;
+    LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n",
+                        options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
+                        url));
   }
 
   void AwaitConnection() {
@@ -231,9 +233,12 @@ class Server {
       closed_for_room_ += closed;
       const auto now = std::chrono::steady_clock::now();
       if (closed_for_room_ == 0 || now < tell_room_at_) return closed;
-      Log("kvasir serve: {} connections were closed to make room; {} are kept at once: raise "
-          "--request-memory or the limit of open files\n",
-          std::exchange(closed_for_room_, 0), options_.max_connections);
+      Log(LogLevel::kWarning,
+          "connections were closed to make room; to keep more at once, raise --request-memory or "
+          "the "
+          "limit of open files",
+          LogField("closed", std::exchange(closed_for_room_, 0)),
+          LogField("kept", options_.max_connections));
       tell_room_at_ = now + std::chrono::seconds(1);
       return closed;
     } catch (...) {
@@ -264,8 +269,8 @@ class Server {
     if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      LogText(num_signals_ == 1 ? "finishing what runs; a second signal stops at once\n"
-                                : "stopping\n");
+      Log(LogLevel::kInfo,
+          num_signals_ == 1 ? "finishing what runs; a second signal stops at once" : "stopping");
     }
     signals_taken_.release();
   }
