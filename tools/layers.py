@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that a folder of src/ includes only folders that tools/layers.txt lets it see, and that what
-a library must not do (print, rename files) is done in one place.
+a library must not do (print, rename files, ask for the time) is done in one place.
 
     tools/layers.py              checks the tree
     tools/layers.py --self-test  checks that the check fails where it must
@@ -20,6 +20,8 @@ SEAMS = [
      ("cli/", "base/log.cc", "base/check.h"), "prints: return it, call a callback, or use base/log.h"),
     (re.compile(r'\b(rename|renameat2?|link|linkat|fsync|fdatasync)\s*\('),
      ("base/atomic_file.cc",), "renames or syncs: use base/atomic_file.h"),
+    (re.compile(r'_clock::now|\b(clock_gettime|gettimeofday|timespec_get)\b|\btime\((nullptr|NULL|0)\)'),
+     ("base/clock.h",), "asks for the time: use base/clock.h"),
 ]
 
 
@@ -88,6 +90,8 @@ def self_test():
         "cache/says.cc": '  x = 1;  // fprintf(stderr)\n  std::fputs("x", stderr);\n',
         "cache/says_test.cc": '  std::fputs("x", stderr);\n',
         "engine/moves.cc": "  fs::rename(a, b);\n",
+        "engine/times.cc": "  std::chrono::system_clock::now();\n",
+        "base/clock.h": "  std::chrono::system_clock::now();\n",
         "base/atomic_file.cc": "  rename(a, b);\n",
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +101,8 @@ def self_test():
             (src / name).write_text(text)
         found = list(violations(src, rules)) + list(trespasses(src))
     want = ["src/base/bare.h:1: ", "src/base/deep/nested.cc:1: ", "src/cache/says.cc:2: ",
-            "src/cache/upward.h:2: ", "src/engine/moves.cc:1: ", "src/rogue: "]
+            "src/cache/upward.h:2: ", "src/engine/moves.cc:1: ",
+            "src/engine/times.cc:1: ", "src/rogue: "]
     ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(sorted(found), want))
     ok = ok and '"engine/good.h"' in "".join(found) and '"cache/b.h"' in "".join(found)
     print("layers self-test:", "passed" if ok else f"FAILED, found {found}")

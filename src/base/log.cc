@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <csignal>
+#include <ctime>
+
+#include "base/clock.h"
 
 namespace kvasir {
 namespace {
@@ -61,9 +63,8 @@ ssize_t WriteOnce(const Sink& sink, std::string_view text) {
 
 // "2026-11-21T19:02:11.204Z"
 std::string TimeText() {
-  const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
-  return fmt::format("{:%FT%T}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
-                     now.time_since_epoch().count() % 1000);
+  const int64_t ms = UnixNs() / 1'000'000;
+  return fmt::format("{:%FT%T}.{:03}Z", fmt::gmtime(std::time_t{ms / 1000}), ms % 1000);
 }
 
 }  // namespace

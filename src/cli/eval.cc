@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/command.h"
@@ -209,18 +210,18 @@ Result<EvalReport> Evaluate(Comparison& comparison, const EvalOptions& options,
 void Keep(const EvalReport& report, const EngineOptions& engine) {
   const std::optional<std::string> folder = ImageFolderOf(engine.cache_dir);
   if (!folder) return;
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   for (const Measured* row : report.rows()) {
-    const Status kept = KeepQuality(*folder, {.content = report.content,
-                                              .kv_format = row->kv_format,
-                                              .model = report.model,
-                                              .weights = report.weights,
-                                              .text = report.text,
-                                              .date = fmt::format("{:%F}", fmt::gmtime(now)),
-                                              .tokens = row->quality.tokens,
-                                              .kl = row->quality.kl,
-                                              .kl_p99 = row->quality.kl_p99,
-                                              .same_top = row->quality.same_top});
+    const Status kept =
+        KeepQuality(*folder, {.content = report.content,
+                              .kv_format = row->kv_format,
+                              .model = report.model,
+                              .weights = report.weights,
+                              .text = report.text,
+                              .date = fmt::format("{:%F}", fmt::gmtime(std::time_t{UnixS()})),
+                              .tokens = row->quality.tokens,
+                              .kl = row->quality.kl,
+                              .kl_p99 = row->quality.kl_p99,
+                              .same_top = row->quality.same_top});
     if (kept) continue;
     Log(LogLevel::kWarning, "not kept for 'kvasir serve': " + kept.error().message);
     return;

@@ -2,9 +2,8 @@
 //
 // The remembered file, text: the key (a version line, then a line for each weight file), then
 //   digest <64 hex digits> check <HMAC-SHA-256 of all before it, 64 hex digits>
-#include <chrono>
-
 #include "base/atomic_file.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "import/file_watch.h"
 #include "import/importer.h"
@@ -79,9 +78,7 @@ void Remember(const fs::path& path, const std::string& text) {
 
 // Whether the files are still what was mapped and have been so for a while.
 bool Settled(const ImportedModel& model) {
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
+  const int64_t now_ns = UnixNs();
   for (const auto& file : model.mapped_files) {
     const auto stamp = StampOf(file->path());
     if (!stamp || *stamp != file->stamp() || now_ns - stamp->ctime_ns < kSettledNs) return false;

@@ -16,12 +16,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 #include "base/atomic_file.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/random_bytes.h"
 #include "base/system_error.h"
@@ -138,12 +138,6 @@ int64_t NanosecondsOf(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // When an image was used last is the time of an empty file of its name, in a folder beside that of
 // the images. The image's own times must stay: a process that has it mapped would take it for
 // changed (import/file_watch.h).
@@ -192,7 +186,7 @@ uint64_t RemoveStaleDrafts(const fs::path& folder) {
         open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct stat about;
     if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
-    const bool young = NowNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
+    const bool young = UnixNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
     const bool stale = !young && flock(file.fd(), LOCK_EX | LOCK_NB) == 0;
     if (stale && fs::remove(entry.path(), error)) continue;
     bytes += static_cast<uint64_t>(about.st_size);

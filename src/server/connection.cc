@@ -122,7 +122,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void SetDeadline(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
-      if (ec || self->timer_.expiry() > std::chrono::steady_clock::now()) return;
+      if (ec || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
       self->Run([&] { self->OnDeadline(); });
     });
   }
