@@ -165,10 +165,10 @@ TEST(Generate, ReceiptsTellWhatWasReusedAndWhyNot) {
   EXPECT_EQ(same.choices[0].tokens, cold.choices[0].tokens);
   EXPECT_GT(same.receipt.saved_ms, 0);
   GenerateRequest no_cursor = Greedy(prompt, 2);
-  no_cursor.use_cursor = false;
+  no_cursor.reuse = Reuse::kBlocks;
   EXPECT_EQ(Ask(*engine, no_cursor).receipt.computed, 1u);
   GenerateRequest no_cache = Greedy(prompt, 2);
-  no_cache.cache_prompt = false;
+  no_cache.reuse = Reuse::kNothing;
   EXPECT_EQ(Ask(*engine, no_cache).receipt.computed, size);
 
   prompt[20] ^= 1;

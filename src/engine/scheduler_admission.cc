@@ -58,8 +58,9 @@ bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
   const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
   MatchResult match = TimedCache([&] {
-    return cache_.Match(ns, spec.prompt,
-                        {.reuse = spec.cache_prompt, .use_cursor = spec.use_cursor});
+    return cache_.Match(
+        ns, spec.prompt,
+        {.reuse = spec.reuse != Reuse::kNothing, .use_cursor = spec.reuse == Reuse::kAll});
   });
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const auto held = static_cast<uint32_t>(CeilDiv(match.num_reused(), block_tokens));
