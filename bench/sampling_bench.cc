@@ -64,7 +64,7 @@ struct Batch {
 Batch MakeBatch(const EngineOptions& options) {
   auto assembly = Assemble(options);
   if (!assembly) {
-    fmt::print(stderr, "sampling_bench: {}\n", assembly.error().message);
+    fmt::print(stderr, "sampling_bench: {}\n", assembly.error().text());
     std::exit(2);
   }
   assembly->runner.max_positions = 64;

@@ -61,7 +61,9 @@ class HelpTest(CliTest):
             result = kvasir("run", "--ids", "1", "--max-tokens", "1", "--cache-dir", folder, *SMALL)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-            self.assertIn(f"--cache-dir: {folder} cannot be written", result.stderr)
+            self.assertIn(f"kvasir: warning: --cache-dir: {folder} cannot be written", result.stderr)
+            self.ok("run", "--ids", "1", "--max-tokens", "1", "--cache-dir", folder, "--log-level", "error", *SMALL)
+        self.wrong("run", "--ids", "1", "--log-level", "loud", says="error, warning, info, debug")
 
     def test_no_command_prints_help_on_stderr(self):
         result = kvasir()

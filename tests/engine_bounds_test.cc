@@ -111,7 +111,7 @@ TEST(Bounds, CancelAtEveryStepGivesAllBlocksBack) {
   for (uint32_t at = 0; at < 45; ++at) {
     for (const uint32_t n : {1u, 3u}) {
       GenerateRequest request = Endless(30, 12, at);
-      request.cache_prompt = at % 2 == 0;
+      request.reuse = at % 2 == 0 ? Reuse::kAll : Reuse::kNothing;
       request.n = n;
       std::atomic<uint64_t> id{0};
       request.on_logits = [&, calls = 0u](uint32_t, uint32_t, std::span<const float>) mutable {

@@ -198,10 +198,10 @@ TEST(Generate, ReceiptsTellWhatWasReusedAndWhyNot) {
   EXPECT_EQ(same.choices[0].tokens, cold.choices[0].tokens);
   EXPECT_GT(same.receipt.saved_ms, 0);
   GenerateRequest no_cursor = Greedy(prompt, 2);
-  no_cursor.use_cursor = false;
+  no_cursor.reuse = Reuse::kBlocks;
   EXPECT_EQ(Ask(*engine, no_cursor).receipt.computed, 1u);
   GenerateRequest no_cache = Greedy(prompt, 2);
-  no_cache.cache_prompt = false;
+  no_cache.reuse = Reuse::kNothing;
   EXPECT_EQ(Ask(*engine, no_cache).receipt.computed, size);
 
   prompt[20] ^= 1;
@@ -261,8 +261,9 @@ TEST(Generate, RefusesWhatCanNeverRunAndSaysWhy) {
     const Pending pending(*engine, request);
     ASSERT_TRUE(pending.refused()) << words;
     EXPECT_EQ(pending.refused()->code, Code::kInvalidArgument);
-    EXPECT_NE(pending.refused()->message.find(words), std::string::npos)
-        << pending.refused()->message;
+    EXPECT_NE(pending.refused()->text().find(words), std::string::npos)
+        << pending.refused()->text();
+    EXPECT_TRUE(pending.refused()->field) << words;
   };
   const std::vector<TokenId> ok = {1, 2, 3};
   refuses(Greedy({}, 1), "prompt");
@@ -295,40 +296,45 @@ TEST(Generate, RefusesWhatCanNeverRunAndSaysWhy) {
 }
 
 TEST(Generate, RefusesOptionsThatAreNotThere) {
-  const auto fails = [](EngineOptions options, Code code, const char* words) {
+  const auto fails = [](EngineOptions options, Code code, const char* words,
+                        std::optional<std::string> field = {}) {
     for (const Result<void>& result : {Status(Engine::Load(options).map([](auto&&) {})),
                                        Status(Engine::PlanMemory(options).map([](auto&&) {}))}) {
       ASSERT_FALSE(result) << words;
       EXPECT_EQ(result.error().code, code) << result.error().message;
       EXPECT_NE(result.error().message.find(words), std::string::npos) << result.error().message;
+      EXPECT_EQ(result.error().field, field) << result.error().message;
     }
   };
   EngineOptions options = DemoOptions();
   options.weights = "q3_k";
-  fails(options, Code::kInvalidArgument, "q3_k");
+  fails(options, Code::kInvalidArgument, "q3_k", "weights");
   options = DemoOptions();
   options.kv_format = "int3";
-  fails(options, Code::kInvalidArgument, "'int3' is none");
+  fails(options, Code::kInvalidArgument, "'int3' is none", "kv_format");
   options.kv_format = "k=int8,k=f16";
-  fails(options, Code::kInvalidArgument, "k=int8,v=f16");
+  fails(options, Code::kInvalidArgument, "k=int8,v=f16", "kv_format");
   options = DemoOptions();
   options.kv_skip_layers = {0, 4};
-  fails(options, Code::kInvalidArgument, "layers are 0 to 3");
+  fails(options, Code::kInvalidArgument, "layers are 0 to 3", "kv_skip_layers");
   options = DemoOptions();
   options.model = "/nowhere/at/all";
   fails(options, Code::kNotFound, "/nowhere/at/all");
   options = DemoOptions();
   options.kv_memory_bytes = 1000;
-  fails(options, Code::kInvalidArgument, "kv_memory");
+  fails(options, Code::kInvalidArgument, "1000 bytes are too few", "kv_memory");
   options = DemoOptions();
   options.ctx_size = 4096;
-  fails(options, Code::kInvalidArgument, "2048");
+  fails(options, Code::kInvalidArgument, "2048", "ctx_size");
   options = DemoOptions();
   options.block_tokens = 20;
-  fails(options, Code::kInvalidArgument, "block_tokens");
+  fails(options, Code::kInvalidArgument, "20 is no multiple of 16", "block_tokens");
   options = DemoOptions();
   options.target = "mmx";
-  fails(options, Code::kInvalidArgument, "mmx");
+  fails(options, Code::kInvalidArgument, "mmx", "target");
+  options = DemoOptions();
+  options.parallel = 0;
+  fails(options, Code::kInvalidArgument, "0 is not in [1, 4096]", "parallel");
 }
 
 TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {

@@ -258,7 +258,7 @@ TEST_F(ModelChange, AFileThatIsReplacedByRenamingIsServedOn) {
   fs::rename(folder_ / "new", path);
   for (const bool cached : {true, false}) {
     GenerateRequest request = Prompt();
-    request.cache_prompt = cached;
+    request.reuse = cached ? Reuse::kAll : Reuse::kNothing;
     const Answer answer = Ask(*engine_, std::move(request));
     EXPECT_FALSE(answer.error);
     EXPECT_EQ(answer.choices[0].tokens, want);

@@ -156,8 +156,8 @@ class TwinRun {
     request.max_tokens = static_cast<uint32_t>(random_.Below(24));
     request.n = random_.Below(4) == 0 && request.prompt.size() < kMaxTokens / 2 ? 3 : 1;
     request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
-    request.use_cursor = random_.Below(4) != 0 || again;
-    request.cache_prompt = random_.Below(12) != 0;
+    request.reuse = random_.Below(4) != 0 || again ? Reuse::kAll : Reuse::kBlocks;
+    if (random_.Below(12) == 0) request.reuse = Reuse::kNothing;
     request.ignore_eos = random_.Below(2) == 0;
     request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.7f;
     request.sampling.top_k = static_cast<uint32_t>(random_.Below(2) * 5);

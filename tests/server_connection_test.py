@@ -239,7 +239,7 @@ class Log(unittest.TestCase):
         lines = text.split("listening on")[1].splitlines()[1:]
         stamp = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1 "
         times = r"ttft \d+\.\d ms, \d+\.\d ms$"
-        requests = [line for line in lines if line[:4].isdigit()]
+        requests = [line for line in lines if re.match(stamp, line)]
         # Each connection writes its own line, so their order may differ from that of the requests.
         for line in (r"POST /v1/completions 200 prompt \d+ cached 0 generated 3 " + times,
                      r"POST /v1/completions 200 prompt \d+ cached [1-9]\d* generated 3 " + times,
@@ -247,6 +247,13 @@ class Log(unittest.TestCase):
                      r"- - 400 \d+\.\d ms$", r"- - 431 \d+\.\d ms$"):
             self.assertEqual(len([r for r in requests if re.search(stamp + line, r)]), 1, (line, requests))
         self.assertEqual(len(requests), 6, requests)
+
+
+    def test_probes_have_lines_at_level_debug(self):
+        server = Server("--log-level", "debug")
+        server.get("/health")
+        server.until("a line", lambda: any("GET /health 200" in line for line in server.log))
+        server.stop()
 
 
 class Signals(unittest.TestCase):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that a folder of src/ includes only folders that tools/layers.txt lets it see.
+"""Checks that a folder of src/ includes only folders that tools/layers.txt lets it see, and that what
+a library must not do (print, rename files, ask for the time) is done in one place.
 
     tools/layers.py              checks the tree
     tools/layers.py --self-test  checks that the check fails where it must
@@ -11,6 +12,30 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+# What only these files of src/ may do. Tests may do anything.
+SEAMS = [
+    (re.compile(r'fmt::print|std::(cout|cerr|clog)\b|\b(v?f?printf|f?puts|f?putc|putchar|fwrite|perror)\s*\('
+                r'|\bstd(out|err)\b|\bSTD(OUT|ERR)_FILENO\b'),
+     ("cli/", "base/log.cc", "base/check.h"), "prints: return it, call a callback, or use base/log.h"),
+    (re.compile(r'\b(rename|renameat2?|link|linkat|fsync|fdatasync)\s*\('),
+     ("base/atomic_file.cc",), "renames or syncs: use base/atomic_file.h"),
+    (re.compile(r'_clock::now|\b(clock_gettime|gettimeofday|timespec_get)\b|\btime\((nullptr|NULL|0)\)'),
+     ("base/clock.h",), "asks for the time: use base/clock.h"),
+]
+
+
+def trespasses(src):
+    """Yields "file:line: message" for each line that does what only another file may do."""
+    for file in sorted(p for p in src.rglob("*") if p.suffix in (".h", ".cc")):
+        name = str(file.relative_to(src))
+        if file.stem.endswith("_test"):
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            code = line.split("//")[0]
+            for pattern, allowed, message in SEAMS:
+                if pattern.search(code) and not name.startswith(allowed):
+                    yield f"src/{name}:{number}: {message}"
 
 
 def read_rules(path):
@@ -43,7 +68,7 @@ def violations(src, rules):
 
 def check():
     rules = read_rules(ROOT / "tools/layers.txt")
-    found = list(violations(ROOT / "src", rules))
+    found = list(violations(ROOT / "src", rules)) + list(trespasses(ROOT / "src"))
     for line in found:
         print(line)
     print(f"layers: {len(rules)} folders, {len(found)} violations")
@@ -51,8 +76,8 @@ def check():
 
 
 def self_test():
-    """A tree with three good and four bad files: exactly the bad ones are named."""
-    rules = {"base": set(), "base tests": {"cache"}, "cache": {"base"}, "engine": {"base", "cache"}}
+    """A tree with good and bad files: exactly the bad ones are named."""
+    rules = {"base": set(), "base tests": {"cache"}, "cache": {"base"}, "cli": set(), "engine": {"base", "cache"}}
     files = {
         "engine/good.cc": '#include "base/a.h"\n#include "kvasir/types.h"\n#include <vector>\n',
         "engine/good_test.cc": '#include "cache/b.h"\n#include "engine/good.h"\n',
@@ -61,14 +86,23 @@ def self_test():
         "base/deep/nested.cc": '  #  include "cache/b.h"\n',
         "base/bare.h": '#include "other.h"\n',
         "rogue/new.cc": "int x;\n",
+        "cli/says.cc": '  fmt::print("x");\n',
+        "cache/says.cc": '  x = 1;  // fprintf(stderr)\n  std::fputs("x", stderr);\n',
+        "cache/says_test.cc": '  std::fputs("x", stderr);\n',
+        "engine/moves.cc": "  fs::rename(a, b);\n",
+        "engine/times.cc": "  std::chrono::system_clock::now();\n",
+        "base/clock.h": "  std::chrono::system_clock::now();\n",
+        "base/atomic_file.cc": "  rename(a, b);\n",
     }
     with tempfile.TemporaryDirectory() as folder:
         src = Path(folder)
         for name, text in files.items():
             (src / name).parent.mkdir(parents=True, exist_ok=True)
             (src / name).write_text(text)
-        found = list(violations(src, rules))
-    want = ["src/base/bare.h:1: ", "src/base/deep/nested.cc:1: ", "src/cache/upward.h:2: ", "src/rogue: "]
+        found = list(violations(src, rules)) + list(trespasses(src))
+    want = ["src/base/bare.h:1: ", "src/base/deep/nested.cc:1: ", "src/cache/says.cc:2: ",
+            "src/cache/upward.h:2: ", "src/engine/moves.cc:1: ",
+            "src/engine/times.cc:1: ", "src/rogue: "]
     ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(sorted(found), want))
     ok = ok and '"engine/good.h"' in "".join(found) and '"cache/b.h"' in "".join(found)
     print("layers self-test:", "passed" if ok else f"FAILED, found {found}")

@@ -124,6 +124,13 @@ struct Event {
   uint32_t completion_tokens = 0;  // of all choices, when last
 };
 
+// What a request takes from the cache.
+enum class Reuse {
+  kAll,
+  kBlocks,  // no Cursor: the last prompt token is computed even if all is cached
+  kNothing  // computes everything, and shares nothing
+};
+
 struct GenerateRequest {
   std::string tenant = "default";
   std::vector<TokenId> prompt;
@@ -137,8 +144,7 @@ struct GenerateRequest {
   bool ignore_eos = false;
   bool echo_special = false;         // special tokens show in text
   std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
-  bool cache_prompt = true;          // false: computes everything, shares nothing
-  bool use_cursor = true;     // false: the last prompt token is computed even if all is cached
+  Reuse reuse = Reuse::kAll;
   uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
   // Raw logits [vocab] of each computed row at a position >= logits_from, before sampling. Called
   // on the engine's thread; a row that came from the cache has none, but for the last one of a

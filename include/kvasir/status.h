@@ -1,6 +1,8 @@
 // Errors as values. No exception leaves a function of this project.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <tl/expected.hpp>
 
@@ -24,6 +26,16 @@ enum class Code {
 struct Error {
   Code code;
   std::string message;  // what, on what, with which numbers; and the fix where one is known
+  // The field of the options or of the request that is wrong, as a user gives it: in the singular,
+  // without its unit ("kv_memory", "api_key"). Absent: the error is about no field.
+  std::optional<std::string> field = {};
+  std::optional<uint64_t> index = {};  // which of the field's values
+
+  // What a person reads: "prompt[3]: token 9 is ...".
+  std::string text() const {
+    if (!field) return message;
+    return *field + (index ? "[" + std::to_string(*index) + "]" : "") + ": " + message;
+  }
 };
 
 template <typename T>

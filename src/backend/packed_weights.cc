@@ -47,9 +47,9 @@ tl::unexpected<Error> NotFinite(const TensorView& view) {
 // Of a tensor that a panel of `format` could not be filled from.
 tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
   if (format == view.dtype || !AllFinite(view)) return NotFinite(view);
-  return Fail(Code::kInvalidArgument,
-              "weights: tensor {} holds numbers beyond {}, too large for {}: leave --weights out",
-              view.name, kMaxQuantised, LayoutOf(format).name);
+  return FailField(Code::kInvalidArgument, "weights",
+                   "tensor {} holds numbers beyond {}, too large for {}: leave --weights out",
+                   view.name, kMaxQuantised, LayoutOf(format).name);
 }
 
 // What fills panels: absent when an arena only counts.

@@ -1,15 +1,41 @@
-// Monotonic time, for what is measured; nothing is decided by it.
+// Clock: the one place that asks what time it is, so that a test can own the time
+// (base/clock_for_test.h). What waits (timers, condition variables) waits in real time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
 namespace kvasir {
 
+// A time that stands still until somebody moves it.
+struct OwnedTime {
+  std::atomic<uint64_t> monotonic_ns;
+  std::atomic<int64_t> unix_ns;
+};
+
+namespace clock_internal {
+// Null: the system's time. Acquire: the time that it points to was written before.
+inline std::atomic<const OwnedTime*> owned{nullptr};
+}  // namespace clock_internal
+
+// For what is measured, and for deadlines: never goes back.
 inline uint64_t MonotonicNs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
+  if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
+    return time->monotonic_ns.load(std::memory_order_relaxed);
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
+
+// Since 1970, as files and people have it; may be set back.
+inline int64_t UnixNs() {
+  if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
+    return time->unix_ns.load(std::memory_order_relaxed);
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::nanoseconds(now).count();
+}
+inline int64_t UnixS() { return UnixNs() / 1'000'000'000; }
 
 }  // namespace kvasir

@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,13 +12,18 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <ctime>
+
+#include "base/clock.h"
 
 namespace kvasir {
 namespace {
 
-// Relaxed: a counter and a hint, with nothing behind them.
+// Relaxed: counters, hints and settings, with nothing behind them.
 std::atomic<uint64_t> lines_dropped{0};
 std::atomic<bool> torn{false};  // the last text was written in part: its line has no end
+std::atomic<LogLevel> max_level{LogLevel::kInfo};
+std::atomic<LogStyle> style{LogStyle::kCommand};
 
 // Standard error as the log writes to it.
 struct Sink {
@@ -55,6 +61,12 @@ ssize_t WriteOnce(const Sink& sink, std::string_view text) {
   return write(sink.fd, text.data(), text.size());
 }
 
+// "2026-11-21T19:02:11.204Z"
+std::string TimeText() {
+  const int64_t ms = UnixNs() / 1'000'000;
+  return fmt::format("{:%FT%T}.{:03}Z", fmt::gmtime(std::time_t{ms / 1000}), ms % 1000);
+}
+
 }  // namespace
 
 void LogText(std::string_view text) noexcept {
@@ -82,6 +94,38 @@ void LogText(std::string_view text) noexcept {
 uint64_t LogLinesDropped() noexcept { return lines_dropped.load(std::memory_order_relaxed); }
 
 void CountDroppedLogLine() noexcept { lines_dropped.fetch_add(1, std::memory_order_relaxed); }
+
+void SetLogLevel(LogLevel level) noexcept { max_level.store(level, std::memory_order_relaxed); }
+
+void SetLogStyle(LogStyle is) noexcept { style.store(is, std::memory_order_relaxed); }
+
+bool IsLogged(LogLevel level) noexcept {
+  return level <= max_level.load(std::memory_order_relaxed);
+}
+
+std::string log_internal::FieldText(std::string_view key, std::string_view value) {
+  if (!value.empty() && value.find_first_of(" =\"\\") == value.npos) {
+    return fmt::format(" {}={}", key, value);
+  }
+  std::string quoted;
+  for (const char c : value) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return fmt::format(" {}=\"{}\"", key, quoted);
+}
+
+void log_internal::WriteLine(LogLevel level, std::string_view message, std::string_view fields) {
+  std::string line =
+      style.load(std::memory_order_relaxed) == LogStyle::kServer ? TimeText() + " " : "kvasir: ";
+  if (level != LogLevel::kInfo) {
+    line.append(kLogLevelNames[static_cast<size_t>(level)]).append(": ");
+  }
+  line.append(message).append(fields);
+  std::ranges::replace_if(
+      line, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+  LogText(line += '\n');
+}
 
 bool FillStandardDescriptors() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
-#include <utility>
 
 namespace kvasir {
 
@@ -21,10 +21,45 @@ uint64_t LogLinesDropped() noexcept;
 // The same for a text that could not even be made.
 void CountDroppedLogLine() noexcept;
 
-template <typename... Args>
-void Log(fmt::format_string<Args...> format, Args&&... args) noexcept {
+enum class LogLevel {
+  kError,    // something is lost that should not be
+  kWarning,  // something did not go as it should and was made good, or needs somebody's hand
+  kInfo,     // what was done, and for whom
+  kDebug     // what nobody wants to read all day
+};
+inline constexpr std::string_view kLogLevelNames[] = {"error", "warning", "info", "debug"};
+
+// What begins a line: "kvasir: " of a command, which ends soon, or the time (UTC) of a server.
+enum class LogStyle { kCommand, kServer };
+
+// From here on, lines of `level` and of those before it; at first those up to kInfo. Thread-safe.
+void SetLogLevel(LogLevel level) noexcept;
+void SetLogStyle(LogStyle style) noexcept;
+bool IsLogged(LogLevel level) noexcept;
+
+// A key and its value, which stands in quotes where it has a space, a quote or '='.
+template <typename T>
+struct LogField {
+  LogField(std::string_view name, const T& of) : key(name), value(of) {}
+  std::string_view key;
+  const T& value;
+};
+
+namespace log_internal {
+std::string FieldText(std::string_view key, std::string_view value);
+void WriteLine(LogLevel level, std::string_view message, std::string_view fields);
+}  // namespace log_internal
+
+// One line: "2026-11-21T19:02:11.204Z warning: message key=value"; of kInfo without its level.
+// Control characters become '?': what the world names makes no lines. As LogText else. No text of a
+// prompt or an answer belongs here.
+template <typename... Values>
+void Log(LogLevel level, std::string_view message, const LogField<Values>&... fields) noexcept {
+  if (!IsLogged(level)) return;
   try {
-    LogText(fmt::format(format, std::forward<Args>(args)...));
+    std::string text;
+    ((text += log_internal::FieldText(fields.key, fmt::format("{}", fields.value))), ...);
+    log_internal::WriteLine(level, message, text);
   } catch (...) {  // no memory
     CountDroppedLogLine();
   }

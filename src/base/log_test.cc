@@ -6,10 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <string>
 #include <utility>
+
+#include "base/clock_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -50,7 +53,7 @@ TEST(Log, WritesLinesAsTheyAreMade) {
   Pipe pipe;
   EXPECT_EQ(InChild(pipe.ends[1],
                     [] {
-                      Log("one {}\n", 1);
+                      LogText("one 1\n");
                       LogText("two\nthree\n");
                       return static_cast<int>(LogLinesDropped());
                     }),
@@ -63,7 +66,7 @@ TEST(Log, DropsAndCountsWhatAFullPipeDoesNotTake) {
   const std::string line(99, 'x');
   EXPECT_EQ(InChild(pipe.ends[1],
                     [&] {
-                      for (int i = 0; i < 60; ++i) Log("{}\n", line);
+                      for (int i = 0; i < 60; ++i) LogText(line + "\n");
                       return static_cast<int>(LogLinesDropped());
                     }),
             60 - kPipeBytes / 100);
@@ -127,12 +130,76 @@ TEST(Log, ASocketThatNobodyReadsOnlyDropsLines) {
   EXPECT_EQ(InChild(ends[1],
                     [] {
                       const std::string line(1000, 'x');
-                      for (int i = 0; i < 10000; ++i) Log("{}\n", line);
+                      for (int i = 0; i < 10000; ++i) LogText(line + "\n");
                       return LogLinesDropped() > 0 ? 0 : 1;
                     }),
             0);
   close(ends[0]);
   close(ends[1]);
+}
+
+TEST(Log, ALineHasItsLevelItsMessageAndItsFields) {
+  Pipe pipe;
+  EXPECT_EQ(
+      InChild(pipe.ends[1],
+              [] {
+                Log(LogLevel::kInfo, "plain");
+                Log(LogLevel::kWarning, "closed", LogField("count", 3), LogField("kept", 2.5));
+                Log(LogLevel::kError, "gone", LogField("reason", "no memory"),
+                    LogField("path", "a=b"), LogField("name", "say \"x\""), LogField("empty", ""));
+                return 0;
+              }),
+      0);
+  EXPECT_EQ(pipe.Read(),
+            "kvasir: plain\n"
+            "kvasir: warning: closed count=3 kept=2.5\n"
+            "kvasir: error: gone reason=\"no memory\" path=\"a=b\" name=\"say \\\"x\\\"\" "
+            "empty=\"\"\n");
+}
+
+TEST(Log, LinesBeyondTheLevelAreNotWritten) {
+  for (const auto& [level, lines] : {std::pair(LogLevel::kError, 1),
+                                     {LogLevel::kWarning, 2},
+                                     {LogLevel::kInfo, 3},
+                                     {LogLevel::kDebug, 4}}) {
+    Pipe pipe;
+    EXPECT_EQ(InChild(pipe.ends[1],
+                      [level = level] {
+                        SetLogLevel(level);
+                        for (const LogLevel of : {LogLevel::kError, LogLevel::kWarning,
+                                                  LogLevel::kInfo, LogLevel::kDebug}) {
+                          Log(of, "x");
+                        }
+                        return IsLogged(level) ? 0 : 1;
+                      }),
+              0);
+    EXPECT_EQ(std::ranges::count(pipe.Read(), '\n'), lines);
+  }
+}
+
+TEST(Log, WhatTheWorldNamesMakesNoLines) {
+  Pipe pipe;
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [] {
+                      Log(LogLevel::kInfo, "a\nb\x1b[31m \xc3\xa9", LogField("path", "c\rd\x7f"));
+                      return 0;
+                    }),
+            0);
+  EXPECT_EQ(pipe.Read(), "kvasir: a?b?[31m \xc3\xa9 path=c?d?\n");
+}
+
+TEST(Log, AServersLineBeginsWithTheTime) {
+  Pipe pipe;
+  EXPECT_EQ(InChild(pipe.ends[1],
+                    [] {
+                      OwnClock clock;
+                      clock.SetUnixNs(1'700'000'000'042'000'000);
+                      SetLogStyle(LogStyle::kServer);
+                      Log(LogLevel::kWarning, "x");
+                      return 0;
+                    }),
+            0);
+  EXPECT_EQ(pipe.Read(), "2023-11-14T22:13:20.042Z warning: x\n");
 }
 
 TEST(StandardDescriptors, ThoseThatAreClosedLeadNowhere) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/system_error.h"
 
@@ -49,19 +50,13 @@ int64_t TickNs(int64_t ctime_ns) {
   return ctime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : 20'000'000;
 }
 
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // The stamp, once the tick in which the file was changed last is over. A file that is written to
 // all the time is not waited for for ever.
 Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::path& path) {
   constexpr int kMaxWaits = 3;
   for (int waits = 0;; ++waits) {
     KV_ASSIGN(const FileStamp stamp, StampOf(file, path));
-    const int64_t age_ns = NowNs() - stamp.ctime_ns, tick_ns = TickNs(stamp.ctime_ns);
+    const int64_t age_ns = UnixNs() - stamp.ctime_ns, tick_ns = TickNs(stamp.ctime_ns);
     if (age_ns < 0 || age_ns > tick_ns || waits == kMaxWaits) return stamp;
     std::this_thread::sleep_for(std::chrono::nanoseconds(tick_ns - age_ns + 1'000'000));
   }

@@ -39,9 +39,9 @@ class KV_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   // May end before `told` is notified: wait in a loop that looks at what was waited for. (clang
   // does not see into a predicate.)
   void Wait(std::condition_variable& told) { told.wait(lock_); }
-  // The same, until `until` at most; false: it is past.
-  bool WaitUntil(std::condition_variable& told, std::chrono::steady_clock::time_point until) {
-    return told.wait_until(lock_, until) == std::cv_status::no_timeout;
+  // The same, for `time` at most.
+  void WaitFor(std::condition_variable& told, std::chrono::milliseconds time) {
+    told.wait_for(lock_, time);
   }
 
  private:

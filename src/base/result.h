@@ -1,4 +1,5 @@
-// Short forms for Result: Fail() makes an error, KV_TRY passes one on.
+// Short forms for Result: Fail() makes an error, FailField() one about a field, KV_TRY passes one
+// on.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,6 +13,15 @@ namespace kvasir {
 template <typename... Args>
 tl::unexpected<Error> Fail(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return tl::unexpected(Error{code, fmt::format(format, std::forward<Args>(args)...)});
+}
+
+// About Error::field `field`; the message does not repeat its name.
+template <typename... Args>
+tl::unexpected<Error> FailField(Code code, std::string field, fmt::format_string<Args...> format,
+                                Args&&... args) {
+  auto failed = Fail(code, format, std::forward<Args>(args)...);
+  failed.value().field = std::move(field);
+  return failed;
 }
 
 #define KV_CONCAT_INNER(a, b) a##b

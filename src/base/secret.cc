@@ -1,7 +1,6 @@
 #include "base/secret.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,13 +8,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <span>
+#include <string_view>
 
-#include "base/check.h"
+#include "base/atomic_file.h"
 #include "base/descriptor.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
-#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -71,15 +69,6 @@ Status CheckFolder(const std::string& state_dir) {
   return {};
 }
 
-Status WriteAll(const std::string& path, const Secret& secret) {
-  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return IoFailure("create", path);
-  if (!WriteAllAt(file.fd(), std::as_bytes(std::span(secret)), 0) || fsync(file.fd()) != 0) {
-    return IoFailure("write", path);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Secret> EphemeralSecret() {
@@ -100,25 +89,11 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   if (is_new) chmod(state_dir.c_str(), 0700);  // the file itself is 0600 in any case
   KV_TRY(CheckFolder(state_dir));
 
-  KV_ASSIGN(const Secret suffix, EphemeralSecret());
   KV_ASSIGN(const Secret made, EphemeralSecret());
-  uint64_t unique;
-  std::memcpy(&unique, suffix.data(), sizeof(unique));
-  const std::string draft = fmt::format("{}/.secret.{:016x}", state_dir, unique);
-  const Status written = WriteAll(draft, made);
-  // link, unlike rename, fails if another process was first: then theirs is the secret.
-  const bool linked = written && link(draft.c_str(), path.c_str()) == 0;
-  const int link_error = errno;
-  unlink(draft.c_str());
-  if (!written) return tl::unexpected(written.error());
-  if (!linked && link_error != EEXIST) {
-    errno = link_error;
-    return IoFailure("create", path);
-  }
-  if (const Descriptor folder(open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      folder) {
-    fsync(folder.fd());  // the name survives a power loss, where the file system can promise it
-  }
+  const std::string_view bytes(reinterpret_cast<const char*>(made.data()), made.size());
+  const Status written = WriteAtomicFile(path, bytes, {.if_present = IfPresent::kKeep});
+  if (!written) return Fail(Code::kIoError, "secret: {}", written.error().message);
+  // If another process was first, theirs is the secret.
   KV_ASSIGN(const std::optional<Secret> created, Read(path));
   if (!created) return Fail(Code::kIoError, "secret: {} vanished while it was made", path);
   return *created;

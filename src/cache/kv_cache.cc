@@ -63,11 +63,11 @@ Status KvCache::CheckBudget(const KvCacheOptions& options) {
   KV_CHECK(options.max_blocks >= 2 && options.max_blocks < uint32_t{1} << 31);
   const CachePlan least = PlanFor(options, 2);
   if (options.budget_bytes >= least.total_bytes()) return {};
-  return Fail(Code::kInvalidArgument,
-              "kv_memory: {} bytes are too few: give at least {}, for two blocks of {} bytes, "
-              "{} bytes of their index and {} of cursors",
-              options.budget_bytes, least.total_bytes(), least.block_bytes, least.index_bytes,
-              least.cursor_bytes);
+  return FailField(Code::kInvalidArgument, "kv_memory",
+                   "{} bytes are too few: give at least {}, for two blocks of {} bytes, "
+                   "{} bytes of their index and {} of cursors",
+                   options.budget_bytes, least.total_bytes(), least.block_bytes, least.index_bytes,
+                   least.cursor_bytes);
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {

@@ -137,7 +137,7 @@ Result<int> Talk(Conversation& conversation) {
       status = terminal ? kExitDone : kExitWrongInput;
     } else if (const Status answered = conversation.Turn(line); !answered) {
       std::fflush(stdout);
-      fmt::print(stderr, "kvasir chat: {}\n", answered.error().message);
+      fmt::print(stderr, "kvasir chat: {}\n", answered.error().text());
       status = terminal ? kExitDone : ExitStatus(answered.error().code);
     }
   }

@@ -59,7 +59,9 @@ std::vector<Flag> CommonFlags() {
           {"cache-dir", "DIR",
            "for digests of weights and model images (default: XDG_CACHE_HOME/kvasir)"},
           {"image-cap", "SIZE",
-           "the most that model images take there (default 16GiB; 0: none are kept)"}};
+           "the most that model images take there (default 16GiB; 0: none are kept)"},
+          {"log-level", "LEVEL",
+           "error, warning, info (default) or debug: what standard error gets of the log"}};
 }
 
 std::vector<Flag> CacheFlags() {
@@ -113,6 +115,9 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
 
 Result<EngineOptions> EngineOptionsOf(const Args& args) {
   KV_TRY(CheckTarget());
+  KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
+  const auto* found = std::ranges::find(kLogLevelNames, level);
+  SetLogLevel(static_cast<LogLevel>(found - std::begin(kLogLevelNames)));
   EngineOptions options;
   if (const auto model = args.Text("model")) {
     if (model->empty()) {
@@ -197,9 +202,10 @@ bool CheckCacheDir(const std::string& folder) {
     error = std::error_code(errno, std::generic_category());
   }
   if (!error) return true;
-  Log("kvasir: --cache-dir: {} cannot be written ({}); what would be kept there is computed "
-      "at every start\n",
-      folder, error.message());
+  Log(LogLevel::kWarning,
+      fmt::format("--cache-dir: {} cannot be written ({}); what would be kept there is computed at "
+                  "every start",
+                  folder, error.message()));
   return false;
 }
 
@@ -239,7 +245,7 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   };
   options.warn = [&progress](const std::string& text) {
     progress.Clear();
-    Log("kvasir: warning: {}\n", text);
+    Log(LogLevel::kWarning, text);
   };
   return Engine::Load(options);
 }

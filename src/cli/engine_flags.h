@@ -29,7 +29,8 @@ std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 
-// Reads the flags above as far as they were given; KVASIR_TARGET is checked here too.
+// Reads the flags above as far as they were given, and sets the log's level; KVASIR_TARGET is
+// checked here too.
 Result<EngineOptions> EngineOptionsOf(const Args& args);
 // The sampling of a request, its stop strings and max_tokens. Temperature 0 unless given: a command
 // line that is run again says the same again.

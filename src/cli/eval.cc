@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -81,15 +82,9 @@ Status CheckSvgPath(const std::string& path) {
 }
 
 Status WriteSvg(const std::string& path, const std::string& svg) {
-  const std::string draft = path + ".partial";
-  std::FILE* file = std::fopen(draft.c_str(), "wb");
-  const bool written =
-      file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (written && closed && std::rename(draft.c_str(), path.c_str()) == 0) return {};
-  const int error = errno;
-  std::remove(draft.c_str());
-  return Fail(Code::kIoError, "--svg: cannot write '{}': {}", path, std::strerror(error));
+  const Status written = WriteAtomicFile(path, svg, {.readers = Readers::kByUmask});
+  if (written) return {};
+  return Fail(Code::kIoError, "--svg: {}", written.error().message);
 }
 
 Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions& engine) {
@@ -144,12 +139,9 @@ Status CheckChoices(const Comparison& comparison, const EvalOptions& options, co
   for (const KvChoice& choice : options.choices) {
     const Result<MemoryPlan> plan = comparison.PlanOf(choice);
     if (plan) continue;
-    std::string message = plan.error().message;
-    constexpr std::string_view kField = "kv_format:";
-    if (args.Has("formats") && message.starts_with(kField)) {
-      message = "--formats:" + message.substr(kField.size());
-    }
-    return tl::unexpected(Error{plan.error().code, message});
+    Error error = plan.error();
+    if (args.Has("formats") && error.field == "kv_format") error.field = "formats";
+    return tl::unexpected(std::move(error));
   }
   return {};
 }
@@ -218,21 +210,20 @@ Result<EvalReport> Evaluate(Comparison& comparison, const EvalOptions& options,
 void Keep(const EvalReport& report, const EngineOptions& engine) {
   const std::optional<std::string> folder = ImageFolderOf(engine.cache_dir);
   if (!folder) return;
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   for (const Measured* row : report.rows()) {
-    const Status kept = KeepQuality(*folder, {.content = report.content,
-                                              .kv_format = row->kv_format,
-                                              .model = report.model,
-                                              .weights = report.weights,
-                                              .text = report.text,
-                                              .date = fmt::format("{:%F}", fmt::gmtime(now)),
-                                              .tokens = row->quality.tokens,
-                                              .kl = row->quality.kl,
-                                              .kl_p99 = row->quality.kl_p99,
-                                              .same_top = row->quality.same_top});
+    const Status kept =
+        KeepQuality(*folder, {.content = report.content,
+                              .kv_format = row->kv_format,
+                              .model = report.model,
+                              .weights = report.weights,
+                              .text = report.text,
+                              .date = fmt::format("{:%F}", fmt::gmtime(std::time_t{UnixS()})),
+                              .tokens = row->quality.tokens,
+                              .kl = row->quality.kl,
+                              .kl_p99 = row->quality.kl_p99,
+                              .same_top = row->quality.same_top});
     if (kept) continue;
-    fmt::print(stderr, "kvasir eval: warning: not kept for 'kvasir serve': {}\n",
-               kept.error().message);
+    Log(LogLevel::kWarning, "not kept for 'kvasir serve': " + kept.error().message);
     return;
   }
 }

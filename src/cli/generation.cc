@@ -24,9 +24,7 @@ class EventQueue {
   // Waits a little for events: a signal handler cannot notify, so the caller polls.
   std::deque<Event> Take() {
     MutexLock lock(mutex_);
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
-    while (events_.empty() && lock.WaitUntil(changed_, until)) {
-    }
+    if (events_.empty()) lock.WaitFor(changed_, std::chrono::milliseconds(20));
     return std::exchange(events_, {});
   }
 

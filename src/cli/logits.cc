@@ -53,7 +53,7 @@ Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowS
   request.max_tokens = 0;
   request.ignore_eos = true;
   request.chunk_tokens = options.chunk_tokens;
-  request.use_cursor = false;
+  request.reuse = Reuse::kBlocks;
   const auto last = static_cast<uint32_t>(options.ids.size() - 1);
   request.logits_from = options.all_positions ? 0 : last;
   request.on_logits = [&](uint32_t, uint32_t position, std::span<const float> row) {

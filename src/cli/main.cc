@@ -45,16 +45,15 @@ void Complain(fmt::format_string<Values...> format, Values&&... values) noexcept
   }
 }
 
-// The engine's errors begin with the name of a field ("ctx_size: ..."); here it is a flag's.
+// The library names a field of its options ("ctx_size"); here that is a flag ("--ctx-size").
 Error NameFlag(Error error, const Command& command, const Args& args) {
-  std::string name = error.message.substr(0, error.message.find_first_of(":["));
+  if (!error.field) return error;
+  std::string name = *error.field;
   std::replace(name.begin(), name.end(), '_', '-');
-  const size_t size = name.size();
   if (name == "prompt" && args.Has("ids")) name = "ids";
-  const bool wrong = error.code == Code::kInvalidArgument || error.code == Code::kUnsupported;
-  const bool known = wrong && std::any_of(command.flags.begin(), command.flags.end(),
-                                          [&name](const Flag& flag) { return flag.name == name; });
-  if (known) error.message = Dashed(name) + error.message.substr(size);
+  const bool known = std::any_of(command.flags.begin(), command.flags.end(),
+                                 [&name](const Flag& flag) { return flag.name == name; });
+  if (known) error.field = Dashed(name);
   return error;
 }
 
@@ -103,7 +102,7 @@ int Main(std::span<char* const> arguments) {
     const Result<int> result = RunOne(command, arguments.subspan(1));
     if (result) return *result;
     if (result.error().code != Code::kCancelled) {
-      Complain("kvasir {}: {}\n", name, result.error().message);
+      Complain("kvasir {}: {}\n", name, result.error().text());
     }
     return ExitStatus(result.error().code);
   }

@@ -1,13 +1,11 @@
 #include "cli/npy.h"
 
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "base/bytes.h"
-#include "base/system_error.h"
+#include "base/result.h"
 
 namespace kvasir::cli {
 
@@ -25,14 +23,12 @@ Result<NpyWriter> NpyWriter::Open(const std::string& given, uint64_t rows, uint6
     const fs::path target = fs::canonical(given, ignored);
     if (!target.empty()) path = target.string();
   }
-  std::FILE* file = std::fopen((path + ".partial").c_str(), "wb");
-  if (file == nullptr) {
-    return Fail(Code::kInvalidArgument,
-                "--out: cannot write '{}': {}; give a file in a folder that "
-                "can be written",
-                path, std::strerror(errno));
+  auto file = AtomicFile::Create(path, {.readers = Readers::kByUmask});
+  if (!file) {
+    return Fail(Code::kInvalidArgument, "--out: {}; give a file in a folder that can be written",
+                file.error().message);
   }
-  NpyWriter writer(path, file);
+  NpyWriter writer(std::move(*file));
   // magic, version 1.0, u16 length of the header text, which ends with '\n' at a multiple of 64.
   std::string text =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
@@ -44,33 +40,19 @@ Result<NpyWriter> NpyWriter::Open(const std::string& given, uint64_t rows, uint6
   header += static_cast<char>(text.size() >> 8);
   header += text;
   writer.header_bytes_ = header.size();
-  if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) writer.error_ = errno;
+  writer.written_ = writer.file_->WriteAt(std::as_bytes(std::span(header)), 0);
   return writer;
 }
 
-NpyWriter::~NpyWriter() {
-  if (file_ == nullptr) return;
-  file_.reset();
-  std::remove(partial_path().c_str());
-}
-
 void NpyWriter::WriteRow(uint64_t row, std::span<const float> values) {
-  const uint64_t offset = header_bytes_ + row * values.size_bytes();
-  if (error_ != 0) return;
-  if (std::fseek(file_.get(), static_cast<long>(offset), SEEK_SET) != 0 ||
-      std::fwrite(values.data(), 4, values.size(), file_.get()) != values.size()) {
-    error_ = errno;
-  }
+  if (!written_) return;
+  written_ = file_->WriteAt(std::as_bytes(values), header_bytes_ + row * values.size_bytes());
 }
 
 Status NpyWriter::Close() {
-  if (std::fclose(file_.release()) != 0 && error_ == 0) error_ = errno;
-  if (error_ == 0) {
-    if (std::rename(partial_path().c_str(), path_.c_str()) == 0) return {};
-    error_ = errno;
-  }
-  std::remove(partial_path().c_str());
-  return FailErrno(error_, "--out: writing '{}' failed", path_);
+  if (written_) written_ = file_->Publish();
+  if (written_) return {};
+  return Fail(written_.error().code, "--out: {}", written_.error().message);
 }
 
 }  // namespace kvasir::cli

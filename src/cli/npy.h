@@ -2,21 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "base/atomic_file.h"
 #include "kvasir/status.h"
 
 namespace kvasir::cli {
 
-// Writes [rows][columns], rows in any order. The file appears under its name only when it is whole.
-// One thread at a time.
+// Writes [rows][columns], rows in any order. The file appears under its name only when it is whole
+// and closed. One thread at a time.
 class NpyWriter {
  public:
-  NpyWriter(NpyWriter&&) = default;
-  ~NpyWriter();  // of a file that was not closed: removes what there is
   // What stands at `path` is replaced if it is a regular file (behind a link: there); anything else
   // is kInvalidArgument.
   static Result<NpyWriter> Open(const std::string& path, uint64_t rows, uint64_t columns);
@@ -25,16 +24,11 @@ class NpyWriter {
   Status Close();
 
  private:
-  struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  NpyWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  std::string partial_path() const { return path_ + ".partial"; }
+  explicit NpyWriter(std::unique_ptr<AtomicFile> file) : file_(std::move(file)) {}
 
-  std::string path_;
-  std::unique_ptr<std::FILE, Closer> file_;
+  std::unique_ptr<AtomicFile> file_;
   uint64_t header_bytes_ = 0;
-  int error_ = 0;  // errno of the first write that failed
+  Status written_;  // or the first write that failed
 };
 
 }  // namespace kvasir::cli

@@ -60,7 +60,7 @@ Status Textbook(Lab& lab, Check& check) {
 // Tokens that were decoded one by one give the rows that a prompt of them gives.
 Status Decoded(Lab& lab, Check& check) {
   GenerateRequest request = lab.Ask(Joined(lab.prompt(), lab.reference().answers[0]));
-  request.cache_prompt = false;
+  request.reuse = Reuse::kNothing;
   request.max_tokens = 0;
   KV_ASSIGN(const Trace whole, RunAlone(lab.engine(), std::move(request)));
   for (const auto& [where, digest] : lab.reference().rows) {
@@ -74,7 +74,7 @@ Status Decoded(Lab& lab, Check& check) {
 Status Chunked(Lab& lab, Check& check) {
   for (const uint32_t chunk : {1u, 3u, 16u, 17u, 64u, 100u}) {
     GenerateRequest request = lab.Ask(lab.prompt());
-    request.cache_prompt = false;
+    request.reuse = Reuse::kNothing;
     request.chunk_tokens = chunk;
     KV_ASSIGN(const Trace trace, RunAlone(lab.engine(), std::move(request)));
     check.Compare(lab.reference(), trace, fmt::format("chunks of {}", chunk));
@@ -109,7 +109,7 @@ Status Cursor(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
   GenerateRequest request = lab.Ask(lab.prompt());
-  request.use_cursor = true;
+  request.reuse = Reuse::kAll;
   KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
   check.Compare(lab.reference(), trace, "identical prompt");
   check.Expect(trace.receipt.computed == 0,
@@ -180,7 +180,7 @@ Status Forked(Lab& lab, Check& check) {
   KV_ASSIGN(const Trace forks, RunAlone(*engine, std::move(request)));
   for (uint32_t choice = 0; choice < forks.answers.size(); ++choice) {
     GenerateRequest whole = lab.Ask(Joined(lab.prompt(), forks.answers[choice]));
-    whole.cache_prompt = false;
+    whole.reuse = Reuse::kNothing;
     whole.max_tokens = 0;
     KV_ASSIGN(const Trace want, RunAlone(lab.engine(), std::move(whole)));
     for (const auto& [where, digest] : forks.rows) {
@@ -274,7 +274,7 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
     for (const uint32_t size : lab.prompt_sizes()) {
       Status status = lab.DrawPrompt(size);
       if (status) status = run(lab, check);
-      if (!status) check.Expect(false, status.error().message);
+      if (!status) check.Expect(false, status.error().text());
     }
     on_done(check);
     checks.push_back(std::move(check));

@@ -158,13 +158,13 @@ GenerateRequest Lab::Ask(std::vector<TokenId> prompt) const {
   request.sampling.temperature = 0;
   request.max_tokens = answer_tokens_;
   request.ignore_eos = true;
-  request.use_cursor = false;
+  request.reuse = Reuse::kBlocks;
   return request;
 }
 
 Result<Trace> Lab::Cold(Engine& engine, const std::vector<TokenId>& prompt) const {
   GenerateRequest request = Ask(prompt);
-  request.cache_prompt = false;
+  request.reuse = Reuse::kNothing;
   return RunAlone(engine, std::move(request));
 }
 

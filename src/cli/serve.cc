@@ -1,8 +1,6 @@
 // kvasir serve: the server.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <sstream>
 
 #include "base/log.h"
@@ -66,13 +64,6 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
   return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
 }
 
-// A line of the log with its time.
-void LogRequest(std::string_view line) {
-  const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
-  const auto ms = now.time_since_epoch().count() % 1000;
-  Log("{:%FT%T}.{:03}Z {}\n", fmt::gmtime(std::chrono::system_clock::to_time_t(now)), ms, line);
-}
-
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
   ServerOptions options;
   options.host = args.Text("host").value_or(options.host);
@@ -90,7 +81,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(options.chat_template, ReadTemplate(args));
   options.version = kVersion;
-  options.on_request = LogRequest;
+  options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
   return options;
 }
 
@@ -130,8 +121,9 @@ Result<int> Run(const Args& given) {
   IgnoreBrokenPipes();  // who reads the log may leave
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
+  SetLogStyle(LogStyle::kServer);
   KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args));
-  engine_options.on_model_change = [](const std::string& text) { LogRequest(text); };
+  engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
   if (options.api_keys.size() > engine_options.max_tenants) {

@@ -27,8 +27,9 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
     constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBf16};
     const auto* found = std::ranges::find(kStored, options.weights, &WeightsName);
     if (found == std::end(kStored)) {
-      return Fail(Code::kInvalidArgument, "weights: {} is no format of a shape: f32, f16, bf16; {}",
-                  options.weights, kWeightsHelp);
+      return FailField(Code::kInvalidArgument, "weights",
+                       "{} is no format of a shape: f32, f16, bf16; {}", options.weights,
+                       kWeightsHelp);
     }
     dtype = *found;
   }
@@ -43,20 +44,20 @@ Result<ImportedModel> OpenModel(const EngineOptions& options) {
   const std::string stored = WeightsName(MainFormat(model));
   if (options.weights.empty() || options.weights == stored) return model;
   if (HasQuantised(model)) {
-    return Fail(Code::kInvalidArgument,
-                "weights: {} is quantised already ({}) and is used as it is; leave --weights out",
-                path.string(), stored);
+    return FailField(Code::kInvalidArgument, "weights",
+                     "{} is quantised already ({}) and is used as it is; leave --weights out",
+                     path.string(), stored);
   }
   if (!FindWeightChoice(options.weights)) {
-    return Fail(Code::kInvalidArgument, "weights: {} is not what this model has ({}); {}",
-                options.weights, stored, kWeightsHelp);
+    return FailField(Code::kInvalidArgument, "weights", "{} is not what this model has ({}); {}",
+                     options.weights, stored, kWeightsHelp);
   }
   return model;
 }
 
 Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high) {
   if (value >= low && value <= high) return {};
-  return Fail(Code::kInvalidArgument, "{}: {} is not in [{}, {}]", field, value, low, high);
+  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, low, high);
 }
 
 Status CheckOptions(const EngineOptions& options) {
@@ -65,13 +66,13 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
   KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
   if (options.request_memory_bytes < kMinRequestMemoryBytes) {
-    return Fail(Code::kInvalidArgument, "request_memory: {} bytes are less than {} MiB",
-                options.request_memory_bytes, kMinRequestMemoryBytes >> 20);
+    return FailField(Code::kInvalidArgument, "request_memory", "{} bytes are less than {} MiB",
+                     options.request_memory_bytes, kMinRequestMemoryBytes >> 20);
   }
   if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
       options.block_tokens > 1024) {
-    return Fail(Code::kInvalidArgument, "block_tokens: {} is no multiple of {} up to 1024",
-                options.block_tokens, kRunTokens);
+    return FailField(Code::kInvalidArgument, "block_tokens", "{} is no multiple of {} up to 1024",
+                     options.block_tokens, kRunTokens);
   }
   if (FindEvictionChoice(options.eviction) == nullptr) {
     return Fail(Code::kInvalidArgument, "eviction: '{}' is unknown; --eviction takes {}",
@@ -97,12 +98,12 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
   if (!formats) {
     const std::optional<KvFormats> similar = SimilarKvFormats(options.kv_format);
-    return Fail(Code::kInvalidArgument,
-                "kv_format: '{}' is none{}; --kv-format takes {}, or K's and V's apart: "
-                "k=int8,v=f16",
-                options.kv_format,
-                similar ? fmt::format(" (did you mean {}?)", NameOf(*similar)) : "",
-                KvFormatNames());
+    return FailField(Code::kInvalidArgument, "kv_format",
+                     "'{}' is none{}; --kv-format takes {}, or K's and V's apart: "
+                     "k=int8,v=f16",
+                     options.kv_format,
+                     similar ? fmt::format(" (did you mean {}?)", NameOf(*similar)) : "",
+                     KvFormatNames());
   }
   runner.kv_format = *formats;
   runner.kv_skip_layers = options.kv_skip_layers;
@@ -115,7 +116,8 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
     for (const Target t : SupportedTargets()) {
       known += (known.empty() ? "" : ", ") + std::string(NameOf(t));
     }
-    return Fail(Code::kInvalidArgument, "target: {} is not one of this CPU's: {}", name, known);
+    return FailField(Code::kInvalidArgument, "target", "{} is not one of this CPU's: {}", name,
+                     known);
   }
   runner.target = *target;
   return runner;
@@ -181,16 +183,15 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   const uint32_t trained = model.config.max_positions;
   for (const uint32_t layer : runner.kv_skip_layers) {
     if (layer < model.config.num_layers) continue;
-    return Fail(Code::kInvalidArgument, "--kv-skip-layers: {}: the model's layers are 0 to {}",
-                layer, model.config.num_layers - 1);
+    return FailField(Code::kInvalidArgument, "kv_skip_layers", "{}: the model's layers are 0 to {}",
+                     layer, model.config.num_layers - 1);
   }
   std::sort(runner.kv_skip_layers.begin(), runner.kv_skip_layers.end());
   if (options.ctx_size > trained) {
-    return Fail(
-        Code::kInvalidArgument,
-        "ctx_size: {} is more than the {} positions that the model was trained for; give at "
-        "most that, or leave it out",
-        options.ctx_size, trained);
+    return FailField(Code::kInvalidArgument, "ctx_size",
+                     "{} is more than the {} positions that the model was trained for; give at "
+                     "most that, or leave it out",
+                     options.ctx_size, trained);
   }
   const uint32_t ctx_size = options.ctx_size == 0 ? trained : options.ctx_size;
   // Every running sequence wants one row a step; a few more serve requests for all rows.

@@ -182,8 +182,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                              .tokenizer = parts_.text.tokenizer.get()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
-    return Fail(Code::kInvalidArgument, "prompt: {} prompts; at most {} may run or wait at once",
-                requests.size(), limit);
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} prompts; at most {} may run or wait at once", requests.size(), limit);
   }
   std::vector<std::unique_ptr<Request>> checked;
   uint64_t bytes = 0;

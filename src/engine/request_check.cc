@@ -13,36 +13,38 @@ constexpr uint32_t kMaxTopLogprobs = 20;
 Status CheckIds(const char* field, std::span<const TokenId> ids, uint32_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && static_cast<uint32_t>(ids[i]) < vocab_size) continue;
-    return Fail(Code::kInvalidArgument, "{}[{}]: token {} is outside the vocabulary [0, {})", field,
-                i, ids[i], vocab_size);
+    auto failed = FailField(Code::kInvalidArgument, field,
+                            "token {} is outside the vocabulary [0, {})", ids[i], vocab_size);
+    failed.value().index = i;
+    return failed;
   }
   return {};
 }
 
 Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   if (spec.prompt.empty()) {
-    return Fail(Code::kInvalidArgument, "prompt: no tokens; give at least one");
+    return FailField(Code::kInvalidArgument, "prompt", "no tokens; give at least one");
   }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
   KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
   if (spec.n < 1 || spec.n > limits.parallel) {
-    return Fail(Code::kInvalidArgument,
-                "n: {} is not in [1, {}], the number of sequences that run at once (--parallel)",
-                spec.n, limits.parallel);
+    return FailField(Code::kInvalidArgument, "n",
+                     "{} is not in [1, {}], the number of sequences that run at once (--parallel)",
+                     spec.n, limits.parallel);
   }
   if (spec.logprobs && *spec.logprobs > kMaxTopLogprobs) {
-    return Fail(Code::kInvalidArgument, "top_logprobs: {} is more than {}", *spec.logprobs,
-                kMaxTopLogprobs);
+    return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than {}", *spec.logprobs,
+                     kMaxTopLogprobs);
   }
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
-      return Fail(Code::kInvalidArgument,
-                  "stop: this model has no tokenizer.json; use stop ids instead of strings");
+      return FailField(Code::kInvalidArgument, "stop",
+                       "this model has no tokenizer.json; use stop ids instead of strings");
     }
-    if (stop.empty()) return Fail(Code::kInvalidArgument, "stop: a stop string is empty");
+    if (stop.empty()) return FailField(Code::kInvalidArgument, "stop", "a stop string is empty");
     if (FirstInvalidUtf8(stop) != stop.size()) {
-      return Fail(Code::kInvalidArgument, "stop: byte {} of a stop string is not UTF-8",
-                  FirstInvalidUtf8(stop));
+      return FailField(Code::kInvalidArgument, "stop", "byte {} of a stop string is not UTF-8",
+                       FirstInvalidUtf8(stop));
     }
   }
   return ValidateSampling(spec.sampling, limits.vocab_size);
@@ -71,17 +73,17 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
     fix = "--cache none computes everything for every token: use --cache prefix";
   }
   if (prompt + answer > context) {
-    return Fail(Code::kInvalidArgument,
-                "prompt: {} tokens and {} to generate do not fit the context of {}: {}", prompt,
-                answer, context, fix);
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} tokens and {} to generate do not fit the context of {}: {}", prompt,
+                     answer, context, fix);
   }
   const uint64_t computed =
       DemandOf(spec, limits).MaxTokens(limits.block_tokens, limits.num_blocks);
   if (computed == 0) {
-    return Fail(Code::kInvalidArgument,
-                "prompt: {} tokens for {} choices need more than the {} blocks of {} tokens that "
-                "the pool has: shorten the prompt, lower n or raise --kv-memory",
-                prompt, spec.n, limits.num_blocks, limits.block_tokens);
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} tokens for {} choices need more than the {} blocks of {} tokens that "
+                     "the pool has: shorten the prompt, lower n or raise --kv-memory",
+                     prompt, spec.n, limits.num_blocks, limits.block_tokens);
   }
   return std::min(context, computed + answer);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace kvasir {
 namespace {
 
@@ -62,6 +64,26 @@ TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("--kv-memory"), std::string::npos);
+}
+
+TEST(CheckRequest, AnErrorNamesItsField) {
+  const auto error_of = [](const std::function<void(GenerateRequest&)>& change) {
+    GenerateRequest request = Prompt(3);
+    change(request);
+    const auto refused = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
+    return refused ? Error{Code::kCancelled, "passes"} : refused.error();
+  };
+  EXPECT_EQ(error_of([](GenerateRequest& r) { r.prompt.clear(); }).field, "prompt");
+  EXPECT_EQ(error_of([](GenerateRequest& r) { r.n = 5; }).field, "n");
+  EXPECT_EQ(error_of([](GenerateRequest& r) { r.logprobs = 21; }).field, "top_logprobs");
+  EXPECT_EQ(error_of([](GenerateRequest& r) { r.sampling.top_p = 2; }).text(),
+            "top_p: 2 is not in [0, 1]");
+  const Error second = error_of([](GenerateRequest& r) { r.prompt[1] = 100; });
+  EXPECT_EQ(second.field, "prompt");
+  EXPECT_EQ(second.index, 1u);
+  EXPECT_EQ(second.text(), "prompt[1]: token 100 is outside the vocabulary [0, 100)");
+  const Error stop = error_of([](GenerateRequest& r) { r.stop_ids = {-1}; });
+  EXPECT_EQ(stop.text(), "stop_ids[0]: token -1 is outside the vocabulary [0, 100)");
 }
 
 TEST(CheckRequest, StopStringsNeedATokenizer) {

@@ -70,7 +70,7 @@ size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, doubl
 
 Status InRange(const char* field, float value, float low, float high) {
   if (value >= low && value <= high) return {};  // false for NaN
-  return Fail(Code::kInvalidArgument, "{}: {} is not in [{}, {}]", field, value, low, high);
+  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, low, high);
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
   KV_TRY(InRange("frequency_penalty", params.frequency_penalty, -2, 2));
   for (const auto& [id, bias] : params.logit_bias) {
     if (id < 0 || static_cast<uint32_t>(id) >= vocab_size) {
-      return Fail(Code::kInvalidArgument, "logit_bias: token {} is outside the vocabulary [0, {})",
-                  id, vocab_size);
+      return FailField(Code::kInvalidArgument, "logit_bias",
+                       "token {} is outside the vocabulary [0, {})", id, vocab_size);
     }
     KV_TRY(InRange("logit_bias", bias, -100, 100));
   }

@@ -51,8 +51,9 @@ bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
   const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
   MatchResult match = TimedCache([&] {
-    return cache_.Match(ns, spec.prompt,
-                        {.reuse = spec.cache_prompt, .use_cursor = spec.use_cursor});
+    return cache_.Match(
+        ns, spec.prompt,
+        {.reuse = spec.reuse != Reuse::kNothing, .use_cursor = spec.reuse == Reuse::kAll});
   });
   // Alone, a request always fits: submission checked its demand.
   Result<Reservation> reservation = cache_.Reserve(match, request.demand);

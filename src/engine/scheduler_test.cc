@@ -141,8 +141,9 @@ class Schedule {
     spec.n = 1 + static_cast<uint32_t>(random_.Below(random_.Below(3) == 0 ? parallel_ : 1));
     spec.ignore_eos = random_.Below(2) == 0;
     spec.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(12)));
-    spec.use_cursor = random_.Below(4) != 0;
-    spec.cache_prompt = random_.Below(10) != 0;
+    spec.reuse = random_.Below(10) == 0  ? Reuse::kNothing
+                 : random_.Below(4) == 0 ? Reuse::kBlocks
+                                         : Reuse::kAll;
     const uint64_t id = ++last_id_;
     auto checked = CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
                                 {.ctx_size = kContext,

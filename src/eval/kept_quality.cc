@@ -11,12 +11,11 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <span>
 
+#include "base/atomic_file.h"
 #include "base/descriptor.h"
 #include "base/digest.h"
 #include "base/system_error.h"
-#include "base/write_at.h"
 #include "kvasir/images.h"
 
 namespace kvasir::eval {
@@ -174,18 +173,7 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return FailErrno(error.value(), "cannot make the folder {}", folder);
-  const fs::path draft = fs::path(folder) / fmt::format(".eval-{}.draft", getpid());
-  const auto failed = [&](const char* what) {
-    const int code = errno;
-    fs::remove(draft, error);
-    return FailErrno(code, "cannot {} {}", what, draft.string());
-  };
-  {
-    const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!file) return failed("create");
-    if (!WriteAllAt(file.fd(), std::as_bytes(std::span(bytes)), 0)) return failed("write");
-  }
-  if (rename(draft.c_str(), path.c_str()) != 0) return failed("rename");
+  KV_TRY(WriteAtomicFile(path, bytes, {}));  // synced: it took hours to measure
   RemoveOldest(folder);
   return {};
 }

@@ -28,8 +28,8 @@ struct KeptQuality {
 nlohmann::ordered_json JsonOf(const KeptQuality& quality);
 
 // A file of JSON per content and kv_format in `folder` (ImageFolderOf), named by a digest of both.
-// Written aside and renamed; of more than kMaxKeptQualities the oldest go. Overwrites what was
-// measured before. Errors: as CodeOfErrno has them.
+// Written aside, synced and renamed; of more than kMaxKeptQualities the oldest go. Overwrites what
+// was measured before. Errors: as CodeOfErrno has them.
 Status KeepQuality(const std::string& folder, const KeptQuality& quality);
 inline constexpr size_t kMaxKeptQualities = 256;
 

@@ -33,8 +33,7 @@ Status ComputeRows(Engine& engine, std::span<const TokenId> tokens, uint32_t fro
   request.prompt.assign(tokens.begin(), tokens.end());
   request.max_tokens = 0;
   request.ignore_eos = true;
-  request.cache_prompt = cached;
-  request.use_cursor = false;
+  request.reuse = cached ? Reuse::kBlocks : Reuse::kNothing;
   request.logits_from = from;
   size_t told = 0;
   request.on_logits = [&](uint32_t, uint32_t position, std::span<const float> row) {
@@ -256,7 +255,7 @@ Result<std::vector<Answer>> Comparison::AnswerProbes(Engine& engine, const std::
       request.tenant = kTenant;
       request.sampling.temperature = 0;
       request.max_tokens = kAnswerTokens;
-      request.cache_prompt = false;
+      request.reuse = Reuse::kNothing;
     }
     const size_t count = requests.size();
     const auto sheet = std::make_shared<AnswerSheet>(count);

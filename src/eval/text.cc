@@ -73,10 +73,10 @@ Status CheckText(const std::string& path, std::string* text, bool cut) {
 
 Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
-  return Fail(Code::kUnsupported,
-              "model: {} has no tokenizer.json, so text cannot be read; put one beside it, or give "
-              "--ids FILE --recall off",
-              engine.card().path);
+  return FailField(Code::kUnsupported, "model",
+                   "{} has no tokenizer.json, so text cannot be read; put one beside it, or give "
+                   "--ids FILE --recall off",
+                   engine.card().path);
 }
 
 // The words of a text of ids: apart by white space, and in brackets by single commas too.
@@ -255,10 +255,10 @@ Result<std::vector<Probe>> ReadProbes(const std::string& path) {
 Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe) {
   KV_TRY(TokenizerFor(engine));
   if (engine.chat_template() == nullptr) {
-    return Fail(Code::kUnsupported,
-                "model: {} has no chat template, so the conversations of {} cannot be read; give "
-                "--text FILE --recall off",
-                engine.card().path, probe.where);
+    return FailField(Code::kUnsupported, "model",
+                     "{} has no chat template, so the conversations of {} cannot be read; give "
+                     "--text FILE --recall off",
+                     engine.card().path, probe.where);
   }
   auto prompt = EncodeChat(engine, probe.messages, kNowUnixS);
   if (prompt) return prompt;

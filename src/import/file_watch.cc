@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -97,7 +98,8 @@ Status FileWatch::CheckAll() {
 Status FileWatch::CheckLately() {
   {
     const MutexLock lock(lately_mutex_);
-    if (looking_ || std::chrono::steady_clock::now() - looked_at_ < kLately) return lately_;
+    if (looking_ || std::chrono::nanoseconds(MonotonicNs() - looked_at_ns_) < kLately)
+      return lately_;
     looking_ = true;
   }
   Status all;
@@ -108,7 +110,7 @@ Status FileWatch::CheckLately() {
   }
   const MutexLock lock(lately_mutex_);
   looking_ = false;
-  looked_at_ = std::chrono::steady_clock::now();
+  looked_at_ns_ = MonotonicNs();
   lately_ = all;
   return all;
 }

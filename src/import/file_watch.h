@@ -69,7 +69,7 @@ class FileWatch {
   Mutex lately_mutex_;
   bool looking_ KV_GUARDED_BY(lately_mutex_) = false;
   Status lately_ KV_GUARDED_BY(lately_mutex_);
-  std::chrono::steady_clock::time_point looked_at_ KV_GUARDED_BY(lately_mutex_);
+  uint64_t looked_at_ns_ KV_GUARDED_BY(lately_mutex_) = 0;
 };
 
 }  // namespace kvasir

@@ -3,8 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <thread>
-
+#include "base/clock_for_test.h"
 #include "import/model_files_for_test.h"
 
 namespace kvasir {
@@ -149,6 +148,7 @@ TEST_F(FileWatchTest, WhatStepsDoNotReadIsLookedAtByCheckAll) {
 }
 
 TEST_F(FileWatchTest, OneCallerLooksAndTheOthersGetTheLastResult) {
+  OwnClock clock;
   Watch();
   std::vector<bool> meanwhile;
   watch_.set_on_change([&](const std::string&) {  // by who looks, before the result is there
@@ -157,7 +157,7 @@ TEST_F(FileWatchTest, OneCallerLooksAndTheOthersGetTheLastResult) {
   EXPECT_TRUE(watch_.CheckLately());
   Overwrite(path_);
   EXPECT_TRUE(watch_.CheckLately());
-  std::this_thread::sleep_for(FileWatch::kLately);
+  clock.Advance(FileWatch::kLately);
   ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
   ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
   EXPECT_EQ(meanwhile, std::vector<bool>{true});

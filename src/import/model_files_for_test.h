@@ -104,15 +104,14 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// Expects an error of a code whose message holds all of `parts`.
+// Expects an error of a code whose text holds all of `parts`.
 template <typename T>
 void ExpectError(const Result<T>& result, Code code, const std::vector<std::string>& parts) {
   ASSERT_FALSE(result.has_value()) << "expected an error with '" << parts.at(0) << "'";
-  EXPECT_EQ(static_cast<int>(result.error().code), static_cast<int>(code))
-      << result.error().message;
+  EXPECT_EQ(static_cast<int>(result.error().code), static_cast<int>(code)) << result.error().text();
   for (const std::string& part : parts) {
-    EXPECT_NE(result.error().message.find(part), std::string::npos)
-        << "'" << part << "' is not in: " << result.error().message;
+    EXPECT_NE(result.error().text().find(part), std::string::npos)
+        << "'" << part << "' is not in: " << result.error().text();
   }
 }
 

@@ -2,11 +2,8 @@
 //
 // The remembered file, text: the key (a version line, then a line for each weight file), then
 //   digest <64 hex digits> check <HMAC-SHA-256 of all before it, 64 hex digits>
-#include <unistd.h>
-
-#include <chrono>
-#include <fstream>
-
+#include "base/atomic_file.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "import/file_watch.h"
 #include "import/importer.h"
@@ -72,28 +69,16 @@ std::optional<Digest> Recall(const fs::path& path, const std::string& key, const
   return digest;
 }
 
-// Written aside and renamed, so that a reader sees all or nothing. Failing only costs time.
+// Failing only costs time, as does a file that a power loss tore: its check tells.
 void Remember(const fs::path& path, const std::string& text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  fs::path aside = path;
-  aside += fmt::format(".{}.{}", getpid(), reinterpret_cast<uintptr_t>(&text));
-  std::ofstream out(aside, std::ios::binary);
-  out << text;
-  out.close();
-  if (out) {
-    fs::rename(aside, path, error);
-  } else {
-    error = std::make_error_code(std::errc::io_error);
-  }
-  if (error) fs::remove(aside, error);
+  (void)WriteAtomicFile(path, text, {.durability = Durability::kRecomputable});
 }
 
 // Whether the files are still what was mapped and have been so for a while.
 bool Settled(const ImportedModel& model) {
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
+  const int64_t now_ns = UnixNs();
   for (const auto& file : model.mapped_files) {
     const auto stamp = StampOf(file->path());
     if (!stamp || *stamp != file->stamp() || now_ns - stamp->ctime_ns < kSettledNs) return false;

@@ -16,15 +16,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/random_bytes.h"
 #include "base/system_error.h"
-#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -75,10 +75,6 @@ std::string GetName(const char (&name)[kSize]) {
   return text;
 }
 
-tl::unexpected<Error> IoFailure(const char* what, const fs::path& path) {
-  return FailErrno(errno, "model image: cannot {} {}", what, path.string());
-}
-
 std::span<const std::byte> ChunkOf(std::span<const std::byte> payload, uint64_t index) {
   const uint64_t at = index * kChunkBytes;
   return payload.subspan(at, std::min<uint64_t>(kChunkBytes, payload.size() - at));
@@ -116,25 +112,30 @@ bool Verify(std::span<const std::byte> file, const Header& header, const Places&
 
 // Cut at multiples of kChunkBytes of the file: a file system that keeps a file in large pieces of
 // memory takes one as large as a write fills, and the mapping has huge pages then.
-Status WriteByChunks(int fd, const fs::path& path, uint64_t offset,
-                     std::span<const std::byte> bytes) {
+Status WriteByChunks(AtomicFile& file, uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t piece = std::min<size_t>(bytes.size(), kChunkBytes - offset % kChunkBytes);
-    if (!WriteAllAt(fd, bytes.first(piece), offset)) return IoFailure("write", path);
+    KV_TRY(file.WriteAt(bytes.first(piece), offset));
     offset += piece;
     bytes = bytes.subspan(piece);
   }
   return {};
 }
 
-int64_t NanosecondsOf(const timespec& time) {
-  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+// The header and the tags, which end where the payload begins. A power loss may tear the file: its
+// tags tell, and it is made again.
+Status WriteFile(const fs::path& path, std::span<const std::byte> front,
+                 std::span<const std::byte> payload) {
+  KV_ASSIGN(const std::unique_ptr<AtomicFile> file,
+            AtomicFile::Create(path, {.durability = Durability::kRecomputable}));
+  KV_TRY(file->Resize(front.size() + payload.size()));
+  KV_TRY(WriteByChunks(*file, 0, front));
+  KV_TRY(WriteByChunks(*file, front.size(), payload));
+  return file->Publish();
 }
 
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+int64_t NanosecondsOf(const timespec& time) {
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
 // When an image was used last is the time of an empty file of its name, in a folder beside that of
@@ -180,12 +181,12 @@ uint64_t RemoveStaleDrafts(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(".image-") || !name.ends_with(".draft")) continue;
+    if (!IsDraftName(name)) continue;
     const Descriptor file(
         open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct stat about;
     if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
-    const bool young = NowNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
+    const bool young = UnixNs() - NanosecondsOf(about.st_mtim) < kYoungDraftNs;
     const bool stale = !young && flock(file.fd(), LOCK_EX | LOCK_NB) == 0;
     if (stale && fs::remove(entry.path(), error)) continue;
     bytes += static_cast<uint64_t>(about.st_size);
@@ -267,20 +268,8 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
   std::memcpy(front.data() + sizeof(header), &header_tag, sizeof(header_tag));
   if (!tags.empty()) std::memcpy(front.data() + places.tags, tags.data(), tags.size() * 16);
 
-  const fs::path draft = folder_ / fmt::format(".image-{}-{}.draft", ToHex(key).substr(0, 16),
-                                               ToHex(header.salt).substr(0, 16));
-  const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return IoFailure("create", draft);
-  flock(file.fd(), LOCK_EX | LOCK_NB);  // refused: it is taken for a crash's by who looks meanwhile
-  Status written;
-  if (ftruncate(file.fd(), off_t(places.end)) != 0) written = IoFailure("write", draft);
-  if (written) written = WriteByChunks(file.fd(), draft, 0, front);
-  if (written) written = WriteByChunks(file.fd(), draft, places.payload, payload);
-  if (written && rename(draft.c_str(), path.c_str()) != 0) written = IoFailure("rename", draft);
-  if (!written) {
-    fs::remove(draft, error);
-    return written;
-  }
+  const Status written = WriteFile(path, front, payload);
+  if (!written) return Fail(written.error().code, "model image: {}", written.error().message);
   KeepCap(path, places.end);  // again: another process may have written at the same time
   return {};
 }

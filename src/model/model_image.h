@@ -56,7 +56,7 @@ class ModelImages {
   Result<std::optional<OpenedImage>> Open(const Digest& key, uint64_t payload_bytes,
                                           ThreadPool& pool) const;
 
-  // Writes an image aside and gives it its name. It is not synced, which took a minute for 2.5 GB
+  // Writes an image as an AtomicFile. It is not synced, which took a minute for 2.5 GB
   // on a slow disk: after a power cut its tags tell what is torn, and it is made again. Before and
   // after, the least recently used images go until all fit the cap, drafts of others included.
   // kExhausted when it does not fit alone, when others cannot be removed, or when the disk is full;

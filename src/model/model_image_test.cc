@@ -225,12 +225,12 @@ TEST_F(Images, ACapThatWasLoweredHoldsAtTheNextStart) {
   for (const char* name : {"a", "b", "c"}) {
     ASSERT_TRUE(Make().Write(Sha256Of(name), {name, "i8"}, small, pool_));
   }
-  folder_.Write("images/.image-00-11.draft", "of a crash");
-  SetUsed(folder_.path() / "images/.image-00-11.draft", 1'000'000);
+  folder_.Write("images/.kvasir-11.draft", "of a crash");
+  SetUsed(folder_.path() / "images/.kvasir-11.draft", 1'000'000);
   const auto opened = Make(2 * file_bytes).Open(Sha256Of("a"), small.size(), pool_);
   ASSERT_TRUE(opened && *opened);
   EXPECT_EQ(count(), 2u);
-  EXPECT_FALSE(fs::exists(folder_.path() / "images/.image-00-11.draft"));
+  EXPECT_FALSE(fs::exists(folder_.path() / "images/.kvasir-11.draft"));
   const auto last = Make(file_bytes - 1).Open(Sha256Of("a"), small.size(), pool_);
   ASSERT_TRUE(last && *last);
   EXPECT_EQ(count(), 0u);
@@ -240,8 +240,8 @@ TEST_F(Images, ACapThatWasLoweredHoldsAtTheNextStart) {
 TEST_F(Images, WhatAnotherProcessWritesCountsToTheCap) {
   const std::vector<std::byte> small = Payload(100'000, 3);
   const uint64_t file_bytes = 4096 + small.size();
-  const fs::path draft = folder_.path() / "images/.image-00-11.draft";
-  folder_.Write("images/.image-00-11.draft", std::string(file_bytes, 'x'));
+  const fs::path draft = folder_.path() / "images/.kvasir-11.draft";
+  folder_.Write("images/.kvasir-11.draft", std::string(file_bytes, 'x'));
   const Descriptor writer(open(draft.c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(flock(writer.fd(), LOCK_EX | LOCK_NB), 0);
   const ModelImages images = Make(2 * file_bytes - 1);
@@ -270,7 +270,7 @@ TEST_F(Images, AWriteThatFallsShortSaysWhyAndChangesNothing) {
       const FileLimit limit(max_bytes);
       written = images.Write(key_, {"a", "i8"}, other, pool_);
     }
-    ExpectError(written, Code::kIoError, {"model image: cannot write", ".draft: File too large"});
+    ExpectError(written, Code::kIoError, {"model image: cannot write", ": File too large"});
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path() / "images"), {}), 1);
   const auto opened = images.Open(key_, payload_.size(), pool_);
@@ -288,15 +288,15 @@ TEST_F(Images, WhatIsNoFileIsNoImage) {
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kInvalidArgument);
   ExpectError(images.Write(key_, {"a", "i8"}, payload_, pool_), Code::kIoError,
-              {"model image: cannot rename", "Is a directory"});
+              {"model image: cannot replace", "Is a directory"});
 }
 
 TEST_F(Images, DraftsOfACrashGoAndThoseThatAreWrittenStay) {
-  const fs::path crashed = folder_.path() / "images/.image-00-11.draft";
-  const fs::path young = folder_.path() / "images/.image-00-22.draft";
-  const fs::path written = folder_.path() / "images/.image-00-33.draft";
+  const fs::path crashed = folder_.path() / "images/.kvasir-11.draft";
+  const fs::path young = folder_.path() / "images/.kvasir-22.draft";
+  const fs::path written = folder_.path() / "images/.kvasir-33.draft";
   for (const char* number : {"11", "22", "33"}) {
-    folder_.Write(fmt::format("images/.image-00-{}.draft", number), "half");
+    folder_.Write(fmt::format("images/.kvasir-{}.draft", number), "half");
   }
   for (const fs::path& path : {crashed, written}) SetUsed(path, 1'000'000);
   const Descriptor writer(open(written.c_str(), O_RDONLY | O_CLOEXEC));

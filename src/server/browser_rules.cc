@@ -97,15 +97,14 @@ Status CheckCorsOrigins(const std::vector<std::string>& origins) {
   for (const std::string& origin : origins) {
     if (origin == kAny || origin == kNone) {
       if (origins.size() == 1) continue;
-      return Fail(Code::kInvalidArgument,
-                  "cors_origin: '{}' is given beside others; give it alone, or only the others",
-                  origin);
+      return FailField(Code::kInvalidArgument, "cors_origin",
+                       "'{}' is given beside others; give it alone, or only the others", origin);
     }
     if (origin == kLoopback || ParseOrigin(origin)) continue;
-    return Fail(Code::kInvalidArgument,
-                "cors_origin: '{}' is not an origin; write SCHEME://HOST or SCHEME://HOST:PORT "
-                "without a path, as https://app.example; or localhost, *, none",
-                origin);
+    return FailField(Code::kInvalidArgument, "cors_origin",
+                     "'{}' is not an origin; write SCHEME://HOST or SCHEME://HOST:PORT "
+                     "without a path, as https://app.example; or localhost, *, none",
+                     origin);
   }
   return {};
 }
@@ -114,10 +113,10 @@ Status CheckAllowedHosts(const std::vector<std::string>& hosts) {
   for (const std::string& host : hosts) {
     const auto authority = ParseAuthority(host);
     if ((authority && !authority->port && !host.ends_with(':')) || IsIpv6(host)) continue;
-    return Fail(Code::kInvalidArgument,
-                "allowed_host: '{}' is not a host; write a name or an address without scheme and "
-                "port, as chat.example",
-                host);
+    return FailField(Code::kInvalidArgument, "allowed_host",
+                     "'{}' is not a host; write a name or an address without scheme and "
+                     "port, as chat.example",
+                     host);
   }
   return {};
 }

@@ -35,7 +35,7 @@ struct Origin {
 // Absent where it is none: "null", a path or a slash behind it, no scheme, spaces.
 std::optional<Origin> ParseOrigin(std::string_view text);
 
-// kInvalidArgument, beginning with "cors_origin" or "allowed_host", where a value cannot be used:
+// kInvalidArgument, of the field "cors_origin" or "allowed_host", where a value cannot be used:
 // what is no origin and no keyword ("*": all, "none", "localhost": every loopback origin, on any
 // port), keywords for all or none beside others, what is no host.
 Status CheckCorsOrigins(const std::vector<std::string>& origins);

@@ -53,7 +53,7 @@ ApiResult<JsonValue> ContentOf(JsonFields& message, const std::string& path, boo
   }
   if (content->is_string()) return *content;
   if (content->is_array()) {
-    KV_ASSIGN_API(const std::string joined, JoinParts(content->items(), path));
+    KV_ASSIGN(const std::string joined, JoinParts(content->items(), path));
     return tree->String(joined);
   }
   return Invalid(path, fmt::format("{}: is {}, not a string or an array of text parts", path,
@@ -93,7 +93,7 @@ ApiResult<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, 
   made.reserve(calls.size());
   for (const JsonValue& call : calls.items()) {
     const std::string call_path = fmt::format("{}[{}].function", path, made.size());
-    KV_ASSIGN_API(const JsonValue one, ToolCall(call, call_path, room));
+    KV_ASSIGN(const JsonValue one, ToolCall(call, call_path, room));
     made.push_back(one);
   }
   return room.tree->Array(made);
@@ -117,14 +117,14 @@ ApiResult<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView
   std::vector<Member> members(raw.members().begin(), raw.members().end());
   const JsonValue* calls = fields.Find("tool_calls");
   if (calls) {
-    KV_ASSIGN_API(const JsonValue made, ToolCalls(*calls, path + ".tool_calls", room));
+    KV_ASSIGN(const JsonValue made, ToolCalls(*calls, path + ".tool_calls", room));
     members.push_back({"tool_calls", made});
   } else {
     std::erase_if(members, [](const Member& member) { return member.key == "tool_calls"; });
   }
   const bool may_be_absent = role == "assistant" && calls && calls->size() > 0;
-  KV_ASSIGN_API(const JsonValue content,
-                ContentOf(fields, path + ".content", may_be_absent, room.tree));
+  KV_ASSIGN(const JsonValue content,
+            ContentOf(fields, path + ".content", may_be_absent, room.tree));
   members.push_back({"content", content});
   if (role == "developer" && !model.knows_developer) {
     members.push_back({"role", room.tree->String("system")});
@@ -166,10 +166,10 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const
   std::vector<JsonValue> rendered_from;
   rendered_from.reserve(messages->size());
   for (const JsonValue& raw : messages->items()) {
-    KV_ASSIGN_API(const JsonValue message, Message(raw, rendered_from.size(), model, room));
+    KV_ASSIGN(const JsonValue message, Message(raw, rendered_from.size(), model, room));
     rendered_from.push_back(message);
   }
-  KV_ASSIGN_API(const JsonValue tools, Tools(fields));
+  KV_ASSIGN(const JsonValue tools, Tools(fields));
   ChatRenderOptions options;
   fields.Bool("add_generation_prompt", &options.add_generation_prompt);
   const JsonValue* variables = fields.Find("chat_template_kwargs");

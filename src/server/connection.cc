@@ -79,9 +79,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     try {
       return handler();
     } catch (const std::exception& e) {
-      kvasir::Log("kvasir: a connection ended: {}\n", e.what());
+      kvasir::Log(LogLevel::kError, "a connection ended", LogField("reason", e.what()));
     } catch (...) {
-      kvasir::Log("kvasir: a connection ended: unknown error\n");
+      kvasir::Log(LogLevel::kError, "a connection ended", LogField("reason", "unknown error"));
     }
     Close();
   }
@@ -122,7 +122,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void SetDeadline(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait([self = shared_from_this()](ErrorCode ec) {
-      if (ec || self->timer_.expiry() > std::chrono::steady_clock::now()) return;
+      if (ec || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
       self->Run([&] { self->OnDeadline(); });
     });
   }

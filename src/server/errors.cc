@@ -80,14 +80,13 @@ tl::unexpected<ApiError> Invalid(std::string param, std::string message) {
 }
 
 ApiError ToApiError(const Error& error, std::string param) {
-  return ApiError{error.code, error.message, std::move(param)};
+  return ApiError{error.code, error.text(), std::move(param)};
 }
 
 ApiError SubmitError(const Error& error, const std::string& prompt_param) {
   if (error.code != Code::kInvalidArgument) return ToApiError(error);
-  const std::string field = error.message.substr(0, error.message.find_first_of(":["));
-  const bool is_name = field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
-  return ToApiError(error, field == "prompt" || !is_name ? prompt_param : field);
+  const std::string field = error.field.value_or("prompt");
+  return ToApiError(error, field == "prompt" ? prompt_param : field);
 }
 
 }  // namespace kvasir

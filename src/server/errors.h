@@ -42,11 +42,7 @@ HttpResponse ErrorResponse(const ApiError& error);
 
 tl::unexpected<ApiError> Invalid(std::string param, std::string message);
 ApiError ToApiError(const Error& error, std::string param = "");
-// An error of Engine::Submit, whose messages begin with the field: "n: 9 is not in [1, 8]".
-// `prompt_param` is what the request calls its prompt.
+// An error of Engine::Submit. `prompt_param` is what the request calls its prompt.
 ApiError SubmitError(const Error& error, const std::string& prompt_param);
-
-// KV_ASSIGN_API(auto x, F()): x is F()'s value, or F()'s error is returned.
-#define KV_ASSIGN_API(lhs, expr) KV_ASSIGN_IMPL(KV_CONCAT(kv_api_result_, __LINE__), lhs, expr)
 
 }  // namespace kvasir

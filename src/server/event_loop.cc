@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
@@ -20,7 +21,6 @@ namespace {
 
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
-using Clock = std::chrono::steady_clock;
 using Ran = std::shared_ptr<std::atomic<bool>>;  // a handler that comes late has a place to say so
 
 constexpr auto kMoment = std::chrono::milliseconds(1);
@@ -33,10 +33,11 @@ bool RunsSoon(asio::io_context& io, const std::function<bool(const Ran&)>& begin
   constexpr auto kTimeout = std::chrono::milliseconds(500), kSoon = std::chrono::milliseconds(400);
   for (int i = 0; i < 3; ++i) {
     const Ran ran = std::make_shared<std::atomic<bool>>(false);
-    const auto start = Clock::now();
+    const uint64_t start_ns = MonotonicNs();
+    const auto waited = [start_ns] { return std::chrono::nanoseconds(MonotonicNs() - start_ns); };
     if (!begin(ran)) return false;
-    while (!*ran && Clock::now() - start < kTimeout) io.run_one_for(kTimeout);
-    if (*ran && Clock::now() - start < kSoon) return true;
+    while (!*ran && waited() < kTimeout) io.run_one_for(kTimeout);
+    if (*ran && waited() < kSoon) return true;
   }
   return false;
 }

@@ -186,7 +186,7 @@ ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size
 ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields) {
   JsonBody parsed;
   size_t values_left = kMaxJsonValues;
-  KV_ASSIGN_API(parsed.fields, ParseObject(body, id_fields, &values_left, &parsed.tree));
+  KV_ASSIGN(parsed.fields, ParseObject(body, id_fields, &values_left, &parsed.tree));
   return parsed;
 }
 

@@ -150,6 +150,16 @@ TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
   EXPECT_EQ(JsonFields(object).Integer("d", INT64_MIN, INT64_MAX), std::nullopt);
 }
 
+TEST(SubmitError, NamesTheFieldAsTheRequestDoes) {
+  const auto param_of = [](Error error) { return SubmitError(error, "messages").param; };
+  EXPECT_EQ(param_of({Code::kInvalidArgument, "9 is too much", "n"}), "n");
+  EXPECT_EQ(param_of({Code::kInvalidArgument, "no tokens", "prompt"}), "messages");
+  EXPECT_EQ(param_of({Code::kInvalidArgument, "n: prose is not read"}), "messages");
+  EXPECT_EQ(param_of({Code::kExhausted, "the queue is full", "n"}), "");
+  EXPECT_EQ(SubmitError({Code::kInvalidArgument, "token 9", "prompt", 3}, "messages").message,
+            "prompt[3]: token 9");
+}
+
 TEST(ErrorResponse, HasOneStatusForEachCode) {
   const std::pair<Code, int> expected[] = {
       {Code::kInvalidArgument, 400},  {Code::kNotFound, 404},    {Code::kExhausted, 429},

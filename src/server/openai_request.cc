@@ -39,7 +39,7 @@ ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> lis
       texts.emplace_back(list[i]->text());
       continue;
     }
-    KV_ASSIGN_API(std::string text, DecodeIds(prompts[i], "prompt", model));
+    KV_ASSIGN(std::string text, DecodeIds(prompts[i], "prompt", model));
     bytes += text.size();
     if (bytes > model.max_decoded_bytes) {
       return Invalid("echo", fmt::format("echo: the prompts have more than {} bytes of text",
@@ -153,25 +153,25 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
 }
 
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(JsonBody parsed, ParseBody(body, kChatIds));
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
   JsonFields fields(parsed.fields);
   GenerationCall call;
   GenerateRequest request;
   call.spec.chat = true;
-  KV_ASSIGN_API(call.spec.model, ReadModel(fields, model));
+  KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadChatLogprobs(fields, &call);
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
-  KV_ASSIGN_API(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) {
     return tl::unexpected(ApiError{Code::kUnsupported,
                                    "messages: the model has no tokenizer.json, so text cannot be "
                                    "read; send token ids to /v1/completions",
                                    "messages"});
   }
-  KV_ASSIGN_API(ChatPrompt prompt, EncodeChat(chat, model));
+  KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
   if (auto fits = CheckLength(request.prompt.size(), request.max_tokens, "messages", model);
@@ -188,12 +188,12 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
 }
 
 ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN_API(const JsonBody parsed, ParseBody(body, kCompletionIds));
+  KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
   JsonFields fields(parsed.fields);
   GenerationCall call;
   GenerateRequest request;
   request.max_tokens = kDefaultCompletionTokens;
-  KV_ASSIGN_API(call.spec.model, ReadModel(fields, model));
+  KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadCompletionLogprobs(fields, &call);
   RefuseUnsupported(fields);
@@ -208,16 +208,16 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
   if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
-  KV_ASSIGN_API(const auto list, ListPrompts(fields, request.n, model));
+  KV_ASSIGN(const auto list, ListPrompts(fields, request.n, model));
   request.ignored = fields.Unread();
   RawPrompts prompts;
   for (const JsonValue* one : list) {
-    KV_ASSIGN_API(prompts.emplace_back(), IdsOf(*one, options, model));
+    KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
     auto fits = CheckLength(prompts.back().size(), request.max_tokens, "prompt", model);
     if (!fits) return tl::unexpected(fits.error());
   }
   if (echo) {
-    KV_ASSIGN_API(call.spec.echo, EchoOf(list, prompts, model));
+    KV_ASSIGN(call.spec.echo, EchoOf(list, prompts, model));
   }
   for (std::vector<TokenId>& ids : prompts) {
     call.requests.emplace_back(request).prompt = std::move(ids);

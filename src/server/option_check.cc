@@ -19,9 +19,9 @@ Status CheckName(const std::string& name) {
     return {};
   }
   // Not shown: it could change what the terminal shows.
-  return Fail(Code::kInvalidArgument,
-              "alias: a name is empty, is not UTF-8 or has a control character; give another, or "
-              "leave the flag out");
+  return FailField(Code::kInvalidArgument, "alias",
+                   "a name is empty, is not UTF-8 or has a control character; give another, or "
+                   "leave the flag out");
 }
 
 }  // namespace
@@ -42,18 +42,18 @@ std::optional<std::string> KeyFault(std::string_view key) {
 Status CheckOptions(const ServerOptions& options) {
   // The empty name means every address: nobody who leaves it empty wants to be reached by all.
   if (options.host.empty() || options.host.find('\0') != std::string::npos) {
-    return Fail(Code::kInvalidArgument,
-                "host: it is empty; give an address, as 127.0.0.1 (0.0.0.0: every network)");
+    return FailField(Code::kInvalidArgument, "host",
+                     "it is empty; give an address, as 127.0.0.1 (0.0.0.0: every network)");
   }
   for (const std::string& alias : options.aliases) KV_TRY(CheckName(alias));
   for (size_t i = 0; i < options.api_keys.size(); ++i) {
     if (const auto fault = KeyFault(options.api_keys[i])) {
-      return Fail(Code::kInvalidArgument, "api_key: key {} of {} {}", i + 1,
-                  options.api_keys.size(), *fault);
+      return FailField(Code::kInvalidArgument, "api_key", "key {} of {} {}", i + 1,
+                       options.api_keys.size(), *fault);
     }
   }
   const auto fault = options.admin_key.empty() ? std::nullopt : KeyFault(options.admin_key);
-  if (fault) return Fail(Code::kInvalidArgument, "admin_key: the key {}", *fault);
+  if (fault) return FailField(Code::kInvalidArgument, "admin_key", "the key {}", *fault);
   KV_TRY(CheckCorsOrigins(options.cors_origins));
   return CheckAllowedHosts(options.allowed_hosts);
 }

@@ -15,8 +15,8 @@ namespace kvasir {
 inline constexpr size_t kMaxKeyBytes = 1024;
 std::optional<std::string> KeyFault(std::string_view key);
 
-// kInvalidArgument where a value cannot be used; the message begins with its field, in the singular
-// ("cors_origin: ..."). Never shows a key.
+// kInvalidArgument where a value cannot be used; the error names its field, in the singular
+// ("cors_origin"). Never shows a key.
 Status CheckOptions(const ServerOptions& options);
 
 }  // namespace kvasir

@@ -11,7 +11,7 @@ std::string Wrong(const std::function<void(ServerOptions&)>& change) {
   ServerOptions options;
   change(options);
   const Status status = CheckOptions(options);
-  return status ? "" : status.error().message;
+  return status ? "" : status.error().text();
 }
 
 TEST(CheckOptions, LetsOrdinaryValuesPass) {

@@ -17,7 +17,7 @@ class RequestLog {
   void Told(const Answer& answer);  // the tokens of a generation that is done
 
   // `127.0.0.1 POST /v1/completions 200 prompt 40 cached 29 generated 9 ttft 0.5 ms, 1.2 ms`; ""
-  // for what probes ask for all day. `remark` comes last.
+  // for what probes ask for all day, where the log leaves out kDebug. `remark` comes last.
   std::string Line(std::string_view peer, std::string_view remark) const;
 
  private:

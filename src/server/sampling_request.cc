@@ -175,7 +175,9 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
                                               request->stop_ids.size(), kMaxStopIds));
   }
   fields.Bool("ignore_eos", &request->ignore_eos);
-  fields.Bool("cache_prompt", &request->cache_prompt);
+  bool cache_prompt = true;
+  fields.Bool("cache_prompt", &cache_prompt);
+  if (!cache_prompt) request->reuse = Reuse::kNothing;
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;

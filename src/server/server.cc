@@ -23,6 +23,7 @@
 #include <semaphore>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/result.h"
@@ -47,8 +48,8 @@ constexpr size_t kMaxClosing = 64;      // connections that were told to go and 
 constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // all are busy: until one is not
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
-constexpr int kMaxDrains = 2;                         // a signal each
-constexpr auto kFlushTime = std::chrono::seconds(5);  // for clients to read their last bytes
+constexpr int kMaxDrains = 2;                 // a signal each
+constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
 
 // Accepts connections and answers the signals. Its handlers run on one strand.
 class Server {
@@ -75,10 +76,10 @@ class Server {
         resolver.resolve(options_.host, std::to_string(options_.port),
                          tcp::resolver::passive | tcp::resolver::numeric_service, ec);
     if (ec || found.empty()) {
-      return Fail(Code::kInvalidArgument,
-                  "host: cannot resolve '{}': {}; give a name or an address without port and "
-                  "brackets, as 127.0.0.1 or ::1",
-                  options_.host, ec.message());
+      return FailField(Code::kInvalidArgument, "host",
+                       "cannot resolve '{}': {}; give a name or an address without port and "
+                       "brackets, as 127.0.0.1 or ::1",
+                       options_.host, ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), ec);
@@ -166,9 +167,9 @@ class Server {
         io_.run();
         return;
       } catch (const std::exception& e) {
-        Log("kvasir: a connection ended: {}\n", e.what());
+        Log(LogLevel::kError, "a connection ended", LogField("reason", e.what()));
       } catch (...) {
-        Log("kvasir: a connection ended: unknown error\n");
+        Log(LogLevel::kError, "a connection ended", LogField("reason", "unknown error"));
       }
     }
   }
@@ -181,8 +182,10 @@ class Server {
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (options_.on_listening) return options_.on_listening(url);
-    Log("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n", options_.summary,
-        options_.max_connections, options_.max_body_bytes >> 10, url);
+    if (!IsLogged(LogLevel::kInfo)) return;
+    LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n",
+                        options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
+                        url));
   }
 
   void AwaitConnection() {
@@ -229,12 +232,15 @@ class Server {
     try {
       const size_t closed = connections_.MakeRoom(count);
       closed_for_room_ += closed;
-      const auto now = std::chrono::steady_clock::now();
-      if (closed_for_room_ == 0 || now < tell_room_at_) return closed;
-      Log("kvasir serve: {} connections were closed to make room; {} are kept at once: raise "
-          "--request-memory or the limit of open files\n",
-          std::exchange(closed_for_room_, 0), options_.max_connections);
-      tell_room_at_ = now + std::chrono::seconds(1);
+      const uint64_t now_ns = MonotonicNs();
+      if (closed_for_room_ == 0 || now_ns < tell_room_at_ns_) return closed;
+      Log(LogLevel::kWarning,
+          "connections were closed to make room; to keep more at once, raise --request-memory or "
+          "the "
+          "limit of open files",
+          LogField("closed", std::exchange(closed_for_room_, 0)),
+          LogField("kept", options_.max_connections));
+      tell_room_at_ns_ = now_ns + 1'000'000'000;
       return closed;
     } catch (...) {
       return 0;
@@ -264,8 +270,8 @@ class Server {
     if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      LogText(num_signals_ == 1 ? "finishing what runs; a second signal stops at once\n"
-                                : "stopping\n");
+      Log(LogLevel::kInfo,
+          num_signals_ == 1 ? "finishing what runs; a second signal stops at once" : "stopping");
     }
     signals_taken_.release();
   }
@@ -283,13 +289,13 @@ class Server {
     ErrorCode ignored;
     acceptor_.close(ignored);
     retry_.cancel();
-    give_up_ = std::chrono::steady_clock::now() + kFlushTime;
+    give_up_ns_ = MonotonicNs() + kFlushNs;
     AwaitFlush();
   }
 
   void AwaitFlush() {
     connections_.FinishAll();
-    if (connections_.size() == 0 || std::chrono::steady_clock::now() > give_up_) return io_.stop();
+    if (connections_.size() == 0 || MonotonicNs() > give_up_ns_) return io_.stop();
     UntilDone([this] {
       flush_.expires_after(std::chrono::milliseconds(10));
       flush_.async_wait([this](ErrorCode ec) {
@@ -309,7 +315,7 @@ class Server {
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_;
-  std::chrono::steady_clock::time_point give_up_, tell_room_at_;
+  uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
   size_t closed_for_room_ = 0;  // since the log said so
   asio::signal_set signals_;
   int num_signals_ = 0;

@@ -35,7 +35,7 @@ struct ServerOptions {
   std::string summary;               // lines for stderr, before `listening on`
   std::string version = "0.1.0";     // told by /props and the Server header
   // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
-  // `listening on http://HOST:PORT` to stderr.
+  // `listening on http://HOST:PORT` to stderr, if the log has its level, kInfo.
   std::function<void(std::string_view url)> on_listening;
   // Called after each request but for GET /health, /ready and /metrics, from any thread, with one
   // line: who, what, status, tokens, milliseconds. Never the text of a prompt or an answer.

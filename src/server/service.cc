@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/random_bytes.h"
 #include "server/request_memory.h"
 #include "server/service_routes.h"
@@ -100,9 +100,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
       own_template_(std::move(own_template)),
       credentials_(options.api_keys, options.admin_key),
       browser_rules_(options.cors_origins, options.allowed_hosts),
-      started_(std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-                   .count()),
+      started_(UnixS()),
       erase_queue_(engine) {
   model_.names = options.aliases;
   model_.names.push_back(engine.card().id);
@@ -320,10 +318,8 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // says nothing of the requests before it, whoever sent them
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  start.answer = std::make_unique<Answer>(
-      std::move(call->spec), start.requests.size(), ToHex(id),
-      std::chrono::duration_cast<std::chrono::seconds>(now).count(), model_.tokenizer);
+  start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
+                                          UnixS(), model_.tokenizer);
   uint64_t num_choices = 0, tokens = 0;
   for (const GenerateRequest& request : start.requests) {
     const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);

@@ -108,7 +108,7 @@ TEST_F(ServiceTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_EQ(request.max_tokens, 5u);
   EXPECT_EQ(request.logprobs, 4u);
   EXPECT_TRUE(request.ignore_eos);
-  EXPECT_FALSE(request.cache_prompt);
+  EXPECT_EQ(request.reuse, Reuse::kNothing);
   EXPECT_TRUE(request.echo_special);
   EXPECT_EQ(request.ignored, std::vector<std::string>{"extra"});
 }
@@ -170,7 +170,7 @@ TEST_F(ServiceTest, DefaultsAreThoseOfOpenAi) {
   EXPECT_EQ(chat.requests[0].max_tokens, std::numeric_limits<uint32_t>::max());
   EXPECT_EQ(chat.requests[0].sampling.temperature, 1.0f);
   EXPECT_EQ(chat.requests[0].logprobs, std::nullopt);
-  EXPECT_TRUE(chat.requests[0].cache_prompt);
+  EXPECT_EQ(chat.requests[0].reuse, Reuse::kAll);
   EXPECT_FALSE(chat.answer->streams());
 }
 

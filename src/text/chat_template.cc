@@ -1,8 +1,8 @@
 #include "text/chat_template.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "jinja/input.h"
 #include "jinja/interpreter.h"
@@ -58,12 +58,6 @@ std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   return ends;
 }
 
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 class JinjaChatTemplate : public ChatTemplate {
  public:
   JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body)
@@ -96,7 +90,7 @@ class JinjaChatTemplate : public ChatTemplate {
     KV_ASSIGN(names["tools"], jinja::FromJson(tools));
     names["add_generation_prompt"] = Value(options.add_generation_prompt);
     jinja::Interpreter interpreter(source_, jinja::Limits::For(names),
-                                   options.now_unix_s ? options.now_unix_s : Now());
+                                   options.now_unix_s ? options.now_unix_s : UnixS());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
     RenderedChat chat{"", LiteralRanges(text), MessageEnds(text, messages.size())};
     chat.text = std::move(text).TakeBytes();
