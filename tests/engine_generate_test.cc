@@ -311,7 +311,7 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   fails(options, Code::kInvalidArgument, "q3_k", "weights");
   options = DemoOptions();
   options.kv_format = "int3";
-  fails(options, Code::kInvalidArgument, "'int3' is none", "kv_format");
+  fails(options, Code::kInvalidArgument, "unknown KV format 'int3'", "kv_format");
   options.kv_format = "k=int8,k=f16";
   fails(options, Code::kInvalidArgument, "k=int8,v=f16", "kv_format");
   options = DemoOptions();
@@ -328,7 +328,7 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   fails(options, Code::kInvalidArgument, "2048", "ctx_size");
   options = DemoOptions();
   options.block_tokens = 20;
-  fails(options, Code::kInvalidArgument, "20 is no multiple of 16", "block_tokens");
+  fails(options, Code::kInvalidArgument, "20 is not a multiple of 16", "block_tokens");
   options = DemoOptions();
   options.target = "mmx";
   fails(options, Code::kInvalidArgument, "mmx", "target");

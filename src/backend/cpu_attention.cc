@@ -16,7 +16,7 @@ constexpr uint32_t kMaxSpansOfItem = 4;     // longer runs of blocks leave more 
 constexpr uint32_t kMinParallelUnits = 32;  // to merge
 constexpr uint32_t kNoUnit = ~uint32_t{0};
 
-// The first token that a row sees which sees all below `limit`, but for its window.
+// The first token of the window of a row that sees the tokens below `limit`; 0 without a window.
 uint32_t BeginOf(uint32_t limit, uint32_t window) {
   return window == 0 || limit <= window ? 0 : limit - window;
 }

@@ -198,8 +198,8 @@ class KvCache final : private BlockPool::Observer {
 
   // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
   // shared tail before it is written. Blocks come from its reservation, then from what nobody has
-  // reserved. When there is none for that copy and the index alone shares the tail, the index gives
-  // it up: a sequence never needs more than its own blocks. kExhausted, with the sequence
+  // reserved. Where no block is left for the copy and only the index shares the tail, the index
+  // drops the tail: a sequence never needs more than its own blocks. kExhausted, with the sequence
   // unchanged, when there are not enough.
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
@@ -303,7 +303,7 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
-  // What the policy is told of a block that a node holds.
+  // The facts about a block of the index that the policy decides on.
   struct Use {
     uint64_t last = 0;  // by use_clock_
     uint32_t hits = 0;

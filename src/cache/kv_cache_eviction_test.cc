@@ -13,7 +13,7 @@ namespace {
 
 using enum KvCache::CommitKind;
 
-// An Lru that writes down what it is told.
+// An Lru that records the calls it gets.
 class Recorder final : public EvictionPolicy {
  public:
   struct Log {

@@ -29,8 +29,8 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   return match;
 }
 
-// An idle block is not taken from those who reserved all that are left. (Who matched it could not
-// have gone on anyway: there is none to reserve.)
+// An idle block is not pinned when all that are left are reserved: its pin would break a promise,
+// and the request that matches it could not start, since it finds no block to reserve.
 bool KvCache::MayPin(NodeId node) const {
   return pool_->pin_count(index_->block(node)) > 0 || unreserved_blocks() > 0;
 }

@@ -150,8 +150,8 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));
   if (options.block_tokens % 16 != 0) {
     return Fail(Code::kInvalidArgument,
-                "--block-tokens: {} is no multiple of 16; the nearest is {}", options.block_tokens,
-                options.block_tokens / 16 * 16);
+                "--block-tokens: {} is not a multiple of 16; the nearest is {}",
+                options.block_tokens, options.block_tokens / 16 * 16);
   }
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);

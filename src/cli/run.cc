@@ -35,7 +35,7 @@ Status CheckSource(const Args& args) {
   return {};
 }
 
-// All of it but for a newline at its end, which editors and echo add.
+// Standard input without the newline at its end, which editors and echo add.
 Result<std::string> ReadStandardInput() {
   std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   if (text.ends_with('\n')) text.pop_back();

@@ -28,8 +28,8 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
     const auto* found = std::ranges::find(kStored, options.weights, &WeightsName);
     if (found == std::end(kStored)) {
       return FailField(Code::kInvalidArgument, "weights",
-                       "{} is no format of a shape: f32, f16, bf16; {}", options.weights,
-                       kWeightsHelp);
+                       "unknown format '{}' for a shape (known: f32, f16, bf16); {}",
+                       options.weights, kWeightsHelp);
     }
     dtype = *found;
   }
@@ -71,8 +71,8 @@ Status CheckOptions(const EngineOptions& options) {
   }
   if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
       options.block_tokens > 1024) {
-    return FailField(Code::kInvalidArgument, "block_tokens", "{} is no multiple of {} up to 1024",
-                     options.block_tokens, kRunTokens);
+    return FailField(Code::kInvalidArgument, "block_tokens",
+                     "{} is not a multiple of {} up to 1024", options.block_tokens, kRunTokens);
   }
   if (FindEvictionChoice(options.eviction) == nullptr) {
     return Fail(Code::kInvalidArgument, "eviction: '{}' is unknown; --eviction takes {}",
@@ -99,7 +99,7 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   if (!formats) {
     const std::optional<KvFormats> similar = SimilarKvFormats(options.kv_format);
     return FailField(Code::kInvalidArgument, "kv_format",
-                     "'{}' is none{}; --kv-format takes {}, or K's and V's apart: "
+                     "unknown KV format '{}'{} (known: {}); K and V apart: "
                      "k=int8,v=f16",
                      options.kv_format,
                      similar ? fmt::format(" (did you mean {}?)", NameOf(*similar)) : "",
