@@ -2,7 +2,8 @@
 """Kvasir and its peers side by side on this machine: one process, one row, one engine at a time.
 
     compare.py --peers ~/.cache/kvasir-peers --models models --rows 'prefill-512|decode-0'
-    compare.py --report bench/results/FILE.json
+    compare.py --report                           # docs/performance.md and its figure
+    compare.py --report bench/results/FILE.json   # the table of one file, printed
 
 Needs peers built by build.sh, models made by make_models.sh, and build/release/bench/limits. The
 rows are TEST-AMOUNT/WEIGHTS/KV: prefill of that many tokens, decode at that depth, eight sequences
@@ -29,6 +30,7 @@ import subprocess
 import sys
 
 import engines
+import page
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -190,7 +192,13 @@ def parse():
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("--report", metavar="FILE", help="print the table of this file and end")
+    p.add_argument(
+        "--report",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="write docs/performance.md and its figure from bench/results, or print FILE's table",
+    )
     p.add_argument("--peers", default="", help="the cache folder of build.sh")
     p.add_argument(
         "--models", default="", help="a folder of Q8_0.gguf, Q4_0.gguf, Q4_K_M.gguf, BF16.gguf"
@@ -219,7 +227,10 @@ def parse():
 
 def main():
     o = parse()
-    if o.report:
+    if o.report == "":
+        for path in page.write():
+            print(f"wrote {path.relative_to(ROOT)}")
+    elif o.report:
         print(report.table(json.loads(pathlib.Path(o.report).read_text())))
     elif o.one == "limits":
         print(json.dumps(limits(o)))

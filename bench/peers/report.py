@@ -1,5 +1,6 @@
 """The table of compare.py's samples: medians, ratios, and the share of what the machine allows."""
 
+import dataclasses
 import statistics
 
 import engines
@@ -44,9 +45,9 @@ def bound(row, model, limits, target, read_gb_s):
     return sequences / seconds
 
 
-def goal(row, limits):
-    """(ratio to the best peer, share of the bound) that the project asks of a row."""
-    amx, vnni = "int8 amx" in limits, "int8 vnni zmm" in limits
+def goal(row, target):
+    """(ratio to the best peer, share of the bound) that the project asks of a row on a target."""
+    amx, vnni = target == "amx", target == "avx512vnni"
     if row.test == "prefill":
         if row.weights in FLOAT_WEIGHTS:
             return None, 0.8 if row.amount <= 2048 else None
@@ -99,36 +100,100 @@ def place(name):
     return TESTS.index(row.test), row.amount, weights, row.kv
 
 
-def line(row, spreads, samples, data):
-    mine = spreads[row.name]
+@dataclasses.dataclass
+class Measured:
+    """A row of the table."""
+
+    row: engines.Row
+    speeds: dict  # engine: (median, least, most), tokens/s
+    alone: dict  # the same of decode without busy neighbours
+    read_gb_s: float
+    bound: float | None  # tokens/s; none for rows beside busy processes
+    ratio_goal: float | None
+    share_goal: float | None
+
+    @property
+    def best_peer(self):
+        return max((v[0] for e, v in self.speeds.items() if e != "kvasir"), default=None)
+
+    @property
+    def ratio(self):
+        best = self.best_peer
+        return self.speeds["kvasir"][0] / best if "kvasir" in self.speeds and best else None
+
+    def share(self, speed):
+        return speed / self.bound if speed and self.bound else None
+
+    @property
+    def own_share(self):
+        return self.share(self.speeds.get("kvasir", (None,))[0])
+
+    def speed_cell(self, engine):
+        if engine not in self.speeds:
+            return "-"
+        median, least, most = self.speeds[engine]
+        text = f"{median:.1f} ({least:.1f}-{most:.1f})"
+        if self.row.test == "hog" and engine in self.alone:
+            text += f", {100 * median / self.alone[engine][0]:.0f}% of alone"
+        return text
+
+    def cells(self):
+        shares = [self.own_share, self.share(self.best_peer)]
+        return [
+            self.row.name,
+            *(self.speed_cell(e) for e in engines.ENGINES),
+            two_digits(self.ratio),
+            two_digits(self.ratio_goal),
+            "-" if self.bound is None else f"{self.bound:.1f}",
+            "-" if self.bound is None else " / ".join(map(percent, shares)),
+            percent(self.share_goal),
+            f"{self.read_gb_s:.1f}",
+        ]
+
+
+def two_digits(x):
+    return "-" if x is None else f"{x:.2f}"
+
+
+def percent(x):
+    return "-" if x is None else f"{100 * x:.0f}%"
+
+
+def target_of(data):
+    """The instruction set that Kvasir ran on in these samples; without any, the CPU's best one."""
+    targets = {s["target"] for s in data["samples"] if "target" in s}
+    if len(targets) > 1:
+        raise ValueError(f"samples of several targets in one file: {', '.join(sorted(targets))}")
     limits = data["machine"]["limits"]
-    read = statistics.median(x for s in samples for x in s["read_gb_s"])
-    target = next((s["target"] for s in samples if "target" in s), None)
-    best = max((v[0] for e, v in mine.items() if e != "kvasir"), default=None)
-    cells = [row.name]
-    for engine in engines.ENGINES:
-        text = "-"
-        if engine in mine:
-            median, least, most = mine[engine]
-            text = f"{median:.1f} ({least:.1f}-{most:.1f})"
-            if row.test == "hog" and engine in alone(row, spreads):
-                text += f", {100 * median / alone(row, spreads)[engine][0]:.0f}% of alone"
-        cells.append(text)
-    ratio_goal, share_goal = goal(row, limits)
-    ratio = mine["kvasir"][0] / best if "kvasir" in mine and best else None
-    cells.append("-" if ratio is None else f"{ratio:.2f}")
-    cells.append("-" if ratio_goal is None else f"{ratio_goal:.2f}")
-    if row.test == "hog":
-        return cells + ["-", "-", "-", f"{read:.1f}"]
-    assumed = target or (
-        "amx" if "int8 amx" in limits else "avx512_vnni" if "int8 vnni zmm" in limits else "avx2"
-    )
-    most = bound(row, gguf.Model(**data["models"][row.weights]), limits, assumed, read)
-    cells.append(f"{most:.1f}")
-    share = [f"{100 * v / most:.0f}%" for v in (mine.get("kvasir", (None,))[0], best) if v]
-    cells.append(" / ".join(share))
-    cells.append("-" if share_goal is None else f"{100 * share_goal:.0f}%")
-    return cells + [f"{read:.1f}"]
+    best = "amx" if "int8 amx" in limits else "avx512vnni" if "int8 vnni zmm" in limits else "avx2"
+    return targets.pop() if targets else best
+
+
+def measured_rows(data):
+    """In the order of the table."""
+    samples, target = newest(data["samples"]), target_of(data)
+    by_row = {}
+    for s in samples:
+        by_row.setdefault(s["row"], []).append(s)
+    spreads = {
+        name: {
+            e: spread([s for s in of_row if s["engine"] == e])
+            for e in engines.ENGINES
+            if any(s["engine"] == e for s in of_row)
+        }
+        for name, of_row in by_row.items()
+    }
+    rows = []
+    for name in sorted(by_row, key=place):
+        row = engines.row_of(name)
+        read = statistics.median(x for s in by_row[name] for x in s["read_gb_s"])
+        most = None
+        if row.test != "hog":
+            model = gguf.Model(**data["models"][row.weights])
+            most = bound(row, model, data["machine"]["limits"], target, read)
+        goals = goal(row, target)
+        rows.append(Measured(row, spreads[name], alone(row, spreads), read, most, *goals))
+    return rows
 
 
 HEAD = [
@@ -143,17 +208,9 @@ HEAD = [
 ]
 
 
+def markdown(head, rows):
+    return "\n".join("| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows])
+
+
 def table(data):
-    samples = newest(data["samples"])
-    names = sorted({s["row"] for s in samples}, key=place)
-    by_row = {n: [s for s in samples if s["row"] == n] for n in names}
-    spreads = {
-        n: {
-            e: spread([s for s in by_row[n] if s["engine"] == e])
-            for e in engines.ENGINES
-            if any(s["engine"] == e for s in by_row[n])
-        }
-        for n in names
-    }
-    rows = [line(engines.row_of(n), spreads, by_row[n], data) for n in names]
-    return "\n".join("| " + " | ".join(r) + " |" for r in [HEAD, ["---"] * len(HEAD), *rows])
+    return markdown(HEAD, [m.cells() for m in measured_rows(data)])
