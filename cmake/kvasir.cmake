@@ -66,6 +66,8 @@ function(kvasir_library name)
   list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE})
   if(sources)
     add_library(kvasir_${name} STATIC ${sources})
+    # Nothing that is installed names the folder where it was built.
+    target_compile_options(kvasir_${name} PRIVATE -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
     target_link_libraries(kvasir_${name} PUBLIC kvasir_flags ${L_DEPS})
     if(name IN_LIST KVASIR_UNITY_FOLDERS)
       set_target_properties(kvasir_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)

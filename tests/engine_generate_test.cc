@@ -352,17 +352,5 @@ TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {
   EXPECT_TRUE(Engine::Load(options)) << "a secret of this process will do";
 }
 
-TEST(Generate, FindsTheBundledModelFromAnyFolder) {
-  unsetenv("KVASIR_MODEL");
-  EngineOptions options = DemoOptions();
-  options.model.clear();
-  const std::filesystem::path here = std::filesystem::current_path();
-  std::filesystem::current_path("/");
-  const auto engine = LoadEngine(options);
-  std::filesystem::current_path(here);
-  EXPECT_EQ(engine->card().id, "kvasir-demo");
-  EXPECT_EQ(engine->card().parameters, 1181376u);
-}
-
 }  // namespace
 }  // namespace kvasir

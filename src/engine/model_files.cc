@@ -1,7 +1,6 @@
 #include "engine/model_files.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "base/mapped_file.h"
@@ -43,13 +42,21 @@ Result<fs::path> FindModel(const std::string& option) {
     return Fail(Code::kNotFound,
                 "model: no file or folder {}: give a Hugging Face folder or a GGUF file", named);
   }
-  const fs::path executable = fs::read_symlink("/proc/self/exe", error).parent_path();
-  const std::array candidates = {executable / "../../models" / kBundledModel,
-                                 executable / "../share/kvasir/models" / kBundledModel,
-                                 executable / "models" / kBundledModel,
-                                 fs::path(KVASIR_MODELS_DIR) / kBundledModel};
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return Fail(Code::kNotFound,
+                "model: /proc/self/exe leads nowhere ({}), so that the bundled model cannot be "
+                "found beside the executable: mount /proc, or give --model",
+                error.message());
+  }
+  return FindBundledModel(executable.parent_path());
+}
+
+Result<fs::path> FindBundledModel(const fs::path& executable_folder) {
+  std::error_code error;
   std::string looked;
-  for (const fs::path& candidate : candidates) {
+  for (const char* folder : {"../share/kvasir/models", "models", "../../models"}) {
+    const fs::path candidate = executable_folder / folder / kBundledModel;
     const Result<bool> exists = Exists(candidate / "config.json");
     // A folder that nobody may look into has nothing for us.
     if (!exists && exists.error().code != Code::kPermissionDenied) {

@@ -15,10 +15,13 @@
 
 namespace kvasir {
 
-// The model to load: `option`, else $KVASIR_MODEL, else the bundled models/kvasir-demo, looked for
-// beside the executable (../../models, ../share/kvasir/models, models) and where it was built.
-// kNotFound names what was looked at.
+// The model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names what was
+// looked at.
 Result<std::filesystem::path> FindModel(const std::string& option);
+// kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
+// installed, else in models (each build folder links to it), else in ../../models (of a repository
+// that was copied without that link).
+Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& executable_folder);
 
 // `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
 // when there is no home: a folder that others can write to is no place for either. Nothing is

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -10,6 +12,8 @@
 
 namespace kvasir {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Environment variables as given (nullptr: unset); afterwards as they were.
 class Environment {
@@ -57,8 +61,30 @@ TEST(ModelFiles, AModelIsTheOptionElseTheEnvironmentsElseTheBundledOne) {
   EXPECT_EQ(missing.error().code, Code::kNotFound);
   EXPECT_NE(missing.error().message.find("/nowhere/named"), std::string::npos);
   EXPECT_EQ(*FindModel("/tmp"), "/tmp");
-  const Environment unnamed{{"KVASIR_MODEL", nullptr}};
-  EXPECT_EQ(FindModel("")->filename(), "kvasir-demo");
+}
+
+TEST(ModelFiles, TheBundledModelIsTheInstalledOneElseTheOneOfTheBuild) {
+  std::string pattern = fs::temp_directory_path() / "kvasir-model-files-XXXXXX";
+  const fs::path root = mkdtemp(pattern.data());
+  const auto put = [&](const std::string& folder) {
+    fs::create_directories(root / folder / "kvasir-demo");
+    std::ofstream(root / folder / "kvasir-demo/config.json") << "{}";
+    return fs::canonical(root / folder / "kvasir-demo");
+  };
+  fs::create_directories(root / "usr/bin");
+  fs::create_directories(root / "build/release");
+  const auto missing = FindBundledModel(root / "usr/bin");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, Code::kNotFound);
+  EXPECT_NE(missing.error().message.find("usr/share/kvasir/models/kvasir-demo"), std::string::npos);
+  const fs::path developed = put("models");
+  EXPECT_EQ(*FindBundledModel(root / "build/release"), developed);
+  const fs::path beside = put("build/release/models");
+  EXPECT_EQ(*FindBundledModel(root / "build/release"), beside);
+  const fs::path installed = put("usr/share/kvasir/models");
+  put("usr/bin/models");
+  EXPECT_EQ(*FindBundledModel(root / "usr/bin"), installed);
+  fs::remove_all(root);
 }
 
 TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {

@@ -33,7 +33,7 @@ struct ServerOptions {
   uint32_t read_timeout_ms = 60000;  // for a whole request head, then for its whole body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string summary;               // lines for stderr, before `listening on`
-  std::string version = "0.1.0";     // told by /props and the Server header
+  std::string version = "unknown";   // sent by /props and the Server header
   // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
   // `listening on http://HOST:PORT` to stderr, if the log has its level, kInfo.
   std::function<void(std::string_view url)> on_listening;
