@@ -53,6 +53,11 @@ class SeveralKeys(WithServer):
         status, _, answer = self.server.request(method, path, body, {"x-api-key": key} if key else {})
         return status, answer if status == 200 else answer["error"]["code"]
 
+    def test_a_page_with_a_key_may_erase(self):
+        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "DELETE"}
+        headers = self.server.request("OPTIONS", "/v1/cache", headers=asked)[1]
+        self.assertEqual(headers["access-control-allow-methods"], "GET, DELETE")
+
     def test_metrics_are_the_operator_s(self):
         for path in ("/metrics", "/metrics/", "/metrics?x=1"):
             self.assertEqual(self.ask("alpha", path=path), (403, "not_admin"))

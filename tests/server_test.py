@@ -374,8 +374,15 @@ class OtherEndpoints(WithServer):
         status, headers, _ = self.server.request("OPTIONS", "/v1/chat/completions", headers=asked)
         self.assertEqual(status, 200)
         self.assertEqual(headers["access-control-allow-origin"], "*")
-        self.assertIn("POST", headers["access-control-allow-methods"])
+        self.assertEqual(headers["access-control-allow-methods"], "POST")
+        self.assertEqual(headers["allow"], "OPTIONS, POST")
         self.assertIn("authorization", headers["access-control-allow-headers"])
+        headers = self.server.request("OPTIONS", "/v1/cache", headers=asked)[1]
+        self.assertEqual(headers["allow"], "OPTIONS, GET, HEAD, DELETE")
+        self.assertEqual(headers["access-control-allow-methods"], "GET", "no keys: no page may erase")
+        headers = self.server.request("OPTIONS", "/v1/embeddings", headers=asked)[1]
+        self.assertEqual(headers["allow"], "OPTIONS")
+        self.assertNotIn("access-control-allow-methods", headers)
         headers = self.server.request("POST", "/v1/completions", b"{}", asked)[1]
         self.assertEqual(headers["access-control-allow-origin"], "*")
         self.assertNotIn("access-control-allow-origin", self.server.request("GET", "/health")[1])

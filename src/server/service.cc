@@ -277,19 +277,22 @@ Outcome Service::Dispatch(const HttpRequest& request) {
 Outcome Service::Preflight(const HttpRequest& request) const {
   HttpResponse response;
   const std::string_view path = PathOf(request.target);
-  std::string allowed = "OPTIONS";
+  std::string allowed = "OPTIONS", for_pages;
   for (const Route& route : kRoutes) {
     if (!Matches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
+    // Without a key any page that somebody visits could erase their cache: reading is enough there.
+    if (route.method == "DELETE" && !credentials_.required()) continue;
+    for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
   }
   response.headers.emplace_back("Allow", allowed);
   if (!request.origin.empty() && !request.requested_headers.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
   }
   if (!request.origin.empty()) {
-    // Without a key any page that somebody visits could erase their cache: reading is enough there.
-    response.headers.emplace_back("Access-Control-Allow-Methods",
-                                  credentials_.required() ? "GET, POST, DELETE" : "GET, POST");
+    if (!for_pages.empty()) {
+      response.headers.emplace_back("Access-Control-Allow-Methods", for_pages);
+    }
     response.headers.emplace_back("Access-Control-Max-Age", "86400");
   }
   response.body = "{}";
