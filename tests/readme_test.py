@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What README.md shows is what a run gives: the chat, the receipt, the picture of what was reused."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BINARY = os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
+README = (ROOT / "README.md").read_text()
+
+
+class Readme(unittest.TestCase):
+    def run_picture(self, *arguments, root=ROOT):
+        return subprocess.run([sys.executable, str(root / "tools/reuse_picture.py"), *arguments, BINARY],
+                              capture_output=True, text=True, timeout=120)
+
+    def test_the_chat_is_what_its_command_prints(self):
+        [(command, shown)] = re.findall(r"\n    (build/release/kvasir chat [^\n]+)\n\n```\n(.*?)```\n", README, re.DOTALL)
+        questions = re.findall(r"^> (.+)$", shown, re.MULTILINE)
+        self.assertGreater(len(questions), 1)
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run([BINARY, *shlex.split(command)[1:]], input="".join(q + "\n" for q in questions),
+                                  capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, "XDG_CACHE_HOME": home})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        without_times = [re.sub(r"; [\d.]+ ms to first token", "", text) for text in (done.stdout, shown)]
+        self.assertEqual(without_times[0].rstrip("\n> "), without_times[1].rstrip("\n> "))
+
+    def test_receipt_and_picture_are_those_of_a_run(self):
+        done = self.run_picture("--check")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_changed_receipt_is_seen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in ("tools/reuse_picture.py", "docs/reuse.svg"):
+                (root / name).parent.mkdir(exist_ok=True)
+                (root / name).write_bytes((ROOT / name).read_bytes())
+            changed = re.sub(r"(\| `computed` \| )\d+", r"\g<1>99", README)
+            self.assertNotEqual(changed, README)
+            (root / "README.md").write_text(changed)
+            done = self.run_picture("--check", root=root)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("README.md is not what a run gives", done.stderr)
+            self.assertEqual(self.run_picture(root=root).returncode, 0)
+            self.assertEqual((root / "README.md").read_text(), README)
+
+    def test_links_lead_somewhere(self):
+        for page in ("README.md", "docs/install.md", "docs/performance.md"):
+            folder = (ROOT / page).parent
+            for target in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", (ROOT / page).read_text()):
+                if "://" not in target:
+                    self.assertTrue((folder / target).exists(), f"{page}: {target}")
+
+
+if __name__ == "__main__":
+    unittest.main()
