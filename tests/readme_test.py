@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What README.md shows is what a run gives: the chat, the receipt, the picture of what was reused."""
+"""What README.md and docs/install.md show is what a run gives: chat, receipt, picture, plan."""
 
 import os
 import pathlib
@@ -50,6 +50,19 @@ class Readme(unittest.TestCase):
             self.assertIn("README.md is not what a run gives", done.stderr)
             self.assertEqual(self.run_picture(root=root).returncode, 0)
             self.assertEqual((root / "README.md").read_text(), README)
+
+    def test_the_plan_is_what_its_command_prints(self):
+        page = (ROOT / "docs/install.md").read_text()
+        [(command, shown)] = re.findall(r"\n    kvasir (plan [^\n]+)\n\n```\n(.*?)```\n", page, re.DOTALL)
+        printed = subprocess.run([BINARY, *shlex.split(command)], capture_output=True, text=True, timeout=60).stdout
+
+        def comparable(text):
+            lines = [line.rstrip() for line in text.splitlines()]
+            # Scratch, and with it the sums, follows the machine's threads; the process the build.
+            moving = r"(scratch|total|process|load peak) .*?( bytes.*|$)"
+            return [re.sub(moving, r"\1\2", line) for line in lines]
+
+        self.assertEqual(comparable(shown), comparable(printed))
 
     def test_links_lead_somewhere(self):
         for page in ("README.md", "docs/install.md", "docs/performance.md"):
