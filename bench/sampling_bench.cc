@@ -18,8 +18,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "block/block_pool.h"
-#include "block/block_table.h"
+#include "block/sequence_tables.h"
 #include "engine/assembly.h"
 #include "engine/sampler.h"
 #include "model/runner.h"
@@ -57,8 +56,7 @@ double MedianUs(std::vector<double> times_us) {
 // A runner with kBatch sequences of one block each.
 struct Batch {
   std::unique_ptr<Runner> runner;
-  std::unique_ptr<BlockPool> pool;
-  std::vector<BlockTable> tables;
+  std::vector<SequenceTables> tables;
 };
 
 Batch MakeBatch(const EngineOptions& options) {
@@ -68,12 +66,12 @@ Batch MakeBatch(const EngineOptions& options) {
     std::exit(2);
   }
   assembly->runner.max_positions = 64;
-  const BlockLayout layout(Runner::ShapeFor(assembly->model.config, assembly->runner));
+  const KvLayout layout = Runner::LayoutFor(assembly->model.config, assembly->runner);
   Batch batch;
   batch.runner = std::move(*Runner::Create(std::move(assembly->model), assembly->runner, nullptr));
-  batch.pool = std::move(*BlockPool::Create(layout, kBatch));
-  batch.tables.resize(kBatch);
-  for (BlockTable& table : batch.tables) table.Append(batch.pool->Allocate());
+  for (uint32_t i = 0; i < kBatch; ++i) {
+    batch.tables.push_back(std::move(*SequenceTables::Create(layout, layout.block_tokens())));
+  }
   return batch;
 }
 
@@ -87,7 +85,7 @@ double StepUs(Batch& batch) {
     std::vector<StepSequence> sequences;
     std::vector<TokenId> tokens;
     for (uint32_t row = 0; row < kBatch; ++row) {
-      sequences.push_back({batch.tables[row].bases(), position, row, 1});
+      sequences.push_back({batch.tables[row].tables(), position, row, 1});
       tokens.push_back(static_cast<TokenId>(row * 31 + position));
     }
     const uint64_t start_ns = MonotonicNs();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -22,10 +23,11 @@ constexpr int kStepsPerCheck = 4;
 struct TwinNode {
   NodeId id, parent, root;
   Tokens tokens;
-  Tokens path;  // the tokens from the root on
-  BlockId block;
+  Tokens path;                                 // the tokens from the root on
+  std::vector<std::optional<BlockId>> blocks;  // [group]
   BlockKey key;
   uint32_t depth;
+  uint32_t holds = 0;
 };
 
 uint32_t Common(std::span<const TokenId> a, std::span<const TokenId> b) {
@@ -45,6 +47,8 @@ PrefixIndex::Options OptionsFrom(ByteSource& bytes) {
   PrefixIndex::Options options{};
   options.num_blocks = bytes.Between(1, 40);
   options.block_tokens = bytes.Between(1, 5);
+  options.num_nodes = bytes.Between(1, 40);
+  options.num_groups = bytes.Between(1, 3);
   options.num_roots = kRoots;
   options.hash_mask = kMasks[bytes.Below(std::size(kMasks))];
   options.seed = Mix64(bytes.Byte());
@@ -72,8 +76,10 @@ class Drill {
  private:
   void Step() {
     const uint32_t draw = bytes_.Below(64);
-    if (draw < 26) {
+    if (draw < 20) {
       Insert();
+    } else if (draw < 30) {
+      ChangeNode();
     } else if (draw < 40) {
       Remove();
     } else if (draw < 63) {
@@ -131,20 +137,18 @@ class Drill {
     const bool full = bytes_.Below(3) > 0;
     const Tokens tokens =
         SomeTokens(full ? options_.block_tokens : bytes_.Between(1, options_.block_tokens));
-    if (free_.empty()) return;
+    if (nodes_.size() == options_.num_nodes) return;
     for (const TwinNode& node : nodes_) {
       if (node.parent != parent) continue;
       const uint32_t common = Common(node.tokens, tokens);
       if (common == tokens.size() || common == node.tokens.size()) return;
     }
-    const BlockId block = free_.back();
-    free_.pop_back();
-    TwinNode node{index_.Insert(parent, tokens, block),
+    TwinNode node{index_.Insert(parent, tokens),
                   parent,
                   RootOf(parent),
                   tokens,
                   PathOf(parent, tokens),
-                  block,
+                  std::vector<std::optional<BlockId>>(options_.num_groups),
                   {},
                   1};
     const TwinNode* above = Find(parent);
@@ -158,6 +162,32 @@ class Drill {
     nodes_.push_back(std::move(node));
   }
 
+  // A block more or less, or somebody who holds it.
+  void ChangeNode() {
+    if (nodes_.empty()) return;
+    TwinNode& node = nodes_[bytes_.Below(static_cast<uint32_t>(nodes_.size()))];
+    const uint32_t group = bytes_.Below(options_.num_groups);
+    if (bytes_.Below(3) == 0) {
+      const bool hold = node.holds == 0 || bytes_.Below(2) == 0;
+      hold ? index_.Hold(node.id) : index_.Unhold(node.id);
+      node.holds = hold ? node.holds + 1 : node.holds - 1;
+    } else if (node.blocks[group]) {
+      index_.ClearBlock(node.id, group);
+      free_.push_back(*node.blocks[group]);
+      node.blocks[group].reset();
+    } else if (!free_.empty()) {
+      node.blocks[group] = free_.back();
+      free_.pop_back();
+      index_.SetBlock(node.id, group, *node.blocks[group]);
+    }
+  }
+
+  void Free(const TwinNode& node) {
+    for (const auto& block : node.blocks) {
+      if (block) free_.push_back(*block);
+    }
+  }
+
   void Remove() {
     if (nodes_.empty()) return;
     const uint32_t i = bytes_.Below(static_cast<uint32_t>(nodes_.size()));
@@ -168,7 +198,7 @@ class Drill {
     if (!leaf) return;
     using enum PrefixIndex::RemoveKind;
     index_.Remove(node.id, evict ? kEvicted : kForgotten);
-    free_.push_back(node.block);
+    Free(node);
     nodes_.erase(nodes_.begin() + i);
     if (!evict) return;
     evicted_.insert({RootIndex(node.root), node.path});
@@ -183,9 +213,9 @@ class Drill {
     std::set<NodeId> left;
     index_.Clear(root, [&](NodeId id) {
       const TwinNode* node = Find(id);
-      KV_CHECK(node != nullptr && node->root == root && index_.block(id) == node->block);
+      KV_CHECK(node != nullptr && node->root == root);
       KV_CHECK(left.insert(id).second);
-      free_.push_back(node->block);
+      Free(*node);
     });
     KV_CHECK(std::cmp_equal(left.size(), std::ranges::count(nodes_, root, &TwinNode::root)));
     std::erase_if(nodes_, [&](const TwinNode& node) { return node.root == root; });
@@ -231,7 +261,14 @@ class Drill {
     uint64_t total = 0;
     for (const TwinNode& node : nodes_) {
       KV_CHECK(std::ranges::equal(index_.tokens(node.id), node.tokens));
-      KV_CHECK(index_.block(node.id) == node.block && index_.node_of(node.block) == node.id);
+      bool bare = node.holds == 0 && !HasChildren(node.id);
+      for (uint32_t group = 0; group < options_.num_groups; ++group) {
+        const auto block = node.blocks[group];
+        KV_CHECK(index_.block(node.id, group) == block);
+        KV_CHECK(!block || index_.node_of(*block) == node.id);
+        bare &= !block;
+      }
+      KV_CHECK(index_.is_bare(node.id) == bare);
       KV_CHECK(index_.parent(node.id) == node.parent && index_.depth(node.id) == node.depth);
       KV_CHECK(index_.has_children(node.id) == HasChildren(node.id));
       const bool full = node.tokens.size() == options_.block_tokens;

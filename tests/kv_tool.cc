@@ -4,12 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "block/block_layout.h"
+#include "block/sequence_tables.h"
 #include "format/pack.h"
 #include "import/importer.h"
 #include "model/runner.h"
@@ -31,42 +29,24 @@ std::vector<TokenId> ParseIds(const char* text) {
   return ids;
 }
 
-// 64-byte aligned blocks, zeroed, enough for `tokens`.
-class Blocks {
- public:
-  Blocks(const BlockLayout& layout, size_t tokens) {
-    const size_t count = (tokens + layout.block_tokens() - 1) / layout.block_tokens();
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, count * layout.block_bytes())));
-    if (memory_ == nullptr) Die("out of memory");
-    std::memset(memory_.get(), 0, count * layout.block_bytes());
-    for (size_t i = 0; i < count; ++i) bases_.push_back(memory_.get() + i * layout.block_bytes());
-  }
-  std::span<std::byte* const> bases() const { return bases_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
-  std::vector<std::byte*> bases_;
-};
-
 // Element (head, token, dim) of a layer's K or V.
-float At(const BlockLayout& layout, const Blocks& blocks, uint32_t layer, bool is_key,
+float At(const KvLayout& groups, const SequenceTables& blocks, uint32_t model_layer, bool is_key,
          uint32_t head, uint32_t token, uint32_t dim) {
+  const auto [group, layer] = groups.place(model_layer);
+  const BlockLayout& layout = groups.layout(group);
   const uint32_t n = layout.block_tokens(), t = token % n, lane = t % kRunTokens;
   const uint64_t run = uint64_t{head} * (n / kRunTokens) + t / kRunTokens;
   const BlockPart& part = is_key ? layout.key(layer) : layout.value(layer);
-  const std::byte* numbers = blocks.bases()[token / n] + part.offset + run * part.run_bytes;
+  const std::byte* numbers = blocks[group].bases()[token / n] + part.offset + run * part.run_bytes;
   return is_key ? KeyNumber(part.format, numbers, lane, dim)
                 : ValueNumber(part.format, layout.shape().head_dim, numbers, lane, dim);
 }
 
-void Print(const BlockLayout& layout, const Blocks& blocks, uint32_t tokens) {
-  const BlockShape& shape = layout.shape();
-  const uint32_t header[] = {shape.num_layers, shape.kv_heads, tokens, shape.head_dim};
+void Print(const KvLayout& layout, const SequenceTables& blocks, uint32_t tokens) {
+  const BlockShape& shape = layout.layout(0).shape();
+  const uint32_t header[] = {layout.num_layers(), shape.kv_heads, tokens, shape.head_dim};
   std::fwrite(header, sizeof(uint32_t), 4, stdout);
-  for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < layout.num_layers(); ++layer) {
     for (bool is_key : {true, false}) {
       for (uint32_t head = 0; head < shape.kv_heads; ++head) {
         for (uint32_t token = 0; token < tokens; ++token) {
@@ -90,12 +70,13 @@ void Run(const char* path, const std::vector<TokenId>& ids) {
   options.max_positions = tokens;
   auto runner = Runner::Create(std::move(*model), options, {});
   if (!runner) Die(runner.error().message);
-  const BlockLayout layout(Runner::ShapeFor((*runner)->config(), options));
-  const Blocks blocks(layout, tokens);
+  const KvLayout layout = Runner::LayoutFor((*runner)->config(), options);
+  const auto blocks = SequenceTables::Create(layout, tokens);
+  if (!blocks) Die(blocks.error().message);
   EnterComputeThread();
-  const StepSequence sequence{blocks.bases(), 0, 0, tokens};
+  const StepSequence sequence{blocks->tables(), 0, 0, tokens};
   if (auto status = (*runner)->Step({&sequence, 1}, ids); !status) Die(status.error().message);
-  Print(layout, blocks, tokens);
+  Print(layout, *blocks, tokens);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace kvasir {
 
-enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled };
-inline constexpr uint32_t kNumMissReasons = 5;
+enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled, kWindow };
+inline constexpr uint32_t kNumMissReasons = 6;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled".
 const char* ToString(MissReason reason);

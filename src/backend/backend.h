@@ -10,7 +10,7 @@
 
 #include "backend/packed_weights.h"
 #include "backend/step.h"
-#include "block/block_layout.h"
+#include "block/kv_layout.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -24,7 +24,7 @@ struct BackendOptions {
   uint32_t quant_columns;  // PackedPlan's
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
-  uint32_t block_tokens;
+  KvLayout layout;
   std::vector<double> rope_frequencies;  // [head_dim / 2]
   Target target;
   std::vector<uint32_t> cpus;  // as RunnerOptions has them
@@ -55,12 +55,11 @@ class Backend {
                            size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
   // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
   // `layer`, and multiplies q by 1/sqrt(head_dim).
-  virtual void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
-                             size_t stride) = 0;
-  // out[row] = causal attention of the row's q over its sequence's blocks: [heads * head_dim].
-  // `window` tokens, the row's own among them; 0: all.
-  virtual void Attend(const BlockLayout& layout, uint32_t layer, uint32_t window, const float* qkv,
-                      size_t qkv_stride, float* out, size_t out_stride) = 0;
+  virtual void RotateAndPack(uint32_t layer, float* qkv, size_t stride) = 0;
+  // out[row] = causal attention of the row's q over its sequence's blocks, as far as the layer's
+  // group sees them: [heads * head_dim].
+  virtual void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,
+                      size_t out_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start

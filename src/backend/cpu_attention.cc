@@ -16,9 +16,11 @@ constexpr uint32_t kMaxSpansOfItem = 4;     // longer runs of blocks leave more 
 constexpr uint32_t kMinParallelUnits = 32;  // to merge
 constexpr uint32_t kNoUnit = ~uint32_t{0};
 
-// The first token of the window of a row that sees the tokens below `limit`; 0 without a window.
+uint32_t Spans(uint32_t limit) { return static_cast<uint32_t>(CeilDiv(limit, kAttentionSpan)); }
+
+// The first token that a row sees whose own is the last below `limit`.
 uint32_t BeginOf(uint32_t limit, uint32_t window) {
-  return window == 0 || limit <= window ? 0 : limit - window;
+  return static_cast<uint32_t>(WindowBegin(limit - 1, window));
 }
 
 }  // namespace
@@ -30,8 +32,13 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
       partial_floats_(PartialFloats(options.head_dim)),
       max_queries_(std::max(kMaxQueries, kMaxTileRows * options.heads)),
       max_units_(std::max<uint32_t>(256, Spans(options.max_positions))) {
-  rows_ = arena.TakeArray<Row>(options.max_rows);
-  items_ = arena.TakeArray<Item>(uint64_t{max_units_} + options.max_rows * options.kv_heads);
+  for (const KvKind& kind : options.layout.kinds()) {
+    plans_.push_back({.window = kind.reach.window,
+                      .group = kind.first_group,
+                      .rows = arena.TakeArray<Row>(options.max_rows),
+                      .items = arena.TakeArray<Item>(uint64_t{max_units_} +
+                                                     options.max_rows * options.kv_heads)});
+  }
   unit_partials_ = arena.TakeArray<float>(uint64_t{max_units_} * options.heads * partial_floats_);
   thread_partials_ =
       arena.TakeArray<float>(uint64_t{options.threads} * max_queries_ * partial_floats_);
@@ -43,11 +50,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   }
 }
 
-uint32_t CpuAttention::Spans(uint32_t limit) const {
-  return static_cast<uint32_t>(CeilDiv(limit, kAttentionSpan));
-}
-
-// Tokens that a row sees: all up to itself.
+// Tokens that a row sees without a window: all up to itself.
 uint32_t CpuAttention::Limit(const StepSequence& sequence, uint32_t row) const {
   const uint32_t limit = sequence.position + row + 1;
   const bool later_chunk = sequence.position > 0 && sequence.num_rows > 1 && row == 0;
@@ -56,156 +59,172 @@ uint32_t CpuAttention::Limit(const StepSequence& sequence, uint32_t row) const {
 
 void CpuAttention::Begin(std::span<const StepSequence> sequences) {
   sequences_ = sequences;
-  num_rows_ = num_items_ = num_units_ = 0;
-  work_ = 0;
-  uint32_t spans = 0;
-  for (const StepSequence& sequence : sequences) {
-    const uint32_t context = sequence.position + sequence.num_rows;
-    work_ += uint64_t{sequence.num_rows} * context * o_.heads * o_.head_dim * 2;
-    if (sequence.num_rows > kMaxDecodeRows) continue;
-    AddDecodeRows(sequence);
-    spans += sequence.num_rows * Spans(context);
-  }
-  spans_of_item_ = std::clamp(spans / (o_.threads * 8), 1u, kMaxSpansOfItem);
-  const uint32_t with_units = SortRows();
-  if (with_units > 0) AddRange(0, with_units, 0);
-  for (uint32_t i = with_units; i < num_rows_; ++i) {
-    items_[num_items_++] = {nullptr, i, 1, 0, Spans(rows_[i].limit), 0};
-  }
-  for (const StepSequence& sequence : sequences) {
-    if (sequence.num_rows > kMaxDecodeRows) AddPrefill(sequence);
-  }
-  head_tokens_ = HeadTokens(/*window=*/0);
+  for (Plan& plan : plans_) Fill(plan, sequences);
 }
 
-uint64_t CpuAttention::HeadTokens(uint32_t window) const {
-  uint64_t tokens = 0;
-  for (uint32_t i = 0; i < num_items_; ++i) {
-    tokens += uint64_t{TokensOf(items_[i], window)} * (items_[i].sequence ? 1 : o_.kv_heads);
+void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
+  plan.num_rows = plan.num_items = plan.num_units = 0;
+  plan.work = plan.head_tokens = 0;
+  uint32_t spans = 0;
+  for (const StepSequence& sequence : sequences) {
+    uint64_t seen = sequence.position + sequence.num_rows;
+    if (plan.window > 0) seen = std::min<uint64_t>(seen, plan.window);
+    plan.work += sequence.num_rows * seen * o_.heads * o_.head_dim * 2;
+    if (sequence.num_rows > kMaxDecodeRows) continue;
+    for (uint32_t i = 0; i < sequence.num_rows; ++i) {
+      const uint32_t limit = Limit(sequence, i), begin = BeginOf(limit, plan.window);
+      plan.rows[plan.num_rows++] = {&sequence, sequence.first_row + i, begin, limit, kNoUnit, 0};
+      spans += Spans(limit) - begin / kAttentionSpan;
+    }
   }
-  return tokens;
+  plan.spans_of_item = std::clamp(spans / (o_.threads * 8), 1u, kMaxSpansOfItem);
+  const uint32_t with_units = SortRows(plan);
+  for (uint32_t i = 0, from = 0; i < with_units; ++i) {
+    const uint32_t first_span = plan.rows[from].begin / kAttentionSpan;
+    if (i + 1 < with_units && plan.rows[i + 1].begin / kAttentionSpan == first_span) continue;
+    AddRange(plan, from, i + 1, first_span);
+    from = i + 1;
+  }
+  for (uint32_t i = with_units; i < plan.num_rows; ++i) {
+    const Row& row = plan.rows[i];
+    plan.items[plan.num_items++] = {nullptr, i, 1, row.begin / kAttentionSpan, Spans(row.limit), 0};
+  }
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.num_rows > kMaxDecodeRows) AddPrefill(plan, sequence);
+  }
+  for (uint32_t i = 0; i < plan.num_items; ++i) {
+    const Item& item = plan.items[i];
+    plan.head_tokens += uint64_t{TokensOf(plan, item)} * (item.sequence ? 1 : o_.kv_heads);
+  }
 }
 
 // The tokens of its spans that any of its rows sees.
-uint32_t CpuAttention::TokensOf(const Item& item, uint32_t window) const {
+uint32_t CpuAttention::TokensOf(const Plan& plan, const Item& item) const {
   uint32_t limit = 0, begin = ~uint32_t{0};
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
-    const uint32_t of_row = item.sequence ? Limit(*item.sequence, i) : rows_[i].limit;
+    const uint32_t of_row = item.sequence ? Limit(*item.sequence, i) : plan.rows[i].limit;
     limit = std::max(limit, of_row);
-    begin = std::min(begin, BeginOf(of_row, window));
+    begin = std::min(begin, BeginOf(of_row, plan.window));
   }
   begin = std::max(begin, item.span_begin * kAttentionSpan);
   return std::max(begin, std::min(limit, item.span_end * kAttentionSpan)) - begin;
 }
 
-void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
-  for (uint32_t i = 0; i < sequence.num_rows; ++i) {
-    rows_[num_rows_++] = {&sequence, sequence.first_row + i, Limit(sequence, i), kNoUnit, 0};
-  }
-}
-
-// Rows whose first blocks are the same become neighbours; `shared` says how far they are. Returns
-// how many of them, from the first on, got units: when those are used up there are items enough,
-// and each of the others' merges all its spans.
-uint32_t CpuAttention::SortRows() {
+// Rows that see from the same span on and whose first blocks there are the same become neighbours;
+// `shared` says how far they are. Returns how many of them, from the first on, got units: when
+// those are used up there are items enough, and each of the others' merges all its spans.
+uint32_t CpuAttention::SortRows(Plan& plan) const {
+  const uint32_t block_tokens = o_.layout.block_tokens();
+  const auto block = [&](const Row& row, uint32_t index) {
+    return row.sequence->tables[plan.group].bases()[index];
+  };
   // Full spans that lie in whole blocks of both rows, as far as the blocks are the same ones.
-  const auto shared_spans = [&](const Row& a, const Row& b) {
-    if (!a.sequence->masks.empty() || !b.sequence->masks.empty()) return uint32_t{0};
+  const auto shared_until = [&](const Row& a, const Row& b) {
+    const uint32_t first = b.begin / kAttentionSpan;
+    if (a.begin / kAttentionSpan != first) return first;
+    if (!a.sequence->masks.empty() || !b.sequence->masks.empty()) return first;
     const uint32_t full = std::min(a.limit, b.limit) / kAttentionSpan;
-    uint32_t same = 0;
-    for (uint32_t span = 0; span < full; ++span) {
+    uint32_t same = std::max(a.begin, b.begin) / block_tokens;
+    for (uint32_t span = first; span < full; ++span) {
       const uint32_t end =
-          static_cast<uint32_t>(CeilDiv((span + 1) * kAttentionSpan, o_.block_tokens));
-      while (same < end && a.sequence->blocks[same] == b.sequence->blocks[same]) ++same;
+          static_cast<uint32_t>(CeilDiv((span + 1) * kAttentionSpan, block_tokens));
+      while (same < end && block(a, same) == block(b, same)) ++same;
       if (same < end) return span;
     }
-    return full;
+    return std::max(first, full);
   };
-  std::sort(rows_, rows_ + num_rows_, [&](const Row& a, const Row& b) {
-    const uint32_t blocks = std::min(a.limit, b.limit) / o_.block_tokens;
-    for (uint32_t i = 0; i < blocks; ++i) {
-      std::byte *of_a = a.sequence->blocks[i], *of_b = b.sequence->blocks[i];
+  std::sort(plan.rows, plan.rows + plan.num_rows, [&](const Row& a, const Row& b) {
+    if (a.begin / kAttentionSpan != b.begin / kAttentionSpan) return a.begin < b.begin;
+    const uint32_t blocks = std::min(a.limit, b.limit) / block_tokens;
+    for (uint32_t i = a.begin / kAttentionSpan * kAttentionSpan / block_tokens; i < blocks; ++i) {
+      std::byte *of_a = block(a, i), *of_b = block(b, i);
       if (of_a != of_b) return of_a < of_b;
     }
     return a.limit != b.limit ? a.limit < b.limit : a.row < b.row;
   });
-  for (uint32_t i = 0; i < num_rows_; ++i) {
-    Row& row = rows_[i];
-    const uint32_t need = Spans(row.limit);
-    if (num_units_ + need > max_units_) return i;
-    row.shared = i == 0 ? 0 : shared_spans(rows_[i - 1], row);
-    row.unit = num_units_;
-    num_units_ += need;
+  for (uint32_t i = 0; i < plan.num_rows; ++i) {
+    Row& row = plan.rows[i];
+    const uint32_t first = row.begin / kAttentionSpan, need = Spans(row.limit) - first;
+    if (plan.num_units + need > max_units_) return i;
+    row.shared = i == 0 ? first : shared_until(plan.rows[i - 1], row);
+    row.unit = plan.num_units;
+    plan.num_units += need;
   }
-  return num_rows_;
+  return plan.num_rows;
 }
 
 // Items of rows [begin, end), which share all spans below `span`, from there on.
-void CpuAttention::AddRange(uint32_t begin, uint32_t end, uint32_t span) {
-  uint32_t until = Spans(rows_[begin].limit);
-  for (uint32_t i = begin + 1; i < end; ++i) until = std::min(until, rows_[i].shared);
-  AddSpans(begin, end, span, until);
+void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t span) const {
+  uint32_t until = Spans(plan.rows[begin].limit);
+  for (uint32_t i = begin + 1; i < end; ++i) until = std::min(until, plan.rows[i].shared);
+  const uint32_t max_rows = std::max(1u, kMaxQueries / group_);
+  for (uint32_t first = begin; first < end; first += max_rows) {
+    const uint32_t rows = std::min(max_rows, end - first);
+    for (uint32_t at = span; at < until; at += plan.spans_of_item) {
+      const uint32_t stop = std::min(until, at + plan.spans_of_item);
+      plan.items[plan.num_items++] = {nullptr, first, rows, at, stop, 0};
+    }
+  }
   if (end - begin == 1) return;
   for (uint32_t from = begin, i = begin + 1; i <= end; ++i) {
-    if (i < end && rows_[i].shared > until) continue;
-    AddRange(from, i, until);
+    if (i < end && plan.rows[i].shared > until) continue;
+    AddRange(plan, from, i, until);
     from = i;
   }
 }
 
-void CpuAttention::AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, uint32_t span_end) {
-  const uint32_t max_rows = std::max(1u, kMaxQueries / group_);
-  for (uint32_t first = begin; first < end; first += max_rows) {
-    const uint32_t rows = std::min(max_rows, end - first);
-    for (uint32_t span = span_begin; span < span_end; span += spans_of_item_) {
-      const uint32_t span_stop = std::min(span_end, span + spans_of_item_);
-      items_[num_items_++] = {nullptr, first, rows, span, span_stop, 0};
-    }
-  }
-}
-
-void CpuAttention::AddPrefill(const StepSequence& sequence) {
+void CpuAttention::AddPrefill(Plan& plan, const StepSequence& sequence) const {
   const uint32_t block = std::max(1u, kMaxQueries / group_);
   // The last rows see most: they go first, so that no thread is left with a long item at the end.
   for (uint32_t end = sequence.num_rows; end > 0;) {
     const uint32_t rows = std::min(block, end);
     end -= rows;
+    const uint32_t first = BeginOf(Limit(sequence, end), plan.window) / kAttentionSpan;
     const uint32_t spans = Spans(Limit(sequence, end + rows - 1));
     for (uint32_t head = 0; head < o_.kv_heads; ++head) {
-      items_[num_items_++] = {&sequence, end, rows, 0, spans, head};
+      plan.items[plan.num_items++] = {&sequence, end, rows, first, spans, head};
     }
   }
 }
 
 void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
-  AttendAll(call, pool);
-  const uint64_t head_tokens = call.window == 0 ? head_tokens_ : HeadTokens(call.window);
-  for (const BlockPart& part : {call.layout.key(call.layer), call.layout.value(call.layer)}) {
+  const KvLayout::Place place = o_.layout.place(call.layer);
+  const Plan& plan = plans_[o_.layout.kind_of(place.group)];
+  AttendAll(call, plan, pool);
+  const BlockLayout& layout = o_.layout.layout(place.group);
+  for (const BlockPart& part : {layout.key(place.slot), layout.value(place.slot)}) {
     const uint64_t scales = TraitsOf(part.format).scaled ? kRunTokens * sizeof(uint16_t) : 0;
-    read_bytes_ += head_tokens * (part.run_bytes + scales) / kRunTokens;
+    read_bytes_ += plan.head_tokens * (part.run_bytes + scales) / kRunTokens;
   }
   for (const StepSequence& sequence : sequences_) {
     if (sequence.token_sums == nullptr) continue;
-    pool.Run(o_.kv_heads,
-             [&](uint32_t head, uint32_t thread) { SumWeights(call, sequence, head, thread); });
+    pool.Run(o_.kv_heads, [&](uint32_t head, uint32_t thread) {
+      SumWeights(call, plan, sequence, head, thread);
+    });
   }
 }
 
-void CpuAttention::AttendAll(const Call& call, ThreadPool& pool) {
-  if (work_ < kMinParallelWork) {
-    for (uint32_t i = 0; i < num_items_; ++i) RunItem(call, items_[i], 0);
-    for (uint32_t i = 0; i < num_rows_; ++i) Finish(call, rows_[i], 0, o_.heads);
-    return;
+void CpuAttention::AttendAll(const Call& call, const Plan& plan, ThreadPool& pool) {
+  const auto finish_all = [&] {
+    for (uint32_t i = 0; i < plan.num_rows; ++i) Finish(call, plan.rows[i], 0, o_.heads);
+  };
+  if (plan.work < kMinParallelWork) {
+    for (uint32_t i = 0; i < plan.num_items; ++i) RunItem(call, plan, plan.items[i], 0);
+    return finish_all();
   }
-  pool.Run(num_items_, [&](uint32_t i, uint32_t thread) { RunItem(call, items_[i], thread); });
-  if (num_units_ < kMinParallelUnits) {
-    for (uint32_t i = 0; i < num_rows_; ++i) Finish(call, rows_[i], 0, o_.heads);
-    return;
-  }
-  pool.Run(num_rows_ * o_.kv_heads, [&](uint32_t i, uint32_t) {
+  pool.Run(plan.num_items,
+           [&](uint32_t i, uint32_t thread) { RunItem(call, plan, plan.items[i], thread); });
+  if (plan.num_units < kMinParallelUnits) return finish_all();
+  pool.Run(plan.num_rows * o_.kv_heads, [&](uint32_t i, uint32_t) {
     const uint32_t head = i % o_.kv_heads * group_;
-    Finish(call, rows_[i / o_.kv_heads], head, head + group_);
+    Finish(call, plan.rows[i / o_.kv_heads], head, head + group_);
   });
+}
+
+PagedKv CpuAttention::KvOf(const Call& call, const StepSequence& sequence) const {
+  const KvLayout::Place place = o_.layout.place(call.layer);
+  return PagedKv(sequence.tables[place.group].bases().data(), o_.layout.layout(place.group),
+                 place.slot);
 }
 
 // What all items of a sequence have in common.
@@ -219,30 +238,32 @@ AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence
   return args;
 }
 
-void CpuAttention::RunItem(const Call& call, const Item& item, uint32_t thread) {
-  if (item.sequence == nullptr) return RunDecode(call, item, thread);
-  RunPrefill(call, item, thread);
+void CpuAttention::RunItem(const Call& call, const Plan& plan, const Item& item, uint32_t thread) {
+  if (item.sequence == nullptr) return RunDecode(call, plan, item, thread);
+  RunPrefill(call, plan, item, thread);
 }
 
-void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread) {
+void CpuAttention::RunDecode(const Call& call, const Plan& plan, const Item& item,
+                             uint32_t thread) {
   const float* q[kMaxQueries];
   uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* partial[kMaxQueries];
   const size_t unit_floats = size_t{o_.heads} * partial_floats_;
-  const bool whole = rows_[item.first].unit == kNoUnit;
+  const bool whole = plan.rows[item.first].unit == kNoUnit;
   for (uint32_t i = 0; i < item.rows; ++i) {
-    const Row& row = rows_[item.first + i];
+    const Row& row = plan.rows[item.first + i];
     q[i] = call.q + row.row * call.q_stride;
     // What several rows share are full spans.
     limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
-    begin[i] = BeginOf(row.limit, call.window);
+    begin[i] = row.begin;
+    const uint32_t span = item.span_begin - row.begin / kAttentionSpan;  // of the row's
     partial[i] = whole ? thread_partials_ + size_t{thread} * max_queries_ * partial_floats_
-                       : unit_partials_ + (row.unit + item.span_begin) * unit_floats;
+                       : unit_partials_ + (row.unit + span) * unit_floats;
     const size_t spans = whole ? 1 : item.span_end - item.span_begin;
     for (size_t p = 0; p < spans * o_.heads; ++p) Clear(partial[i] + p * partial_floats_);
   }
-  const StepSequence& sequence = *rows_[item.first].sequence;
-  const PagedKv kv(sequence.blocks.data(), call.layout, call.layer);
+  const StepSequence& sequence = *plan.rows[item.first].sequence;
+  const PagedKv kv = KvOf(call, sequence);
   AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
   args.rows = item.rows;
   args.kv_head_end = o_.kv_heads;
@@ -250,17 +271,18 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
   args.span_end = item.span_end;
   args.q = q;
   args.limit = limit;
-  if (call.window > 0) args.begin = begin;
+  if (plan.window > 0) args.begin = begin;
   args.partial = partial;
   args.span_stride = whole ? 0 : unit_floats;
   kernels_.attend(args);
   if (!whole) return;
   for (uint32_t head = 0; head < o_.heads; ++head) {
-    FinishHead(call, partial[0] + size_t{head} * partial_floats_, rows_[item.first].row, head);
+    FinishHead(call, partial[0] + size_t{head} * partial_floats_, plan.rows[item.first].row, head);
   }
 }
 
-void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t thread) {
+void CpuAttention::RunPrefill(const Call& call, const Plan& plan, const Item& item,
+                              uint32_t thread) {
   const float* q[kMaxQueries];
   uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* partial[kMaxQueries];
@@ -268,11 +290,11 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
   for (uint32_t i = 0; i < item.rows; ++i) {
     q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
     limit[i] = Limit(*item.sequence, item.first + i);
-    begin[i] = BeginOf(limit[i], call.window);
+    begin[i] = BeginOf(limit[i], plan.window);
     partial[i] = scratch + size_t{i} * group_ * partial_floats_;
     for (uint32_t g = 0; g < group_; ++g) Clear(partial[i] + size_t{g} * partial_floats_);
   }
-  const PagedKv kv(item.sequence->blocks.data(), call.layout, call.layer);
+  const PagedKv kv = KvOf(call, *item.sequence);
   AttentionKernels::Args args = ArgsOf(call, *item.sequence, kv, thread);
   args.rows = item.rows;
   args.kv_head_begin = item.head;
@@ -281,7 +303,7 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
   args.span_end = item.span_end;
   args.q = q;
   args.limit = limit;
-  if (call.window > 0) args.begin = begin;
+  if (plan.window > 0) args.begin = begin;
   args.partial = partial;
   kernels_.attend(args);
   for (uint32_t i = 0; i < item.rows * group_; ++i) {
@@ -291,20 +313,20 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
 }
 
 // Of a kv head, all rows in order: the sums are the same however a prompt is cut.
-void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, uint32_t head,
-                              uint32_t thread) {
+void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence,
+                              uint32_t head, uint32_t thread) {
   const float* q[kMaxQueries];
   const float* softmax[kMaxQueries];
   uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* sums =
       sequence.token_sums + (size_t{call.layer} * o_.kv_heads + head) * sequence.sums_stride;
-  const PagedKv kv(sequence.blocks.data(), call.layout, call.layer);
+  const PagedKv kv = KvOf(call, sequence);
   AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
   args.kv_head_begin = head;
   args.kv_head_end = head + 1;
   args.q = q;
   args.limit = limit;
-  if (call.window > 0) args.begin = begin;
+  if (plan.window > 0) args.begin = begin;
   const uint32_t block = std::max(1u, kMaxQueries / group_);
   for (uint32_t first = 0; first < sequence.num_rows; first += block) {
     args.rows = std::min(block, sequence.num_rows - first);
@@ -313,7 +335,7 @@ void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, ui
       q[i] = call.q + row * call.q_stride;
       softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
       limit[i] = Limit(sequence, first + i);
-      begin[i] = BeginOf(limit[i], call.window);
+      begin[i] = BeginOf(limit[i], plan.window);
     }
     args.span_end = Spans(limit[args.rows - 1]);
     kernels_.sum_weights(args, softmax, &sums);
@@ -334,7 +356,7 @@ void CpuAttention::FinishHead(const Call& call, const float* partial, size_t row
 // Merges a decode row's spans in order and writes the result, for heads [begin, end).
 void CpuAttention::Finish(const Call& call, const Row& row, uint32_t begin, uint32_t end) {
   if (row.unit == kNoUnit) return;
-  const uint32_t spans = Spans(row.limit);
+  const uint32_t spans = Spans(row.limit) - row.begin / kAttentionSpan;
   const size_t unit_floats = size_t{o_.heads} * partial_floats_;
   for (uint32_t head = begin; head < end; ++head) {
     float* merged = unit_partials_ + row.unit * unit_floats + size_t{head} * partial_floats_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "attention/kernels.h"
 #include "backend/backend.h"
@@ -17,15 +18,13 @@ class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
 
-  // Plans the items of a step: the same for all of its layers.
+  // Plans the items of a step: for each kind of groups, the same for all of its layers.
   void Begin(std::span<const StepSequence> sequences);
 
   // Backend::Attend.
   struct Call {
-    const BlockLayout& layout;
     uint32_t layer;
-    uint32_t window;  // 0: all tokens up to the row's
-    const float* q;   // rows q_stride floats apart: [head][head_dim], scaled
+    const float* q;  // rows q_stride floats apart: [head][head_dim], scaled
     size_t q_stride;
     float* out;
     size_t out_stride;
@@ -40,36 +39,47 @@ class CpuAttention {
   // A row of decode: its spans' partials are units [unit, unit + spans), or the item merges all.
   struct Row {
     const StepSequence* sequence;
-    uint32_t row;    // of the step
-    uint32_t limit;  // tokens it sees
+    uint32_t row;           // of the step
+    uint32_t begin, limit;  // tokens it sees
     uint32_t unit;
-    uint32_t shared;  // leading full spans whose blocks are those of the row before in rows_
+    // Up to here, its full spans have the blocks of the row before in the plan.
+    uint32_t shared;
   };
-  // Rows of decode [first, first + rows) of rows_ over some spans, all kv heads (`sequence` null);
-  // or rows of a sequence over all spans, kv head `head`.
+  // Rows of decode [first, first + rows) of the plan over some spans, all kv heads (`sequence`
+  // null); or rows of a sequence over all spans, kv head `head`.
   struct Item {
     const StepSequence* sequence;
     uint32_t first, rows;
     uint32_t span_begin, span_end;
     uint32_t head;
   };
+  // Of the groups of one kind.
+  struct Plan {
+    uint32_t window;  // 0: all tokens up to the row's
+    uint32_t group;   // the first of them: where the others share blocks, this one does
+    Row* rows;
+    Item* items;
+    uint32_t num_rows = 0, num_items = 0, num_units = 0;
+    uint32_t spans_of_item = 1;
+    uint64_t work = 0;         // multiply-adds of a layer
+    uint64_t head_tokens = 0;  // tokens x kv heads that the items of a layer read
+  };
 
-  uint32_t Spans(uint32_t limit) const;
   uint32_t Limit(const StepSequence& sequence, uint32_t row) const;
-  void AddDecodeRows(const StepSequence& sequence);
-  uint32_t SortRows();
-  void AddRange(uint32_t begin, uint32_t end, uint32_t span);
-  void AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, uint32_t span_end);
-  void AddPrefill(const StepSequence& sequence);
-  void AttendAll(const Call& call, ThreadPool& pool);
-  uint32_t TokensOf(const Item& item, uint32_t window) const;
-  uint64_t HeadTokens(uint32_t window) const;
+  void Fill(Plan& plan, std::span<const StepSequence> sequences);
+  uint32_t SortRows(Plan& plan) const;
+  void AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t span) const;
+  void AddPrefill(Plan& plan, const StepSequence& sequence) const;
+  void AttendAll(const Call& call, const Plan& plan, ThreadPool& pool);
+  uint32_t TokensOf(const Plan& plan, const Item& item) const;
+  PagedKv KvOf(const Call& call, const StepSequence& sequence) const;
   AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
                                 uint32_t thread) const;
-  void RunItem(const Call& call, const Item& item, uint32_t thread);
-  void RunDecode(const Call& call, const Item& item, uint32_t thread);
-  void RunPrefill(const Call& call, const Item& item, uint32_t thread);
-  void SumWeights(const Call& call, const StepSequence& sequence, uint32_t head, uint32_t thread);
+  void RunItem(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void RunDecode(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void RunPrefill(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,
+                  uint32_t thread);
   void Clear(float* partial) const;
   void FinishHead(const Call& call, const float* partial, size_t row, size_t head);
   void Finish(const Call& call, const Row& row, uint32_t begin, uint32_t end);
@@ -77,17 +87,12 @@ class CpuAttention {
   BackendOptions o_;
   const AttentionKernels& kernels_;
   uint32_t group_, partial_floats_, max_queries_, max_units_;
-  Row* rows_;
-  Item* items_;
+  std::vector<Plan> plans_;    // [kind]
   AttentionScratch* scratch_;  // [thread]
   float* unit_partials_;       // [unit][head][partial]
   float* thread_partials_;     // [thread][query][partial]
   float* softmax_;             // [row][head][m, l]: finished
   std::span<const StepSequence> sequences_;
-  uint32_t num_rows_ = 0, num_items_ = 0, num_units_ = 0;
-  uint32_t spans_of_item_ = 1;
-  uint64_t work_ = 0;         // multiply-adds of a layer
-  uint64_t head_tokens_ = 0;  // tokens x kv heads that the items of a layer read
   uint64_t read_bytes_ = 0;
 };
 

@@ -95,8 +95,9 @@ class CpuBackend final : public Backend {
     product_.RunGated(gate, up, {x, x_stride, rows, y, y_stride, false});
   }
 
-  void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
-                     size_t stride) override {
+  void RotateAndPack(uint32_t layer, float* qkv, size_t stride) override {
+    const KvLayout::Place place = o_.layout.place(layer);
+    const KvFormat key_format = o_.layout.layout(place.group).key(place.slot).format;
     const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
     ForRows(rows_, width * 4, [&](uint32_t row) {
       float* q = qkv + row * stride;
@@ -107,19 +108,19 @@ class CpuBackend final : public Backend {
       tensor_.rope(q, o_.heads, o_.head_dim, cos, sin);
       tensor_.rope(k, o_.kv_heads, o_.head_dim, cos, sin);
       float scale = query_scale_;
-      if (TraitsOf(layout.key(layer).format).rotated) {
+      if (TraitsOf(key_format).rotated) {
         tensor_.hadamard(q, o_.heads, o_.head_dim);
         tensor_.hadamard(k, o_.kv_heads, o_.head_dim);
         scale /= static_cast<float>(HadamardSize(o_.head_dim));
       }
       kernels_.scale(q, scale, o_.heads * o_.head_dim, q);
-      PackRow(layout, layer, row, k, k + size_t{o_.kv_heads} * o_.head_dim);
+      PackRow(place, row, k, k + size_t{o_.kv_heads} * o_.head_dim);
     });
   }
 
-  void Attend(const BlockLayout& layout, uint32_t layer, uint32_t window, const float* qkv,
-              size_t qkv_stride, float* out, size_t out_stride) override {
-    attention_.Attend({layout, layer, window, qkv, qkv_stride, out, out_stride}, pool_);
+  void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,
+              size_t out_stride) override {
+    attention_.Attend({layer, qkv, qkv_stride, out, out_stride}, pool_);
   }
 
   void CheckFinite(const float* x, size_t stride, uint32_t n) override {
@@ -167,12 +168,12 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void PackRow(const BlockLayout& layout, uint32_t layer, uint32_t row, const float* k,
-               const float* v) {
+  void PackRow(KvLayout::Place place, uint32_t row, const float* k, const float* v) {
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
-    const BlockPart &key = layout.key(layer), &value = layout.value(layer);
+    const BlockLayout& layout = o_.layout.layout(place.group);
+    const BlockPart &key = layout.key(place.slot), &value = layout.value(place.slot);
     const uint32_t position = Position(row), bt = layout.block_tokens();
-    std::byte* block = sequence.blocks[position / bt];
+    std::byte* block = sequence.tables[place.group].bases()[position / bt];
     const uint32_t token = position % bt, run = token / kRunTokens, lane = token % kRunTokens;
     const uint32_t runs = bt / kRunTokens;
     auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset);

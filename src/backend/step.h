@@ -6,15 +6,16 @@
 #include <span>
 
 #include "attention/kernels.h"
+#include "block/block_table.h"
 
 namespace kvasir {
 
 // Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...
-// of one sequence. `blocks` are the bases of its blocks (BlockTable::bases()), which must have room
-// for position + num_rows tokens; tokens before `position` are there already. The blocks that the
-// new rows fall into are written (packed K and V), all others only read.
+// of one sequence. `tables` [layer groups] have room for position + num_rows tokens each; tokens
+// before `position` are there already, of a window's those that the first row sees. The blocks that
+// the new rows fall into are written (packed K and V), all others only read.
 struct StepSequence {
-  std::span<std::byte* const> blocks;
+  std::span<const BlockTable> tables;
   uint32_t position;
   uint32_t first_row;
   uint32_t num_rows;

@@ -15,22 +15,22 @@
 
 namespace kvasir {
 
-Result<std::unique_ptr<BlockPool>> BlockPool::Create(BlockLayout layout, uint32_t num_blocks) {
-  const auto bytes = CheckedMul(layout.block_bytes(), num_blocks);
+Result<std::unique_ptr<BlockPool>> BlockPool::Create(uint64_t block_bytes, uint32_t num_blocks) {
+  KV_CHECK(block_bytes % 64 == 0);
+  const auto bytes = CheckedMul(block_bytes, num_blocks);
   if (!bytes || *bytes == 0) {
     return Fail(Code::kInvalidArgument, "block pool: {} blocks of {} bytes", num_blocks,
-                layout.block_bytes());
+                block_bytes);
   }
   auto arena = Arena::Create(*bytes);
   if (!arena) {
     return Fail(arena.error().code, "block pool: {}; lower --kv-memory", arena.error().message);
   }
-  return std::unique_ptr<BlockPool>(
-      new BlockPool(std::move(layout), num_blocks, std::move(*arena)));
+  return std::unique_ptr<BlockPool>(new BlockPool(block_bytes, num_blocks, std::move(*arena)));
 }
 
-BlockPool::BlockPool(BlockLayout layout, uint32_t num_blocks, Arena arena)
-    : layout_(std::move(layout)),
+BlockPool::BlockPool(uint64_t block_bytes, uint32_t num_blocks, Arena arena)
+    : block_bytes_(block_bytes),
       num_blocks_(num_blocks),
       arena_(std::move(arena)),
       base_(arena_.Take(arena_.size())),
@@ -51,11 +51,11 @@ uint64_t BlockPool::MetadataBytes(uint32_t num_blocks) {
   return uint64_t{num_blocks} * (sizeof(State) + sizeof(uint32_t));
 }
 
-BlockRef BlockPool::Allocate() {
+BlockRef BlockPool::Allocate(PinKind kind) {
   if (num_free_ == 0) return {};
   const uint32_t index = free_stack_[--num_free_];
-  states_[index] = {.pins = 1};
-  ASAN_UNPOISON_MEMORY_REGION(base_ + index * layout_.block_bytes(), layout_.block_bytes());
+  states_[index] = {.pins = 1, .unshareable = kind == PinKind::kUnshareable};
+  ASAN_UNPOISON_MEMORY_REGION(base_ + index * block_bytes_, block_bytes_);
   return BlockRef(this, BlockId{index});
 }
 
@@ -65,6 +65,8 @@ BlockRef BlockPool::Pin(BlockId id) {
   if (state.pins++ == 0) {
     --num_idle_;
     if (observer_ != nullptr) observer_->OnPinned(id);
+  } else {
+    num_extra_pins_ += state.unshareable;
   }
   return BlockRef(this, id);
 }
@@ -99,15 +101,18 @@ void BlockPool::Scrub(BlockId id) {
 
 void BlockPool::Zero(BlockId id) {
   std::byte* bytes = mutable_data(id);
-  ASAN_UNPOISON_MEMORY_REGION(bytes, layout_.block_bytes());
-  std::memset(bytes, 0, layout_.block_bytes());
-  ASAN_POISON_MEMORY_REGION(bytes, layout_.block_bytes());
+  ASAN_UNPOISON_MEMORY_REGION(bytes, block_bytes_);
+  std::memset(bytes, 0, block_bytes_);
+  ASAN_POISON_MEMORY_REGION(bytes, block_bytes_);
 }
 
 void BlockPool::Release(BlockId id) {
   State& state = states_[Index(id)];
   KV_CHECK(state.pins > 0);
-  if (--state.pins > 0) return;
+  if (--state.pins > 0) {
+    num_extra_pins_ -= state.unshareable;
+    return;
+  }
   if (state.retained) {
     ++num_idle_;
     if (observer_ != nullptr) observer_->OnIdle(id);
@@ -120,7 +125,7 @@ void BlockPool::Release(BlockId id) {
 }
 
 void BlockPool::PushFree(BlockId id) {
-  ASAN_POISON_MEMORY_REGION(mutable_data(id), layout_.block_bytes());
+  ASAN_POISON_MEMORY_REGION(mutable_data(id), block_bytes_);
   free_stack_[num_free_++] = static_cast<uint32_t>(id);
 }
 
@@ -131,12 +136,14 @@ void BlockPool::CheckInvariants() const {
     is_on_stack[free_stack_[i]] = true;
   }
   uint32_t idle = 0;
+  uint64_t extra_pins = 0;
   for (uint32_t i = 0; i < num_blocks_; ++i) {
     KV_CHECK(is_on_stack[i] == is_free(BlockId{i}));
     KV_CHECK(!is_on_stack[i] || !states_[i].scrub);
     idle += states_[i].pins == 0 && states_[i].retained;
+    if (states_[i].unshareable && states_[i].pins > 1) extra_pins += states_[i].pins - 1;
   }
-  KV_CHECK(idle == num_idle_);
+  KV_CHECK(idle == num_idle_ && extra_pins == num_extra_pins_);
 }
 
 }  // namespace kvasir

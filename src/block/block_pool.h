@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/arena.h"
-#include "block/block_layout.h"
 #include "block/ids.h"
 #include "kvasir/status.h"
 
@@ -55,9 +54,9 @@ class BlockPool {
     virtual void OnFreed(BlockId id) = 0;   // the last pin of a block that nobody retained went
   };
 
-  // Maps num_blocks * layout.block_bytes() bytes, 64-byte aligned, hugepage-advised, untouched.
-  // kExhausted when the address space or memory is refused.
-  static Result<std::unique_ptr<BlockPool>> Create(BlockLayout layout, uint32_t num_blocks);
+  // Maps num_blocks * block_bytes bytes, 64-byte aligned, hugepage-advised, untouched. kExhausted
+  // when the address space or memory is refused. REQUIRES: block_bytes is a multiple of 64.
+  static Result<std::unique_ptr<BlockPool>> Create(uint64_t block_bytes, uint32_t num_blocks);
   ~BlockPool();  // KV_CHECKs that no pin is left
 
   // Bytes of bookkeeping beside the arena, allocated at Create.
@@ -66,7 +65,9 @@ class BlockPool {
   void set_observer(Observer* observer) { observer_ = observer; }
   // A pinned block with undefined contents (never read by anyone before it is written), or an empty
   // ref when none is free.
-  BlockRef Allocate();
+  // Each pin of an unshareable block counts as if it were a block of its own (num_extra_pins).
+  enum class PinKind { kShared, kUnshareable };
+  BlockRef Allocate(PinKind kind = PinKind::kShared);
   BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
   // Retained: idle instead of free at the last release. Both: REQUIRES: pinned.
   void Retain(BlockId id);
@@ -76,11 +77,13 @@ class BlockPool {
   // REQUIRES: not idle.
   void Scrub(BlockId id);
 
-  const BlockLayout& layout() const { return layout_; }
+  uint64_t block_bytes() const { return block_bytes_; }
   uint32_t num_blocks() const { return num_blocks_; }
   uint32_t num_free() const { return num_free_; }
   uint32_t num_idle() const { return num_idle_; }
   uint32_t num_pinned() const { return num_blocks_ - num_free_ - num_idle_; }
+  // Pins of unshareable blocks beyond each block's first.
+  uint64_t num_extra_pins() const { return num_extra_pins_; }
   uint32_t pin_count(BlockId id) const { return states_[Index(id)].pins; }
   bool retained(BlockId id) const { return states_[Index(id)].retained; }
   bool is_free(BlockId id) const {
@@ -88,30 +91,32 @@ class BlockPool {
     return state.pins == 0 && !state.retained;
   }
   uint64_t arena_bytes() const { return arena_.size(); }
-  const std::byte* data(BlockId id) const { return base_ + Index(id) * layout_.block_bytes(); }
-  std::byte* mutable_data(BlockId id) { return base_ + Index(id) * layout_.block_bytes(); }
+  const std::byte* data(BlockId id) const { return base_ + Index(id) * block_bytes_; }
+  std::byte* mutable_data(BlockId id) { return base_ + Index(id) * block_bytes_; }
   void CheckInvariants() const;  // O(blocks)
 
  private:
   friend class BlockRef;
   struct State {
-    uint32_t pins : 30 = 0;
+    uint32_t pins : 29 = 0;
+    uint32_t unshareable : 1 = 0;
     uint32_t retained : 1 = 0;
     uint32_t scrub : 1 = 0;  // zero the bytes when the last pin goes
   };
 
-  BlockPool(BlockLayout layout, uint32_t num_blocks, Arena arena);
+  BlockPool(uint64_t block_bytes, uint32_t num_blocks, Arena arena);
   static size_t Index(BlockId id) { return static_cast<size_t>(id); }
   void Release(BlockId id);
   void PushFree(BlockId id);
   void Zero(BlockId id);
 
-  BlockLayout layout_;
+  uint64_t block_bytes_;
   uint32_t num_blocks_;
   Arena arena_;
   std::byte* base_;  // [num_blocks][block_bytes]
   uint32_t num_free_ = 0;
   uint32_t num_idle_ = 0;
+  uint64_t num_extra_pins_ = 0;
   std::vector<State> states_;  // [num_blocks]
   // [num_blocks], the first num_free_ are free, last in first out
   std::vector<uint32_t> free_stack_;

@@ -12,31 +12,24 @@
 namespace kvasir {
 namespace {
 
-BlockLayout SmallLayout() {
-  return BlockLayout(BlockShape{.block_tokens = 16,
-                                .num_layers = 1,
-                                .kv_heads = 1,
-                                .head_dim = 16,
-                                .k_format = {KvFormat::kF16},
-                                .v_format = {KvFormat::kF16}});
-}
+constexpr uint64_t kBlockBytes = 1024;
 
 std::unique_ptr<BlockPool> MakePool(uint32_t num_blocks) {
-  auto pool = BlockPool::Create(SmallLayout(), num_blocks);
+  auto pool = BlockPool::Create(kBlockBytes, num_blocks);
   EXPECT_TRUE(pool);
   return std::move(*pool);
 }
 
 TEST(BlockPool, HandsOutEachBlockOnceAlignedAndThenNone) {
   auto pool = MakePool(3);
-  EXPECT_EQ(pool->arena_bytes(), 3 * pool->layout().block_bytes());
+  EXPECT_EQ(pool->arena_bytes(), 3 * pool->block_bytes());
   std::set<BlockId> ids;
   std::vector<BlockRef> refs;
   for (int i = 0; i < 3; ++i) {
     refs.push_back(pool->Allocate());
     ASSERT_TRUE(refs.back());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(refs.back().data()) % 64, 0u);
-    std::memset(refs.back().mutable_data(), i, pool->layout().block_bytes());
+    std::memset(refs.back().mutable_data(), i, pool->block_bytes());
     ids.insert(refs.back().id());
   }
   EXPECT_EQ(ids.size(), 3u);
@@ -46,16 +39,15 @@ TEST(BlockPool, HandsOutEachBlockOnceAlignedAndThenNone) {
 }
 
 TEST(BlockPool, RefusesSizesThatDoNotFitTheAddressSpace) {
-  EXPECT_EQ(BlockPool::Create(SmallLayout(), 0).error().code, Code::kInvalidArgument);
-  BlockShape huge{.num_layers = 1, .kv_heads = 1u << 20, .head_dim = 1u << 12};
-  huge.k_format = huge.v_format = {KvFormat::kF32};
-  EXPECT_EQ(BlockPool::Create(BlockLayout(huge), 1u << 20).error().code, Code::kExhausted);
+  EXPECT_EQ(BlockPool::Create(kBlockBytes, 0).error().code, Code::kInvalidArgument);
+  constexpr uint64_t kHuge = uint64_t{1} << 38;
+  EXPECT_EQ(BlockPool::Create(kHuge, 1u << 20).error().code, Code::kExhausted);
 }
 
 TEST(BlockPool, ScrubZeroesWhenTheLastPinGoes) {
   auto pool = MakePool(1);
   BlockRef ref = pool->Allocate();
-  const size_t bytes = pool->layout().block_bytes();
+  const size_t bytes = pool->block_bytes();
   std::memset(ref.mutable_data(), 7, bytes);
   BlockRef other = ref.Share();
   pool->Scrub(ref.id());
@@ -114,7 +106,7 @@ class BlockPoolModel : public testing::TestWithParam<uint64_t>, public BlockPool
       EXPECT_EQ(pool.pin_count(id), twin.pins);
       (twin.pins > 0 ? pinned : idle) += 1;
       EXPECT_EQ(idle_.contains(id), twin.pins == 0);
-      EXPECT_EQ(pool.data(id)[pool.layout().block_bytes() - 1], std::byte{twin.stamp});
+      EXPECT_EQ(pool.data(id)[pool.block_bytes() - 1], std::byte{twin.stamp});
     }
     EXPECT_EQ(pool.num_idle(), idle);
     EXPECT_EQ(pool.num_pinned(), pinned);
@@ -149,7 +141,7 @@ TEST_P(BlockPoolModel, BehavesLikeItsTwin) {
         if (BlockRef ref = pool->Allocate()) {
           EXPECT_FALSE(twins_.contains(ref.id()));
           twins_[ref.id()] = {1, false, static_cast<uint8_t>(random.Bits())};
-          std::memset(ref.mutable_data(), twins_[ref.id()].stamp, pool->layout().block_bytes());
+          std::memset(ref.mutable_data(), twins_[ref.id()].stamp, pool->block_bytes());
           refs.push_back(std::move(ref));
         } else {
           EXPECT_EQ(twins_.size(), 12u);

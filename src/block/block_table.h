@@ -12,7 +12,8 @@ namespace kvasir {
 
 // Block i holds tokens [i * block_tokens, (i + 1) * block_tokens) of the sequence, each rotated for
 // its own index (a run rotated for another position comes with context shift, in a later format of
-// this table). Keeps the base addresses side by side, since attention walks them.
+// this table). Blocks before first() were given back, or never taken: a window has left them.
+// Keeps the base addresses side by side, since attention walks them.
 // One thread at a time; readers may share it while nobody writes.
 class BlockTable {
  public:
@@ -23,17 +24,29 @@ class BlockTable {
 
   void Reserve(size_t num_blocks);  // later Append calls up to this size allocate nothing
   void Append(BlockRef ref);
-  BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin
+  BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin. REQUIRES: index >= first()
   void PopBack();
+  void DropBefore(size_t index);  // gives back the blocks before it. REQUIRES: index <= size()
+  void Skip(size_t num_blocks);   // the first ones are not there. REQUIRES: empty
   void Clear();  // releases the last block first: leaves are older than their parents
 
   size_t size() const { return refs_.size(); }
+  size_t first() const { return first_; }
+  size_t num_held() const { return size() - first(); }
   const BlockRef& ref(size_t index) const { return refs_[index]; }
-  // Base addresses [size()]; valid until the next change.
+  // Base addresses [size()]; valid until the next change. Of the blocks before first(), those in
+  // the same attention tile (kMaxBlocksOfTile) have some address that can be read; the others' are
+  // not to be used.
   std::span<std::byte* const> bases() const { return bases_; }
 
  private:
-  std::vector<BlockRef> refs_;
+  // Attention loads whole tiles of 64 tokens and masks what a row does not see.
+  static constexpr size_t kMaxBlocksOfTile = 64 / 16;
+
+  void FillGap();
+
+  size_t first_ = 0;
+  std::vector<BlockRef> refs_;  // [size()], empty before first_
   std::vector<std::byte*> bases_;
 };
 

@@ -25,13 +25,28 @@ inline BlockLayout TinyLayout() {
                                 .v_format = {KvFormat::kF16}});
 }
 
+// Layers of one head each, in blocks of one layer: [layer], 0: full.
+inline KvLayout LayoutOf(const std::vector<uint32_t>& windows) {
+  BlockShape shape = TinyLayout().shape();
+  shape.num_layers = static_cast<uint32_t>(windows.size());
+  shape.k_format.assign(windows.size(), KvFormat::kF16);
+  shape.v_format.assign(windows.size(), KvFormat::kF16);
+  std::vector<KvReach> reaches;
+  for (const uint32_t window : windows) {
+    reaches.push_back(window == 0 ? KvReach{} : KvReach{KvReach::Kind::kWindow, window});
+  }
+  return KvLayout(shape, reaches, /*slots=*/1, /*max_positions=*/4096);
+}
+
 inline KvCacheOptions OptionsFor(uint32_t num_blocks, uint32_t num_cursors = 16,
-                                 const EvictionChoice* eviction = &DefaultEvictionChoice()) {
-  KvCacheOptions options{.layout = TinyLayout(),
+                                 const EvictionChoice* eviction = &DefaultEvictionChoice(),
+                                 const KvLayout& layout = TinyLayout()) {
+  KvCacheOptions options{.layout = layout,
                          .budget_bytes = 0,
                          .hidden_size = kHidden,
                          .num_cursors = num_cursors,
                          .secret = {1, 2, 3},
+                         .step_tokens = 24,
                          .eviction = eviction};
   const uint64_t step = num_blocks > 1000 ? 65536 : 64;
   while (KvCache::Plan(options).num_blocks < num_blocks) options.budget_bytes += step;
@@ -89,22 +104,27 @@ struct CacheDriver {
     return cache->layout().block_bytes() / cache->layout().block_tokens();
   }
 
-  // Writes (or, with `check`, compares) the KV of tokens [begin, end).
+  // Writes (or, with `check`, compares) the KV of tokens [begin, end) in all groups; checked are
+  // those that the next token sees.
   void Stamp(const KvSequence& sequence, uint64_t salt, uint32_t begin, uint32_t end, bool check) {
-    const uint32_t block_tokens = cache->layout().block_tokens();
+    const KvLayout& layout = cache->layout();
     uint64_t hash = Mix64(salt);
     for (uint32_t p = 0; p < end; ++p) {
       hash = Mix64(hash ^ static_cast<uint32_t>(sequence.tokens()[p]));
       if (p < begin) continue;
-      std::byte* slot =
-          sequence.table().bases()[p / block_tokens] + (p % block_tokens) * slot_bytes();
-      for (size_t i = 0; i < slot_bytes() / 8; ++i) {
-        const uint64_t word = Mix64(hash + i);
-        if (!check) {
-          std::memcpy(slot + 8 * i, &word, 8);
-        } else if (std::memcmp(slot + 8 * i, &word, 8) != 0) {
-          ADD_FAILURE() << "wrong KV at token " << p << " of " << end << ", word " << i;
-          return;
+      for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+        if (check && p < WindowBegin(end, layout.group(group).reach.window)) continue;
+        const BlockTable& table = sequence.tables()[group];
+        const uint32_t block = p / layout.block_tokens();
+        ASSERT_GE(block, table.first()) << "token " << p << " of " << end << ", group " << group;
+        std::byte* slot = table.bases()[block] + (p % layout.block_tokens()) * slot_bytes();
+        for (size_t i = 0; i < slot_bytes() / 8; ++i) {
+          const uint64_t word = Mix64(hash + i + (uint64_t{group} << 40));
+          if (!check) {
+            std::memcpy(slot + 8 * i, &word, 8);
+          } else if (std::memcmp(slot + 8 * i, &word, 8) != 0) {
+            FAIL() << "wrong KV at token " << p << " of " << end << ", group " << group;
+          }
         }
       }
     }
@@ -113,13 +133,20 @@ struct CacheDriver {
     Stamp(sequence, salt, 0, sequence.num_committed(), /*check=*/true);
   }
 
-  // Appends and computes `tokens`; false when the pool is exhausted.
+  // Appends and computes `tokens`, in steps where there are windows; false when the pool is
+  // exhausted, and then the last step did nothing.
   bool Append(KvSequence& sequence, uint64_t salt, std::span<const TokenId> tokens,
               KvCache::CommitKind kind = KvCache::CommitKind::kRunning) {
-    const uint32_t begin = sequence.num_tokens();
-    if (!cache->Extend(sequence, tokens)) return false;
-    Stamp(sequence, salt, begin, sequence.num_tokens(), /*check=*/false);
-    cache->Commit(sequence, static_cast<uint32_t>(tokens.size()), kind);
+    do {
+      const size_t step = cache->layout().has_windows() ? cache->step_tokens() : tokens.size();
+      const auto now = tokens.first(std::min(step, tokens.size()));
+      tokens = tokens.subspan(now.size());
+      const uint32_t begin = sequence.num_tokens();
+      if (!cache->Extend(sequence, now)) return false;
+      Stamp(sequence, salt, begin, sequence.num_tokens(), /*check=*/false);
+      cache->Commit(sequence, static_cast<uint32_t>(now.size()),
+                    tokens.empty() ? kind : KvCache::CommitKind::kRunning);
+    } while (!tokens.empty());
     return true;
   }
 
@@ -148,8 +175,9 @@ struct CacheDriver {
 // One cache, and one namespace of tenant alice with salt 7.
 class KvCacheTest : public testing::Test {
  protected:
-  void Make(uint32_t num_blocks) {
-    driver_ = std::make_unique<CacheDriver>(OptionsFor(num_blocks));
+  void Make(uint32_t num_blocks, const KvLayout& layout = TinyLayout()) {
+    driver_ = std::make_unique<CacheDriver>(
+        OptionsFor(num_blocks, /*num_cursors=*/16, &DefaultEvictionChoice(), layout));
   }
   void SetUp() override {
     Make(32);

@@ -23,24 +23,39 @@ uint64_t IndexSeed(std::span<const uint8_t> secret) {
 EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
   return {.num_blocks = num_blocks,
           .num_namespaces = options.num_namespaces + 1,
-          .num_groups = kMaxLayerGroups};
+          .num_groups = static_cast<uint32_t>(options.layout.kinds().size())};
+}
+
+// Every full block of the pool can be in a node, and no node of `full` groups lives without its
+// blocks. A window's nodes may: the beginnings of prompts have none, and their ends share them.
+uint32_t MaxNodes(const KvLayout& layout, uint32_t num_blocks) {
+  if (layout.num_full_groups() == 0) return std::min(num_blocks, (uint32_t{1} << 28) - 1) * 4;
+  return std::max(1u, num_blocks / layout.num_full_groups());
 }
 
 }  // namespace
 
+PrefixIndex::Options KvCache::IndexOptions(const KvCacheOptions& options, uint32_t num_blocks) {
+  return {.num_blocks = num_blocks,
+          .block_tokens = options.layout.block_tokens(),
+          .num_nodes = MaxNodes(options.layout, num_blocks),
+          .num_groups = options.layout.num_groups(),
+          .num_roots = options.num_namespaces + 1,
+          .seed = IndexSeed(options.secret)};
+}
+
 CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
   const uint32_t block_tokens = options.layout.block_tokens();
-  return {
-      .num_blocks = num_blocks,
-      .block_bytes = options.layout.block_bytes(),
-      .pool_bytes = num_blocks * options.layout.block_bytes(),
-      .index_bytes = PrefixIndex::BytesFor(num_blocks, block_tokens, options.num_namespaces + 1) +
-                     NamespaceBytes(options.num_namespaces) +
-                     options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
-                     BlockPool::MetadataBytes(num_blocks) +
-                     num_blocks * (sizeof(Use) + 2 * sizeof(uint32_t) /* fill_, owner_ */),
-      .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0, block_tokens,
-                                            options.hidden_size)};
+  return {.num_blocks = num_blocks,
+          .block_bytes = options.layout.block_bytes(),
+          .pool_bytes = num_blocks * options.layout.block_bytes(),
+          .index_bytes = PrefixIndex::BytesFor(IndexOptions(options, num_blocks)) +
+                         NamespaceBytes(options.num_namespaces) +
+                         options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
+                         BlockPool::MetadataBytes(num_blocks) +
+                         num_blocks * (sizeof(Use) + 2 * sizeof(uint32_t) /* fill_, owner_ */),
+          .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0,
+                                                block_tokens, options.hidden_size)};
 }
 
 CachePlan KvCache::Plan(const KvCacheOptions& options) {
@@ -61,19 +76,19 @@ CachePlan KvCache::Plan(const KvCacheOptions& options) {
 
 Status KvCache::CheckBudget(const KvCacheOptions& options) {
   KV_CHECK(options.max_blocks >= 2 && options.max_blocks < uint32_t{1} << 31);
-  const CachePlan least = PlanFor(options, 2);
+  const CachePlan least = PlanFor(options, 2 * options.layout.num_groups());
   if (options.budget_bytes >= least.total_bytes()) return {};
   return FailField(Code::kInvalidArgument, "kv_memory",
-                   "{} bytes are too few: give at least {}, for two blocks of {} bytes, "
+                   "{} bytes are too few: give at least {}, for {} blocks of {} bytes, "
                    "{} bytes of their index and {} of cursors",
-                   options.budget_bytes, least.total_bytes(), least.block_bytes, least.index_bytes,
-                   least.cursor_bytes);
+                   options.budget_bytes, least.total_bytes(), least.num_blocks, least.block_bytes,
+                   least.index_bytes, least.cursor_bytes);
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {
   KV_TRY(CheckBudget(options));
   const CachePlan plan = Plan(options);
-  KV_ASSIGN(auto pool, BlockPool::Create(options.layout, plan.num_blocks));
+  KV_ASSIGN(auto pool, BlockPool::Create(options.layout.block_bytes(), plan.num_blocks));
   return std::unique_ptr<KvCache>(new KvCache(std::move(options), plan, std::move(pool)));
 }
 
@@ -82,11 +97,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       plan_(plan),
       pool_(std::move(pool)),
       policy_(options_.eviction->make(LimitsFor(options_, plan.num_blocks))),
-      index_(std::make_unique<PrefixIndex>(
-          PrefixIndex::Options{.num_blocks = plan.num_blocks,
-                               .block_tokens = options_.layout.block_tokens(),
-                               .num_roots = options_.num_namespaces + 1,
-                               .seed = IndexSeed(options_.secret)})),
+      index_(std::make_unique<PrefixIndex>(IndexOptions(options_, plan.num_blocks))),
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
       uses_(plan.num_blocks),
@@ -114,212 +125,172 @@ NamespaceId KvCache::OpenNamespace(std::string_view tenant, const Identity& iden
   return NamespaceId(namespaces_.size() - 1);
 }
 
+const KvKind& KvCache::KindOf(BlockId block) const {
+  return layout().kinds()[layout().kind_of(uses_[static_cast<size_t>(block)].group)];
+}
+
+bool KvCache::StandsForKind(BlockId block) const {
+  return KindOf(block).first_group == uses_[static_cast<size_t>(block)].group;
+}
+
 Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   if (tokens.empty()) return {};
+  KV_CHECK(!layout().has_windows() || tokens.size() <= options_.step_tokens);
   const uint64_t block_tokens = layout().block_tokens();
   const uint64_t old_tokens = sequence.num_tokens();
   const uint64_t new_tokens = old_tokens + tokens.size();
-  BlockTable& table = sequence.table_;
   const size_t tail = old_tokens / block_tokens;  // first block that is written
-  bool copy = false;
-  if (tail < table.size()) {
-    const BlockId id = table.ref(tail).id();
-    copy = pool_->retained(id) || pool_->pin_count(id) > 1;
+  const size_t num_blocks = sequence.table().size();
+  const uint64_t added = (CeilDiv(new_tokens, block_tokens) - num_blocks) * layout().num_groups();
+  uint64_t copies = 0;
+  bool others_pin = false;
+  for (const KvKind& kind : layout().kinds()) {
+    if (!CopiesTail(sequence, kind.first_group)) continue;
+    copies += kind.num_groups;
+    others_pin |= pool_->pin_count(sequence.tables_[kind.first_group].ref(tail).id()) > 1;
   }
-  const uint64_t added = CeilDiv(new_tokens, block_tokens) - table.size();
   const Reservation::State* reserved = ReservedFor(sequence);
   const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
-  if (added + copy > available) {
-    if (!copy || added > available || pool_->pin_count(table.ref(tail).id()) > 1) {
-      return Fail(
-          Code::kExhausted,
-          "KV pool: {} blocks needed, {} of {} are free or idle and not reserved for others",
-          added + copy, available, plan_.num_blocks);
-    }
-    copy = false;
+  const bool copy = added + copies <= available;
+  if (!copy && (copies == 0 || added > available || others_pin)) {
+    return Fail(Code::kExhausted,
+                "KV pool: {} blocks needed, {} of {} are free or idle and not reserved for others",
+                added + copies, available, plan_.num_blocks);
   }
-  Draw(sequence, added + copy);
-  for (uint64_t i = 0; i < added; ++i) table.Append(Take(sequence));
-  if (copy) {
-    BlockRef block = Take(sequence);
-    std::memcpy(block.mutable_data(), table.ref(tail).data(), layout().block_bytes());
-    table.Replace(tail, std::move(block));
-    ++counters_.copied_blocks;
-  } else if (const auto node = index_->node_of(table.ref(tail).id())) {
-    // No block was left for a copy. Nobody pins what is below it: those go first.
-    while (index_->has_children(*node)) EvictOne();
-    Unlink(*node, PrefixIndex::RemoveKind::kEvicted);
+  Draw(sequence, copy ? added + copies : added);
+  for (const KvKind& kind : layout().kinds()) {
+    if (!CopiesTail(sequence, kind.first_group)) continue;
+    if (copy) {
+      CopyTail(sequence, kind);
+    } else {
+      DropTail(*index_->node_of(sequence.tables_[kind.first_group].ref(tail).id()), kind);
+    }
+  }
+  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+    BlockTable& table = sequence.tables_[group];
+    while (table.size() * block_tokens < new_tokens) table.Append(Take(sequence, group));
   }
   sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
-  for (size_t b = tail; b < table.size(); ++b) {
-    SetFill(table.ref(b).id(),
-            static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
+  for (const BlockTable& table : sequence.tables_) {
+    for (size_t b = tail; b < table.size(); ++b) {
+      SetFill(table.ref(b).id(),
+              static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
+    }
   }
   return {};
 }
 
-void KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
+void KvCache::CopyTail(KvSequence& sequence, const KvKind& kind) {
+  const size_t tail = sequence.num_tokens() / layout().block_tokens();
+  for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+    BlockTable& table = sequence.tables_[group];
+    BlockRef block = Take(sequence, group);
+    std::memcpy(block.mutable_data(), table.ref(tail).data(), layout().block_bytes());
+    table.Replace(tail, std::move(block));
+    ++counters_.copied_blocks;
+  }
+  if (kind.reach.window > 0) GiveBack(sequence, kind.num_groups);
+}
+
+// No block is left for a copy: the index gives up the node's blocks of a kind, which one sequence
+// pins and will write.
+void KvCache::DropTail(NodeId node, const KvKind& kind) {
+  if (kind.reach.window > 0) {
+    Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
+    return Prune(node);
+  }
+  while (index_->has_children(node)) EvictOne();  // nobody pins them
+  Unlink(node, PrefixIndex::RemoveKind::kEvicted);
+}
+
+Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   KV_CHECK(num_tokens <= sequence.num_tokens());
   const uint32_t block_tokens = layout().block_tokens();
-  const bool copied = CopiesTail(sequence);
-  const uint32_t available = available_blocks();
-  uint32_t num_popped = 0;
-  for (; sequence.table_.size() > CeilDiv(num_tokens, block_tokens); ++num_popped) {
-    sequence.table_.PopBack();
+  for (const KvKind& kind : layout().kinds()) {
+    const size_t first = sequence.tables_[kind.first_group].first();
+    const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / block_tokens;
+    if (num_tokens == 0 || first <= needed) continue;
+    return Fail(Code::kNotFound, "KV: the window before token {} is gone; it begins at token {}",
+                num_tokens, first * block_tokens);
+  }
+  const uint32_t copied = NumCopied(sequence), window_blocks = NumWindowBlocks(sequence);
+  const uint32_t num_full = layout().num_full_groups();
+  uint32_t popped = 0, freed = 0;
+  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+    BlockTable& table = sequence.tables_[group];
+    const uint32_t available = available_blocks();
+    const size_t size = table.size();
+    while (table.size() > CeilDiv(num_tokens, block_tokens)) table.PopBack();
+    if (group >= num_full) continue;
+    popped += static_cast<uint32_t>(size - table.size());
+    freed += available_blocks() - available;
   }
   sequence.tokens_.resize(num_tokens);
-  GiveBack(sequence, num_popped + CopiesTail(sequence) - copied, available_blocks() - available);
+  const Reservation::State* reserved = ReservedFor(sequence);
+  // Shared blocks of a prompt that each computes for itself are reserved already.
+  const uint32_t lost = reserved != nullptr && !reserved->shares_prompt
+                            ? freed
+                            : popped + NumCopied(sequence) - copied;
+  GiveBack(sequence, lost + (window_blocks - NumWindowBlocks(sequence)));
   sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
   if (Publishes(sequence)) {
-    while (index_->depth(sequence.node_) > sequence.num_committed_ / block_tokens) {
-      sequence.node_ = index_->parent(sequence.node_);
+    NodeId node = sequence.place_.node();
+    while (index_->depth(node) > sequence.num_committed_ / block_tokens) {
+      node = index_->parent(node);
+    }
+    sequence.place_.MoveTo(node);
+  }
+  if (num_tokens % block_tokens == 0) return {};
+  for (const BlockTable& table : sequence.tables_) {
+    const BlockId tail = table.ref(num_tokens / block_tokens).id();
+    if (!pool_->retained(tail) && pool_->pin_count(tail) == 1) {
+      SetFill(tail, num_tokens % block_tokens);
     }
   }
-  if (num_tokens % block_tokens == 0) return;
-  const BlockId tail = sequence.table_.ref(num_tokens / block_tokens).id();
-  if (!pool_->retained(tail) && pool_->pin_count(tail) == 1) {
-    SetFill(tail, num_tokens % block_tokens);
-  }
+  return {};
 }
 
 KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   KvSequence fork;
   const uint32_t block_tokens = layout().block_tokens();
-  fork.namespace_ = sequence.namespace_;
-  fork.epoch_ = sequence.epoch_;
+  const uint32_t committed = sequence.num_committed_;
+  fork.place_ = sequence.place_.Share();
   fork.shares_ = sequence.shares_;
-  fork.node_ = sequence.node_;
-  fork.num_committed_ = sequence.num_committed_;
-  fork.tokens_.reserve(std::max(reserve_tokens, fork.num_committed_));
-  fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.begin() + fork.num_committed_);
-  const size_t blocks = CeilDiv(fork.num_committed_, block_tokens);
-  fork.table_.Reserve(CeilDiv(std::max(reserve_tokens, fork.num_committed_), block_tokens));
-  for (size_t b = 0; b < blocks; ++b) fork.table_.Append(sequence.table_.ref(b).Share());
+  fork.num_committed_ = committed;
+  fork.resume_points_ = sequence.resume_points_;
+  fork.next_resume_ = sequence.next_resume_;
+  fork.tokens_.reserve(std::max(reserve_tokens, committed));
+  fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.begin() + committed);
+  const size_t blocks = CeilDiv(committed, block_tokens);
+  fork.tables_.resize(layout().num_groups());
+  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+    const BlockTable& from = sequence.tables_[group];
+    BlockTable& table = fork.tables_[group];
+    table.Reserve(CeilDiv(std::max(reserve_tokens, committed), block_tokens));
+    table.Skip(std::min(from.first(), blocks));
+    for (size_t b = table.size(); b < blocks; ++b) table.Append(from.ref(b).Share());
+  }
   fork.reserved_ = sequence.reserved_;  // last: a fork that is not whole owes nothing
+  Draw(fork, NumWindowBlocks(fork));
   return fork;
 }
 
-BlockRef KvCache::Take(const KvSequence& sequence) {
-  if (pool_->num_free() == 0) EvictOne();
-  BlockRef block = pool_->Allocate();
+BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
+  // Whoever pins a block pins all before it: below an idle block all are idle, and one is a leaf.
+  if (pool_->num_free() == 0) KV_CHECK(EvictOne());
+  const bool full = group < layout().num_full_groups();
+  using enum BlockPool::PinKind;
+  BlockRef block = pool_->Allocate(full ? kShared : kUnshareable);
+  uses_[static_cast<size_t>(block.id())].group = group;
   uint32_t& owner = owner_[static_cast<size_t>(block.id())];
   if ((owner & kForgotten) != 0) {  // ZeroForgotten has not come to it
     std::memset(block.mutable_data(), 0, layout().block_bytes());
     --num_forgotten_;
   }
-  owner = static_cast<uint32_t>(sequence.namespace_) + 1;
+  owner = static_cast<uint32_t>(sequence.place_.ns()) + 1;
   // What it goes on from was erased.
-  if (sequence.epoch_ != Of(sequence.namespace_).epoch) pool_->Scrub(block.id());
+  if (!sequence.place_.is_current()) pool_->Scrub(block.id());
   return block;
-}
-
-void KvCache::EvictOne() {
-  const auto victim = policy_->Victim({});
-  // Whoever pins a block pins all before it: below an idle block all are idle, and one is a leaf.
-  KV_CHECK(victim.has_value());
-  Unlink(*index_->node_of(*victim), PrefixIndex::RemoveKind::kEvicted);
-  ++counters_.evicted_blocks;
-}
-
-// A leaf leaves the index. Its block turns free, or belongs to those alone who pin it. Its parent
-// may be the next to go.
-void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
-  const BlockId block = index_->block(node);
-  const NodeId parent = index_->parent(node);
-  const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
-  cursors_->Drop(node);
-  index_->Remove(node, kind);
-  LetGo(block, num_tokens, kind);
-  if (!index_->is_root(parent) && pool_->pin_count(index_->block(parent)) == 0) {
-    OfferIfEvictable(parent);
-  }
-}
-
-// The index no longer holds `block`, of num_tokens tokens.
-void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind) {
-  if (pool_->pin_count(block) > 0) {
-    policy_->OnForgotten(block);
-    pool_->Unretain(block);
-    SetFill(block, num_tokens);
-    return;
-  }
-  if (kind == PrefixIndex::RemoveKind::kEvicted) {
-    policy_->OnEvicted(block);
-  } else {
-    policy_->OnForgotten(block);
-  }
-  pool_->Reclaim(block);
-}
-
-BlockFacts KvCache::FactsOf(NodeId node) const {
-  const auto block = static_cast<size_t>(index_->block(node));
-  return {.ns = NamespaceId{owner_[block] - 1},
-          .group = kFullGroup,
-          .depth = index_->depth(node),
-          .bytes = layout().block_bytes(),
-          .hits = uses_[block].hits,
-          .last_use = uses_[block].last,
-          .content = index_->content(node)};
-}
-
-// REQUIRES: nobody pins the node's block, and the policy holds it.
-void KvCache::OfferIfEvictable(NodeId node) {
-  if (!index_->has_children(node)) policy_->OnEvictable(index_->block(node), FactsOf(node));
-}
-
-void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
-  uint32_t& fill = fill_[static_cast<size_t>(id)];
-  live_tokens_ += num_tokens;
-  live_tokens_ -= fill;
-  fill = num_tokens;
-}
-
-void KvCache::OnIdle(BlockId id) {
-  uses_[static_cast<size_t>(id)].last = ++use_clock_;
-  OfferIfEvictable(*index_->node_of(id));
-}
-void KvCache::OnPinned(BlockId id) {
-  if (policy_->is_evictable(id)) policy_->OnHeld(id);
-}
-void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
-
-uint64_t KvCache::Forget(NamespaceId ns) {
-  Namespace& space = Of(ns);
-  ++space.epoch;
-  cursors_->Drop(space.root);
-  index_->Clear(space.root, [this](NodeId node) {
-    cursors_->Drop(node);
-    LetGo(index_->block(node), static_cast<uint32_t>(index_->tokens(node).size()),
-          PrefixIndex::RemoveKind::kForgotten);
-  });
-  // Also what a running sequence has not published yet, and what earlier sequences left in blocks
-  // that are free by now.
-  for (uint32_t b = 0; b < owner_.size(); ++b) {
-    if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
-    if (pool_->is_free(BlockId{b})) {
-      owner_[b] |= kForgotten;
-      ++num_forgotten_;
-    } else {
-      pool_->Scrub(BlockId{b});
-    }
-  }
-  return zeroing_at_ + plan_.num_blocks;
-}
-
-void KvCache::ZeroForgotten(uint64_t bytes) {
-  for (uint64_t zeroed = 0; num_forgotten_ > 0 && zeroed < bytes; ++zeroing_at_) {
-    const auto b = static_cast<uint32_t>(zeroing_at_ % plan_.num_blocks);
-    if ((owner_[b] & kForgotten) == 0) continue;
-    pool_->Scrub(BlockId{b});
-    owner_[b] = 0;
-    --num_forgotten_;
-    zeroed += layout().block_bytes();
-  }
-}
-
-void KvCache::Erase(NamespaceId ns) {
-  Forget(ns);
-  ZeroForgotten(plan_.pool_bytes);
 }
 
 CacheUsage KvCache::usage() const {
@@ -329,9 +300,10 @@ CacheUsage KvCache::usage() const {
           .pinned_blocks = pool_->num_pinned(),
           .block_bytes = layout().block_bytes(),
           .token_bytes = layout().token_bytes(),
-          .cached_blocks = index_->num_nodes(),
+          .cached_blocks = index_->num_blocks(),
           .cached_tokens = index_->num_tokens(),
           .live_tokens = live_tokens_,
+          .held_bytes = cached_bytes_ + live_bytes_,
           .num_cursors = cursors_->num_cursors()};
 }
 
@@ -348,7 +320,7 @@ void KvCache::CheckInvariants() const {
                                     (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t) +
                                     namespaces_.capacity() * sizeof(Namespace));
   KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
-  uint64_t live_tokens = 0;
+  uint64_t live_tokens = 0, live_bytes = 0, cached_bytes = 0;
   uint32_t num_forgotten = 0;
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};
@@ -356,18 +328,31 @@ void KvCache::CheckInvariants() const {
       KV_CHECK(pool_->is_free(id));
       ++num_forgotten;
     }
+    const uint32_t group = uses_[b].group;
+    const bool full = group < layout().num_full_groups();
     const auto node = index_->node_of(id);
     KV_CHECK(pool_->retained(id) == node.has_value());
     const bool idle = node && pool_->pin_count(id) == 0;
-    KV_CHECK(policy_->is_evictable(id) == (idle && !index_->has_children(*node)));
+    const bool goes_first = node && (!full || !index_->has_children(*node));
+    KV_CHECK(policy_->is_evictable(id) == (idle && StandsForKind(id) && goes_first));
     // Pinned and in no node: somebody's tokens; else none are counted.
     KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
     KV_CHECK(pool_->is_free(id) || owner_[b] != 0);
-    live_tokens += fill_[b];
-    if (!node || pool_->pin_count(id) == 0 || index_->is_root(index_->parent(*node))) continue;
-    KV_CHECK(pool_->pin_count(index_->block(index_->parent(*node))) > 0);
+    if (group == 0) live_tokens += fill_[b];
+    live_bytes += fill_[b] * layout().token_bytes(group);
+    if (!node) continue;
+    KV_CHECK(index_->block(*node, group) == id);
+    cached_bytes += index_->tokens(*node).size() * layout().token_bytes(group);
+    for (uint32_t i = 0; i < KindOf(id).num_groups; ++i) {
+      const auto other = index_->block(*node, KindOf(id).first_group + i);
+      KV_CHECK(other && pool_->pin_count(*other) == pool_->pin_count(id));
+    }
+    for (uint32_t i = 0; i < layout().num_full_groups(); ++i) KV_CHECK(index_->block(*node, i));
+    if (!full || pool_->pin_count(id) == 0 || PrefixIndex::is_root(index_->parent(*node))) continue;
+    KV_CHECK(pool_->pin_count(*index_->block(index_->parent(*node), group)) > 0);
   }
   KV_CHECK(live_tokens == live_tokens_);
+  KV_CHECK(live_bytes == live_bytes_ && cached_bytes == cached_bytes_);
   KV_CHECK(available_blocks() >= reserved_blocks_);
   KV_CHECK(num_forgotten == num_forgotten_);
   for (NodeId parent : cursors_->Parents()) {

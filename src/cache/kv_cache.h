@@ -12,9 +12,9 @@
 
 #include "base/secret.h"
 #include "block/block_pool.h"
-#include "block/block_table.h"
-#include "block/ids.h"
+#include "block/kv_layout.h"
 #include "cache/identity.h"
+#include "cache/kv_sequence.h"
 #include "cache/reservation.h"
 #include "index/prefix_index.h"
 #include "kvasir/receipt.h"
@@ -32,17 +32,17 @@ inline constexpr NamespaceId kSharesNothing{0};
 struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
   uint64_t block_bytes;
-  uint64_t token_bytes;    // of one token in a block, alignment not counted
+  uint64_t token_bytes;    // of one token in all groups, alignment not counted
   uint64_t cached_blocks;  // found through the index: idle ones, and some that are pinned
-  uint64_t cached_tokens;  // in those (a shared token counts once)
+  uint64_t cached_tokens;  // of the index (a shared token counts once)
   uint64_t live_tokens;    // tokens of running sequences that no index node holds
+  uint64_t held_bytes;     // of cached and live tokens in their blocks, alignment not counted
   uint64_t num_cursors;
 
   // Share of the bytes of non-free blocks that hold no live or cached token; 0 when all are free.
   double waste() const {
     const double used = static_cast<double>(num_blocks - free_blocks) * block_bytes;
-    return used == 0 ? 0
-                     : 1 - static_cast<double>((cached_tokens + live_tokens) * token_bytes) / used;
+    return used == 0 ? 0 : 1 - static_cast<double>(held_bytes) / used;
   }
 };
 
@@ -66,7 +66,7 @@ struct CachePlan {
 };
 
 struct KvCacheOptions {
-  BlockLayout layout;  // of the one LayerGroup `full`
+  KvLayout layout;
   uint64_t budget_bytes;
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
@@ -74,44 +74,11 @@ struct KvCacheOptions {
   // No more blocks than these however large the budget: what can be used without reuse. In
   // [2, 2^31): a budget holds two at least, and PrefixIndex keeps bit 31 for roots.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
-  Secret secret;      // root of all salts and keys
+  Secret secret;  // root of all salts and keys
+  // Of a call to Extend, at most, where the layout has windows.
+  uint32_t step_tokens = 512;
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
   const EvictionChoice* eviction = &DefaultEvictionChoice();
-};
-
-// The KV of one sequence: its tokens and BlockTable. States: tokens [0, num_committed) are
-// computed, accepted and published where they fill blocks; [num_committed, num_tokens) were given
-// room by Extend and are being computed. Move-only; releases its blocks, tail first. Must not
-// outlive its cache. A sequence fetched with reuse off publishes nothing; nor does one whose
-// namespace was erased since. One thread at a time.
-class KvSequence {
- public:
-  KvSequence() = default;  // empty; only good for being assigned to
-  KvSequence(KvSequence&&) noexcept = default;
-  KvSequence& operator=(KvSequence&& other) noexcept;
-  ~KvSequence() { Close(); }
-
-  // It is not extended any more: what was reserved for that is released.
-  void Close();
-
-  uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
-  uint32_t num_committed() const { return num_committed_; }
-  std::span<const TokenId> tokens() const { return tokens_; }
-  const BlockTable& table() const { return table_; }  // what attention reads and writes
-  bool shares() const { return shares_; }
-
- private:
-  friend class KvCache;
-  NamespaceId namespace_{};
-  uint32_t epoch_ = 0;  // of the namespace when the sequence was fetched: Erase moves it on
-  bool shares_ = false;
-  NodeId node_{};  // of the last committed full block, or the root; meaningful while publishing
-  uint32_t num_committed_ = 0;
-  bool closed_ = false;
-  uint32_t unbacked_ = 0;  // blocks that it let go of and that could not be reserved for it again
-  std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
-  std::vector<TokenId> tokens_;
-  BlockTable table_;
 };
 
 // An answer of Match: pins on what the pool holds, and a copy of the Cursor. Holding it keeps those
@@ -123,6 +90,7 @@ class MatchResult {
   // cached. Otherwise, at_token being the first token that was not found:
   //   disabled          reuse is off, for the cache or for this prompt
   //   evicted           the next block or tail was here and had to go
+  //   window            more is here, but not the window that its next token would see
   //   identity_changed  no whole block is here, but the same tenant has this prompt's beginning
   //                     under another Identity
   //   diverged          what is cached goes on with another token than this prompt's
@@ -137,17 +105,15 @@ class MatchResult {
 
  private:
   friend class KvCache;
-  NamespaceId namespace_{};
-  uint32_t epoch_ = 0;
+  NodeHold place_;  // the last block used whole and full, or the root
   bool shares_ = false;
   bool has_cursor_ = false;
-  NodeId node_{};  // of the last block used whole and full, or the root
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
-  std::vector<TokenId> tokens_;  // the reused ones
-  std::vector<float> hidden_;    // of the Cursor: it may be evicted before the match is used
-  BlockTable table_;
+  std::vector<TokenId> tokens_;     // the reused ones
+  std::vector<float> hidden_;       // of the Cursor: it may be evicted before the match is used
+  std::vector<BlockTable> tables_;  // [layer groups]
 };
 
 struct MatchOptions {
@@ -158,9 +124,15 @@ struct MatchOptions {
 // One thread at a time. Nothing here waits. Extend, Commit and Truncate allocate no memory while a
 // sequence stays within its reserve_tokens.
 //
-// Invariants: a block is retained in the pool exactly while a node of the index holds it; whoever
-// pins a block pins all blocks before it, so that every idle block can be evicted, leaves first; KV
-// of a token that the index holds, or that two sequences share, is never written again.
+// Invariants: a block is retained in the pool exactly while a node of the index holds it; a node
+// has blocks of all groups of a kind or of none, and those of `full` as long as it lives; whoever
+// pins a `full` block pins all before it, so that every idle block can be evicted, leaves first
+// (those of windows in any order); KV of a token that the index holds, or that two sequences share,
+// is never written again.
+//
+// Windows: a sequence gives back the blocks that left its window. They enter the index at resume
+// points only (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and are evicted on their
+// own. A pin on one counts as a block of its own, since the others who pin it may go on before.
 class KvCache final : private BlockPool::Observer {
  public:
   ~KvCache() override;
@@ -178,7 +150,8 @@ class KvCache final : private BlockPool::Observer {
   NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
 
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
-  // Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
+  // With windows, the longest part of it after which the next token finds all that it sees. Without
+  // a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
   // Blocks for the sequences that go on from the match, beyond those that it pins: each can be
   // extended to demand.tokens, whatever else runs. Where one block is missing, the match gives up
@@ -192,6 +165,10 @@ class KvCache final : private BlockPool::Observer {
   // allocating.
   KvSequence Fetch(MatchResult match, uint32_t reserve_tokens,
                    const Reservation& reservation = Reservation());
+  // Where the windows of a prompt are worth keeping: at the ends of messages, every max(1024,
+  // widest window) tokens, and at its end. Empty without windows.
+  std::vector<uint32_t> ResumePointsOf(uint32_t prompt_tokens,
+                                       std::span<const uint32_t> message_ends) const;
   // The Cursor's hidden state (f32, [hidden_size], after the final norm) of a match that has one;
   // lives as long as the match.
   std::span<const float> CursorHidden(const MatchResult& match) const;
@@ -200,7 +177,7 @@ class KvCache final : private BlockPool::Observer {
   // shared tail before it is written. Blocks come from its reservation, then from what nobody has
   // reserved. Where no block is left for the copy and only the index shares the tail, the index
   // drops the tail: a sequence never needs more than its own blocks. kExhausted, with the sequence
-  // unchanged, when there are not enough.
+  // unchanged, when there are not enough. REQUIRES: with windows, at most step_tokens.
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
   // enter the index; a block that somebody else published meanwhile is swapped for theirs (equal
@@ -214,8 +191,9 @@ class KvCache final : private BlockPool::Observer {
   // nothing for a sequence that publishes nothing.
   void KeepCursor(const KvSequence& sequence, std::span<const float> hidden);
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
-  // (published blocks stay in the index).
-  void Truncate(KvSequence& sequence, uint32_t num_tokens);
+  // (published blocks stay in the index). kNotFound, with the sequence unchanged, where the window
+  // before num_tokens is gone: match again. Never for uncommitted tokens, nor for num_tokens 0.
+  Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
   // until written.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
@@ -235,13 +213,16 @@ class KvCache final : private BlockPool::Observer {
   // Blocks that could be had now: free + idle; and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const {
-    return available_blocks() - std::min(available_blocks(), reserved_blocks_);
+    const uint64_t spoken_for = reserved_blocks_ + pool_->num_extra_pins();
+    return static_cast<uint32_t>(available_blocks() -
+                                 std::min<uint64_t>(available_blocks(), spoken_for));
   }
   uint32_t reserved_blocks() const { return reserved_blocks_; }  // and not drawn yet
   CacheUsage usage() const;
   const CacheCounters& counters() const { return counters_; }
   const CachePlan& plan() const { return plan_; }
-  const BlockLayout& layout() const { return pool_->layout(); }
+  const KvLayout& layout() const { return options_.layout; }
+  uint32_t step_tokens() const { return options_.step_tokens; }
   void CheckInvariants() const;  // O(everything); tests
 
  private:
@@ -263,13 +244,19 @@ class KvCache final : private BlockPool::Observer {
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
-  bool Publishes(const KvSequence& sequence) const;
+  static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
+  const KvKind& KindOf(BlockId block) const;
+  bool StandsForKind(BlockId block) const;  // whether the policy knows the kind's blocks by it
+
+  // kv_cache_match.cc
   bool MayPin(NodeId node) const;
-  void PinInto(NodeId node, MatchResult& match);
-  uint32_t PinPrefix(std::span<const TokenId> prompt, MatchResult& match);
-  bool UseCursor(std::span<const TokenId> prompt, MatchResult& match);
-  void Settle(std::span<const TokenId> prompt, uint32_t num_covered, MatchResult& match);
-  std::optional<Miss> Explain(const MatchResult& match, std::span<const TokenId> prompt,
+  uint32_t PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
+                     std::vector<NodeId>& path) const;
+  uint32_t PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
+  bool UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match);
+  void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
+              MatchResult& match);
+  std::optional<Miss> Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
                               uint32_t num_covered) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
                         uint32_t num_covered) const;
@@ -277,24 +264,39 @@ class KvCache final : private BlockPool::Observer {
   // kv_cache_reserve.cc
   friend class Reservation;
   friend class KvSequence;
+  friend class NodeHold;
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
-  void DropPartial(MatchResult& match);
+  void Shorten(MatchResult& match, uint32_t num_tokens) const;
   static Reservation::State* ReservedFor(const KvSequence& sequence);  // nullptr: nothing is
-  bool CopiesTail(const KvSequence& sequence) const;                   // before it is extended
+  bool CopiesTail(const KvSequence& sequence, uint32_t group) const;   // before it is extended
+  uint32_t NumCopied(const KvSequence& sequence) const;                // of `full`
+  uint32_t NumWindowBlocks(const KvSequence& sequence) const;
   void Draw(KvSequence& sequence, uint64_t num_blocks);
-  void GiveBack(KvSequence& sequence, uint32_t num_lost, uint32_t num_freed);
+  void GiveBack(KvSequence& sequence, uint64_t num_blocks);
   void ReleaseRest(KvSequence& sequence);
 
-  BlockRef Take(const KvSequence& sequence);
-  void EvictOne();
+  // kv_cache_commit.cc
+  bool Publishes(const KvSequence& sequence) const;
+  bool PublishFull(KvSequence& sequence, uint32_t block_index);
+  std::optional<NodeId> PublishTail(KvSequence& sequence);
+  std::optional<NodeId> Link(NodeId parent, std::span<const TokenId> tokens, KvSequence& sequence,
+                             uint32_t block_index);
+  void Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index);
+  void KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail);
+  void KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_index, uint32_t num_tokens);
+  void DropWindows(KvSequence& sequence);
+
+  void CopyTail(KvSequence& sequence, const KvKind& kind);
+  void DropTail(NodeId node, const KvKind& kind);
+  BlockRef Take(const KvSequence& sequence, uint32_t group);
+  bool EvictOne();
   void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
+  void Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove);
+  void Prune(NodeId node);
   void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
-  BlockFacts FactsOf(NodeId node) const;
-  void OfferIfEvictable(NodeId node);
-  void Link(NodeId parent, std::span<const TokenId> tokens, const BlockRef& block);
-  void PublishFull(KvSequence& sequence, uint32_t block_index);
-  void PublishTail(KvSequence& sequence);
+  BlockFacts FactsOf(NodeId node, BlockId block) const;
+  void OfferIfEvictable(NodeId node, BlockId block);
   void SetFill(BlockId id, uint32_t num_tokens);
 
   KvCacheOptions options_;
@@ -303,10 +305,10 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
-  // The facts about a block of the index that the policy decides on.
   struct Use {
     uint64_t last = 0;  // by use_clock_
     uint32_t hits = 0;
+    uint32_t group = 0;  // that the block was taken for
   };
   std::vector<Use> uses_;
   uint64_t use_clock_ = 0;
@@ -317,7 +319,9 @@ class KvCache final : private BlockPool::Observer {
   static constexpr uint32_t kForgotten = uint32_t{1} << 31;
   uint32_t num_forgotten_ = 0;
   uint64_t zeroing_at_ = 0;            // blocks that ZeroForgotten has passed, round after round
-  uint64_t live_tokens_ = 0;           // sum of fill_
+  uint64_t live_tokens_ = 0;           // sum of fill_ of the first group
+  uint64_t live_bytes_ = 0;            // of fill_'s tokens in their groups
+  uint64_t cached_bytes_ = 0;          // of the index's tokens in their blocks
   uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};

@@ -1,6 +1,8 @@
 // The publishing half of KvCache: Commit and KeepCursor.
+#include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "cache/cursor_store.h"
@@ -9,7 +11,7 @@
 namespace kvasir {
 
 bool KvCache::Publishes(const KvSequence& sequence) const {
-  return sequence.shares_ && sequence.epoch_ == Of(sequence.namespace_).epoch;
+  return sequence.shares_ && sequence.place_.is_current();
 }
 
 void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind) {
@@ -17,70 +19,178 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   const uint32_t block_tokens = layout().block_tokens();
   const uint32_t begin = sequence.num_committed_ / block_tokens;
   sequence.num_committed_ += num_tokens;
-  if (!Publishes(sequence)) return;
-  const uint32_t end = sequence.num_committed_ / block_tokens;
-  for (uint32_t b = begin; b < end; ++b) PublishFull(sequence, b);
-  if (kind == CommitKind::kEnd && sequence.num_committed_ % block_tokens != 0 &&
-      sequence.num_committed_ == sequence.num_tokens()) {
-    PublishTail(sequence);
+  const uint32_t committed = sequence.num_committed_, end = committed / block_tokens;
+  for (uint32_t b = begin; b < end && Publishes(sequence); ++b) {
+    // Without room for its node, nothing after it can be found: the sequence keeps to itself.
+    if (!PublishFull(sequence, b)) sequence.shares_ = false;
   }
+  if (Publishes(sequence)) {
+    std::optional<NodeId> tail;
+    const bool ends = kind == CommitKind::kEnd;
+    if (ends && committed % block_tokens != 0 && committed == sequence.num_tokens()) {
+      tail = PublishTail(sequence);
+    }
+    if (layout().has_windows()) {
+      const std::vector<uint32_t>& points = sequence.resume_points_;
+      size_t& next = sequence.next_resume_;
+      for (size_t i = next; i < points.size() && points[i] <= committed; ++i) {
+        KeepWindows(sequence, points[i], tail);
+        if (CeilDiv(points[i], block_tokens) <= end) next = i + 1;  // else when its block is full
+      }
+      if (ends) KeepWindows(sequence, committed, tail);
+    }
+  }
+  DropWindows(sequence);
 }
 
-void KvCache::PublishFull(KvSequence& sequence, uint32_t block_index) {
+// False: no node is left for it.
+bool KvCache::PublishFull(KvSequence& sequence, uint32_t block_index) {
   const uint32_t block_tokens = layout().block_tokens();
   const auto tokens = sequence.tokens().subspan(size_t{block_index} * block_tokens, block_tokens);
-  const BlockRef& block = sequence.table_.ref(block_index);
-  if (const auto child = index_->FindChild(sequence.node_, tokens)) {
-    sequence.node_ = *child;
+  const NodeId parent = sequence.place_.node();
+  if (const auto child = index_->FindChild(parent, tokens)) {
+    sequence.place_.MoveTo(*child);
     // Equal tokens and Identity, so equal bytes: ours goes, unless others still pin it.
-    if (index_->block(*child) != block.id()) {
-      sequence.table_.Replace(block_index, pool_->Pin(index_->block(*child)));
+    for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
+      const BlockId theirs = *index_->block(*child, group);
+      BlockTable& table = sequence.tables_[group];
+      if (theirs == table.ref(block_index).id()) continue;
+      table.Replace(block_index, pool_->Pin(theirs));
       ++counters_.deduplicated_blocks;
     }
-    return;
+    return true;
   }
   if (FaultActive(Fault::kStaleBlock) && block_index > 0) {
-    std::memcpy(pool_->mutable_data(block.id()), sequence.table_.ref(block_index - 1).data(),
+    const BlockTable& table = sequence.table();
+    std::memcpy(pool_->mutable_data(table.ref(block_index).id()), table.ref(block_index - 1).data(),
                 layout().block_bytes());
   }
-  Link(sequence.node_, tokens, block);
-  sequence.node_ = *index_->node_of(block.id());
-  ++counters_.committed_blocks;
+  const auto node = Link(parent, tokens, sequence, block_index);
+  if (!node) return false;
+  sequence.place_.MoveTo(*node);
+  counters_.committed_blocks += layout().num_full_groups();
+  return true;
 }
 
-void KvCache::PublishTail(KvSequence& sequence) {
-  const size_t begin =
-      sequence.num_committed_ / layout().block_tokens() * size_t{layout().block_tokens()};
-  const auto tail = sequence.tokens().subspan(begin);
-  const auto best = index_->BestPartial(sequence.node_, tail);
-  if (best && best->num_equal == tail.size()) return;  // resident already, in a block that has more
-  const BlockRef& block = sequence.table_.ref(sequence.table_.size() - 1);
+// The node of the sequence's tail; absent where none holds just its tokens.
+std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
+  const uint32_t block_index = sequence.num_committed_ / layout().block_tokens();
+  const auto tail = sequence.tokens().subspan(size_t{block_index} * layout().block_tokens());
+  const auto best = index_->BestPartial(sequence.place_.node(), tail);
+  if (best && best->num_equal == tail.size()) {  // resident already
+    return index_->tokens(best->node).size() == tail.size() ? std::optional(best->node)
+                                                            : std::nullopt;
+  }
   // From now on whoever goes on from this tail copies it, the last one too.
+  const uint32_t num_full = layout().num_full_groups();
   Reservation::State* state = sequence.reserved_.get();
-  const bool is_written = !sequence.closed_ || pool_->pin_count(block.id()) > 1;
-  if (state != nullptr && !state->released && is_written && !Promise(*state, 1)) return;
-  Link(sequence.node_, tail, block);
+  const bool is_written =
+      !sequence.closed_ || pool_->pin_count(sequence.table().ref(block_index).id()) > 1;
+  const bool reserved = state != nullptr && !state->released;
+  if (reserved && is_written && !Promise(*state, num_full)) return std::nullopt;
+  const auto node = Link(sequence.place_.node(), tail, sequence, block_index);
+  if (!node && reserved && is_written) TakeBack(*state, num_full);
+  return node;
 }
 
-// `block`, which no node holds, becomes the child `tokens`; a tail that it continues is redundant.
-// A Cursor at that tail's end stays good: it needs its tokens to be resident, in whichever block.
-void KvCache::Link(NodeId parent, std::span<const TokenId> tokens, const BlockRef& block) {
+// The sequence's block becomes the child `tokens`; a tail that it continues is redundant, but its
+// windows are kept in the new node. A Cursor at that tail's end stays good: it needs its tokens to
+// be resident, in whichever block. Absent: no node is left.
+std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> tokens,
+                                    KvSequence& sequence, uint32_t block_index) {
+  while (index_->num_nodes() == index_->max_nodes()) {
+    if (!EvictOne()) return std::nullopt;
+  }
+  std::vector<const KvKind*> windows;
   const auto best = index_->BestPartial(parent, tokens);
   if (best && best->num_equal == index_->tokens(best->node).size()) {
+    for (const KvKind& kind : layout().kinds()) {
+      if (kind.reach.window > 0 && index_->block(best->node, kind.first_group)) {
+        windows.push_back(&kind);
+      }
+    }
     Unlink(best->node, PrefixIndex::RemoveKind::kForgotten);
   }
-  SetFill(block.id(), 0);
-  uses_[static_cast<size_t>(block.id())] = {.last = use_clock_};
-  policy_->OnInserted(block.id(), FactsOf(index_->Insert(parent, tokens, block.id())));
-  pool_->Retain(block.id());
+  const NodeId node = index_->Insert(parent, tokens);
+  if (layout().num_full_groups() > 0) Enter(node, layout().kinds()[0], sequence, block_index);
+  for (const KvKind* kind : windows) Enter(node, *kind, sequence, block_index);
+  return node;
+}
+
+// The node gets the sequence's blocks of a kind, which no node holds. REQUIRES: it has none.
+void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index) {
+  for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+    const BlockId block = sequence.tables_[group].ref(block_index).id();
+    SetFill(block, 0);
+    uses_[static_cast<size_t>(block)].last = use_clock_;
+    uses_[static_cast<size_t>(block)].hits = 0;
+    index_->SetBlock(node, group, block);
+    cached_bytes_ += index_->tokens(node).size() * layout().token_bytes(group);
+    if (group == kind.first_group) policy_->OnInserted(block, FactsOf(node, block));
+    pool_->Retain(block);
+  }
+}
+
+// The last tokens before num_tokens that a window holds enter the index, as far as they are here
+// and their blocks have nodes. `tail`: the node of the sequence's last block, not a full one.
+void KvCache::KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail) {
+  const uint32_t block_tokens = layout().block_tokens();
+  const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
+  NodeId node = sequence.place_.node();
+  uint32_t depth = index_->depth(node);
+  if (end > depth && tail) KeepWindowsOf(*tail, sequence, end - 1, num_tokens);
+  while (depth > end) {
+    node = index_->parent(node);
+    --depth;
+  }
+  const uint32_t widest = layout().widest_window();
+  const uint32_t first = (num_tokens - std::min(num_tokens, widest)) / block_tokens;
+  for (; depth > first; --depth) {
+    KeepWindowsOf(node, sequence, depth - 1, num_tokens);
+    node = index_->parent(node);
+  }
+}
+
+void KvCache::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_index,
+                            uint32_t num_tokens) {
+  for (const KvKind& kind : layout().kinds()) {
+    const uint32_t window = kind.reach.window;
+    const BlockTable& table = sequence.tables_[kind.first_group];
+    const bool inside = uint64_t{block_index + 1} * layout().block_tokens() + window > num_tokens;
+    if (window == 0 || !inside || block_index < table.first()) continue;
+    const auto theirs = index_->block(node, kind.first_group);
+    if (!theirs) {
+      Enter(node, kind, sequence, block_index);
+    } else if (*theirs != table.ref(block_index).id()) {
+      for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+        sequence.tables_[group].Replace(block_index, pool_->Pin(*index_->block(node, group)));
+        ++counters_.deduplicated_blocks;
+      }
+    }
+  }
+}
+
+// Gives back the blocks that no token after the committed ones sees.
+void KvCache::DropWindows(KvSequence& sequence) {
+  if (!layout().has_windows()) return;
+  const uint32_t before = NumWindowBlocks(sequence);
+  for (const KvKind& kind : layout().kinds()) {
+    if (kind.reach.window == 0) continue;
+    const uint64_t seen = WindowBegin(sequence.num_committed_, kind.reach.window);
+    for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+      BlockTable& table = sequence.tables_[group];
+      table.DropBefore(std::min<uint64_t>(seen / layout().block_tokens(), table.size()));
+    }
+  }
+  GiveBack(sequence, before - NumWindowBlocks(sequence));
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
   if (!Publishes(sequence) || sequence.num_committed_ == 0) return;
   const size_t begin =
       sequence.num_committed_ / layout().block_tokens() * size_t{layout().block_tokens()};
-  cursors_->Keep(sequence.node_, sequence.tokens().subspan(begin, sequence.num_committed_ - begin),
-                 hidden);
+  cursors_->Keep(sequence.place_.node(),
+                 sequence.tokens().subspan(begin, sequence.num_committed_ - begin), hidden);
 }
 
 }  // namespace kvasir

@@ -11,77 +11,144 @@ namespace kvasir {
 MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
                            const MatchOptions& options) {
   MatchResult match;
-  match.namespace_ = ns;
-  match.epoch_ = Of(ns).epoch;
-  match.node_ = Of(ns).root;
+  match.place_ = NodeHold(this, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
+  match.tables_.resize(layout().num_groups());
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   if (!match.shares_) {
     if (!prompt.empty()) match.miss = Miss{.reason = MissReason::kDisabled};
     return match;
   }
   if (prompt.empty()) return match;
-  const uint32_t num_covered = PinPrefix(prompt, match);
-  match.miss = Explain(match, prompt, num_covered);
+  std::vector<NodeId> path;
+  const uint32_t num_covered = PinPrefix(prompt, match, path);
+  const size_t whole_blocks = num_covered / layout().block_tokens();
+  const NodeId node = whole_blocks == 0 ? Of(ns).root : path[whole_blocks - 1];
+  match.miss = Explain(ns, node, prompt, num_covered);
   const bool whole = num_covered == prompt.size();
-  match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, match);
-  Settle(prompt, whole && !match.has_cursor_ ? num_covered - 1 : num_covered, match);
+  match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
+  uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
+  if (const uint32_t resumed = PinWindows(path, num_reused, match); resumed < num_reused) {
+    num_reused = resumed;
+    match.has_cursor_ = false;
+    match.miss = Miss{MissReason::kWindow, resumed, std::nullopt};
+  }
+  Settle(prompt, path, num_reused, match);
   return match;
 }
 
 // An idle block is not pinned when all that are left are reserved: its pin would break a promise,
 // and the request that matches it could not start, since it finds no block to reserve.
 bool KvCache::MayPin(NodeId node) const {
-  return pool_->pin_count(index_->block(node)) > 0 || unreserved_blocks() > 0;
+  const uint32_t num_full = layout().num_full_groups();
+  return num_full == 0 || pool_->pin_count(*index_->block(node, 0)) > 0 ||
+         unreserved_blocks() >= num_full;
 }
 
-void KvCache::PinInto(NodeId node, MatchResult& match) {
-  match.table_.Append(pool_->Pin(index_->block(node)));
-}
-
-// Pins the whole blocks and then the best partial block; returns how many tokens of the prompt they
-// cover. node_ is the last whole block.
-uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match) {
+// Pins the `full` blocks of the whole blocks and then of the best partial one, whose nodes are
+// `path`; returns how many tokens of the prompt they cover.
+uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
+                            std::vector<NodeId>& path) const {
   const size_t block_tokens = layout().block_tokens();
+  const auto pin = [&](NodeId node) {
+    for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
+      match.tables_[group].Append(pool_->Pin(*index_->block(node, group)));
+    }
+    path.push_back(node);
+  };
   uint32_t covered = 0;
+  NodeId node = match.place_.node();
   while (covered + block_tokens <= prompt.size()) {
-    const auto child = index_->FindChild(match.node_, prompt.subspan(covered, block_tokens));
+    const auto child = index_->FindChild(node, prompt.subspan(covered, block_tokens));
     if (!child) break;
     if (!MayPin(*child)) return covered;
-    match.node_ = *child;
-    PinInto(*child, match);
+    node = *child;
+    pin(node);
     covered += static_cast<uint32_t>(block_tokens);
   }
   if (covered == prompt.size()) return covered;
   const auto rest = prompt.subspan(covered, std::min(block_tokens, prompt.size() - covered));
-  const auto best = index_->BestPartial(match.node_, rest);
+  const auto best = index_->BestPartial(node, rest);
   if (!best || best->num_equal == 0 || !MayPin(best->node)) return covered;
-  PinInto(best->node, match);
+  pin(best->node);
   return covered + best->num_equal;
 }
 
-// The Cursor at the prompt's end, which the pinned blocks cover.
-bool KvCache::UseCursor(std::span<const TokenId> prompt, MatchResult& match) {
+// Pins the windows before the end of the longest part of the path's first num_tokens tokens whose
+// windows are all here; returns its tokens. O(blocks * window kinds).
+uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
+                             MatchResult& match) const {
+  if (!layout().has_windows()) return num_tokens;
+  const uint32_t block_tokens = layout().block_tokens();
+  const std::span<const KvKind> kinds = layout().kinds();
+  // [block][kind]: where the run of resident blocks begins that ends with this one.
+  std::vector<uint32_t> run_begin(path.size() * kinds.size());
+  for (uint32_t b = 0; b < path.size(); ++b) {
+    for (size_t k = 0; k < kinds.size(); ++k) {
+      uint32_t& begin = run_begin[b * kinds.size() + k];
+      const bool goes_on = b > 0 && index_->block(path[b - 1], kinds[k].first_group);
+      begin = goes_on ? run_begin[(b - 1) * kinds.size() + k] : b;
+      if (!index_->block(path[b], kinds[k].first_group)) begin = b + 1;
+    }
+  }
+  const auto window_block = [&](uint32_t tokens, const KvKind& kind) {
+    return static_cast<uint32_t>(WindowBegin(tokens, kind.reach.window) / block_tokens);
+  };
+  const auto resumes_at = [&](uint32_t tokens) {
+    const auto last = static_cast<uint32_t>(CeilDiv(tokens, block_tokens)) - 1;
+    for (size_t k = 0; k < kinds.size(); ++k) {
+      const uint32_t needed = window_block(tokens, kinds[k]);
+      if (needed <= last && run_begin[last * kinds.size() + k] > needed) return false;
+    }
+    return true;
+  };
+  while (num_tokens > 0 && !resumes_at(num_tokens)) {
+    num_tokens = (num_tokens - 1) / block_tokens * block_tokens;
+  }
+  if (num_tokens == 0) return 0;
+  const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
+  uint64_t pins = 0;
+  for (const KvKind& kind : kinds) {
+    if (kind.reach.window > 0)
+      pins += uint64_t{end - window_block(num_tokens, kind)} * kind.num_groups;
+  }
+  if (pins > unreserved_blocks()) return 0;
+  for (const KvKind& kind : kinds) {
+    if (kind.reach.window == 0) continue;
+    const uint32_t begin = window_block(num_tokens, kind);
+    for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+      match.tables_[group].Skip(std::min(begin, end));
+      for (uint32_t b = begin; b < end; ++b) {
+        match.tables_[group].Append(pool_->Pin(*index_->block(path[b], group)));
+      }
+    }
+  }
+  return num_tokens;
+}
+
+// The Cursor at the prompt's end, which the pinned blocks cover; `node`: the last whole one's.
+bool KvCache::UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match) {
   const auto tail =
       prompt.subspan(prompt.size() / layout().block_tokens() * layout().block_tokens());
-  const auto hidden = cursors_->Find(match.node_, tail);
+  const auto hidden = cursors_->Find(node, tail);
   if (!hidden) return false;
   match.hidden_.assign(hidden->begin(), hidden->end());
   return true;
 }
 
-// Makes the match one of num_reused tokens: blocks beyond them are released, and the last one
-// counts as partial if it holds more tokens than are used.
-void KvCache::Settle(std::span<const TokenId> prompt, uint32_t num_reused, MatchResult& match) {
+// Makes the match one of num_reused tokens: `full` blocks beyond them are released, and the last
+// one counts as partial if it holds more tokens than are used.
+void KvCache::Settle(std::span<const TokenId> prompt, std::span<const NodeId> path,
+                     uint32_t num_reused, MatchResult& match) {
   const uint32_t block_tokens = layout().block_tokens();
-  if (match.table_.size() > CeilDiv(num_reused, block_tokens)) match.table_.PopBack();
-  if (index_->depth(match.node_) > num_reused / block_tokens) {
-    match.node_ = index_->parent(match.node_);
+  const size_t blocks = CeilDiv(num_reused, block_tokens);
+  for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
+    while (match.tables_[group].size() > blocks) match.tables_[group].PopBack();
   }
+  if (num_reused >= block_tokens) match.place_.MoveTo(path[num_reused / block_tokens - 1]);
   match.num_pool_ = num_reused;
   if (const uint32_t tail = num_reused % block_tokens; tail > 0) {
-    const BlockId last = match.table_.ref(match.table_.size() - 1).id();
-    if (index_->tokens(*index_->node_of(last)).size() > tail) {
+    if (index_->tokens(path[blocks - 1]).size() > tail) {
       match.num_pool_ -= tail;
       match.num_partial_ = tail;
     }
@@ -89,23 +156,39 @@ void KvCache::Settle(std::span<const TokenId> prompt, uint32_t num_reused, Match
   match.tokens_.assign(prompt.begin(), prompt.begin() + num_reused);
 }
 
-std::optional<Miss> KvCache::Explain(const MatchResult& match, std::span<const TokenId> prompt,
+std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
+                                              std::span<const uint32_t> message_ends) const {
+  if (!layout().has_windows()) return {};
+  std::vector<uint32_t> points(message_ends.begin(), message_ends.end());
+  const uint32_t period = std::max(uint32_t{1024}, layout().widest_window());
+  for (uint64_t at = period; at < prompt_tokens; at += period) {
+    points.push_back(static_cast<uint32_t>(at));
+  }
+  points.push_back(prompt_tokens);
+  std::ranges::sort(points);
+  const auto same = std::ranges::unique(points);
+  points.erase(same.begin(), same.end());
+  return points;
+}
+
+// `node`: of the last whole block of the prompt that was found, or the root.
+std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
                                      uint32_t num_covered) const {
   if (num_covered == prompt.size() || (num_covered > 0 && num_covered + 1 == prompt.size())) {
     return std::nullopt;
   }
   const uint32_t block_tokens = layout().block_tokens();
-  const uint32_t begin = index_->depth(match.node_) * block_tokens;
+  const uint32_t begin = index_->depth(node) * block_tokens;
   const auto rest = prompt.subspan(begin, std::min<size_t>(block_tokens, prompt.size() - begin));
   const auto miss = [&](MissReason reason) { return Miss{reason, num_covered, std::nullopt}; };
-  if (index_->WasEvicted(match.node_, rest, num_covered - begin)) {
+  if (index_->WasEvicted(node, rest, num_covered - begin)) {
     return miss(MissReason::kEvicted);
   }
-  if (begin == 0 && OtherIdentityHas(match.namespace_, rest, num_covered)) {
+  if (begin == 0 && OtherIdentityHas(ns, rest, num_covered)) {
     return miss(MissReason::kIdentityChanged);
   }
   if (num_covered == 0) return miss(MissReason::kCold);
-  const auto best = index_->BestPartial(match.node_, rest);
+  const auto best = index_->BestPartial(node, rest);
   if (best && best->num_equal < index_->tokens(best->node).size()) {
     return miss(MissReason::kDiverged);
   }
@@ -136,19 +219,19 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
 
   KvSequence sequence;
-  sequence.namespace_ = match.namespace_;
-  sequence.epoch_ = match.epoch_;
   sequence.shares_ = match.shares_;
-  sequence.node_ = match.node_;
   sequence.num_committed_ = match.num_reused();
   sequence.tokens_ = std::move(match.tokens_);
-  sequence.table_ = std::move(match.table_);
-  for (size_t b = 0; b < sequence.table_.size(); ++b) {
-    ++uses_[static_cast<size_t>(sequence.table_.ref(b).id())].hits;
-  }
   const uint32_t most = std::max(reserve_tokens, sequence.num_tokens());
   sequence.tokens_.reserve(most);
-  sequence.table_.Reserve(CeilDiv(most, layout().block_tokens()));
+  sequence.tables_ = std::move(match.tables_);
+  sequence.place_ = std::move(match.place_);
+  for (BlockTable& table : sequence.tables_) {
+    for (size_t b = table.first(); b < table.size(); ++b) {
+      ++uses_[static_cast<size_t>(table.ref(b).id())].hits;
+    }
+    table.Reserve(CeilDiv(most, layout().block_tokens()));
+  }
   sequence.reserved_ = reservation.state_;
   return sequence;
 }

@@ -1,6 +1,7 @@
 // Random conversations against a naive twin: a list of all token strings that were published. With
 // room for everything a match finds exactly what the twin finds; in a tiny pool never more. In
 // both, every byte of KV that is served is compared.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@ struct Params {
   uint64_t seed;
   uint32_t num_blocks;
   std::string eviction;
+  std::vector<uint32_t> windows = {0};  // [layer]
 };
 
 class KvCacheModel : public testing::TestWithParam<Params> {
@@ -26,6 +28,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     size_t sibling = 0;  // the same tenant's namespace of another Identity (or itself)
     uint32_t epoch = 0;
     std::set<Tokens> published;
+    std::set<Tokens> resumes;  // prompts that have their windows too
     std::map<Tokens, uint32_t> cursors;
   };
   struct Running {
@@ -48,6 +51,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
 
   KvCache& cache() { return *driver_.cache; }
   bool roomy() const { return GetParam().num_blocks > 1000; }
+  bool has_windows() { return cache().layout().has_windows(); }
 
   static uint32_t Common(std::span<const TokenId> a, std::span<const TokenId> b) {
     return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -81,6 +85,14 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const uint32_t committed = running.kv.num_committed();
     const uint32_t full = committed / 16 * 16;
     const auto tokens = running.kv.tokens();
+    if (end && committed > 0 && (committed == full || committed == running.kv.num_tokens())) {
+      // A tail within a longer block that is there, maybe without its window, is not kept.
+      const auto text = tokens.first(committed);
+      const bool inside = std::ranges::any_of(space.published, [&](const Tokens& theirs) {
+        return theirs.size() > committed && Common(text, theirs) == committed;
+      });
+      if (committed == full || !inside) space.resumes.insert(Tokens(text.begin(), text.end()));
+    }
     if (full > 0) space.published.insert(Tokens(tokens.begin(), tokens.begin() + full));
     if (end && committed > full && committed == running.kv.num_tokens()) {
       space.published.insert(Tokens(tokens.begin(), tokens.begin() + committed));
@@ -129,7 +141,19 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       const auto hidden = cache().CursorHidden(match);
       EXPECT_EQ(std::vector<float>(hidden.begin(), hidden.end()), HiddenOf(space.salt, prompt));
     }
-    if (roomy()) {
+    if (roomy() && has_windows()) {
+      uint32_t least = 0;
+      for (const Tokens& theirs : space.resumes) {
+        if (Common(prompt, theirs) < theirs.size()) continue;
+        // Within a block: another one that shares more with the prompt may lack its window.
+        const size_t block = theirs.size() / 16 * 16;
+        const auto enters = std::ranges::count_if(
+            space.published, [&](const Tokens& text) { return Common(prompt, text) > block; });
+        if (theirs.size() == block || enters == 1) least = std::max<size_t>(least, theirs.size());
+      }
+      if (least == prompt.size() && !match.has_cursor()) --least;
+      EXPECT_GE(match.num_reused(), options.reuse ? least : 0);
+    } else if (roomy()) {
       const bool cursor = covered == prompt.size() && options.use_cursor && options.reuse &&
                           space.cursors.contains(prompt);
       EXPECT_EQ(match.has_cursor(), cursor);
@@ -139,8 +163,16 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const uint32_t reused = match.num_reused();
     Running running{s, space.epoch, options.reuse, cache().Fetch(std::move(match), 128)};
     EXPECT_EQ(running.kv.num_committed(), reused);
+    std::vector<uint32_t> points;
+    if (random_.Below(2) == 0)
+      points.push_back(static_cast<uint32_t>(random_.Below(prompt.size())));
+    running.kv.KeepResumePoints(points);
     driver_.Verify(running.kv, space.salt);
     if (!Append(running, std::span(prompt).subspan(reused), true)) return;
+    for (const uint32_t point : points) {
+      const bool full = (point + 15) / 16 * 16 <= prompt.size();
+      if (running.shares && point > reused && full) space.resumes.insert(First(prompt, point));
+    }
     if (running.shares) {
       cache().KeepCursor(running.kv, HiddenOf(space.salt, prompt));
       ++space.cursors[prompt];
@@ -152,7 +184,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const uint32_t before = running.kv.num_tokens();
     const auto kind = end ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
     if (!driver_.Append(running.kv, spaces_[running.space].salt, tokens, kind)) {
-      EXPECT_EQ(running.kv.num_tokens(), before);
+      EXPECT_TRUE(has_windows() || running.kv.num_tokens() == before);
+      Publish(running, false);  // its first steps may have gone well
       return false;
     }
     Publish(running, end);
@@ -179,11 +212,17 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       Publish(running, end);
       if (random_.Below(2) == 0 && running_.size() < 6) AddFork(running);
       Running& same = running_[i];
-      cache().Truncate(same.kv, same.kv.num_committed());
+      EXPECT_TRUE(cache().Truncate(same.kv, same.kv.num_committed()));
     } else if (draw < 76) {
       if (running_.size() < 6) AddFork(running);
     } else if (draw < 84) {
-      cache().Truncate(running.kv, static_cast<uint32_t>(random_.Below(size + 1)));
+      const auto to = static_cast<uint32_t>(random_.Below(size + 1));
+      const Status truncated = cache().Truncate(running.kv, to);
+      EXPECT_EQ(running.kv.num_tokens(), truncated ? to : size);
+      if (!truncated) {
+        EXPECT_TRUE(has_windows());
+        EXPECT_EQ(truncated.error().code, Code::kNotFound);
+      }
     } else if (draw < 99) {
       if (random_.Below(2) == 0) {
         cache().Commit(running.kv, 0, KvCache::CommitKind::kEnd);
@@ -200,6 +239,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       }
       ++space.epoch;
       space.published.clear();
+      space.resumes.clear();
       space.cursors.clear();
     }
   }
@@ -211,7 +251,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
 
   Random random_{GetParam().seed};
   CacheDriver driver_{OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
-                                 FindEvictionChoice(GetParam().eviction))};
+                                 FindEvictionChoice(GetParam().eviction),
+                                 LayoutOf(GetParam().windows))};
   std::vector<Space> spaces_;
   std::vector<Running> running_;
 };
@@ -241,11 +282,22 @@ std::vector<Params> AllParams() {
     }
   }
   for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000, "lru"});
+  // Full and window layers; window layers alone, of two widths; kinds of several groups.
+  for (const std::vector<uint32_t>& windows :
+       {std::vector<uint32_t>{0, 20}, {17, 40, 17}, {1}, {0, 0, 0, 33, 33}, {0, 16, 48, 31}}) {
+    const auto groups = static_cast<uint32_t>(windows.size());
+    for (uint32_t seed = 201; seed <= 210; ++seed) {
+      all.push_back(
+          {seed, (9 + 2 * (seed % 5)) * groups, seed % 3 == 0 ? "s3fifo" : "lru", windows});
+    }
+    for (uint32_t seed = 301; seed <= 303; ++seed) all.push_back({seed, 6000, "lru", windows});
+  }
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), [](const auto& info) {
   return "Seed" + std::to_string(info.param.seed) + "Blocks" +
-         std::to_string(info.param.num_blocks) + info.param.eviction;
+         std::to_string(info.param.num_blocks) + info.param.eviction + "Windows" +
+         fmt::format("{}", fmt::join(info.param.windows, "_"));
 });
 
 }  // namespace

@@ -8,16 +8,33 @@
 
 namespace kvasir {
 
-uint64_t KvDemand::blocks(uint32_t block_tokens) const {
-  const uint64_t shared = shares_prompt ? prompt_tokens / block_tokens : 0;
-  return shared + n * (CeilDiv(tokens, block_tokens) - shared);
+uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
+  const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
+  uint64_t sum = layout.num_full_groups() * shared;
+  for (const KvKind& kind : layout.kinds()) {
+    sum += n * layout.SequenceBlocks(kind, tokens, step_tokens);
+  }
+  return sum - n * layout.num_full_groups() * shared;
 }
 
-uint64_t KvDemand::MaxTokens(uint32_t block_tokens, uint64_t num_blocks) const {
-  const uint64_t shared = shares_prompt ? prompt_tokens / block_tokens : 0;
-  if (shared > num_blocks) return 0;
-  const uint64_t most = (shared + (num_blocks - shared) / n) * block_tokens;
-  return most >= prompt_tokens ? most : 0;
+uint64_t KvDemand::MaxTokens(const KvLayout& layout, uint32_t step_tokens,
+                             uint64_t num_blocks) const {
+  const auto fits = [&](uint64_t most) {
+    KvDemand demand = *this;
+    demand.tokens = static_cast<uint32_t>(most);
+    return demand.blocks(layout, step_tokens) <= num_blocks;
+  };
+  if (!fits(prompt_tokens)) return 0;
+  uint64_t low = prompt_tokens, high = (uint64_t{1} << 31) - 1;
+  while (low < high) {
+    const uint64_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
 }
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
@@ -50,30 +67,52 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
   KV_CHECK(demand.shares_prompt || !match.shares_);
   const uint32_t block_tokens = layout().block_tokens();
+  const uint32_t num_full = layout().num_full_groups();
+  const uint64_t all = demand.blocks(layout(), options_.step_tokens);
   const auto wanted = [&] {
     // A tail that is used in part is copied before it is written.
-    const uint32_t copy = match.num_reused() % block_tokens != 0 ? 1 : 0;
-    return demand.blocks(block_tokens) + copy - match.table_.size();
+    uint64_t blocks = all + (match.num_reused() % block_tokens != 0 ? num_full : 0);
+    for (const BlockTable& table : match.tables_) blocks -= table.num_held();
+    return blocks;
   };
-  if (wanted() == unreserved_blocks() + uint64_t{1} && match.num_reused() % block_tokens != 0) {
-    DropPartial(match);  // its tokens are computed into the block that the copy would have taken
+  const uint32_t partial = match.num_reused() % block_tokens;
+  if (partial != 0 && wanted() > unreserved_blocks() &&
+      wanted() <= unreserved_blocks() + uint64_t{num_full}) {
+    // Its tokens are computed into the block that the copy would have taken.
+    Shorten(match, match.num_reused() - partial);
   }
   Reservation reservation;
-  reservation.state_ = std::make_shared<Reservation::State>(Reservation::State{
-      .cache = this,
-      .blocks = 0,
-      .sequence_blocks = static_cast<uint32_t>(CeilDiv(demand.tokens, block_tokens)),
-      .shares_prompt = demand.shares_prompt});
+  reservation.state_ = std::make_shared<Reservation::State>(
+      Reservation::State{.cache = this,
+                         .blocks = 0,
+                         .full_blocks = 0,
+                         .window_blocks = 0,
+                         .shares_prompt = demand.shares_prompt});
+  for (const KvKind& kind : layout().kinds()) {
+    uint32_t& blocks =
+        kind.reach.window > 0 ? reservation.state_->window_blocks : reservation.state_->full_blocks;
+    blocks +=
+        static_cast<uint32_t>(layout().SequenceBlocks(kind, demand.tokens, options_.step_tokens));
+  }
   KV_TRY(Promise(*reservation.state_, wanted()));
   return reservation;
 }
 
-void KvCache::DropPartial(MatchResult& match) {
-  const uint32_t partial = match.num_reused() % layout().block_tokens();
-  const uint32_t whole = match.num_reused() - partial;
-  match.table_.PopBack();
-  match.tokens_.resize(whole);
-  match.num_pool_ = whole;
+// Makes the match one of num_tokens tokens, whole blocks, or of none where the window before them
+// is not held.
+void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
+  for (const KvKind& kind : layout().kinds()) {
+    const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / layout().block_tokens();
+    if (match.tables_[kind.first_group].first() > needed) num_tokens = 0;
+  }
+  for (BlockTable& table : match.tables_) {
+    while (table.size() > num_tokens / layout().block_tokens()) table.PopBack();
+  }
+  NodeId node = match.place_.node();
+  while (index_->depth(node) > num_tokens / layout().block_tokens()) node = index_->parent(node);
+  match.place_.MoveTo(node);
+  match.tokens_.resize(num_tokens);
+  match.num_pool_ = num_tokens;
   match.num_partial_ = 0;
   match.has_cursor_ = false;
 }
@@ -101,11 +140,24 @@ Reservation::State* KvCache::ReservedFor(const KvSequence& sequence) {
   return state == nullptr || state->released || sequence.closed_ ? nullptr : state;
 }
 
-bool KvCache::CopiesTail(const KvSequence& sequence) const {
+bool KvCache::CopiesTail(const KvSequence& sequence, uint32_t group) const {
   const uint32_t block_tokens = layout().block_tokens();
   if (sequence.num_tokens() % block_tokens == 0) return false;
-  const BlockId tail = sequence.table_.ref(sequence.num_tokens() / block_tokens).id();
+  const BlockId tail = sequence.tables_[group].ref(sequence.num_tokens() / block_tokens).id();
   return pool_->retained(tail) || pool_->pin_count(tail) > 1;
+}
+
+uint32_t KvCache::NumCopied(const KvSequence& sequence) const {
+  const uint32_t num_full = layout().num_full_groups();
+  return num_full > 0 && CopiesTail(sequence, 0) ? num_full : 0;
+}
+
+uint32_t KvCache::NumWindowBlocks(const KvSequence& sequence) const {
+  size_t blocks = 0;
+  for (uint32_t group = layout().num_full_groups(); group < layout().num_groups(); ++group) {
+    blocks += sequence.tables_[group].num_held();
+  }
+  return static_cast<uint32_t>(blocks);
 }
 
 void KvCache::Draw(KvSequence& sequence, uint64_t num_blocks) {
@@ -114,47 +166,29 @@ void KvCache::Draw(KvSequence& sequence, uint64_t num_blocks) {
   }
 }
 
-// The sequence let go of blocks, of which `num_freed` are nobody else's, and needs num_lost more to
-// be as long as it may get. Those that cannot be reserved again it is not owed any more.
-void KvCache::GiveBack(KvSequence& sequence, uint32_t num_lost, uint32_t num_freed) {
+// The sequence let go of blocks, and needs num_blocks more to be as long as it may get. Those that
+// cannot be reserved again it is not owed any more.
+void KvCache::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
   Reservation::State* state = ReservedFor(sequence);
   if (state == nullptr) return;
-  if (!state->shares_prompt) num_lost = num_freed;  // the shared ones are reserved already
-  const uint32_t again = std::min(num_lost, unreserved_blocks());
+  const auto again = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, unreserved_blocks()));
   state->blocks += again;
   reserved_blocks_ += again;
-  sequence.unbacked_ += num_lost - again;
+  sequence.unbacked_ += static_cast<uint32_t>(num_blocks) - again;
 }
 
 void KvCache::ReleaseRest(KvSequence& sequence) {
   Reservation::State* state = ReservedFor(sequence);
   if (state == nullptr) return;
-  const uint32_t held = static_cast<uint32_t>(sequence.table_.size());
-  uint32_t rest = state->sequence_blocks - std::min(held, state->sequence_blocks);
-  if (state->shares_prompt && CopiesTail(sequence)) ++rest;
+  const auto beyond = [](uint32_t most, uint64_t held) {
+    return most - static_cast<uint32_t>(std::min<uint64_t>(most, held));
+  };
+  const uint32_t num_full = layout().num_full_groups();
+  uint32_t rest = beyond(state->full_blocks, sequence.table().size() * num_full) +
+                  beyond(state->window_blocks, NumWindowBlocks(sequence));
+  if (state->shares_prompt) rest += NumCopied(sequence);
   rest -= std::min(rest, sequence.unbacked_);
   TakeBack(*state, std::min(rest, state->blocks));
-}
-
-void KvSequence::Close() {
-  if (reserved_ != nullptr) reserved_->cache->ReleaseRest(*this);
-  closed_ = true;
-}
-
-KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
-  if (this == &other) return *this;
-  Close();
-  namespace_ = other.namespace_;
-  epoch_ = other.epoch_;
-  shares_ = other.shares_;
-  node_ = other.node_;
-  num_committed_ = std::exchange(other.num_committed_, 0);
-  closed_ = other.closed_;
-  unbacked_ = other.unbacked_;
-  reserved_ = std::move(other.reserved_);
-  tokens_ = std::move(other.tokens_);
-  table_ = std::move(other.table_);
-  return *this;
 }
 
 }  // namespace kvasir

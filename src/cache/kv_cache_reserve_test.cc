@@ -32,24 +32,25 @@ class Reservations : public KvCacheTest {
 };
 
 TEST_F(Reservations, HoldThePromptOnceAndTheRestPerSequence) {
+  const KvLayout layout(TinyLayout());
   const KvDemand demand{.prompt_tokens = 40, .tokens = 100, .n = 3};
-  EXPECT_EQ(demand.blocks(16), 2u + 3 * 5);
+  EXPECT_EQ(demand.blocks(layout, 512), 2u + 3 * 5);
   KvDemand alone = demand;
   alone.shares_prompt = false;
-  EXPECT_EQ(alone.blocks(16), 3u * 7);
+  EXPECT_EQ(alone.blocks(layout, 512), 3u * 7);
   for (const KvDemand& each : {demand, alone}) {
     for (uint64_t blocks = 0; blocks < 40; ++blocks) {
       KvDemand most = each;
-      most.tokens = static_cast<uint32_t>(each.MaxTokens(16, blocks));
+      most.tokens = static_cast<uint32_t>(each.MaxTokens(layout, 512, blocks));
       if (most.tokens == 0) {
         most.tokens = each.prompt_tokens;
-        EXPECT_GT(most.blocks(16), blocks);
+        EXPECT_GT(most.blocks(layout, 512), blocks);
         continue;
       }
       EXPECT_GE(most.tokens, each.prompt_tokens);
-      EXPECT_LE(most.blocks(16), blocks);
+      EXPECT_LE(most.blocks(layout, 512), blocks);
       ++most.tokens;
-      EXPECT_GT(most.blocks(16), blocks);
+      EXPECT_GT(most.blocks(layout, 512), blocks);
     }
   }
   const auto reservation = Reserve(TokensFrom(1, 40), 100, 3);
@@ -168,7 +169,9 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    Make(12 + static_cast<uint32_t>(random.Below(30)));
+    const std::vector<uint32_t> windows[] = {{0}, {0, 20}, {17, 40, 17}, {0, 0, 33}};
+    const KvLayout layout = LayoutOf(windows[seed % std::size(windows)]);
+    Make((12 + static_cast<uint32_t>(random.Below(30))) * layout.num_groups(), layout);
     ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
     std::vector<Running> running;
     std::vector<KvSequence> greedy;
@@ -210,16 +213,19 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
         KvSequence& sequence = one.sequences[s];
         const uint32_t left = one.demand.tokens - sequence.num_tokens();
         if (draw < 80) {
-          if (!one.demand.shares_prompt && random.Below(3) == 0) cache().Truncate(sequence, 0);
+          if (!one.demand.shares_prompt && random.Below(3) == 0) {
+            ASSERT_TRUE(cache().Truncate(sequence, 0));
+          }
           const uint32_t room = one.demand.tokens - sequence.num_tokens();
           if (room > 0) {
             ASSERT_TRUE(Append(sequence, 1 + static_cast<uint32_t>(random.Below(room))));
           }
         } else if (draw < 88 && left > 0) {  // speculation
-          const Tokens tokens = TokensFrom(++serial_, 1 + random.Below(left));
+          const Tokens tokens = TokensFrom(++serial_, 1 + random.Below(std::min(left, 24u)));
           const uint32_t size = sequence.num_tokens();
           ASSERT_TRUE(cache().Extend(sequence, tokens));
-          cache().Truncate(sequence, size + static_cast<uint32_t>(random.Below(tokens.size())));
+          ASSERT_TRUE(cache().Truncate(sequence,
+                                       size + static_cast<uint32_t>(random.Below(tokens.size()))));
           driver_->Stamp(sequence, 7, size, sequence.num_tokens(), /*check=*/false);
           cache().Commit(sequence, sequence.num_tokens() - size, KvCache::CommitKind::kRunning);
         } else if (draw < 96) {

@@ -14,6 +14,8 @@ const char* ToString(MissReason reason) {
       return "identity_changed";
     case MissReason::kDisabled:
       return "disabled";
+    case MissReason::kWindow:
+      return "window";
   }
   return "unknown";
 }

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "block/kv_layout.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
 
 class KvCache;
 
-// The most KV of n sequences with one prompt.
+// The most KV of n sequences with one prompt, in the groups of a layout.
 struct KvDemand {
   uint32_t prompt_tokens;
   uint32_t tokens;  // of each sequence whose KV is computed, the prompt's included
@@ -18,10 +19,11 @@ struct KvDemand {
   // false: each computes the prompt again, in blocks of its own. REQUIRES: a match without reuse.
   bool shares_prompt = true;
 
-  // The prompt's whole blocks once, the rest per sequence.
-  uint64_t blocks(uint32_t block_tokens) const;
-  // The largest `tokens` for which `num_blocks` are enough; 0: not even for the prompt.
-  uint64_t MaxTokens(uint32_t block_tokens, uint64_t num_blocks) const;
+  // The prompt's whole blocks once, the rest per sequence; windows per sequence (SequenceBlocks).
+  uint64_t blocks(const KvLayout& layout, uint32_t step_tokens) const;
+  // The largest `tokens` below 2^31 for which `num_blocks` are enough; 0: not even for the prompt.
+  // O(log tokens).
+  uint64_t MaxTokens(const KvLayout& layout, uint32_t step_tokens, uint64_t num_blocks) const;
 };
 
 // Blocks that are kept for the sequences of one request: KvCache::Reserve makes it, sequences that
@@ -49,8 +51,9 @@ class Reservation {
   friend class KvSequence;
   struct State {
     KvCache* cache;
-    uint32_t blocks;           // not drawn yet
-    uint32_t sequence_blocks;  // of a sequence, at most
+    uint32_t blocks;  // not drawn yet
+    // Of a sequence, at most: in `full` groups, and in windows.
+    uint32_t full_blocks, window_blocks;
     bool shares_prompt;
     bool released = false;
   };

@@ -155,7 +155,8 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.block_tokens = options.block_tokens;
   plan.num_blocks = a.cache_plan.num_blocks;
   plan.kv_bytes_per_token = a.cache.layout.token_bytes();
-  plan.max_tokens = plan.num_blocks * plan.block_tokens;
+  plan.max_tokens = KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
+      a.cache.layout, a.cache.step_tokens, plan.num_blocks);
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
   plan.model = a.model.name;
@@ -198,11 +199,12 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
   runner.max_positions = ctx_size;
   runner.max_logit_rows = logit_rows;
-  KvCacheOptions cache{.layout = BlockLayout(Runner::ShapeFor(model.config, runner)),
+  KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
                        .num_namespaces = options.max_tenants,
                        .secret = {},
+                       .step_tokens = runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction)};
   if (!cache.reuse) {
@@ -211,7 +213,9 @@ Result<Assembly> Assemble(const EngineOptions& options) {
     if (options.cache_mode == CacheMode::kNone) {
       tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
     }
-    const uint64_t blocks = options.parallel * CeilDiv(tokens, options.block_tokens);
+    const KvDemand demand{
+        .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
+    const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
     cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
   }
   Assembly assembly{std::move(model), ctx_size, logit_rows, runner, std::move(cache), {}, {}, {}};

@@ -177,7 +177,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                              .vocab_size = parts_.card.vocab_size,
                              .parallel = parts_.options.parallel,
                              .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-                             .block_tokens = parts_.plan.block_tokens,
+                             .layout = &parts_.cache->layout(),
+                             .step_tokens = parts_.cache->step_tokens(),
                              .cache_mode = parts_.options.cache_mode,
                              .tokenizer = parts_.text.tokenizer.get()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;

@@ -8,8 +8,7 @@
 #include "base/cpu_topology.h"
 #include "base/random.h"
 #include "base/result.h"
-#include "block/block_pool.h"
-#include "block/block_table.h"
+#include "block/sequence_tables.h"
 #include "engine/assembly.h"
 #include "format/pack.h"
 #include "import/architecture.h"
@@ -52,6 +51,16 @@ std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
     }
   }
   return block;
+}
+
+// K and V that a row at `depth` reads.
+uint64_t KvBytes(const KvLayout& layout, uint32_t depth) {
+  uint64_t bytes = 0;
+  for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+    const uint64_t begin = WindowBegin(depth, layout.group(group).reach.window);
+    bytes += (depth - std::min<uint64_t>(begin, depth)) * layout.token_bytes(group);
+  }
+  return bytes;
 }
 
 struct Speed {
@@ -119,13 +128,13 @@ class ModelBench {
   const std::string& kv_format() const { return kv_format_; }
   Target target() const { return target_; }
   const std::vector<uint32_t>& cpus() const { return cpus_; }
-  uint64_t BytesPerToken(uint32_t depth) const {
-    return token_bytes_ + depth * pool_->layout().token_bytes();
-  }
+  uint64_t BytesPerToken(uint32_t depth) const { return token_bytes_ + KvBytes(layout_, depth); }
 
  private:
+  explicit ModelBench(KvLayout layout) : layout_(std::move(layout)) {}
+
   Status Step(uint32_t position, uint32_t rows) {
-    const StepSequence sequence{table_.bases(), position, 0, rows};
+    const StepSequence sequence{tables_->tables(), position, 0, rows};
     return runner_->Step({&sequence, 1}, std::span(ids_).subspan(position, rows));
   }
   void Head(uint32_t row) {
@@ -141,14 +150,13 @@ class ModelBench {
   Target target_{};
   std::vector<uint32_t> cpus_;
   std::unique_ptr<Runner> runner_;
-  std::unique_ptr<BlockPool> pool_;
-  BlockTable table_;  // after pool_: its pins go first
+  KvLayout layout_;
+  std::optional<SequenceTables> tables_;
   std::vector<TokenId> ids_;
   std::vector<float> logits_;
 };
 
 Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_tokens) {
-  ModelBench bench;
   EngineOptions engine = options.engine;
   engine.ctx_size = 0;
   KV_ASSIGN(Assembly assembly, Assemble(engine));
@@ -158,25 +166,23 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
                 assembly.ctx_size);
   }
   assembly.runner.max_positions = max_tokens;
+  ModelBench bench(Runner::LayoutFor(assembly.model.config, assembly.runner));
   bench.max_rows_ = assembly.runner.max_rows;
   bench.token_bytes_ = assembly.runner_plan.token_bytes;
   bench.card_ = CardOf(assembly);
   bench.kv_format_ = assembly.plan.kv_format;
   bench.target_ = assembly.runner.target;
   bench.cpus_ = assembly.runner.cpus;
-  const BlockLayout layout(Runner::ShapeFor(assembly.model.config, assembly.runner));
   const auto progress = [&](double share) {
     if (options.progress) options.progress(fmt::format("packing weights: {:.0f}%", share * 100));
   };
   KV_ASSIGN(bench.runner_, Runner::Create(std::move(assembly.model), assembly.runner, progress));
-  const auto num_blocks = static_cast<uint32_t>(CeilDiv(max_tokens, assembly.runner.block_tokens));
-  KV_ASSIGN(bench.pool_, BlockPool::Create(layout, num_blocks));
-  bench.table_.Reserve(num_blocks);
-  const std::vector<std::byte> contents = RandomBlock(layout);
-  for (uint32_t i = 0; i < num_blocks; ++i) {
-    BlockRef ref = bench.pool_->Allocate();
-    std::memcpy(ref.mutable_data(), contents.data(), contents.size());
-    bench.table_.Append(std::move(ref));
+  KV_ASSIGN(bench.tables_, SequenceTables::Create(bench.layout_, max_tokens));
+  for (uint32_t group = 0; group < bench.layout_.num_groups(); ++group) {
+    const std::vector<std::byte> contents = RandomBlock(bench.layout_.layout(group));
+    for (std::byte* block : (*bench.tables_)[group].bases()) {
+      std::memcpy(block, contents.data(), contents.size());
+    }
   }
   Random random(kSeed);
   const uint32_t vocab = bench.runner_->config().vocab_size;

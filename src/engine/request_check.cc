@@ -78,12 +78,12 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
                      answer, context, fix);
   }
   const uint64_t computed =
-      DemandOf(spec, limits).MaxTokens(limits.block_tokens, limits.num_blocks);
+      DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
   if (computed == 0) {
     return FailField(Code::kInvalidArgument, "prompt",
                      "{} tokens for {} choices need more than the {} blocks of {} tokens that "
                      "the pool has: shorten the prompt, lower n or raise --kv-memory",
-                     prompt, spec.n, limits.num_blocks, limits.block_tokens);
+                     prompt, spec.n, limits.num_blocks, limits.layout->block_tokens());
   }
   return std::min(context, computed + answer);
 }

@@ -7,12 +7,20 @@
 namespace kvasir {
 namespace {
 
+const KvLayout kLayout(BlockLayout(BlockShape{.block_tokens = 16,
+                                              .num_layers = 1,
+                                              .kv_heads = 1,
+                                              .head_dim = 16,
+                                              .k_format = {KvFormat::kF16},
+                                              .v_format = {KvFormat::kF16}}));
+
 RequestLimits Limits(CacheMode mode) {
   return {.ctx_size = 8192,
           .vocab_size = 100,
           .parallel = 4,
           .num_blocks = 400,
-          .block_tokens = 16,
+          .layout = &kLayout,
+          .step_tokens = 512,
           .cache_mode = mode};
 }
 
@@ -40,10 +48,10 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
   const auto checked = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
   ASSERT_TRUE(checked) << checked.error().message;
   EXPECT_EQ((*checked)->demand.tokens, 129u);
-  EXPECT_EQ((*checked)->demand.blocks(16), 6u + 3 * 3);
+  EXPECT_EQ((*checked)->demand.blocks(kLayout, 512), 6u + 3 * 3);
   // Without a cache each choice computes the prompt again, in blocks of its own.
   const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
-  EXPECT_EQ((*alone)->demand.blocks(16), 3u * 9);
+  EXPECT_EQ((*alone)->demand.blocks(kLayout, 512), 3u * 9);
 }
 
 TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {

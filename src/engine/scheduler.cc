@@ -122,14 +122,14 @@ void Scheduler::ComputeRows() {
   step_tokens_.clear();
   for (Rows& rows : rows_) {
     if (rows.num_rows == 0 || rows.request->done()) continue;
-    const BlockTable& table = rows.sequence->kv.table();
+    const KvSequence& kv = rows.sequence->kv;
     rows.first_row = static_cast<uint32_t>(step_tokens_.size());
     uint32_t position = rows.position;
     if (FaultActive(Fault::kWrongPosition) && rows.request->receipt.cached_tokens() > 0 &&
-        position + 1 + rows.num_rows <= table.size() * cache_.layout().block_tokens()) {
+        position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
       ++position;
     }
-    step_.push_back({table.bases(), position, rows.first_row, rows.num_rows});
+    step_.push_back({kv.tables(), position, rows.first_row, rows.num_rows});
     const auto begin = rows.sequence->tokens.begin() + rows.position;
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }

@@ -64,10 +64,12 @@ bool Scheduler::TryAdmit(Request& request) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
     request.cursor_hidden.assign(hidden.begin(), hidden.end());
   }
-  AddSequence(request, TimedCache([&] {
-                return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
-                                    *reservation);
-              }));
+  KvSequence kv = TimedCache([&] {
+    return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
+                        *reservation);
+  });
+  kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
+  AddSequence(request, std::move(kv));
   request.reservation = std::move(*reservation);
   return true;
 }

@@ -53,7 +53,7 @@ void Scheduler::UseDraw(Draw& draw) {
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
-    cache_.Truncate(sequence.kv, 0);  // the next step computes everything again
+    KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
   }
 }
 
@@ -291,7 +291,7 @@ void Scheduler::CheckInvariants() const {
     choices += request->spec.n - request->num_done;
     for (const auto& sequence : request->sequences) {
       KV_CHECK(sequence->kv.num_committed() <= sequence->tokens.size());
-      KV_CHECK(!sequence->done || sequence->kv.table().size() == 0);
+      KV_CHECK(!sequence->done || sequence->kv.tables().empty());
     }
   }
   KV_CHECK(choices <= options_.parallel);

@@ -32,11 +32,11 @@ struct Asked {
 };
 
 // What a choice says, by its tokens alone. `reason` is why it ends.
-std::vector<TokenId> Expected(const Asked& asked, FinishReason* reason) {
+std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, FinishReason* reason) {
   std::vector<TokenId> tokens = asked.spec.prompt;
   *reason = FinishReason::kLength;
   while (tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
-    tokens.push_back(FakeRunner::NextToken(tokens, kVocab));
+    tokens.push_back(runner.NextToken(tokens));
     if (!asked.spec.ignore_eos && tokens.back() == kEndToken) {
       *reason = FinishReason::kStop;
       break;
@@ -62,6 +62,7 @@ class Schedule {
         runner_({.vocab_size = kVocab,
                  .max_positions = kContext,
                  .max_rows = parallel_ + static_cast<uint32_t>(random_.Below(24)),
+                 .windows = Windows(random_.Below(6)),
                  .not_finite = kNotFinite}),
         cache_(MakeCache()),
         scheduler_(runner_, *cache_,
@@ -94,6 +95,14 @@ class Schedule {
  private:
   uint32_t runner_rows() const { return parallel_; }
 
+  // [layer]: full layers alone, most often; with windows; windows alone, of two widths.
+  static std::vector<uint32_t> Windows(uint64_t choice) {
+    if (choice == 0) return {0, 20};
+    if (choice == 1) return {17, 40, 17};
+    if (choice == 2) return {0, 0, 33, 33};
+    return {0};
+  }
+
   std::unique_ptr<KvCache> MakeCache() {
     KvCacheOptions options{.layout = runner_.layout(),
                            .budget_bytes = 0,
@@ -101,8 +110,10 @@ class Schedule {
                            .num_cursors = 4,
                            .num_namespaces = 3,
                            .secret = {7},
+                           .step_tokens = runner_rows(),
                            .reuse = mode_ == CacheMode::kPrefix};
-    const auto num_blocks = static_cast<uint32_t>(3 + random_.Below(24));
+    const uint32_t num_blocks =
+        static_cast<uint32_t>(3 + random_.Below(24)) * runner_.layout().num_groups();
     options.max_blocks = num_blocks;
     options.budget_bytes = 1 << 20;
     auto cache = KvCache::Create(std::move(options));
@@ -151,7 +162,8 @@ class Schedule {
                                  .vocab_size = kVocab,
                                  .parallel = parallel_,
                                  .num_blocks = cache_->plan().num_blocks,
-                                 .block_tokens = runner_.layout().block_tokens(),
+                                 .layout = &runner_.layout(),
+                                 .step_tokens = cache_->step_tokens(),
                                  .cache_mode = mode_});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
@@ -198,7 +210,7 @@ class Schedule {
       const bool bad_prompt = std::ranges::count(asked.spec.prompt, kNotFinite) > 0;
       FinishReason reason = FinishReason::kNone;
       const std::vector<TokenId> want =
-          bad_prompt ? std::vector<TokenId>() : Expected(asked, &reason);
+          bad_prompt ? std::vector<TokenId>() : Expected(runner_, asked, &reason);
       if (bad_prompt) reason = FinishReason::kError;
       for (uint32_t choice = 0; choice < asked.spec.n; ++choice) {
         const std::vector<TokenId>& got = asked.answers[choice];

@@ -50,9 +50,32 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
   return parts;
 }
 
+namespace {
+
+// "full", "full:4 window(512):22": the kinds of layer groups, and their layers where there are
+// several.
+std::string GroupsText(const KvLayout& layout) {
+  if (!layout.has_windows()) return "full";
+  std::string text;
+  for (const KvKind& kind : layout.kinds()) {
+    size_t layers = 0;
+    for (uint32_t i = 0; i < kind.num_groups; ++i) {
+      layers += layout.group(kind.first_group + i).layers.size();
+    }
+    const uint32_t window = kind.reach.window;
+    text += window == 0 ? fmt::format("full:{} ", layers)
+                        : fmt::format("window({}):{} ", window, layers);
+  }
+  text.pop_back();
+  return text;
+}
+
+}  // namespace
+
 Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options) {
   parts.kv_format = assembly.plan.kv_format;
-  parts.layout = fmt::format("full block_tokens {} tile {}", options.block_tokens, kRunTokens);
+  parts.layout = fmt::format("{} block_tokens {} tile {}", GroupsText(assembly.cache.layout),
+                             options.block_tokens, kRunTokens);
   return IdentityOf(parts);
 }
 

@@ -12,8 +12,8 @@ namespace kvasir {
 namespace {
 
 // At most half full, so that a probe touches one cache line as a rule.
-uint64_t TableSize(uint32_t num_blocks) { return std::bit_ceil(uint64_t{num_blocks} * 2); }
-uint64_t GhostSize(uint32_t num_blocks) { return std::bit_ceil(uint64_t{num_blocks}); }
+uint64_t TableSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes} * 2); }
+uint64_t GhostSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes}); }
 
 // Folded 128-bit product (as in wyhash).
 uint64_t Fold(uint64_t a, uint64_t b) {
@@ -30,17 +30,19 @@ uint32_t CommonPrefix(std::span<const TokenId> a, std::span<const TokenId> b) {
 
 }  // namespace
 
-uint64_t PrefixIndex::BytesFor(uint32_t num_blocks, uint32_t block_tokens, uint32_t num_roots) {
-  return uint64_t{num_roots} * sizeof(Root) +
-         uint64_t{num_blocks} * (sizeof(Node) + block_tokens * sizeof(TokenId) + sizeof(BlockKey) +
-                                 2 * sizeof(uint32_t)) +
-         TableSize(num_blocks) * sizeof(uint32_t) + GhostSize(num_blocks) * sizeof(uint64_t);
+uint64_t PrefixIndex::BytesFor(const Options& o) {
+  const uint64_t node_bytes = sizeof(Node) + o.block_tokens * sizeof(TokenId) + sizeof(BlockKey) +
+                              (o.num_groups + 1) * sizeof(uint32_t) /* blocks_, free_stack_ */;
+  return uint64_t{o.num_roots} * sizeof(Root) + o.num_nodes * node_bytes +
+         uint64_t{o.num_blocks} * sizeof(uint32_t) + TableSize(o.num_nodes) * sizeof(uint32_t) +
+         GhostSize(o.num_nodes) * sizeof(uint64_t);
 }
 
 uint64_t PrefixIndex::allocated_bytes() const {
   return roots_.capacity() * sizeof(Root) + nodes_.capacity() * sizeof(Node) +
          tokens_.capacity() * sizeof(TokenId) + keys_.capacity() * sizeof(BlockKey) +
-         (free_stack_.capacity() + node_of_block_.capacity() + table_.capacity()) *
+         (blocks_.capacity() + free_stack_.capacity() + node_of_block_.capacity() +
+          table_.capacity()) *
              sizeof(uint32_t) +
          ghosts_.capacity() * sizeof(uint64_t);
 }
@@ -50,16 +52,19 @@ PrefixIndex::PrefixIndex(const Options& options)
       seed_(options.seed),
       hash_mask_(options.hash_mask),
       num_roots_(options.num_roots),
-      nodes_(options.num_blocks),
-      tokens_(size_t{options.num_blocks} * options.block_tokens),
-      keys_(options.num_blocks),
-      free_stack_(options.num_blocks),
+      num_groups_(options.num_groups),
+      nodes_(options.num_nodes),
+      tokens_(size_t{options.num_nodes} * options.block_tokens),
+      keys_(options.num_nodes),
+      blocks_(size_t{options.num_nodes} * options.num_groups, kNone),
+      free_stack_(options.num_nodes),
       node_of_block_(options.num_blocks, kNone),
-      table_(TableSize(options.num_blocks), kNone),
-      ghosts_(GhostSize(options.num_blocks)) {
-  KV_CHECK(options.num_blocks > 0 && options.num_blocks < kRootBit && block_tokens_ > 0);
+      table_(TableSize(options.num_nodes), kNone),
+      ghosts_(GhostSize(options.num_nodes)) {
+  KV_CHECK(options.num_nodes > 0 && options.num_nodes < kRootBit && block_tokens_ > 0);
+  KV_CHECK(num_groups_ > 0);
   roots_.reserve(num_roots_);
-  for (uint32_t i = 0; i < options.num_blocks; ++i) free_stack_[i] = options.num_blocks - 1 - i;
+  for (uint32_t i = 0; i < options.num_nodes; ++i) free_stack_[i] = options.num_nodes - 1 - i;
 }
 
 NodeId PrefixIndex::AddRoot(const BlockKey& root_key) {
@@ -152,23 +157,46 @@ bool PrefixIndex::WasEvicted(NodeId parent, std::span<const TokenId> tokens,
   return false;
 }
 
-NodeId PrefixIndex::Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block) {
+bool PrefixIndex::is_bare(NodeId node) const {
+  const Node& at = At(node);
+  if (at.holds > 0 || at.children != kNone) return false;
+  const uint32_t* blocks = &blocks_[size_t{Raw(node)} * num_groups_];
+  return std::all_of(blocks, blocks + num_groups_, [](uint32_t block) { return block == kNone; });
+}
+
+void PrefixIndex::SetBlock(NodeId node, uint32_t group, BlockId block) {
+  KV_CHECK(!is_root(node) && At(node).num_tokens > 0 && !node_of(block));
+  uint32_t& slot = blocks_[size_t{Raw(node)} * num_groups_ + group];
+  KV_CHECK(slot == kNone);
+  slot = static_cast<uint32_t>(block);
+  node_of_block_[slot] = Raw(node);
+  ++num_blocks_;
+}
+
+void PrefixIndex::ClearBlock(NodeId node, uint32_t group) {
+  uint32_t& slot = blocks_[size_t{Raw(node)} * num_groups_ + group];
+  KV_CHECK(slot != kNone);
+  node_of_block_[slot] = kNone;
+  slot = kNone;
+  --num_blocks_;
+}
+
+NodeId PrefixIndex::Insert(NodeId parent, std::span<const TokenId> tokens) {
   KV_CHECK(!tokens.empty() && tokens.size() <= block_tokens_);
-  KV_CHECK(num_nodes_ < nodes_.size() && !node_of(block));
+  KV_CHECK(num_nodes_ < nodes_.size());
   KV_CHECK(is_root(parent) || At(parent).num_tokens == block_tokens_);
   const uint32_t id = free_stack_[nodes_.size() - 1 - num_nodes_++];
   const uint32_t root = is_root(parent) ? Raw(parent) : At(parent).root;
   nodes_[id] = Node{.hash = HashOf(parent, tokens),
                     .parent = Raw(parent),
                     .root = root,
-                    .block = {static_cast<uint32_t>(block)},
+                    .holds = 0,
                     .children = kNone,
                     .left = kNone,
                     .right = kNone,
                     .depth = depth(parent) + 1,
                     .num_tokens = static_cast<uint32_t>(tokens.size())};
   std::ranges::copy(tokens, &tokens_[size_t{id} * block_tokens_]);
-  node_of_block_[static_cast<size_t>(block)] = id;
   num_tokens_ += tokens.size();
   if (tokens.size() == block_tokens_) {
     keys_[id] = ChildKey(roots_[root & ~kRootBit].hmac, key(parent), tokens);
@@ -213,7 +241,9 @@ void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId)>& leaving)
 
 void PrefixIndex::FreeNode(uint32_t node) {
   if (nodes_[node].num_tokens == block_tokens_) TableRemove(node);
-  node_of_block_[nodes_[node].block[0]] = kNone;
+  for (uint32_t group = 0; group < num_groups_; ++group) {
+    if (block(NodeId{node}, group)) ClearBlock(NodeId{node}, group);
+  }
   num_tokens_ -= nodes_[node].num_tokens;
   nodes_[node].num_tokens = 0;
   // An erased prompt leaves nothing behind.
@@ -295,7 +325,10 @@ void PrefixIndex::CheckChildren(uint32_t parent, std::vector<bool>& seen) const 
     KV_CHECK(node.parent == parent && node.num_tokens > 0 && node.num_tokens <= block_tokens_);
     KV_CHECK(node.root == ((parent & kRootBit) != 0 ? parent : nodes_[parent].root));
     KV_CHECK(node.depth == depth(NodeId{parent}) + 1);
-    KV_CHECK(node_of_block_[node.block[0]] == in_order[i]);
+    for (uint32_t group = 0; group < num_groups_; ++group) {
+      const auto block = this->block(NodeId{in_order[i]}, group);
+      KV_CHECK(!block || node_of_block_[static_cast<size_t>(*block)] == in_order[i]);
+    }
     KV_CHECK(node.hash == HashOf(NodeId{parent}, mine));
     KV_CHECK(node.children == kNone || node.num_tokens == block_tokens_);
     if (node.num_tokens == block_tokens_) {
@@ -311,7 +344,12 @@ void PrefixIndex::CheckChildren(uint32_t parent, std::vector<bool>& seen) const 
 
 void PrefixIndex::CheckInvariants() const {
   KV_CHECK(allocated_bytes() ==
-           BytesFor(static_cast<uint32_t>(nodes_.size()), block_tokens_, num_roots_));
+           BytesFor({.num_blocks = static_cast<uint32_t>(node_of_block_.size()),
+                     .block_tokens = block_tokens_,
+                     .num_nodes = max_nodes(),
+                     .num_groups = num_groups_,
+                     .num_roots = num_roots_,
+                     .seed = 0}));
   std::vector<bool> seen(nodes_.size());
   for (uint32_t r = 0; r < roots_.size(); ++r) CheckChildren(kRootBit | r, seen);
   for (uint32_t id = 0; id < nodes_.size(); ++id) {
@@ -327,7 +365,8 @@ void PrefixIndex::CheckInvariants() const {
   }
   KV_CHECK(used == num_nodes_ && total == num_tokens_);
   KV_CHECK(full == table_.size() - std::ranges::count(table_, kNone));
-  KV_CHECK(used == node_of_block_.size() - std::ranges::count(node_of_block_, kNone));
+  KV_CHECK(num_blocks_ == node_of_block_.size() - std::ranges::count(node_of_block_, kNone));
+  KV_CHECK(num_blocks_ == blocks_.size() - std::ranges::count(blocks_, kNone));
   for (uint32_t i = 0; i < nodes_.size() - num_nodes_; ++i) KV_CHECK(!seen[free_stack_[i]]);
 }
 

@@ -1,7 +1,6 @@
 // PrefixIndex: trie of blocks by their tokens; finds the longest resident prefix.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,15 +13,12 @@
 
 namespace kvasir {
 
-// LayerGroups of a node (docs/glossary.md): one optional block each. Only `full` exists so far.
-inline constexpr uint32_t kMaxLayerGroups = 1;
-
 // A node, or the root of a namespace (top bit set).
 enum class NodeId : uint32_t {};
 
 // A node is a full block (block_tokens tokens; may have children) or a tail (fewer; a leaf) below
-// its parent. Invariants: no child's tokens are a prefix of another child's of the same parent;
-// every node holds a block, no block has two nodes.
+// its parent. It has an optional block for each layer group, or none at all. Invariants: no child's
+// tokens are a prefix of another child's of the same parent; no block has two nodes.
 //
 // Children are found in two ways, both of which compare tokens: an open-addressing table by a
 // seeded 64-bit hash of all tokens from the root on (full blocks), and a treap per parent in
@@ -35,6 +31,8 @@ class PrefixIndex {
   struct Options {
     uint32_t num_blocks;
     uint32_t block_tokens;
+    uint32_t num_nodes;       // at most
+    uint32_t num_groups = 1;  // layer groups
     uint32_t num_roots = 16;  // namespaces, at most
     uint64_t seed;  // secret: hashes and treap shapes cannot be steered by who writes prompts
     uint64_t hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
@@ -44,7 +42,7 @@ class PrefixIndex {
     uint32_t num_equal;  // tokens in common, may be 0
   };
 
-  static uint64_t BytesFor(uint32_t num_blocks, uint32_t block_tokens, uint32_t num_roots);
+  static uint64_t BytesFor(const Options& options);
   explicit PrefixIndex(const Options& options);
 
   NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots are there
@@ -58,17 +56,30 @@ class PrefixIndex {
   // lately.
   bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
 
-  // REQUIRES: no child is a prefix of `tokens` or the reverse; `block` is in no node.
-  NodeId Insert(NodeId parent, std::span<const TokenId> tokens, BlockId block);
+  // A node without blocks, which nobody holds. REQUIRES: no child is a prefix of `tokens` or the
+  // reverse; num_nodes() < max_nodes().
+  NodeId Insert(NodeId parent, std::span<const TokenId> tokens);
+  // REQUIRES: the node has no block of the group, `block` is in no node.
+  void SetBlock(NodeId node, uint32_t group, BlockId block);
+  void ClearBlock(NodeId node, uint32_t group);    // REQUIRES: the node has one
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
-  void Remove(NodeId node, RemoveKind kind);       // REQUIRES: a node without children
+  // With its blocks. REQUIRES: a node without children.
+  void Remove(NodeId node, RemoveKind kind);
   // Removes all nodes under a root and what is remembered of them; calls `leaving` for each node
-  // before it goes. O(num_blocks).
+  // before it goes. O(max_nodes).
   void Clear(NodeId root, const std::function<void(NodeId)>& leaving);
 
-  bool is_root(NodeId node) const { return (Raw(node) & kRootBit) != 0; }
+  static bool is_root(NodeId node) { return (Raw(node) & kRootBit) != 0; }
   NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }
-  BlockId block(NodeId node) const { return BlockId{At(node).block[0]}; }
+  std::optional<BlockId> block(NodeId node, uint32_t group) const {
+    const uint32_t block = blocks_[size_t{Raw(node)} * num_groups_ + group];
+    return block == kNone ? std::nullopt : std::optional(BlockId{block});
+  }
+  // Counts those who need the node although it may have no block. REQUIRES: not a root.
+  void Hold(NodeId node) { ++nodes_[Raw(node)].holds; }
+  void Unhold(NodeId node) { --nodes_[Raw(node)].holds; }
+  // Nothing speaks for it: no block, no child, nobody who holds it. REQUIRES: not a root.
+  bool is_bare(NodeId node) const;
   std::span<const TokenId> tokens(NodeId node) const {
     return {TokensOf(Raw(node)), At(node).num_tokens};
   }
@@ -82,6 +93,8 @@ class PrefixIndex {
     return node == kNone ? std::nullopt : std::optional(NodeId{node});
   }
   uint32_t num_nodes() const { return num_nodes_; }
+  uint32_t max_nodes() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint32_t num_blocks() const { return num_blocks_; }  // of all nodes
   uint64_t num_tokens() const { return num_tokens_; }  // of all nodes
   uint64_t allocated_bytes() const;                    // equals BytesFor
   void CheckInvariants() const;                        // O(everything)
@@ -94,7 +107,7 @@ class PrefixIndex {
     uint64_t hash;  // of all tokens from the root on
     uint32_t parent;
     uint32_t root;
-    std::array<uint32_t, kMaxLayerGroups> block;
+    uint32_t holds;
     uint32_t children;  // treap of the children
     uint32_t left;      // in the parent's treap
     uint32_t right;
@@ -129,12 +142,15 @@ class PrefixIndex {
   uint64_t seed_;
   uint64_t hash_mask_;
   uint32_t num_roots_;
+  uint32_t num_groups_;
   uint32_t num_nodes_ = 0;
+  uint32_t num_blocks_ = 0;
   uint64_t num_tokens_ = 0;
-  std::vector<Node> nodes_;              // [num_blocks]
-  std::vector<TokenId> tokens_;          // [num_blocks][block_tokens]
-  std::vector<BlockKey> keys_;           // [num_blocks]
-  std::vector<uint32_t> free_stack_;     // [num_blocks], the first num_blocks - num_nodes are free
+  std::vector<Node> nodes_;              // [max_nodes]
+  std::vector<TokenId> tokens_;          // [max_nodes][block_tokens]
+  std::vector<BlockKey> keys_;           // [max_nodes]
+  std::vector<uint32_t> blocks_;         // [max_nodes][num_groups], kNone: it has none
+  std::vector<uint32_t> free_stack_;     // [max_nodes], the first max_nodes - num_nodes are free
   std::vector<uint32_t> node_of_block_;  // [num_blocks]
   std::vector<uint32_t> table_;          // [power of two]: nodes, linear probing
   std::vector<uint64_t> ghosts_;  // [power of two]: hashes of what was evicted, direct-mapped

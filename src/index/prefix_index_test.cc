@@ -22,8 +22,17 @@ BlockKey KeyOf(uint8_t value) {
 }
 
 PrefixIndex MakeIndex(uint32_t num_blocks, uint32_t block_tokens, uint64_t hash_mask = ~0ull) {
-  return PrefixIndex(
-      {.num_blocks = num_blocks, .block_tokens = block_tokens, .seed = 42, .hash_mask = hash_mask});
+  return PrefixIndex({.num_blocks = num_blocks,
+                      .block_tokens = block_tokens,
+                      .num_nodes = num_blocks,
+                      .seed = 42,
+                      .hash_mask = hash_mask});
+}
+
+NodeId Add(PrefixIndex& index, NodeId parent, std::span<const TokenId> tokens, BlockId block) {
+  const NodeId node = index.Insert(parent, tokens);
+  index.SetBlock(node, 0, block);
+  return node;
 }
 
 TEST(BlockKey, DependsOnSecretTenantIdentityParentAndTokens) {
@@ -57,8 +66,8 @@ TEST(BlockKey, EqualsAnIndependentImplementation) {
 TEST(PrefixIndex, FindsTheChainItHoldsAndItsKeys) {
   PrefixIndex index = MakeIndex(8, 2);
   const NodeId root = index.AddRoot(KeyOf(9));
-  const NodeId a = index.Insert(root, Tokens{1, 2}, BlockId{5});
-  const NodeId b = index.Insert(a, Tokens{3, 4}, BlockId{1});
+  const NodeId a = Add(index, root, Tokens{1, 2}, BlockId{5});
+  const NodeId b = Add(index, a, Tokens{3, 4}, BlockId{1});
   EXPECT_EQ(index.FindChild(root, Tokens{1, 2}), a);
   EXPECT_EQ(index.FindChild(a, Tokens{3, 4}), b);
   EXPECT_EQ(index.FindChild(root, Tokens{3, 4}), std::nullopt);
@@ -76,7 +85,7 @@ TEST(PrefixIndex, KeepsRootsApart) {
   PrefixIndex index = MakeIndex(4, 2);
   const NodeId mine = index.AddRoot(KeyOf(1));
   const NodeId theirs = index.AddRoot(KeyOf(2));
-  index.Insert(theirs, Tokens{1, 2}, BlockId{0});
+  Add(index, theirs, Tokens{1, 2}, BlockId{0});
   EXPECT_EQ(index.FindChild(mine, Tokens{1, 2}), std::nullopt);
   EXPECT_FALSE(index.BestPartial(mine, Tokens{1}));
 }
@@ -87,7 +96,7 @@ TEST(PrefixIndex, ComparesTokensWhenAllHashesCollide) {
   std::map<Tokens, NodeId> nodes;
   for (int i = 0; i < 60; ++i) {
     const Tokens tokens{i % 3, i % 4, i % 5, i};
-    nodes[tokens] = index.Insert(root, tokens, BlockId(i));
+    nodes[tokens] = Add(index, root, tokens, BlockId(i));
   }
   index.CheckInvariants();
   for (const auto& [tokens, node] : nodes) EXPECT_EQ(index.FindChild(root, tokens), node);
@@ -103,7 +112,7 @@ TEST(PrefixIndex, ComparesTokensWhenAllHashesCollide) {
 TEST(PrefixIndex, SkippingTheComparisonIsAFaultThatShows) {
   PrefixIndex index = MakeIndex(4, 2);
   const NodeId root = index.AddRoot(KeyOf(1));
-  const NodeId node = index.Insert(root, Tokens{1, 2}, BlockId{0});
+  const NodeId node = Add(index, root, Tokens{1, 2}, BlockId{0});
   InjectFault(Fault::kSkippedCompare);
   const auto found = index.FindChild(root, Tokens{7, 7});
   InjectFault(Fault::kNone);
@@ -116,7 +125,7 @@ TEST(PrefixIndex, RemembersWhatWasEvictedUntilItIsBackOrErased) {
   PrefixIndex index = MakeIndex(8, 4);
   const NodeId root = index.AddRoot(KeyOf(1));
   const auto evict = [&](Tokens tokens) {
-    index.Remove(index.Insert(root, tokens, BlockId{0}), kEvicted);
+    index.Remove(Add(index, root, tokens, BlockId{0}), kEvicted);
   };
   evict({1, 2, 3, 4});
   evict({7, 8});
@@ -124,7 +133,7 @@ TEST(PrefixIndex, RemembersWhatWasEvictedUntilItIsBackOrErased) {
   EXPECT_FALSE(index.WasEvicted(root, Tokens{1, 2, 3, 5}, 0));
   EXPECT_TRUE(index.WasEvicted(root, Tokens{7, 8, 9}, 1));
   EXPECT_FALSE(index.WasEvicted(root, Tokens{7, 8, 9}, 2));
-  index.Remove(index.Insert(root, Tokens{1, 2, 3, 4}, BlockId{0}), kForgotten);
+  index.Remove(Add(index, root, Tokens{1, 2, 3, 4}, BlockId{0}), kForgotten);
   EXPECT_FALSE(index.WasEvicted(root, Tokens{1, 2, 3, 4}, 0));
   index.Clear(root, [](NodeId) {});
   EXPECT_FALSE(index.WasEvicted(root, Tokens{7, 8, 9}, 0));
@@ -138,7 +147,7 @@ TEST(PrefixIndex, FindsTheBestOfAHundredThousandSiblingsWithoutAScan) {
   for (uint32_t i = 0; i < kSiblings; ++i) {
     tokens[7] = static_cast<TokenId>(Mix64(i) >> 33);
     tokens[15] = static_cast<TokenId>(i);
-    index.Insert(root, tokens, BlockId{i});
+    Add(index, root, tokens, BlockId{i});
   }
   // A scan would read 100,000 nodes a query, 4e8 in all; this bound leaves room for any machine.
   const uint64_t begin = MonotonicNs();
@@ -147,7 +156,7 @@ TEST(PrefixIndex, FindsTheBestOfAHundredThousandSiblingsWithoutAScan) {
     tokens[15] = -1;
     const auto best = index.BestPartial(root, tokens);
     ASSERT_TRUE(best && best->num_equal == 15);
-    ASSERT_EQ(index.block(best->node), BlockId{i * 25});
+    ASSERT_EQ(*index.block(best->node, 0), BlockId{i * 25});
   }
   EXPECT_LT(MonotonicNs() - begin, 2'000'000'000u);
 }
@@ -195,7 +204,7 @@ class PrefixIndexModel : public testing::TestWithParam<std::tuple<uint64_t, uint
     }
     const BlockId block = free_.back();
     free_.pop_back();
-    twins_.push_back({parent, index_.Insert(parent, tokens, block), tokens, block});
+    twins_.push_back({parent, Add(index_, parent, tokens, block), tokens, block});
   }
 
   void Remove() {
@@ -222,7 +231,7 @@ class PrefixIndexModel : public testing::TestWithParam<std::tuple<uint64_t, uint
     std::set<NodeId> removed{root};
     index_.Clear(root, [&](NodeId node) {
       removed.insert(node);
-      free_.push_back(index_.block(node));
+      free_.push_back(*index_.block(node, 0));
     });
     EXPECT_EQ(removed, below);
     std::erase_if(twins_, [&](const Twin& twin) { return below.contains(twin.node); });
@@ -255,7 +264,7 @@ class PrefixIndexModel : public testing::TestWithParam<std::tuple<uint64_t, uint
     uint64_t total = 0;
     for (const Twin& twin : twins_) {
       EXPECT_TRUE(std::ranges::equal(index_.tokens(twin.node), twin.tokens));
-      EXPECT_EQ(index_.block(twin.node), twin.block);
+      EXPECT_EQ(index_.block(twin.node, 0), twin.block);
       total += twin.tokens.size();
     }
     EXPECT_EQ(index_.num_nodes(), twins_.size());

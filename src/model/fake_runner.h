@@ -1,7 +1,7 @@
-// FakeRunner: a Runner without weights. The KV of a token is a hash of the token and of the KV
-// before it, and its logits are hashes of all KV that its block table holds up to there: a block
-// that does not belong to the sequence shows in what it generates. For tests of what stands above a
-// model, and for simulations of schedules.
+// FakeRunner: a Runner without weights. The KV of a token is a hash of the token, the layer group
+// and the KV before it, and its logits are hashes of all KV that the block tables hold up to there,
+// as far as a query sees it: a block that does not belong to the sequence shows in what it
+// generates. For tests of what stands above a model, and for simulations of schedules.
 #pragma once
 
 #include <cstring>
@@ -22,10 +22,11 @@ class FakeRunner final : public Runner {
     uint32_t max_positions = 256;
     uint32_t block_tokens = 16;
     uint32_t max_rows = 32;
-    TokenId not_finite = -1;  // the activations of this token are not finite
+    std::vector<uint32_t> windows = {0};  // [layer]: tokens that it sees, 1 is too few; 0: all
+    TokenId not_finite = -1;              // the activations of this token are not finite
   };
 
-  explicit FakeRunner(const Options& options) : options_(options), layout_(LayoutFor(options)) {
+  explicit FakeRunner(const Options& options) : options_(options), layout_(LayoutOf(options)) {
     source_.config.architecture = "fake";
     source_.config.vocab_size = options.vocab_size;
     source_.config.hidden_size = kHidden;
@@ -33,18 +34,22 @@ class FakeRunner final : public Runner {
     rows_.resize(options.max_rows);
   }
 
-  const BlockLayout& layout() const { return layout_; }
+  const KvLayout& layout() const { return layout_; }
   static constexpr uint32_t kHidden = 4;
 
   // What greedy decoding says after `tokens`, by the tokens alone.
-  static TokenId NextToken(std::span<const TokenId> tokens, uint32_t vocab_size) {
-    uint64_t kv = kSeed, all = kSeed;
-    for (const TokenId token : tokens) {
-      kv = KvOf(kv, token);
-      all = Mix64(all ^ kv);
+  TokenId NextToken(std::span<const TokenId> tokens) const {
+    uint64_t all = kSeed;
+    for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
+      const uint64_t begin = BeginOf(group, static_cast<uint32_t>(tokens.size()) - 1);
+      uint64_t kv = group;
+      for (size_t p = 0; p < tokens.size(); ++p) {
+        kv = KvOf(kv, tokens[p]);
+        if (p >= begin) all = Mix64(all ^ kv);
+      }
     }
     TokenId best = 0;
-    for (uint32_t v = 1; v < vocab_size; ++v) {
+    for (uint32_t v = 1; v < options_.vocab_size; ++v) {
       if (Logit(all, v) > Logit(all, static_cast<uint32_t>(best))) best = static_cast<TokenId>(v);
     }
     return best;
@@ -53,18 +58,20 @@ class FakeRunner final : public Runner {
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     KV_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows);
     for (const StepSequence& sequence : sequences) {
+      KV_CHECK(sequence.tables.size() == layout_.num_groups());
       KV_CHECK(sequence.position + sequence.num_rows <=
-               sequence.blocks.size() * options_.block_tokens);
-      uint64_t all = kSeed, kv = kSeed;
-      for (uint32_t p = 0; p < sequence.position; ++p) {
-        kv = *SlotOf(sequence, p);
-        all = Mix64(all ^ kv);
-      }
+               sequence.tables[0].size() * options_.block_tokens);
       for (uint32_t i = 0; i < sequence.num_rows; ++i) {
         const TokenId token = tokens[sequence.first_row + i];
-        kv = KvOf(kv, token);
-        *SlotOf(sequence, sequence.position + i) = kv;
-        all = Mix64(all ^ kv);
+        const uint32_t position = sequence.position + i;
+        uint64_t all = kSeed;
+        for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
+          const uint64_t before = position == 0 ? group : *SlotOf(sequence, group, position - 1);
+          *SlotOf(sequence, group, position) = KvOf(before, token);
+          for (uint64_t p = BeginOf(group, position); p <= position; ++p) {
+            all = Mix64(all ^ *SlotOf(sequence, group, static_cast<uint32_t>(p)));
+          }
+        }
         Row& row = rows_[sequence.first_row + i];
         std::memcpy(row.hidden, &all, sizeof(all));
         row.finite = token != options_.not_finite;
@@ -100,14 +107,24 @@ class FakeRunner final : public Runner {
     bool finite = true;
   };
 
-  // One layer whose tokens have 64 bytes each.
-  static BlockLayout LayoutFor(const Options& options) {
-    return BlockLayout(BlockShape{.block_tokens = options.block_tokens,
-                                  .num_layers = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = 16,
-                                  .k_format = {KvFormat::kF16},
-                                  .v_format = {KvFormat::kF16}});
+  // Layers whose tokens have 64 bytes each, in blocks of one layer.
+  static KvLayout LayoutOf(const Options& options) {
+    const size_t num_layers = options.windows.size();
+    BlockShape shape{.block_tokens = options.block_tokens,
+                     .num_layers = static_cast<uint32_t>(num_layers),
+                     .kv_heads = 1,
+                     .head_dim = 16};
+    shape.k_format.assign(num_layers, KvFormat::kF16);
+    shape.v_format.assign(num_layers, KvFormat::kF16);
+    std::vector<KvReach> reaches(num_layers);
+    for (size_t i = 0; i < num_layers; ++i) {
+      KV_CHECK(options.windows[i] != 1);  // the KV before a token goes into its own
+      if (options.windows[i] > 0) reaches[i] = {KvReach::Kind::kWindow, options.windows[i]};
+    }
+    return KvLayout(shape, reaches, /*slots=*/1, options.max_positions);
+  }
+  uint64_t BeginOf(uint32_t group, uint32_t position) const {
+    return WindowBegin(position, layout_.group(group).reach.window);
   }
   static uint64_t KvOf(uint64_t before, TokenId token) {
     return Mix64(before ^ static_cast<uint32_t>(token));
@@ -115,15 +132,16 @@ class FakeRunner final : public Runner {
   static float Logit(uint64_t all, uint32_t v) {
     return static_cast<float>(Mix64(all + v) >> 40) * 0x1p-20f;
   }
-  uint64_t* SlotOf(const StepSequence& sequence, uint32_t position) const {
-    const uint32_t slot = position % options_.block_tokens;
-    std::byte* block = sequence.blocks[position / options_.block_tokens];
-    return reinterpret_cast<uint64_t*>(block +
+  uint64_t* SlotOf(const StepSequence& sequence, uint32_t group, uint32_t position) const {
+    const uint32_t block = position / options_.block_tokens,
+                   slot = position % options_.block_tokens;
+    KV_CHECK(block >= sequence.tables[group].first());
+    return reinterpret_cast<uint64_t*>(sequence.tables[group].bases()[block] +
                                        slot * (layout_.block_bytes() / options_.block_tokens));
   }
 
   const Options options_;
-  const BlockLayout layout_;
+  const KvLayout layout_;
   ImportedModel source_;
   std::vector<Row> rows_;
 };

@@ -14,6 +14,7 @@
 #include "attention/kernels.h"
 #include "base/digest.h"
 #include "base/random.h"
+#include "block/sequence_tables.h"
 #include "format/pack.h"
 #include "model/runner.h"
 #include "simd/half.h"
@@ -155,19 +156,17 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   options.kv_format = format;
   options.max_positions = 600;
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
-  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const KvLayout groups = Runner::LayoutFor(runner->config(), options);
+  const BlockLayout& layout = groups.layout(0);
   constexpr uint32_t kTokens = 592;  // over two spans of attention
-  std::vector<std::byte> memory(kTokens / 16 * layout.block_bytes() + 64);
-  std::byte* base = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
-  std::vector<std::byte*> blocks;
-  for (uint32_t i = 0; i < kTokens / 16; ++i) blocks.push_back(base + i * layout.block_bytes());
+  const SequenceTables blocks = std::move(*SequenceTables::Create(groups, kTokens));
   Random random(102);
   std::vector<TokenId> tokens(kTokens);
   for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(runner->config().vocab_size));
   Sha256 hidden, logits;
   std::vector<float> row(runner->config().vocab_size);
   for (uint32_t at = 0; at < kTokens; at += 148) {
-    const StepSequence sequence{blocks, at, 0, 148};
+    const StepSequence sequence{blocks.tables(), at, 0, 148};
     ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, 148}));
     for (uint32_t r = 0; r < 148; ++r) {
       ASSERT_TRUE(runner->finite(r));
@@ -185,7 +184,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
     Sha256 kv;
     const uint64_t end =
         layer + 1 < layout.shape().num_layers ? layout.key(layer + 1).offset : layout.block_bytes();
-    for (std::byte* block : blocks) {
+    for (std::byte* block : blocks[0].bases()) {
       kv.Update({block + layout.key(layer).offset, block + end});
     }
     digests[prefix + "layer" + std::to_string(layer) + ".kv"] = ToHex(kv.Finish());

@@ -7,6 +7,7 @@
 #include "backend/packed_weights.h"
 #include "base/check.h"
 #include "base/result.h"
+#include "import/architecture.h"
 #include "model/rope_table.h"
 
 namespace kvasir {
@@ -14,12 +15,18 @@ namespace {
 
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
-  return {o.threads,        o.max_rows,
-          o.max_logit_rows, quant_columns,
-          o.max_positions,  c.num_heads,
-          c.num_kv_heads,   c.head_dim,
-          o.block_tokens,   RopeFrequencies(c.rope, c.head_dim),
-          o.target,         o.cpus};
+  return {o.threads,
+          o.max_rows,
+          o.max_logit_rows,
+          quant_columns,
+          o.max_positions,
+          c.num_heads,
+          c.num_kv_heads,
+          c.head_dim,
+          Runner::LayoutFor(c, o),
+          RopeFrequencies(c.rope, c.head_dim),
+          o.target,
+          o.cpus};
 }
 
 // Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
@@ -63,7 +70,7 @@ class ComposedRunner final : public Runner {
       : model_(std::move(model)),
         weights_(std::move(weights)),
         options_(options),
-        layout_(ShapeFor(model_.config, options)),
+        layout_(LayoutFor(model_.config, options)),
         arena_(std::move(arena)),
         a_(model_.config, options.max_rows, arena_),
         head_(model_.config, options.max_logit_rows, arena_),
@@ -84,7 +91,8 @@ class ComposedRunner final : public Runner {
     }
     for (const StepSequence& s : sequences) {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
-      KV_CHECK(s.position + s.num_rows <= s.blocks.size() * layout_.block_tokens());
+      KV_CHECK(s.tables.size() == layout_.num_groups());
+      KV_CHECK(s.position + s.num_rows <= s.tables[0].size() * layout_.block_tokens());
       KV_CHECK(s.position + s.num_rows <= options_.max_positions);
     }
     backend_->Begin(sequences, rows);
@@ -132,7 +140,7 @@ class ComposedRunner final : public Runner {
   void Layer(uint32_t layer, uint32_t rows) {
     const PackedLayer& w = weights_.layers[layer];
     Norm(w.spec.norm, w.attention.norm, rows);
-    Attention(w, layer, rows);
+    Attention(w.attention, layer, rows);
     Norm(w.spec.norm, w.ffn.norm, rows);
     Ffn(w.spec, w.ffn, rows);
   }
@@ -147,14 +155,12 @@ class ComposedRunner final : public Runner {
   }
 
   // x += o(attention(qkv(normed))).
-  void Attention(const PackedLayer& packed, uint32_t layer, uint32_t rows) {
-    const PackedAttention& w = packed.attention;
+  void Attention(const PackedAttention& w, uint32_t layer, uint32_t rows) {
     Backend& b = *backend_;
     b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
              Backend::Into::kReplace);
-    b.RotateAndPack(layout_, layer, a_.qkv, a_.qkv_stride);
-    b.Attend(layout_, layer, packed.spec.window, a_.qkv, a_.qkv_stride, a_.attention,
-             a_.attention_stride);
+    b.RotateAndPack(layer, a_.qkv, a_.qkv_stride);
+    b.Attend(layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
     b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
              Backend::Into::kAdd);
   }
@@ -173,7 +179,7 @@ class ComposedRunner final : public Runner {
   ImportedModel model_;
   PackedWeights weights_;
   RunnerOptions options_;
-  BlockLayout layout_;
+  KvLayout layout_;
   Arena arena_;
   Activations a_;
   HeadRows head_;
@@ -196,7 +202,7 @@ Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& op
           ScratchBytes(model.config, options, packed.quant_columns)};
 }
 
-BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& options) {
+KvLayout Runner::LayoutFor(const ModelConfig& config, const RunnerOptions& options) {
   BlockShape shape;
   shape.block_tokens = options.block_tokens;
   shape.num_layers = config.num_layers;
@@ -208,7 +214,16 @@ BlockShape Runner::ShapeFor(const ModelConfig& config, const RunnerOptions& opti
     KV_CHECK(layer < config.num_layers);
     shape.k_format[layer] = shape.v_format[layer] = KvFormat::kF16;
   }
-  return shape;
+  std::vector<KvReach> reaches(config.num_layers);
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    const uint32_t window = LayerOf(config, layer).window;
+    if (window > 0) reaches[layer] = {KvReach::Kind::kWindow, window};
+  }
+  const GroupingCost cost{.layer_token_bytes = BlockLayout(shape).token_bytes() / config.num_layers,
+                          .block_tokens = options.block_tokens,
+                          .tokens = options.max_positions};
+  const uint32_t slots = ChooseSlots(reaches, config.max_positions, cost);
+  return KvLayout(shape, reaches, slots, config.max_positions);
 }
 
 Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const RunnerOptions& options,

@@ -11,7 +11,7 @@
 
 #include "backend/step.h"
 #include "backend/weight_choice.h"
-#include "block/block_layout.h"
+#include "block/kv_layout.h"
 #include "import/importer.h"
 #include "kvasir/status.h"
 #include "kvasir/types.h"
@@ -49,7 +49,7 @@ class Runner {
     uint64_t scratch_bytes;
   };
   static Plan PlanFor(const ImportedModel& model, const RunnerOptions& options);
-  static BlockShape ShapeFor(const ModelConfig& config, const RunnerOptions& options);
+  static KvLayout LayoutFor(const ModelConfig& config, const RunnerOptions& options);
 
   // Packs the weights. kCorruption names a tensor with a non-finite weight.
   static Result<std::unique_ptr<Runner>> Create(ImportedModel model, const RunnerOptions& options,

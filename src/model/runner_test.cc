@@ -12,25 +12,17 @@
 
 #include "base/fault.h"
 #include "base/random.h"
+#include "block/sequence_tables.h"
 
 namespace kvasir {
 namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
-// Blocks of one sequence, filled with NaN so that a read of what nobody wrote shows.
-struct Blocks {
-  Blocks(const BlockLayout& layout, uint32_t tokens) {
-    for (uint32_t t = 0; t < tokens; t += layout.block_tokens()) {
-      memory.push_back(std::make_unique<std::byte[]>(layout.block_bytes() + 64));
-      std::memset(memory.back().get(), 0xff, layout.block_bytes() + 64);
-      const auto address = reinterpret_cast<uintptr_t>(memory.back().get());
-      bases.push_back(memory.back().get() + (64 - address % 64));
-    }
-  }
-  std::vector<std::unique_ptr<std::byte[]>> memory;
-  std::vector<std::byte*> bases;
-};
+// Filled with NaN so that a read of what nobody wrote shows.
+SequenceTables TablesFor(const KvLayout& layout, uint32_t tokens) {
+  return std::move(*SequenceTables::Create(layout, tokens, std::byte{0xff}));
+}
 
 ImportedModel Import(const std::string& path) {
   auto model = ImportModel(path);
@@ -59,14 +51,14 @@ std::vector<float> LogitsOf(Runner& runner, uint32_t row) {
 }
 
 // Logits after every token, the prompt given in chunks of the given sizes (the last one repeats).
-Rows Prefill(Runner& runner, const BlockLayout& layout, const std::vector<TokenId>& tokens,
+Rows Prefill(Runner& runner, const KvLayout& layout, const std::vector<TokenId>& tokens,
              std::vector<uint32_t> chunks) {
-  Blocks blocks(layout, static_cast<uint32_t>(tokens.size()));
+  const SequenceTables blocks = TablesFor(layout, static_cast<uint32_t>(tokens.size()));
   Rows rows;
   for (uint32_t at = 0, i = 0; at < tokens.size(); ++i) {
     const uint32_t n = std::min<uint32_t>(chunks[std::min<size_t>(i, chunks.size() - 1)],
                                           static_cast<uint32_t>(tokens.size()) - at);
-    const StepSequence sequence{blocks.bases, at, 0, n};
+    const StepSequence sequence{blocks.tables(), at, 0, n};
     EXPECT_TRUE(runner.Step({&sequence, 1}, {tokens.data() + at, n}));
     for (uint32_t r = 0; r < n; ++r) {
       EXPECT_TRUE(runner.finite(r));
@@ -97,7 +89,7 @@ TEST(Runner, ReproducesTheBundledModelsGoldenAnswers) {
   RunnerOptions options;
   options.kv_format = KvFormat::kF32;
   auto runner = MakeRunner(Import(kDemo), options);
-  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
   for (const auto& prompt : golden["prompts"]) {
     auto ids = prompt["ids"].get<std::vector<TokenId>>();
     const size_t prompt_size = ids.size();
@@ -136,9 +128,9 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
     options.threads = 2;
     options.block_tokens = 32;
     auto other = MakeRunner(Import(kDemo), options);
-    const BlockLayout wide(Runner::ShapeFor(other->config(), options));
+    const KvLayout wide = Runner::LayoutFor(other->config(), options);
     options.block_tokens = 16;
-    const BlockLayout narrow(Runner::ShapeFor(plain->config(), options));
+    const KvLayout narrow = Runner::LayoutFor(plain->config(), options);
     const auto tokens = RandomTokens(random, 300, plain->config().vocab_size);
     const Rows expected = Prefill(*plain, narrow, tokens, {512});
     EXPECT_EQ(Differences(expected, Prefill(*other, wide, tokens, {512})), 0u);
@@ -153,16 +145,16 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
   options.target = GetParam();
   options.threads = 2;
   auto runner = MakeRunner(Import(kDemo), options);
-  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
   const auto tokens = RandomTokens(random, 280, runner->config().vocab_size);
   const Rows expected = Prefill(*runner, layout, tokens, {512});
   // Three copies at different points of the same text, advanced together by odd amounts.
   struct Copy {
-    Blocks blocks;
+    SequenceTables blocks;
     uint32_t done;
   };
   std::vector<Copy> copies;
-  for (int i = 0; i < 3; ++i) copies.push_back({Blocks(layout, 280), 0});
+  for (int i = 0; i < 3; ++i) copies.push_back({TablesFor(layout, 280), 0});
   uint64_t rows_seen = 0;
   while (std::any_of(copies.begin(), copies.end(), [](auto& c) { return c.done < 280; })) {
     std::vector<StepSequence> sequences;
@@ -172,7 +164,8 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
       if (copy.done == 280) continue;
       const uint32_t n = std::min<uint32_t>(
           280 - copy.done, random.Below(2) == 0 ? 1 : 1 + uint32_t(random.Below(40)));
-      sequences.push_back({copy.blocks.bases, copy.done, static_cast<uint32_t>(batch.size()), n});
+      sequences.push_back(
+          {copy.blocks.tables(), copy.done, static_cast<uint32_t>(batch.size()), n});
       batch.insert(batch.end(), tokens.begin() + copy.done, tokens.begin() + copy.done + n);
       which.push_back(&copy);
     }
@@ -198,32 +191,32 @@ TEST_P(RunnerTargets, SequencesThatShareBlocksDecodeAsIfAlone) {
     options.target = GetParam();
     options.threads = 2;
     auto runner = MakeRunner(Import(kDemo), options);
-    const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+    const KvLayout layout = Runner::LayoutFor(runner->config(), options);
     const auto prefix = RandomTokens(random, kShared, runner->config().vocab_size);
-    Blocks shared(layout, kShared);
-    const StepSequence whole{shared.bases, 0, 0, 512}, rest{shared.bases, 512, 0, kShared - 512};
+    const auto pool = std::move(*BlockPool::Create(layout.block_bytes(), 256));
+    BlockTable shared;
+    while (shared.size() * 16 < kShared) shared.Append(pool->Allocate());
+    const StepSequence whole{{&shared, 1}, 0, 0, 512}, rest{{&shared, 1}, 512, 0, kShared - 512};
     ASSERT_TRUE(runner->Step({&whole, 1}, {prefix.data(), 512}));
     ASSERT_TRUE(runner->Step({&rest, 1}, {prefix.data() + 512, kShared - 512}));
-    std::vector<Blocks> own;
-    std::vector<std::vector<std::byte*>> tables;
+    std::vector<BlockTable> tables(kSequences);
     std::vector<StepSequence> sequences;
     std::vector<TokenId> tokens;
     for (uint32_t i = 0; i < kSequences; ++i) {
       const uint32_t length = 3 + i * 70;
-      own.emplace_back(layout, length + 1);
-      tables.push_back(shared.bases);
-      tables[i].insert(tables[i].end(), own[i].bases.begin(), own[i].bases.end());
+      for (size_t b = 0; b < shared.size(); ++b) tables[i].Append(shared.ref(b).Share());
+      while (tables[i].size() * 16 < kShared + length + 1) tables[i].Append(pool->Allocate());
       const auto tail = RandomTokens(random, length + 1, runner->config().vocab_size);
-      const StepSequence fill{tables[i], kShared, 0, length};
+      const StepSequence fill{{&tables[i], 1}, kShared, 0, length};
       ASSERT_TRUE(runner->Step({&fill, 1}, {tail.data(), length}));
-      sequences.push_back({tables[i], kShared + length, i, 1});
+      sequences.push_back({{&tables[i], 1}, kShared + length, i, 1});
       tokens.push_back(tail.back());
     }
     uint64_t read = runner->kv_read_bytes();
     ASSERT_TRUE(runner->Step(sequences, tokens));
     uint64_t expected = 512;  // the full spans of what they share, once
     for (const StepSequence& s : sequences) expected += s.position + 1 - 512;
-    const uint64_t run = layout.key(0).run_bytes + layout.value(0).run_bytes;
+    const uint64_t run = layout.layout(0).key(0).run_bytes + layout.layout(0).value(0).run_bytes;
     const uint64_t scales = format == KvFormat::kInt8 ? 2 * kRunTokens * sizeof(uint16_t) : 0;
     const uint64_t heads = uint64_t{runner->config().num_layers} * runner->config().num_kv_heads;
     EXPECT_EQ(runner->kv_read_bytes() - read, expected * heads * (run + scales) / kRunTokens);
@@ -246,17 +239,16 @@ struct Retained {
 };
 constexpr uint32_t kRetainedTokens = 320;
 
-Retained PrefillRetained(Runner& runner, const BlockLayout& layout,
-                         const std::vector<TokenId>& tokens, std::span<const TokenMask> masks,
-                         const std::vector<uint32_t>& chunks) {
+Retained PrefillRetained(Runner& runner, const KvLayout& layout, const std::vector<TokenId>& tokens,
+                         std::span<const TokenMask> masks, const std::vector<uint32_t>& chunks) {
   const ModelConfig& c = runner.config();
-  Blocks blocks(layout, kRetainedTokens);
+  const SequenceTables blocks = TablesFor(layout, kRetainedTokens);
   Retained all;
   all.sums.resize(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens);
   for (uint32_t at = 0, i = 0; at < tokens.size(); ++i) {
     const auto n =
         std::min<uint32_t>(chunks[i % chunks.size()], static_cast<uint32_t>(tokens.size()) - at);
-    const StepSequence sequence{blocks.bases, at, 0, n, masks, all.sums.data(), kRetainedTokens};
+    const StepSequence sequence{blocks.tables(), at, 0, n, masks, all.sums.data(), kRetainedTokens};
     EXPECT_TRUE(runner.Step({&sequence, 1}, {tokens.data() + at, n}));
     for (uint32_t r = 0; r < n; ++r) all.logits.push_back(LogitsOf(runner, r));
     at += n;
@@ -280,9 +272,9 @@ TEST_P(RunnerTargets, WindowedLayersSeeTheirLastTokensOnly) {
   options.target = GetParam();
   options.threads = 2;
   auto runner = MakeRunner(std::move(windowed), options);
-  const BlockLayout layout(Runner::ShapeFor(c, options));
+  const KvLayout layout = Runner::LayoutFor(c, options);
   const auto tokens = RandomTokens(random, 300, c.vocab_size);
-  Blocks blocks(layout, kRetainedTokens);
+  const SequenceTables blocks = TablesFor(layout, kRetainedTokens);
   Rows masked;
   for (uint32_t p = 0; p < tokens.size(); ++p) {
     const size_t head_words = kRetainedTokens / 64;
@@ -298,15 +290,17 @@ TEST_P(RunnerTargets, WindowedLayersSeeTheirLastTokensOnly) {
       }
       masks.push_back({of_layer, head_words});
     }
-    const StepSequence sequence{blocks.bases, p, 0, 1, masks};
+    const StepSequence sequence{blocks.tables(), p, 0, 1, masks};
     ASSERT_TRUE(plain->Step({&sequence, 1}, {tokens.data() + p, 1}));
     masked.push_back(LogitsOf(*plain, 0));
   }
-  const Rows whole = Prefill(*runner, layout, tokens, {512});
+  const KvLayout grouped = Runner::LayoutFor(runner->config(), options);
+  EXPECT_GT(grouped.num_groups(), 2u);
+  const Rows whole = Prefill(*runner, grouped, tokens, {512});
   EXPECT_EQ(Differences(masked, whole), 0u);
   EXPECT_GT(Differences(Prefill(*plain, layout, tokens, {512}), whole), 200u);
   for (const auto& chunks : {std::vector<uint32_t>{1}, {13, 1, 2, 64, 5}, {130, 2, 90}}) {
-    EXPECT_EQ(Differences(whole, Prefill(*runner, layout, tokens, chunks)), 0u);
+    EXPECT_EQ(Differences(whole, Prefill(*runner, grouped, tokens, chunks)), 0u);
   }
 }
 
@@ -318,7 +312,7 @@ TEST_P(RunnerTargets, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
   options.threads = 2;
   auto other = MakeRunner(Import(kDemo), options);
   const ModelConfig& c = plain->config();
-  const BlockLayout layout(Runner::ShapeFor(c, options));
+  const KvLayout layout = Runner::LayoutFor(c, options);
   const auto tokens = RandomTokens(random, 300, c.vocab_size);
   // Sinks and every third or so of the tokens behind them; each sees the tokens around itself.
   std::vector<uint64_t> words(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens / 64);
@@ -348,7 +342,7 @@ TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {
   Random random(7);
   RunnerOptions options;
   auto runner = MakeRunner(Import(kDemo), options);
-  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
+  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
   const auto tokens = RandomTokens(random, 40, runner->config().vocab_size);
   const Rows expected = Prefill(*runner, layout, tokens, {512});
   InjectFault(Fault::kLaneOrder);
@@ -362,10 +356,10 @@ TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {
 TEST(Runner, RefusesTokensOutsideTheVocabulary) {
   RunnerOptions options;
   auto runner = MakeRunner(Import(kDemo), options);
-  const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
-  Blocks blocks(layout, 16);
+  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
+  const SequenceTables blocks = TablesFor(layout, 16);
   for (TokenId bad : {-1, 1024, 1 << 30}) {
-    const StepSequence sequence{blocks.bases, 0, 0, 1};
+    const StepSequence sequence{blocks.tables(), 0, 0, 1};
     const auto status = runner->Step({&sequence, 1}, {&bad, 1});
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, Code::kInvalidArgument);

@@ -1,0 +1,30 @@
+// SequenceTables: the blocks of a sequence that has a pool to itself.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "block/block_pool.h"
+#include "block/block_table.h"
+#include "block/kv_layout.h"
+
+namespace kvasir {
+
+// Every block of `tokens` tokens in each group, for benchmarks, tools and tests that compute
+// without a cache. Move-only.
+class SequenceTables {
+ public:
+  // All bytes are `fill`. kExhausted when memory is refused.
+  static Result<SequenceTables> Create(const KvLayout& layout, uint32_t tokens,
+                                       std::byte fill = {});
+
+  std::span<const BlockTable> tables() const { return tables_; }
+  const BlockTable& operator[](uint32_t group) const { return tables_[group]; }
+
+ private:
+  std::unique_ptr<BlockPool> pool_;
+  std::vector<BlockTable> tables_;  // [group]; after pool_: their pins go first
+};
+
+}  // namespace kvasir

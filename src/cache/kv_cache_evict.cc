@@ -1,0 +1,154 @@
+// What leaves KvCache: evictions, what the policy is told, erasures.
+#include <cstring>
+
+#include "base/check.h"
+#include "cache/cursor_store.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+
+// False: there is no idle block.
+bool KvCache::EvictOne() {
+  const auto victim = policy_->Victim({});
+  if (!victim) return false;
+  const NodeId node = *index_->node_of(*victim);
+  const KvKind& kind = KindOf(*victim);
+  if (kind.reach.kind == KvReach::Kind::kFull) {
+    Unlink(node, PrefixIndex::RemoveKind::kEvicted);
+  } else {
+    Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
+    Prune(node);
+  }
+  return true;
+}
+
+// A leaf leaves the index. Its blocks turn free, or belong to those alone who pin them. Its parent
+// may be the next to go.
+void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
+  const NodeId parent = index_->parent(node);
+  for (const KvKind& each : layout().kinds()) {
+    if (index_->block(node, each.first_group)) Detach(node, each, kind);
+  }
+  cursors_->Drop(node);
+  index_->Remove(node, kind);
+  if (PrefixIndex::is_root(parent)) return;
+  if (layout().num_full_groups() == 0) return Prune(parent);
+  const BlockId block = *index_->block(parent, 0);
+  if (pool_->pin_count(block) == 0) OfferIfEvictable(parent, block);
+}
+
+// The node's blocks of a kind leave the index.
+void KvCache::Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove) {
+  const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
+  for (uint32_t i = 0; i < kind.num_groups; ++i) {
+    const BlockId block = *index_->block(node, kind.first_group + i);
+    index_->ClearBlock(node, kind.first_group + i);
+    LetGo(block, num_tokens, remove);
+  }
+}
+
+// Removes the node if it is bare, and then what is bare above it.
+void KvCache::Prune(NodeId node) {
+  while (!PrefixIndex::is_root(node) && index_->is_bare(node)) {
+    const NodeId parent = index_->parent(node);
+    cursors_->Drop(node);
+    index_->Remove(node, PrefixIndex::RemoveKind::kEvicted);
+    node = parent;
+  }
+}
+
+// The index no longer holds `block`, of num_tokens tokens.
+void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind) {
+  cached_bytes_ -= num_tokens * layout().token_bytes(uses_[static_cast<size_t>(block)].group);
+  const bool known = StandsForKind(block);
+  if (pool_->pin_count(block) > 0) {
+    if (known) policy_->OnForgotten(block);
+    pool_->Unretain(block);
+    SetFill(block, num_tokens);
+    return;
+  }
+  const bool evicted = kind == PrefixIndex::RemoveKind::kEvicted;
+  counters_.evicted_blocks += evicted;
+  if (known && evicted) policy_->OnEvicted(block);
+  if (known && !evicted) policy_->OnForgotten(block);
+  pool_->Reclaim(block);
+}
+
+BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
+  const Use& use = uses_[static_cast<size_t>(block)];
+  return {.ns = NamespaceId{owner_[static_cast<size_t>(block)] - 1},
+          .group = LayerGroupId{layout().kind_of(use.group)},
+          .depth = index_->depth(node),
+          .bytes = KindOf(block).num_groups * layout().block_bytes(),
+          .hits = use.hits,
+          .last_use = use.last,
+          .content = index_->content(node)};
+}
+
+// REQUIRES: nobody pins the block, which stands for its kind, and the policy holds it.
+void KvCache::OfferIfEvictable(NodeId node, BlockId block) {
+  const bool full = KindOf(block).reach.kind == KvReach::Kind::kFull;
+  if (!full || !index_->has_children(node)) policy_->OnEvictable(block, FactsOf(node, block));
+}
+
+void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
+  uint32_t& fill = fill_[static_cast<size_t>(id)];
+  const uint32_t group = uses_[static_cast<size_t>(id)].group;
+  const uint64_t token_bytes = layout().token_bytes(group);
+  live_bytes_ += num_tokens * token_bytes;
+  live_bytes_ -= fill * token_bytes;
+  if (group == 0) live_tokens_ = live_tokens_ + num_tokens - fill;
+  fill = num_tokens;
+}
+
+void KvCache::OnIdle(BlockId id) {
+  uses_[static_cast<size_t>(id)].last = ++use_clock_;
+  if (StandsForKind(id)) OfferIfEvictable(*index_->node_of(id), id);
+}
+void KvCache::OnPinned(BlockId id) {
+  if (policy_->is_evictable(id)) policy_->OnHeld(id);
+}
+void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
+
+uint64_t KvCache::Forget(NamespaceId ns) {
+  Namespace& space = Of(ns);
+  ++space.epoch;
+  cursors_->Drop(space.root);
+  index_->Clear(space.root, [this](NodeId node) {
+    cursors_->Drop(node);
+    for (const KvKind& kind : layout().kinds()) {
+      if (!index_->block(node, kind.first_group)) continue;
+      Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
+    }
+  });
+  // Also what a running sequence has not published yet, and what earlier sequences left in blocks
+  // that are free by now.
+  for (uint32_t b = 0; b < owner_.size(); ++b) {
+    if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
+    if (pool_->is_free(BlockId{b})) {
+      owner_[b] |= kForgotten;
+      ++num_forgotten_;
+    } else {
+      pool_->Scrub(BlockId{b});
+    }
+  }
+  return zeroing_at_ + plan_.num_blocks;
+}
+
+void KvCache::ZeroForgotten(uint64_t bytes) {
+  for (uint64_t zeroed = 0; num_forgotten_ > 0 && zeroed < bytes; ++zeroing_at_) {
+    const auto b = static_cast<uint32_t>(zeroing_at_ % plan_.num_blocks);
+    if ((owner_[b] & kForgotten) == 0) continue;
+    pool_->Scrub(BlockId{b});
+    owner_[b] = 0;
+    --num_forgotten_;
+    zeroed += layout().block_bytes();
+  }
+}
+
+void KvCache::Erase(NamespaceId ns) {
+  Forget(ns);
+  ZeroForgotten(plan_.pool_bytes);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,81 @@
+// NodeHold and KvSequence: what a sequence takes along when it moves, and gives back at its end.
+#include <utility>
+
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+
+NodeHold::NodeHold(KvCache* cache, NamespaceId ns, NodeId node)
+    : cache_(cache), ns_(ns), epoch_(cache->Of(ns).epoch), node_(node) {
+  if (!PrefixIndex::is_root(node)) cache_->index_->Hold(node);
+}
+
+NodeHold::NodeHold(NodeHold&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)),
+      ns_(other.ns_),
+      epoch_(other.epoch_),
+      node_(other.node_) {}
+
+NodeHold& NodeHold::operator=(NodeHold&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  cache_ = std::exchange(other.cache_, nullptr);
+  ns_ = other.ns_;
+  epoch_ = other.epoch_;
+  node_ = other.node_;
+  return *this;
+}
+
+NodeHold NodeHold::Share() const {
+  if (is_current()) return NodeHold(cache_, ns_, node_);
+  NodeHold stale;
+  stale.cache_ = cache_;
+  stale.ns_ = ns_;
+  stale.epoch_ = epoch_;
+  stale.node_ = node_;
+  return stale;
+}
+
+void NodeHold::MoveTo(NodeId node) {
+  if (node == node_) return;
+  if (!PrefixIndex::is_root(node)) cache_->index_->Hold(node);
+  const NodeId before = std::exchange(node_, node);
+  if (PrefixIndex::is_root(before)) return;
+  cache_->index_->Unhold(before);
+  cache_->Prune(before);
+}
+
+void NodeHold::Reset() {
+  if (cache_ == nullptr) return;
+  if (!PrefixIndex::is_root(node_) && is_current()) {
+    cache_->index_->Unhold(node_);
+    cache_->Prune(node_);
+  }
+  cache_ = nullptr;
+}
+
+bool NodeHold::is_current() const { return cache_ != nullptr && cache_->Of(ns_).epoch == epoch_; }
+
+void KvSequence::Close() {
+  if (reserved_ != nullptr) reserved_->cache->ReleaseRest(*this);
+  closed_ = true;
+}
+
+KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
+  if (this == &other) return *this;
+  Close();
+  // The blocks go before the hold on their node: it is bare then if nothing else speaks for it.
+  tables_ = std::move(other.tables_);
+  place_ = std::move(other.place_);
+  shares_ = other.shares_;
+  num_committed_ = std::exchange(other.num_committed_, 0);
+  closed_ = other.closed_;
+  unbacked_ = other.unbacked_;
+  reserved_ = std::move(other.reserved_);
+  tokens_ = std::move(other.tokens_);
+  resume_points_ = std::move(other.resume_points_);
+  next_resume_ = other.next_resume_;
+  return *this;
+}
+
+}  // namespace kvasir

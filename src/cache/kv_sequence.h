@@ -1,0 +1,90 @@
+// KvSequence: the KV of one sequence. NodeHold: its place in the index.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "block/block_table.h"
+#include "block/ids.h"
+#include "cache/reservation.h"
+#include "index/prefix_index.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+class KvCache;
+
+// Where in the index a sequence or a match stands: a node that stays while it is held, whether or
+// not it has a block. Move-only. Must not outlive its cache.
+class NodeHold {
+ public:
+  NodeHold() = default;  // of nothing
+  NodeHold(KvCache* cache, NamespaceId ns, NodeId node);
+  NodeHold(NodeHold&& other) noexcept;
+  NodeHold& operator=(NodeHold&& other) noexcept;
+  ~NodeHold() { Reset(); }
+
+  NodeHold Share() const;
+  void MoveTo(NodeId node);  // REQUIRES: is_current()
+  void Reset();
+
+  NamespaceId ns() const { return ns_; }
+  NodeId node() const { return node_; }  // a full block's, or the root; REQUIRES: is_current()
+  // The namespace was not erased since.
+  bool is_current() const;
+
+ private:
+  KvCache* cache_ = nullptr;
+  NamespaceId ns_{};
+  uint32_t epoch_ = 0;  // of the namespace: Erase moves it on
+  NodeId node_{};
+};
+
+// The KV of one sequence: its tokens and a BlockTable for each layer group. States: tokens [0,
+// num_committed) are computed, accepted and published where they fill blocks; [num_committed,
+// num_tokens) were given room by Extend and are being computed. Of a window, the tables hold what
+// the next token sees, and what is being computed. Move-only; releases its blocks, tail first. Must
+// not outlive its cache. A sequence fetched with reuse off publishes nothing; nor does one whose
+// namespace was erased since. One thread at a time.
+class KvSequence {
+ public:
+  KvSequence() = default;  // empty; only good for being assigned to
+  KvSequence(KvSequence&&) noexcept = default;
+  KvSequence& operator=(KvSequence&& other) noexcept;
+  ~KvSequence() { Close(); }
+
+  // It is not extended any more: what was reserved for that is released.
+  void Close();
+
+  uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
+  uint32_t num_committed() const { return num_committed_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
+  // [layer groups], what attention reads and writes; all of one size().
+  std::span<const BlockTable> tables() const { return tables_; }
+  const BlockTable& table() const { return tables_[0]; }
+  bool shares() const { return shares_; }
+
+  // Where windows are kept beside its end, so that a later prompt can go on from there: numbers of
+  // tokens, ascending. Of no use without windows.
+  void KeepResumePoints(std::vector<uint32_t> points) {
+    resume_points_ = std::move(points);
+    next_resume_ = 0;
+  }
+
+ private:
+  friend class KvCache;
+  NodeHold place_;  // its last committed full block; meaningful while publishing
+  bool shares_ = false;
+  uint32_t num_committed_ = 0;
+  bool closed_ = false;
+  uint32_t unbacked_ = 0;  // blocks that it let go of and that could not be reserved for it again
+  std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
+  std::vector<TokenId> tokens_;
+  std::vector<uint32_t> resume_points_;
+  size_t next_resume_ = 0;  // the first one whose blocks are not all kept yet
+  std::vector<BlockTable> tables_;
+};
+
+}  // namespace kvasir
