@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks of `dev check`: all of them, or those named (format tidy layers headers sizes,
+# The checks of `dev check`: all of them, or those named (format words layers headers sizes tidy,
 # and kernels).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,12 +30,13 @@ check_tidy() {
 }
 
 check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py && python3 tools/rooms.py --check; }
+check_words() { python3 tools/words.py --self-test && python3 tools/words.py; }
 check_headers() { python3 tools/headers.py; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }
 
-[ $# -gt 0 ] || set -- format layers headers sizes tidy
+[ $# -gt 0 ] || set -- format words layers headers sizes tidy
 failed=()
 # `set -e` does not reach into these: each says itself when it fails.
 for name in "$@"; do "check_$name" || failed+=("$name"); done
