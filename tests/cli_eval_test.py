@@ -244,7 +244,7 @@ class InputTest(EvalTest):
     def test_probes(self):
         good = PROBES[0]
         for content, says in [
-                ("", "has no probes"), (good + "\nnonsense", ":2: is no JSON"),
+                ("", "has no probes"), (good + "\nnonsense", ":2: is not valid JSON"),
                 (good + "\n\n[1]", ":3: is not a JSON object"), ('{"expect": "x"}', "'messages'"),
                 ('{"messages": [], "expect": "x"}', "'messages'"),
                 ('{"messages": [{"role": "user"}], "expect": "x"}', "messages[0]"),
@@ -291,7 +291,7 @@ class InputTest(EvalTest):
         result = kvasir("eval", "--cache-dir", blocked, "--tokens", "200", "--formats", "int8",
                         "--layers", "off", "--recall", "off", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(len(re.findall("warning: not kept", result.stderr)), 1, result.stderr)
+        self.assertEqual(len(re.findall("warning: cannot keep", result.stderr)), 1, result.stderr)
         self.assertIn("int8", result.stdout)
 
 

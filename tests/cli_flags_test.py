@@ -118,8 +118,8 @@ class FlagsTest(CliTest):
         # An empty list would open the server; a number is written in several ways.
         for key in ("api-key", "cors-origin", "allowed-host", "alias"):
             for value in ([], 7, 12345678901234567890123, [1000.0], [True], [None]):
-                self.refused_in_config({key: value}, says=f"'{key}' takes a text")
-        self.refused_in_config({"admin-key": 1e3}, says="'admin-key' takes a text")
+                self.refused_in_config({key: value}, says=f"'{key}' takes a string")
+        self.refused_in_config({"admin-key": 1e3}, says="'admin-key' takes a string")
         self.refused_in_config('{"port": {"a": 1, "a": 2}}', says="'port'")
 
     def test_templates_that_are_none(self):
@@ -152,7 +152,7 @@ class FlagsTest(CliTest):
             self.refused("--cors-origin", origin, says="--cors-origin")
         for pair in (("none", "https://a.example"), ("https://a.example", "none"), ("*", "https://a.example"),
                      ("*", "none"), ("localhost", "none")):
-            self.refused("--cors-origin", pair[0], "--cors-origin", pair[1], says=["--cors-origin", "beside"])
+            self.refused("--cors-origin", pair[0], "--cors-origin", pair[1], says=["--cors-origin", "cannot be combined"])
         self.refused_in_config({"cors-origin": ""}, says="--cors-origin")
         self.refused_in_config({"cors-origin": ["none", "http://a"]}, says="--cors-origin")
 
@@ -190,7 +190,7 @@ class Hangup(CliTest):
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.readline()
                 process.send_signal(signal.SIGHUP)
-                process.stderr.readline()  # finishing what runs
+                process.stderr.readline()  # finishing running requests
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(process.wait(60), 130)
 

@@ -128,7 +128,7 @@ TEST(Generate, EveryEvictionPolicySaysTheSame) {
   const auto refused = Engine::PlanMemory(options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
-  EXPECT_EQ(refused.error().message, "eviction: 'mru' is unknown; --eviction takes lru, s3fifo");
+  EXPECT_EQ(refused.error().message, "unknown policy 'mru' (known: lru, s3fifo)");
 }
 
 TEST(Generate, StopsAtStringsIdsAndLength) {

@@ -107,7 +107,7 @@ class TheLogNeverMatters(unittest.TestCase):
             text = log.read()
         self.assertEqual(text.count("POST /v1/completions 200"), 5)
         self.assertIn("listening on http://127.0.0.1:", text)
-        self.assertIn("finishing what runs", text)
+        self.assertIn("finishing running requests", text)
 
     def test_a_full_device(self):
         with open("/dev/full", "w") as full, Bare(stderr=full) as server:

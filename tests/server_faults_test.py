@@ -201,7 +201,7 @@ class AtStart(WithFaults):
         for n in range(1, 8):
             self.faults.arm("thread", errno.EAGAIN, n, FOREVER)
             said = self.start(f"thread {n}+", self.folder)
-            self.assertIn("the system refuses a thread: Resource temporarily unavailable", said)
+            self.assertIn("the system refuses another thread: Resource temporarily unavailable", said)
             self.assertIn("ulimit -u", said)
 
     def test_limits_of_the_system(self):

@@ -21,7 +21,7 @@ class BadInput(WithServer):
                 self.refused(path, body)
 
     def test_what_is_wrong_with_the_bytes_is_told(self):
-        self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not UTF-8: byte 13 is 0xff")
+        self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not valid UTF-8 at byte 13 (0xff)")
         self.refused("/v1/completions", b'{"prompt": "x",}', text="syntax error at byte 16")
         self.refused("/v1/completions", b'{"prompt": "x"', text="too early")
 

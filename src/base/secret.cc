@@ -34,10 +34,11 @@ Result<std::optional<Secret>> Read(const std::string& path) {
   struct stat about;
   if (fstat(file.fd(), &about) != 0) return IoFailure("inspect", path);
   if ((about.st_mode & 077) != 0) {
-    return Fail(Code::kPermissionDenied,
-                "secret: {} has mode {:04o}, others may read it; if nobody has, chmod 600 it, else "
-                "delete it",
-                path, about.st_mode & 07777);
+    return Fail(
+        Code::kPermissionDenied,
+        "secret: {} has mode {:04o}, so other users can read it; delete it, or chmod 600 it "
+        "if nobody has read it",
+        path, about.st_mode & 07777);
   }
   if (about.st_uid != geteuid() && about.st_uid != 0) {
     return Fail(Code::kPermissionDenied, "secret: {} belongs to user {}, who knows it; delete it",
@@ -62,8 +63,8 @@ Status CheckFolder(const std::string& state_dir) {
   const bool others = (about.st_mode & 022) != 0 && (about.st_mode & S_ISVTX) == 0;
   if (others || (about.st_uid != geteuid() && about.st_uid != 0)) {
     return Fail(Code::kPermissionDenied,
-                "secret: others may write to {} (mode {:04o}, user {}); chmod 700 it, or name "
-                "another folder by XDG_STATE_HOME",
+                "secret: other users can write to {} (mode {:04o}, user {}); chmod 700 it, or set "
+                "XDG_STATE_HOME to another folder",
                 state_dir, about.st_mode & 07777, about.st_uid);
   }
   return {};
@@ -95,7 +96,8 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   if (!written) return Fail(Code::kIoError, "secret: {}", written.error().message);
   // If another process was first, theirs is the secret.
   KV_ASSIGN(const std::optional<Secret> created, Read(path));
-  if (!created) return Fail(Code::kIoError, "secret: {} vanished while it was made", path);
+  if (!created)
+    return Fail(Code::kIoError, "secret: {} disappeared while it was being created", path);
   return *created;
 }
 

@@ -11,8 +11,8 @@ namespace kvasir {
 
 inline tl::unexpected<Error> NoThread(const char* what, const std::system_error& e) {
   return Fail(Code::kExhausted,
-              "{}: the system refuses a thread: {}; raise its limit (ulimit -u, or pids of the "
-              "container), end other processes, or give fewer --threads",
+              "{}: the system refuses another thread: {}; raise the limit (ulimit -u, or pids of "
+              "the container), end other processes, or lower --threads",
               what, e.code().message());
 }
 

@@ -211,7 +211,7 @@ TEST(ThreadPool, SaysThatTheSystemRefusesAThread) {
   // A process of its own: this one keeps the stacks of threads that ended.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(start(), testing::ExitedWithCode(0),
-              "compute: the system refuses a thread: .*ulimit");
+              "compute: the system refuses another thread: .*ulimit");
 }
 
 }  // namespace

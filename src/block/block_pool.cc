@@ -18,7 +18,7 @@ namespace kvasir {
 Result<std::unique_ptr<BlockPool>> BlockPool::Create(BlockLayout layout, uint32_t num_blocks) {
   const auto bytes = CheckedMul(layout.block_bytes(), num_blocks);
   if (!bytes || *bytes == 0) {
-    return Fail(Code::kInvalidArgument, "block pool: {} blocks of {} bytes", num_blocks,
+    return Fail(Code::kInvalidArgument, "block pool: cannot hold {} blocks of {} bytes", num_blocks,
                 layout.block_bytes());
   }
   auto arena = Arena::Create(*bytes);

@@ -131,10 +131,9 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
   if (added + copy > available) {
     if (!copy || added > available || pool_->pin_count(table.ref(tail).id()) > 1) {
-      return Fail(
-          Code::kExhausted,
-          "KV pool: {} blocks needed, {} of {} are free or idle and not reserved for others",
-          added + copy, available, plan_.num_blocks);
+      return Fail(Code::kExhausted,
+                  "KV pool: {} blocks needed, but only {} of {} are free or idle and not reserved",
+                  added + copy, available, plan_.num_blocks);
     }
     copy = false;
   }

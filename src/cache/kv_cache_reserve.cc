@@ -81,7 +81,7 @@ void KvCache::DropPartial(MatchResult& match) {
 Status KvCache::Promise(Reservation::State& state, uint64_t num_blocks) {
   if (num_blocks > unreserved_blocks()) {
     return Fail(Code::kExhausted,
-                "KV pool: {} blocks to reserve, {} of {} are neither in use nor "
+                "KV pool: {} blocks to reserve, but only {} of {} are neither in use nor "
                 "reserved",
                 num_blocks, unreserved_blocks(), plan_.num_blocks);
   }

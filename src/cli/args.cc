@@ -18,7 +18,7 @@ namespace {
 
 tl::unexpected<Error> Wrong(const std::string& name, std::string_view value,
                             std::string_view takes) {
-  return Fail(Code::kInvalidArgument, "{}: '{}' is wrong; it takes {}", Dashed(name), value, takes);
+  return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", Dashed(name), value, takes);
 }
 
 std::string Numbers(uint64_t min, uint64_t max) {
@@ -45,7 +45,7 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
 
 Status RefuseAbsent(const Flag& flag) {
   if (flag.absent_part.empty()) return {};
-  return Fail(Code::kUnsupported, "{}: {} is not in this version; leave the flag out",
+  return Fail(Code::kUnsupported, "{}: {} is not available in this version; leave the flag out",
               Dashed(flag.name), flag.absent_part);
 }
 
@@ -55,7 +55,8 @@ Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
   KV_TRY(RefuseAbsent(flag));
   const std::string name = Dashed(flag.name);
   if (flag.kind == FlagKind::kSwitch && values.front() != "true") {
-    return Fail(Code::kInvalidArgument, "{}: it takes no value; give it or leave it out", name);
+    return Fail(Code::kInvalidArgument, "{}: takes no value; give the flag alone, or leave it out",
+                name);
   }
   if (flag.kind == FlagKind::kValue && values.size() > 1) {
     return Fail(Code::kInvalidArgument, "{}: given {} times; give it once", name, values.size());
@@ -186,7 +187,7 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
     const std::optional<uint64_t> value = ParseUint(part);
     if (!value || *value < min || *value > max) {
       return Fail(Code::kInvalidArgument,
-                  "{}: item {} is '{}'; it takes numbers from {} to {} with commas between them",
+                  "{}: item {} is '{}'; give numbers from {} to {}, separated by commas",
                   Dashed(name), values.size(), part, min, max);
     }
     values.push_back(*value);
@@ -230,15 +231,15 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
     if (flag == flags.end() || key == "config" || key == "help") {
       return Fail(Code::kInvalidArgument,
                   "--config: {} has the unknown key '{}'; keys are flags without the leading --, "
-                  "as kv-memory",
+                  "such as kv-memory",
                   path, key);
     }
     KV_TRY(RefuseAbsent(*flag));
     std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
     if (!texts || std::ranges::any_of(
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
-      constexpr const char* kTakes[] = {"a text or a whole number", "true or false",
-                                        "a text, or a list of at least one"};
+      constexpr const char* kTakes[] = {"a string or a whole number", "true or false",
+                                        "a string, or an array of at least one string"};
       return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {} {}", path, key,
                   kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
                   value.type_name());

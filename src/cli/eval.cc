@@ -77,8 +77,8 @@ Status CheckSvgPath(const std::string& path) {
   const bool good = !path.empty() && !fs::is_directory(path, error) &&
                     access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
   if (good) return {};
-  return Fail(Code::kInvalidArgument,
-              "--svg: cannot write '{}'; give a file in a folder that can be written", path);
+  return Fail(Code::kInvalidArgument, "--svg: cannot write '{}'; give a file in a writable folder",
+              path);
 }
 
 Status WriteSvg(const std::string& path, const std::string& svg) {
@@ -118,13 +118,14 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   if (layers != "auto") options.layers = layers == "on";
   if (engine.ctx_size != 0 && engine.ctx_size < kMinWindowTokens) {
     return Fail(Code::kInvalidArgument,
-                "--ctx-size: windows of {} tokens say little; give {} or more", engine.ctx_size,
-                kMinWindowTokens);
+                "--ctx-size: windows of {} tokens are too short to measure; give {} or more",
+                engine.ctx_size, kMinWindowTokens);
   }
   if (!engine.kv_skip_layers.empty()) {
     if (options.layers == true) {
       return Fail(Code::kInvalidArgument,
-                  "--layers: with --kv-skip-layers that list is measured; leave one of them out");
+                  "--layers: cannot be combined with --kv-skip-layers, which measures that list; "
+                  "leave one out");
     }
     options.layers = false;
   }
@@ -164,7 +165,7 @@ Result<EvalText> ReadEvalText(const EvalOptions& options, const Engine& engine,
   return Fail(
       Code::kInvalidArgument,
       "--text is missing: {} has no evaluation set (eval.jsonl) beside it; give --text FILE, "
-      "a UTF-8 text of some tens of kilobytes like what the model will read, or --ids FILE",
+      "a UTF-8 text of at least 20 kB like the texts that the model will read, or --ids FILE",
       engine.card().path);
 }
 
@@ -223,7 +224,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
                               .kl_p99 = row->quality.kl_p99,
                               .same_top = row->quality.same_top});
     if (kept) continue;
-    Log(LogLevel::kWarning, "not kept for 'kvasir serve': " + kept.error().message);
+    Log(LogLevel::kWarning, "cannot keep the result for 'kvasir serve': " + kept.error().message);
     return;
   }
 }
@@ -271,9 +272,9 @@ Command EvalCommand() {
               "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
               "the model)"},
              {"ids", "FILE",
-              "token ids instead of a text, as a JSON array or apart by white space: needs no "
+              "token ids instead of a text, as a JSON array or separated by white space: needs no "
               "tokenizer, and adds no BOS"},
-             {"tokens", "N", "of the text, at most (default 16384)"},
+             {"tokens", "N", "at most this many tokens of the text (default 16384)"},
              {"ctx-size", "N",
               "longest window in tokens (default 4096, or what the model was trained for)"},
              {"formats", "LIST", "int8,k=int8,v=f16,int4 (default: that of --kv-format, else all)"},

@@ -41,7 +41,7 @@ void Complain(fmt::format_string<Values...> format, Values&&... values) noexcept
   try {
     std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
   } catch (...) {
-    std::fputs("kvasir: no memory is left to say what went wrong\n", stderr);
+    std::fputs("kvasir: out of memory, also for the message about an error\n", stderr);
   }
 }
 
@@ -108,10 +108,8 @@ int Main(std::span<char* const> arguments) {
   }
   for (const auto& [absent, part] : kAbsentCommands) {
     if (absent != name) continue;
-    Complain(
-        "kvasir {}: {} is not in this version, nor is this command; 'kvasir --help' lists the "
-        "others\n",
-        name, part);
+    Complain("kvasir {}: {} is not available in this version; 'kvasir --help' lists the commands\n",
+             name, part);
     return kExitWrongInput;
   }
   Complain("kvasir: unknown command '{}'; 'kvasir --help' lists the commands\n", name);

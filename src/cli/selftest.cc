@@ -21,7 +21,7 @@ Status InjectNamed(const Args& args) {
   if (!name) return {};
   const std::optional<Fault> fault = ParseFault(*name);
   if (!fault) {
-    return Fail(Code::kInvalidArgument, "--inject: '{}' is no fault; it takes {}", *name,
+    return Fail(Code::kInvalidArgument, "--inject: unknown fault '{}' (known: {})", *name,
                 FaultNames());
   }
   InjectFault(*fault);

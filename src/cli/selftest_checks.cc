@@ -255,7 +255,7 @@ Status Tenants(Lab& lab, Check& check) {
   check.Expect(trace.receipt.cached_tokens() == 0,
                fmt::format("another tenant: {} tokens reused", trace.receipt.cached_tokens()));
   check.Expect(trace.receipt.miss && trace.receipt.miss->reason == MissReason::kCold,
-               "another tenant: the miss tells of somebody else");
+               "another tenant: the miss shows that another tenant has the prompt");
   return {};
 }
 

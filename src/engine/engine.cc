@@ -204,14 +204,15 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   if (num_outstanding_ + checked.size() > limit) {
     // Neither message says what others have running: their number and size are theirs.
     return Fail(Code::kExhausted,
-                "engine: the queue has no room for {} more (at most {} requests run or wait): wait",
+                "engine: the queue has no room for {} more (at most {} requests run or wait); try "
+                "again later",
                 checked.size(), limit);
   }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Fail(Code::kExhausted,
-                "engine: {} bytes of requests do not fit beside what runs or waits (at most {} "
-                "bytes in all): wait",
+                "engine: {} bytes of requests do not fit beside those that run or wait (at most {} "
+                "bytes in all); try again later",
                 bytes, most_bytes);
   }
   std::vector<RequestId> ids;
@@ -224,7 +225,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     }
   } catch (const std::bad_alloc&) {
     for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
-    return Fail(Code::kUnavailable, "engine: the system refuses memory; try again");
+    return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(ids.size());
@@ -305,7 +306,7 @@ Scheduler::Ended EngineOnThread::Step() {
     return scheduler_.Step();
   } catch (...) {
     UntilDone([&] {
-      scheduler_.FailAll({Code::kUnavailable, "engine: the system refuses memory; try again"});
+      scheduler_.FailAll({Code::kUnavailable, "engine: the system is out of memory; try again"});
     });
     return {};
   }

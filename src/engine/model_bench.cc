@@ -221,7 +221,8 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   const uint64_t max_tokens =
       uint64_t{longest} + *std::max_element(options.depths.begin(), options.depths.end());
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
-    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
+    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many; give less than 2^32",
+                max_tokens);
   }
   const ComputeScope compute;
   BenchReport report;
@@ -251,8 +252,9 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
 
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
   if (prompt_tokens == 0 || options.repeats == 0) {
-    return Fail(Code::kInvalidArgument, "{} prompts of {} tokens: give at least one of each",
-                options.repeats, prompt_tokens);
+    return Fail(Code::kInvalidArgument,
+                "{} prompts of {} tokens; give at least one prompt of one token", options.repeats,
+                prompt_tokens);
   }
   if (options.progress) options.progress("measuring the cache's share of a prefill");
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));

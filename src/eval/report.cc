@@ -130,7 +130,7 @@ std::string Advice(const EvalReport& report) {
     const std::optional<std::vector<uint32_t>>& list = format.layers->skip_layers;
     if (!list) {
       out += fmt::format(
-          "{}: mean KL {} is over {}, and no list of layers short of all meets it: "
+          "{}: mean KL {} is over {}, and no list of layers except all of them meets it: "
           "choose another format\n",
           name, KlText(kl), KlText(report.max_kl));
     } else if (list->empty()) {

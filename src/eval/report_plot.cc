@@ -171,7 +171,7 @@ std::string ShortName(const Measured& measured) {
 }
 
 Panel DepthPanel(const EvalReport& report) {
-  Panel panel{"By context depth", "tokens before the one that is foretold", {}, {}};
+  Panel panel{"By context depth", "tokens before the predicted one", {}, {}};
   for (const DepthQuality& depth : report.formats.front().measured.depths) {
     panel.places.push_back(
         fmt::format("{}–{}", DepthText(depth.begin),

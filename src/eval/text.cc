@@ -46,8 +46,8 @@ Result<std::string> ReadFile(const std::string& flag, const std::string& path, u
 Result<std::string> ReadWholeFile(const std::string& flag, const std::string& path) {
   KV_ASSIGN(std::string bytes, ReadFile(flag, path, kMaxFileBytes + 1));
   if (bytes.size() <= kMaxFileBytes) return bytes;
-  return Fail(Code::kInvalidArgument, "{}: '{}' is over {} bytes; give less", flag, path,
-              kMaxFileBytes);
+  return Fail(Code::kInvalidArgument, "{}: '{}' has more than {} bytes; give a shorter file", flag,
+              path, kMaxFileBytes);
 }
 
 // The text of a file's start, cut between characters where `cut` says that there is more.
@@ -66,15 +66,16 @@ Status CheckText(const std::string& path, std::string* text, bool cut) {
     text->resize(wrong);
     return {};
   }
-  return Fail(Code::kInvalidArgument,
-              "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, with iconv say",
-              path, static_cast<unsigned char>((*text)[wrong]), wrong);
+  return Fail(
+      Code::kInvalidArgument,
+      "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, for example with iconv",
+      path, static_cast<unsigned char>((*text)[wrong]), wrong);
 }
 
 Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return FailField(Code::kUnsupported, "model",
-                   "{} has no tokenizer.json, so text cannot be read; put one beside it, or give "
+                   "{} has no tokenizer.json, which text needs; put one into its folder, or give "
                    "--ids FILE --recall off",
                    engine.card().path);
 }
@@ -130,7 +131,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
                                          uint32_t vocab_size) {
   const auto wrong = [&path](const std::string& what) {
     return Fail(Code::kInvalidArgument,
-                "--ids: '{}': {}; give token ids as a JSON array or apart by white space", path,
+                "--ids: '{}': {}; give token ids as a JSON array or separated by white space", path,
                 what);
   };
   std::vector<TokenId> ids;
@@ -145,7 +146,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
       std::string shown(word->text.substr(0, 40));
       std::ranges::replace_if(
           shown, [](char c) { return c < ' ' || c > '~'; }, '?');
-      return wrong(fmt::format("'{}' at offset {} is no token id", shown, word->offset));
+      return wrong(fmt::format("'{}' at offset {} is not a token id", shown, word->offset));
     }
     if (error != std::errc() || id >= vocab_size) {
       return wrong(fmt::format("id {} at offset {} is outside the vocabulary [0, {})",
@@ -183,10 +184,10 @@ std::string ReadProbe(const Json& json, Probe* probe) {
     *out = found->get<std::string>();
     return true;
   };
-  if (!text("kind", &probe->kind)) return "'kind' is no text";
-  if (!text("answer", &probe->answer)) return "'answer' is no text";
-  if (!text("expect", &probe->expect)) return "'expect' is no text";
-  if (probe->expect.empty()) return "'expect' is missing: the words that a right answer has";
+  if (!text("kind", &probe->kind)) return "'kind' is not a string";
+  if (!text("answer", &probe->answer)) return "'answer' is not a string";
+  if (!text("expect", &probe->expect)) return "'expect' is not a string";
+  if (probe->expect.empty()) return "'expect' is missing: the words of a right answer";
   if (probe->kind.empty()) probe->kind = "probe";
   const auto messages = json.find("messages");
   if (messages == json.end() || !messages->is_array() || messages->empty()) {
@@ -197,7 +198,7 @@ std::string ReadProbe(const Json& json, Probe* probe) {
                       message["role"].is_string() && message.contains("content") &&
                       message["content"].is_string();
     if (!good) {
-      return fmt::format("messages[{}] needs 'role' and 'content', both text",
+      return fmt::format("messages[{}] needs 'role' and 'content', both strings",
                          probe->messages.size());
     }
     probe->messages.push_back({message["role"], message["content"]});
@@ -236,8 +237,8 @@ Result<std::vector<Probe>> ReadProbes(const std::string& path) {
     Probe probe;
     probe.where = fmt::format("{}:{}", path, line_number);
     const Json json = Json::parse(line, nullptr, false);
-    const std::string wrong =
-        json.is_discarded() ? "is no JSON (each line is an object)" : ReadProbe(json, &probe);
+    const std::string wrong = json.is_discarded() ? "is not valid JSON (each line is an object)"
+                                                  : ReadProbe(json, &probe);
     if (!wrong.empty()) {
       return Fail(Code::kInvalidArgument, "--recall: {}: {}", probe.where, wrong);
     }
@@ -282,7 +283,7 @@ Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
   out.windows = CutWindows(ids, front, limits.window_tokens);
   if (out.windows.empty()) {
     return Fail(Code::kInvalidArgument,
-                "--text: '{}' has {} tokens; give at least {}, better some thousands", path,
+                "--text: '{}' has {} tokens; give at least {}, better a few thousand", path,
                 ids.size(), kMinWindowTokens);
   }
   return out;
@@ -298,7 +299,7 @@ Result<EvalText> TextOfIds(const Engine& engine, const std::string& path,
   out.windows = CutWindows(ids, {}, limits.window_tokens);
   if (!out.windows.empty()) return out;
   return Fail(Code::kInvalidArgument,
-              "--ids: '{}' has {} ids; give at least {}, better some thousands", path, ids.size(),
+              "--ids: '{}' has {} ids; give at least {}, better a few thousand", path, ids.size(),
               kMinWindowTokens);
 }
 

@@ -79,7 +79,7 @@ Text FormatNumber(Interpreter& run, const Value& value, const Spec& spec) {
   }
   if (value.is_float() && !(std::fabs(value.number()) < 9e18) &&
       std::string_view("dixXob").find(spec.type) != std::string::npos) {
-    run.Fail("cannot format a number that is no integer");
+    run.Fail("cannot format a number that is not an integer");
     return Text();
   }
   const bool negative = value.is_float() ? std::signbit(value.number()) : value.integer() < 0;

@@ -71,7 +71,7 @@ Value Interpreter::EvaluateKind(const Node& node) {
       if (node.children[2]) return Evaluate(*node.children[2]);
       return Undefine("the inline if-expression evaluated to false and has no else");
     default:
-      return Fail("a slice stands outside of a subscript");
+      return Fail("a slice is outside of a subscript");
   }
 }
 
@@ -347,7 +347,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   const int64_t step = parts[2].value_or(1);
   if (step == 0) return Fail("slice step cannot be zero");
   if (!sized && !object.is_string()) {
-    return Fail(fmt::format("'{}' object has no slices", TypeName(object)));
+    return Fail(fmt::format("'{}' object cannot be sliced", TypeName(object)));
   }
   if (object.is_string() && !ChargeText(object.text().size())) return Value();
   const int64_t size =

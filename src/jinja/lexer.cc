@@ -312,7 +312,7 @@ class Lexer {
       code = code * 16 + (IsDigit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
-      return Fail(begin, "escape of no character");
+      return Fail(begin, "escape that is not a character");
     }
     AppendUtf8(code, &value);
   }

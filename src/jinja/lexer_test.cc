@@ -97,8 +97,8 @@ TEST(JinjaLexer, EscapesOfStringsAreThoseOfPython) {
   EXPECT_EQ(StringOf("'a\\\nb'"), "ab");        // a newline behind a backslash joins two lines
   EXPECT_EQ(StringOf("'}} %} {{ #}'"), "}} %} {{ #}");
   EXPECT_NE(StringOf(R"('\x4')").find("escape with too few digits"), std::string::npos);
-  EXPECT_NE(StringOf(R"('\ud800')").find("escape of no character"), std::string::npos);
-  EXPECT_NE(StringOf(R"('\U00110000')").find("escape of no character"), std::string::npos);
+  EXPECT_NE(StringOf(R"('\ud800')").find("escape that is not a character"), std::string::npos);
+  EXPECT_NE(StringOf(R"('\U00110000')").find("escape that is not a character"), std::string::npos);
 }
 
 // trim_blocks and lstrip_blocks, as transformers sets them.

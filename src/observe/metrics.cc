@@ -96,7 +96,7 @@ void AddCache(const EngineStats& s, Exposition* out) {
                s.computed_tokens);
   out->Labelled(MetricType::Counter, "kvasir_reused_tokens_total", "Prompt tokens by source.",
                 "source", {{"pool", s.reused_pool}, {"partial", s.reused_partial}});
-  out->Counter("kvasir_cursor_hits_total", "Prompts answered from a Cursor, computing none.",
+  out->Counter("kvasir_cursor_hits_total", "Prompts answered from a Cursor without computing.",
                s.cursor_hits);
   std::vector<std::pair<const char*, double>> misses;
   for (size_t i = 0; i < std::size(s.misses); ++i) {

@@ -140,7 +140,8 @@ ApiResult<JsonValue> Tools(JsonFields& fields) {
   }
   for (const JsonValue& tool : tools->items()) {
     if (!tool.is_object()) {
-      return Invalid("tools", fmt::format("tools: has {} where an object must be", KindOf(tool)));
+      return Invalid("tools",
+                     fmt::format("tools: has {}; each tool must be an object", KindOf(tool)));
     }
   }
   return tools->size() == 0 ? JsonValue() : *tools;
@@ -151,8 +152,8 @@ ApiResult<JsonValue> Tools(JsonFields& fields) {
 ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     const char* what = model.tokenizer == nullptr
-                           ? "the model has no tokenizer.json, so text cannot be read; put one "
-                             "beside it, or send ids as the prompt of /v1/completions"
+                           ? "the model has no tokenizer.json, which text needs; put one into the "
+                             "model's folder, or send token ids as the prompt of /v1/completions"
                            : "the model has no chat template; start the server with "
                              "--chat-template-file, or use /v1/completions";
     return tl::unexpected(ApiError{Code::kUnsupported, what, "messages"});
@@ -190,7 +191,7 @@ ApiError EncodeError(const Error& error, const std::string& param, const EncodeO
                      const ModelView& model) {
   if (error.code != Code::kExhausted) return ToApiError(error, param);
   return {Code::kInvalidArgument,
-          fmt::format("{}: has more than {} tokens; the context has {}", param, options.max_tokens,
+          fmt::format("{}: has more than {} tokens; the context is {}", param, options.max_tokens,
                       model.ctx_size),
           param};
 }

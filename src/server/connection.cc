@@ -234,8 +234,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     keep_alive_ = false;
     if (!log_) log_.emplace("-", "-");  // not even its first line can be read
     if (late_) {
-      return Respond(ErrorResponse(
-          {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"}));
+      return Respond(
+          ErrorResponse({Code::kDeadlineExceeded, "the whole request did not arrive in time", "",
+                         408, "timeout"}));
     }
     const auto error = ReadError(ec, max_body_bytes_);
     if (!error) return Close();  // the client is gone
@@ -301,10 +302,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Generate(GenerationStart start) {
     if (!answer_memory_.Hold(start.answer_bytes)) {
-      return Respond(ErrorResponse(
-          {Code::kExhausted,
-           fmt::format("answers that are being made or sent leave no room for {} bytes more: wait",
-                       start.answer_bytes)}));
+      return Respond(
+          ErrorResponse({Code::kExhausted, fmt::format("running and unsent answers leave no room "
+                                                       "for an answer of {} bytes; try again later",
+                                                       start.answer_bytes)}));
     }
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
@@ -351,8 +352,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   static HttpResponse NoRoomToAnswer() {
-    return ErrorResponse({Code::kUnavailable,
-                          "answers that are not read yet leave no memory for this one; try again"});
+    return ErrorResponse(
+        {Code::kUnavailable,
+         "answers that clients have not read leave no memory for this one; try again"});
   }
 
   void Fail() {

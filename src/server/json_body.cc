@@ -27,23 +27,25 @@ constexpr size_t kMaxNumberText = 40;  // of a number, in a message
 ApiError NoJson(std::string_view body, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
-    return {Code::kInvalidArgument,
-            fmt::format("the body is not UTF-8: byte {} is 0x{:02x}, in no character", bad + 1,
-                        static_cast<uint8_t>(body[bad]))};
+    return {Code::kInvalidArgument, fmt::format("the body is not valid UTF-8 at byte {} (0x{:02x})",
+                                                bad + 1, static_cast<uint8_t>(body[bad]))};
   }
   if (nul < std::min(position, body.size())) {
-    return {Code::kInvalidArgument, fmt::format("the body is no JSON: byte {} is NUL", nul + 1)};
+    return {Code::kInvalidArgument,
+            fmt::format("the body is not valid JSON: byte {} is NUL", nul + 1)};
   }
   if (position > body.size()) {
-    return {Code::kInvalidArgument,
-            fmt::format("the body is no JSON: it ends after byte {}, too early", body.size())};
+    return {
+        Code::kInvalidArgument,
+        fmt::format("the body is not valid JSON: it ends too early, after byte {}", body.size())};
   }
   const std::string_view before = body.substr(0, std::max<size_t>(position, 1) - 1);
   const auto line = std::ranges::count(before, '\n') + 1;
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
   return {Code::kInvalidArgument,
-          fmt::format("the body is no JSON: syntax error at byte {} (line {}, byte {} of it)",
-                      position, line, column)};
+          fmt::format(
+              "the body is not valid JSON: syntax error at byte {} (line {}, byte {} of that line)",
+              position, line, column)};
 }
 
 // Events of the parser: counts values, keeps lists of ids as such, and leaves the rest to the
@@ -117,8 +119,8 @@ class BodyReader : public JsonBuilder {
   bool Count() {
     if (*values_left_ == 0) {
       error_.message = fmt::format(
-          "the body's JSON has more than {} values (numbers, texts, lists and objects; lists of "
-          "token ids in a prompt count as one)",
+          "the body's JSON has more than {} values (numbers, strings, arrays and objects; an array "
+          "of token ids in a prompt counts as one)",
           kMaxJsonValues);
       error_.status = 413;
       error_.name = "body_too_large";

@@ -204,7 +204,7 @@ TEST_F(RequestReaderTest, RefusesRequestsThatNameNoOneHost) {
   const auto refusal = [&](const char* version, const std::string& headers) {
     return RefusalOf(std::string("GET / HTTP/") + version + "\r\n" + headers + "\r\n");
   };
-  const std::string none = "a request of HTTP/1.1 needs a Host header";
+  const std::string none = "an HTTP/1.1 request needs a Host header";
   const std::string many = "the request has more than one Host header";
   EXPECT_EQ(refusal("1.1", ""), none);
   EXPECT_EQ(refusal("1.1", "X-Host: x\r\n"), none);

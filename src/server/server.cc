@@ -78,7 +78,7 @@ class Server {
     if (ec || found.empty()) {
       return FailField(Code::kInvalidArgument, "host",
                        "cannot resolve '{}': {}; give a name or an address without port and "
-                       "brackets, as 127.0.0.1 or ::1",
+                       "brackets, such as 127.0.0.1 or ::1",
                        options_.host, ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
@@ -104,10 +104,11 @@ class Server {
     for (int i = 0; i < kLeast; ++i) {
       files.push_back(std::make_unique<Descriptor>(dup(acceptor_.native_handle())));
       if (!*files.back()) {
-        return Fail(Code::kIoError,
-                    "server: there are files left for {} connections, at least {} are needed: {}; "
-                    "raise their limit (ulimit -n)",
-                    i, kLeast, std::strerror(errno));
+        return Fail(
+            Code::kIoError,
+            "server: only {} more files can be opened, and connections need at least {}: {}; "
+            "raise the limit of open files (ulimit -n)",
+            i, kLeast, std::strerror(errno));
       }
     }
     return {};
@@ -124,7 +125,7 @@ class Server {
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     if (!ec && !ignored) signals_.add(SIGHUP, ec);
-    if (ec) return Fail(Code::kIoError, "cannot take signals: {}", ec.message());
+    if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // All threads are there before the first request: later the system may refuse one.
     Status started = prepare_.Start();
     if (started) started = StartThreads();
@@ -236,8 +237,7 @@ class Server {
       if (closed_for_room_ == 0 || now_ns < tell_room_at_ns_) return closed;
       Log(LogLevel::kWarning,
           "connections were closed to make room; to keep more at once, raise --request-memory or "
-          "the "
-          "limit of open files",
+          "the limit of open files",
           LogField("closed", std::exchange(closed_for_room_, 0)),
           LogField("kept", options_.max_connections));
       tell_room_at_ns_ = now_ns + 1'000'000'000;
@@ -270,8 +270,9 @@ class Server {
     if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      Log(LogLevel::kInfo,
-          num_signals_ == 1 ? "finishing what runs; a second signal stops at once" : "stopping");
+      Log(LogLevel::kInfo, num_signals_ == 1
+                               ? "finishing running requests; a second signal stops at once"
+                               : "stopping");
     }
     signals_taken_.release();
   }
@@ -353,8 +354,8 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
     return server.Run();
   } catch (const boost::system::system_error& e) {  // of the event loop: its descriptors
     return Fail(Code::kIoError,
-                "server: the system refuses an event loop: {}; if files are short, raise their "
-                "limit (ulimit -n)",
+                "server: the system refuses an event loop: {}; if too many files are open, raise "
+                "their limit (ulimit -n)",
                 e.code().message());
   }
 }

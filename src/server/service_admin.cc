@@ -191,9 +191,9 @@ Outcome Service::EraseCache(const Call& call) {
 }
 
 Outcome Service::FlushCache(const Call&) {
-  return ErrorResponse({Code::kUnsupported,
-                        "nothing here is durable: the server runs without a disk tier (--disk DIR, "
-                        "which this version does not have yet)"});
+  return ErrorResponse(
+      {Code::kUnsupported,
+       "there is nothing to flush: this version has no disk tier yet (--disk DIR)"});
 }
 
 Outcome Service::Tokenize(const Call& call) {
@@ -236,7 +236,8 @@ Outcome Service::Detokenize(const Call& call) {
   if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
   if (fields.error()) return ErrorResponse(*fields.error());
   if (ids.size() > kMaxTokens) {
-    fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));
+    fields.Fail("tokens",
+                fmt::format("has {} ids; at most {} are allowed", ids.size(), kMaxTokens));
     return ErrorResponse(*fields.error());
   }
   auto text = DecodeIds(ids, "tokens", model_);

@@ -16,14 +16,15 @@ inline Result<std::string> StringField(const nlohmann::json& object, const char*
                                        std::string_view fallback) {
   const auto it = object.find(name);
   if (it == object.end() || it->is_null()) return std::string(fallback);
-  if (!it->is_string()) return Fail(Code::kCorruption, "tokenizer.json: {} is no string", name);
+  if (!it->is_string()) return Fail(Code::kCorruption, "tokenizer.json: {} is not a string", name);
   return it->get<std::string>();
 }
 
 inline Result<bool> BoolField(const nlohmann::json& object, const char* name, bool fallback) {
   const auto it = object.find(name);
   if (it == object.end() || it->is_null()) return fallback;
-  if (!it->is_boolean()) return Fail(Code::kCorruption, "tokenizer.json: {} is no boolean", name);
+  if (!it->is_boolean())
+    return Fail(Code::kCorruption, "tokenizer.json: {} is not a boolean", name);
   return it->get<bool>();
 }
 
