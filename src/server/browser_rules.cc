@@ -75,7 +75,7 @@ bool IsLoopbackHost(std::string_view host) {
     if (address->is_v4() || !address->to_v6().is_v4_mapped()) return address->is_loopback();
     return make_address_v4(boost::asio::ip::v4_mapped, address->to_v6()).is_loopback();
   }
-  if (host.ends_with('.')) host.remove_suffix(1);  // the same name, written as the root's
+  if (host.ends_with('.')) host.remove_suffix(1);  // an absolute DNS name is the same host
   return host == kLoopback || (host.size() > kLoopback.size() + 1 && host.ends_with(".localhost"));
 }
 
@@ -173,8 +173,8 @@ bool BrowserRules::IsListed(const Origin& origin) const {
   return loopback_origins_ && DefaultPort(origin.scheme) && IsLoopbackHost(origin.authority.host);
 }
 
-// Also behind a proxy that speaks TLS: the scheme is the proxy's, the name and port are those that
-// the browser asked for.
+// Compares only name and port: behind a TLS proxy the scheme is the proxy's, but name and port are
+// those that the browser used.
 bool BrowserRules::IsOwn(const Origin& origin, const std::optional<std::string>& host) const {
   const auto standard = DefaultPort(origin.scheme);
   const auto own = host ? ParseAuthority(*host) : std::nullopt;

@@ -20,10 +20,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
-constexpr size_t kMaxNumberText = 40;  // of a number, in a message
+constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
 
-// Of a body that cannot be parsed beyond `position` bytes: the first thing that is wrong, counted
-// from 1.
+// The first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
 ApiError NoJson(std::string_view body, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
@@ -48,8 +47,8 @@ ApiError NoJson(std::string_view body, size_t position) {
               position, line, column)};
 }
 
-// Events of the parser: counts values, keeps lists of ids as such, and leaves the rest to the
-// builder. One parse.
+// Takes the parser's events: counts values, keeps lists of token ids packed, and passes the rest to
+// the builder. For one parse.
 class BodyReader : public JsonBuilder {
  public:
   BodyReader(std::string_view body, IdFields id_fields, size_t* values_left, JsonTree* tree)
@@ -70,7 +69,7 @@ class BodyReader : public JsonBuilder {
   }
   bool number_float(double value, const std::string& text) {
     if (!TakesNumber()) return Count() && JsonBuilder::number_float(value, text);
-    // 16.0 is an id, as some clients write it.
+    // 16.0 is an id: some clients write ids so.
     if (std::abs(value) < 0x1p53 && value == std::floor(value)) {
       return AddId(static_cast<int64_t>(value));
     }
@@ -136,7 +135,7 @@ class BodyReader : public JsonBuilder {
     return false;
   }
 
-  // A value that is not a number: it neither ends a list of ids nor begins one.
+  // A value that is not a number; it cannot be in a list of ids.
   bool Other(std::string_view kind) {
     if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
     if (std::exchange(opened_, false) && !JsonBuilder::start_array(0)) return false;
@@ -160,8 +159,8 @@ class BodyReader : public JsonBuilder {
   const IdFields id_fields_;
   size_t* values_left_;
   size_t depth_ = 0;
-  std::string key_;           // of the body, where its value may hold ids; else empty
-  bool opened_ = false;       // an array whose first element decides what it is
+  std::string key_;           // the body's field if its value may hold ids; else empty
+  bool opened_ = false;       // an array whose first element is not known yet
   bool packing_ = false;      // inside a list of ids
   std::vector<TokenId> ids_;  // of that list
   ApiError error_;
@@ -177,7 +176,7 @@ ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size
   }
   BodyReader reader(text, id_fields, values_left, tree);
   if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
-  // The parser takes a NUL after a value for the end.
+  // The parser takes a NUL after a value as the end of the text.
   if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, text.size()));
   if (!reader.root().is_object()) {
     return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(reader.root())));

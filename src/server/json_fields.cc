@@ -8,10 +8,10 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxUnread = 64;       // names told
+constexpr size_t kMaxUnread = 64;       // names in the receipt
 constexpr size_t kMaxUnreadBytes = 64;  // of each
 
-// The integer that a value stands for.
+// The integer value of an integer or of a number such as 16.0.
 std::optional<int64_t> AsInteger(const JsonValue& value) {
   if (value.kind() == JsonValue::Kind::kInteger) return value.integer();
   if (value.kind() != JsonValue::Kind::kFloat) return std::nullopt;

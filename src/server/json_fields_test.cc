@@ -49,14 +49,14 @@ TEST(ParseBody, SaysWhetherBytesOrSyntaxAreWrongAndWhere) {
     return parsed ? "" : parsed.error().message;
   };
   EXPECT_EQ(says("{\"a\":\"x\xff\"}"), "the body is not valid UTF-8 at byte 8 (0xff)");
-  // Two bytes of three, cut off.
+  // Two bytes of a character of three.
   EXPECT_EQ(says("{\"a\":\"\xe2\x82"), "the body is not valid UTF-8 at byte 7 (0xe2)");
   EXPECT_EQ(says("\xff"), "the body is not valid UTF-8 at byte 1 (0xff)");
   EXPECT_EQ(says("{\"a\":1,}"),
             "the body is not valid JSON: syntax error at byte 8 (line 1, byte 8 of that line)");
   EXPECT_EQ(says("{\n \"a\": 1\n \"b\": 2}"),
             "the body is not valid JSON: syntax error at byte 14 (line 3, byte 4 of that line)");
-  // What is wrong after the error is not told before it.
+  // Reports the first error, not a later one.
   EXPECT_EQ(says("{]\xff"),
             "the body is not valid JSON: syntax error at byte 2 (line 1, byte 2 of that line)");
   EXPECT_EQ(says("{\"a\":"), "the body is not valid JSON: it ends too early, after byte 5");

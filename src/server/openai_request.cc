@@ -30,7 +30,7 @@ ApiResult<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions&
   return ToTokenIds(one, model.vocab_size, "prompt");
 }
 
-// The texts in front of the answers.
+// The texts that `echo` puts before the answers.
 ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
                                            const RawPrompts& prompts, const ModelView& model) {
   std::vector<std::string> texts;

@@ -18,7 +18,7 @@ Status CheckName(const std::string& name) {
       std::ranges::none_of(name, IsControl)) {
     return {};
   }
-  // Not shown: it could change what the terminal shows.
+  // The message does not show the name: it could have control codes for the terminal.
   return FailField(Code::kInvalidArgument, "alias",
                    "a name is empty, is not UTF-8 or has a control character; give another, or "
                    "leave the flag out");
@@ -40,7 +40,7 @@ std::optional<std::string> KeyFault(std::string_view key) {
 }
 
 Status CheckOptions(const ServerOptions& options) {
-  // The empty name means every address: nobody who leaves it empty wants to be reached by all.
+  // An empty name would mean every address, which a user with an empty --host does not want.
   if (options.host.empty() || options.host.find('\0') != std::string::npos) {
     return FailField(Code::kInvalidArgument, "host",
                      "is empty; give an address, such as 127.0.0.1 (0.0.0.0: all networks)");

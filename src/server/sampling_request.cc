@@ -8,8 +8,8 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxChoices = 128;
-// Every prompt of a request has its own copy of these, and each token is compared with them: what
-// is written once must not cost a thousand times.
+// Every prompt of a request has its own copy of the stop strings, and each token is compared with
+// them, so their size is limited.
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
@@ -127,7 +127,7 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   ReadLogitBias(fields, vocab_size, sampling);
 }
 
-// A choice of texts of which only some are there.
+// tool_choice: only some values are supported.
 void ReadToolChoice(JsonFields& fields) {
   const JsonValue* choice = fields.Find("tool_choice");
   if (choice && !IsText(*choice, "none") && !IsText(*choice, "auto")) {

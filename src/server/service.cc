@@ -189,7 +189,7 @@ std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Calle
   if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
     return std::nullopt;
   }
-  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
+  if (!credentials_.required()) return NoValidKey();  // only the admin key is required
   return Forbidden("not_admin",
                    fmt::format("{} shows sums over all tenants; send the key that --admin-key "
                                "gave to the server",
@@ -198,7 +198,7 @@ std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Calle
 
 namespace {
 
-// Turns whatever a library throws into an error answer, so that no request ends the server.
+// Turns exceptions of libraries into error answers, so that no request ends the server.
 template <typename Make>
 Outcome Guarded(const Make& make) {
   try {
@@ -260,7 +260,7 @@ Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaSh
   const uint64_t peak_bytes = meter.peak_bytes();
   const bool never_fits = meter.never_fits();
   *share = meter.Stop();
-  // What was freed goes back to the system, not to the heap of a thread that may not need it again.
+  // Returns freed memory to the system; this thread's heap may not need it again.
   if (peak_bytes > kTrimBytes) malloc_trim(0);
   if (spent) return ErrorResponse(SpentError(never_fits, quota));
   return outcome;
@@ -291,7 +291,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
     response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
   }
   if (!request.origin.empty()) {
-    // Without a key any page that somebody visits could erase their cache: reading is enough there.
+    // Without keys any web page could erase its visitor's cache, so DELETE needs keys.
     response.headers.emplace_back("Access-Control-Allow-Methods",
                                   credentials_.required() ? "GET, POST, DELETE" : "GET, POST");
     response.headers.emplace_back("Access-Control-Max-Age", "86400");
@@ -320,7 +320,7 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
   start.prompt_param = std::move(prompt_param);
   start.tenant = from.tenant();
-  std::array<uint8_t, 16> id;  // says nothing of the requests before it, whoever sent them
+  std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
