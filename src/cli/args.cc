@@ -32,7 +32,7 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
     return std::vector<std::string>(value.get<bool>() ? 1 : 0, "true");
   }
   if (value.is_string()) return std::vector{value.get<std::string>()};
-  // A list has names and keys: "007" is another one than 7.
+  // Lists have names and keys, where the text "007" differs from the number 7.
   if (value.is_number_integer() && kind != FlagKind::kList) return std::vector{value.dump()};
   if (kind != FlagKind::kList || !value.is_array() || value.empty()) return std::nullopt;
   std::vector<std::string> texts;
@@ -49,7 +49,7 @@ Status RefuseAbsent(const Flag& flag) {
               Dashed(flag.name), flag.absent_part);
 }
 
-// What was given for one flag: as often as it may be, and a value only where one belongs.
+// Checks the values of one flag: how often it is given, and whether it may have a value.
 Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
   if (values.empty()) return {};
   KV_TRY(RefuseAbsent(flag));
@@ -198,7 +198,7 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
 Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
                                  std::string_view takes) {
   constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
-  const Result<FileStamp> stamp = StampOf(path);  // nothing but a regular file is opened
+  const Result<FileStamp> stamp = StampOf(path);  // only a regular file is opened
   const Result<std::string> text =
       stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
   if (text) return text;
@@ -210,7 +210,7 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
 Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
   KV_ASSIGN(const std::string text, ReadFlagFile("config", path, "a JSON file"));
   std::set<std::string> keys;
-  std::optional<std::string> doubled;  // the parser would keep the last one only
+  std::optional<std::string> doubled;  // the parser would keep only the last one
   const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& key) {
     if (event != nlohmann::json::parse_event_t::key || depth != 1) return true;
     if (!keys.insert(key.get<std::string>()).second) doubled = key.get<std::string>();

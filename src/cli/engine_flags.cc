@@ -192,8 +192,8 @@ Result<std::vector<TokenId>> ParseIds(const std::string& text) {
 
 namespace {
 
-// Whether the folder can be written; what is remembered in one that cannot is computed at each
-// start: worth a word.
+// Whether the folder can be written. Warns if not, because then each start computes again what the
+// folder would keep.
 bool CheckCacheDir(const std::string& folder) {
   if (folder.empty()) return true;
   std::error_code error;
@@ -241,7 +241,7 @@ Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
 }
 
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
-  if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // told once
+  if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // warned once
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));

@@ -46,7 +46,7 @@ Result<LogitsOptions> ReadOptions(const Args& args) {
 
 using RowSink = std::function<void(uint32_t position, std::span<const float>)>;
 
-// Computes the prompt and hands its wanted rows to `sink`, on the engine's thread.
+// Computes the prompt and passes the wanted rows to `sink`, on the engine's thread.
 Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowSink& sink) {
   GenerateRequest request;
   request.prompt = options.ids;

@@ -1,4 +1,4 @@
-// kvasir plan: how much memory an engine will take, before it takes any.
+// kvasir plan: shows how much memory an engine will take, without taking it.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

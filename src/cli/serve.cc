@@ -45,7 +45,7 @@ std::vector<Flag> ServeFlags() {
        AbsentFlags()});
 }
 
-// The keys of a file, one a line; empty lines are none.
+// Reads the keys of a file, one on each line; skips empty lines.
 Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
   KV_ASSIGN(const std::string text, ReadFlagFile("api-key-file", path, "a text file"));
   std::istringstream lines(text);
@@ -99,7 +99,7 @@ std::string ModeOf(const EngineOptions& options) {
   return "";
 }
 
-// What runs, before the line that says where.
+// The lines before `listening on`: model, cache, memory, threads.
 std::string SummaryOf(const Engine& engine) {
   const ModelCard& card = engine.card();
   const MemoryPlan& plan = engine.plan();
@@ -120,7 +120,7 @@ std::string SummaryOf(const Engine& engine) {
 }
 
 Result<int> Run(const Args& given) {
-  IgnoreBrokenPipes();  // who reads the log may leave
+  IgnoreBrokenPipes();  // the reader of the log may exit
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   SetLogStyle(LogStyle::kServer);

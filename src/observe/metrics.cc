@@ -22,7 +22,7 @@ double Ratio(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Collects families in the order in which they are told.
+// Collects metric families in the order of the calls.
 class Exposition {
  public:
   void Counter(const char* name, const char* help, double value) {
