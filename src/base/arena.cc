@@ -22,10 +22,10 @@ Result<Arena> Arena::Create(uint64_t size) {
         "memory: the system refuses {} bytes: {}; free some, or raise the limit (ulimit -v)", size,
         std::strerror(errno));
   }
-  // Weights, KV and scratch are read by every thread, whoever took the memory. Refused: as without.
+  // All threads read weights, KV and scratch. If the system refuses to interleave, it goes without.
   static const std::vector<MemoryNode> nodes = ReadCpuTopology().nodes;
   InterleavePages(base, size, nodes);
-  madvise(base, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages only reads slower
+  madvise(base, size, MADV_HUGEPAGE);  // only advice: without huge pages reads are slower
   arena.base_ = static_cast<std::byte*>(base);
   arena.size_ = size;
   return arena;

@@ -38,7 +38,7 @@ Result<FileStamp> StampOf(const Descriptor& file, const std::filesystem::path& p
   return FromStat(path, s);
 }
 
-// O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
+// O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
 int OpenToRead(const std::filesystem::path& path) {
   return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
@@ -50,8 +50,8 @@ int64_t TickNs(int64_t ctime_ns) {
   return ctime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : 20'000'000;
 }
 
-// The stamp, once the tick in which the file was changed last is over. A file that is written to
-// all the time is not waited for for ever.
+// The stamp after the tick of the file's last change has passed. Gives up waiting for a file that
+// is written to all the time.
 Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::path& path) {
   constexpr int kMaxWaits = 3;
   for (int waits = 0;; ++waits) {

@@ -19,7 +19,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Where the prompt comes from: exactly one of --prompt and --ids.
+// Checks that exactly one of --prompt and --ids gives the prompt.
 Status CheckSource(const Args& args) {
   if (args.Has("prompt") == args.Has("ids")) {
     return Fail(Code::kInvalidArgument, "give {} --prompt TEXT {} --ids 1,2,3",
@@ -124,7 +124,8 @@ Result<int> Run(const Args& args) {
   } else if (engine->tokenizer() != nullptr) {
     fmt::print("\n");
   } else {
-    fmt::print("{}\n", fmt::join(outcome.tokens, ","));  // ids are all there is
+    fmt::print("{}\n",
+               fmt::join(outcome.tokens, ","));  // without a tokenizer only ids can be printed
   }
   return outcome.finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
 }

@@ -1,4 +1,4 @@
-// kvasir selftest: proves on this machine that no answer is changed by the cache.
+// kvasir selftest: proves on this machine that the cache changes no answer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
