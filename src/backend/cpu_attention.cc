@@ -9,11 +9,11 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxQueries = 128;  // of an item of prefill, or of a shared prefix
+constexpr uint32_t kMaxQueries = 128;  // limit of an item of prefill or of a shared prefix
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;
-constexpr uint32_t kMaxSpansOfItem = 4;     // longer runs of blocks leave more to prefetch
-constexpr uint32_t kMinParallelUnits = 32;  // to merge
+constexpr uint32_t kMaxSpansOfItem = 4;  // several, because longer runs of blocks prefetch better
+constexpr uint32_t kMinParallelUnits = 32;  // units to merge
 constexpr uint32_t kNoUnit = ~uint32_t{0};
 
 // The first token of the window of a row that sees the tokens below `limit`; 0 without a window.
@@ -47,7 +47,7 @@ uint32_t CpuAttention::Spans(uint32_t limit) const {
   return static_cast<uint32_t>(CeilDiv(limit, kAttentionSpan));
 }
 
-// Tokens that a row sees: all up to itself.
+// The number of tokens that a row sees: all up to itself.
 uint32_t CpuAttention::Limit(const StepSequence& sequence, uint32_t row) const {
   const uint32_t limit = sequence.position + row + 1;
   const bool later_chunk = sequence.position > 0 && sequence.num_rows > 1 && row == 0;
@@ -86,7 +86,7 @@ uint64_t CpuAttention::HeadTokens(uint32_t window) const {
   return tokens;
 }
 
-// The tokens of its spans that any of its rows sees.
+// The number of tokens of the item's spans that at least one of its rows sees.
 uint32_t CpuAttention::TokensOf(const Item& item, uint32_t window) const {
   uint32_t limit = 0, begin = ~uint32_t{0};
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
@@ -104,9 +104,9 @@ void CpuAttention::AddDecodeRows(const StepSequence& sequence) {
   }
 }
 
-// Rows whose first blocks are the same become neighbours; `shared` says how far they are. Returns
-// how many of them, from the first on, got units: when those are used up there are items enough,
-// and each of the others' merges all its spans.
+// Sorts rows so that rows with the same first blocks are neighbours, and sets `shared`. Returns how
+// many of the first rows got units. When the units are used up, there are enough items, and each
+// item of the other rows merges all its spans.
 uint32_t CpuAttention::SortRows() {
   // Full spans that lie in whole blocks of both rows, as far as the blocks are the same ones.
   const auto shared_spans = [&](const Row& a, const Row& b) {
@@ -140,7 +140,7 @@ uint32_t CpuAttention::SortRows() {
   return num_rows_;
 }
 
-// Items of rows [begin, end), which share all spans below `span`, from there on.
+// Adds items for rows [begin, end) from `span` on; the rows share all spans before.
 void CpuAttention::AddRange(uint32_t begin, uint32_t end, uint32_t span) {
   uint32_t until = Spans(rows_[begin].limit);
   for (uint32_t i = begin + 1; i < end; ++i) until = std::min(until, rows_[i].shared);
@@ -166,7 +166,7 @@ void CpuAttention::AddSpans(uint32_t begin, uint32_t end, uint32_t span_begin, u
 
 void CpuAttention::AddPrefill(const StepSequence& sequence) {
   const uint32_t block = std::max(1u, kMaxQueries / group_);
-  // The last rows see most: they go first, so that no thread is left with a long item at the end.
+  // The last rows see most, so they come first: otherwise one thread would end with a long item.
   for (uint32_t end = sequence.num_rows; end > 0;) {
     const uint32_t rows = std::min(block, end);
     end -= rows;
@@ -208,7 +208,7 @@ void CpuAttention::AttendAll(const Call& call, ThreadPool& pool) {
   });
 }
 
-// What all items of a sequence have in common.
+// The arguments that all items of a sequence share.
 AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence& sequence,
                                             const PagedKv& kv, uint32_t thread) const {
   AttentionKernels::Args args{};
@@ -233,7 +233,7 @@ void CpuAttention::RunDecode(const Call& call, const Item& item, uint32_t thread
   for (uint32_t i = 0; i < item.rows; ++i) {
     const Row& row = rows_[item.first + i];
     q[i] = call.q + row.row * call.q_stride;
-    // What several rows share are full spans.
+    // Several rows share only full spans.
     limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
     begin[i] = BeginOf(row.limit, call.window);
     partial[i] = whole ? thread_partials_ + size_t{thread} * max_queries_ * partial_floats_
@@ -290,7 +290,8 @@ void CpuAttention::RunPrefill(const Call& call, const Item& item, uint32_t threa
   }
 }
 
-// Of a kv head, all rows in order: the sums are the same however a prompt is cut.
+// Sums a kv head's weights, all rows in order, so that the sums do not depend on the chunks of a
+// prompt.
 void CpuAttention::SumWeights(const Call& call, const StepSequence& sequence, uint32_t head,
                               uint32_t thread) {
   const float* q[kMaxQueries];

@@ -10,9 +10,10 @@
 
 namespace kvasir {
 
-// Rows of decode are split by spans of context and walk all kv heads; rows that share blocks (one
-// prefix, several sequences) share an item, so that K and V are loaded once for all of them. Rows
-// of prefill are split by rows and kv heads. Bits do not depend on any of it. One thread at a time.
+// Decode rows are split by spans of context, with all kv heads in an item. Rows of several
+// sequences that share blocks share an item, so that K and V are loaded once for all of them.
+// Prefill rows are split by rows and kv heads. The bits do not depend on the split. One thread at a
+// time.
 class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
@@ -32,8 +33,8 @@ class CpuAttention {
   };
   void Attend(const Call& call, ThreadPool& pool);
 
-  // Of K and V with their scales that items have read since the start: what rows share once, by
-  // each item of prefill anew.
+  // Bytes of K and V with their scales that items have read since the start. Shared reads of decode
+  // rows count once; each prefill item counts its own.
   uint64_t read_bytes() const { return read_bytes_; }
 
  private:
@@ -43,7 +44,7 @@ class CpuAttention {
     uint32_t row;    // of the step
     uint32_t limit;  // tokens it sees
     uint32_t unit;
-    uint32_t shared;  // leading full spans whose blocks are those of the row before in rows_
+    uint32_t shared;  // leading full spans whose blocks equal those of the row before in rows_
   };
   // Rows of decode [first, first + rows) of rows_ over some spans, all kv heads (`sequence` null);
   // or rows of a sequence over all spans, kv head `head`.

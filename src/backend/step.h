@@ -1,4 +1,4 @@
-// What a step computes: rows of several sequences at once.
+// The rows of a step, from several sequences.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace kvasir {
 
 // Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...
 // of one sequence. `blocks` are the bases of its blocks (BlockTable::bases()), which must have room
-// for position + num_rows tokens; tokens before `position` are there already. The blocks that the
-// new rows fall into are written (packed K and V), all others only read.
+// for position + num_rows tokens; tokens before `position` are already computed. Blocks of the new
+// rows are written (packed K and V), all others only read.
 struct StepSequence {
   std::span<std::byte* const> blocks;
   uint32_t position;
   uint32_t first_row;
   uint32_t num_rows;
-  // For a RetentionPolicy. In layer l a row sees, of what is not after it, the tokens of
-  // masks[l]; empty: all. Each row must see a token. Attention adds each cached token's softmax
+  // For a RetentionPolicy. In layer l a row sees the tokens of masks[l] that are not after it;
+  // empty: all. Each row must see a token. Attention adds each cached token's softmax
   // weights, row by row and head by head, to token_sums: [layer][kv_head][sums_stride], where
-  // sums_stride is a multiple of 64 and at least position + num_rows; absent: nothing is summed.
+  // sums_stride is a multiple of 64 and at least position + num_rows; absent: no sums.
   std::span<const TokenMask> masks = {};
   float* token_sums = nullptr;
   size_t sums_stride = 0;
