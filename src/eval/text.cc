@@ -18,10 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// Of a text file, for each token that is wanted: few have longer words than that.
+// Bytes read of a text file for each wanted token; few texts have longer tokens on average.
 constexpr uint64_t kBytesPerToken = 32;
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of probes or ids
-// 2026-01-01: what templates that write the date take for now.
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of files with probes or ids
+// 2026-01-01: the current time for templates that write the date.
 constexpr int64_t kNowUnixS = 1767225600;
 
 // At most max_bytes of a file.
@@ -50,7 +50,7 @@ Result<std::string> ReadWholeFile(const std::string& flag, const std::string& pa
               path, kMaxFileBytes);
 }
 
-// The text of a file's start, cut between characters where `cut` says that there is more.
+// Checks the text of a file's start; if `cut`, drops an incomplete character at its end.
 Status CheckText(const std::string& path, std::string* text, bool cut) {
   if (text->empty()) {
     return Fail(Code::kInvalidArgument, "--text: '{}' is empty; give a file with text", path);
@@ -80,7 +80,7 @@ Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
                    engine.card().path);
 }
 
-// The words of a text of ids: apart by white space, and in brackets by single commas too.
+// The words of a text of ids: separated by white space, and inside brackets also by single commas.
 class IdWords {
  public:
   explicit IdWords(std::string_view text) : text_(text) {
@@ -88,10 +88,10 @@ class IdWords {
     is_array_ = Take('[');
   }
   struct Word {
-    std::string_view text;  // may be no number
+    std::string_view text;  // may not be a number
     size_t offset;
   };
-  // nullopt: the end, or what is not a list. Then `wrong` says which.
+  // nullopt at the end, or when the text is not a list; then wrong() has the problem.
   std::optional<Word> Next() {
     SkipSpace();
     if (is_array_ && num_words_ > 0 && !Take(',')) return End();
@@ -159,7 +159,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
   return ids;
 }
 
-// Windows of `ids`, each behind `front`; a rest that is too short is left out.
+// Windows of `ids`, each after `front`; drops a rest that is too short.
 std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
                                              std::span<const TokenId> front,
                                              uint32_t window_tokens) {
@@ -174,7 +174,7 @@ std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
   return windows;
 }
 
-// What is wrong with the object of one line; "" if nothing.
+// The problem with the object of one line; "" if it is fine.
 std::string ReadProbe(const Json& json, Probe* probe) {
   if (!json.is_object()) return "is not a JSON object";
   const auto text = [&json](const char* key, std::string* out) {
@@ -206,8 +206,8 @@ std::string ReadProbe(const Json& json, Probe* probe) {
   return "";
 }
 
-// An order of 0 ... n - 1 whose every beginning is spread over all of it: steps of the golden
-// section, made coprime to n.
+// An order of 0 ... n - 1 in which every beginning is spread over the whole range: steps of the
+// golden section, made coprime to n.
 std::vector<size_t> SpreadOrder(size_t n) {
   size_t step = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(n) * 0.618));
   while (std::gcd(step, n) != 1) ++step;
