@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Flags of `kvasir serve` that nobody can have meant are refused before a model is loaded, with a
+"""Flags of `kvasir serve` that are certainly wrong are refused before a model is loaded, with a
 sentence; and what SIGHUP does.
 
     cli_flags_test.py [KVASIR_BINARY]
@@ -33,7 +33,7 @@ def folder():
 
 class FlagsTest(CliTest):
     def refused(self, *arguments, says):
-        # What is not refused ends at the model, before anything listens.
+        # Accepted flags fail at the model, before the server listens.
         self.wrong("serve", "--model", "/no/such", *arguments, says=says, timeout=20)
 
     def refused_in_config(self, values, says):
@@ -101,7 +101,7 @@ class FlagsTest(CliTest):
                                     capture_output=True, text=True)
             os.close(reading), os.close(writing)
             self.assertEqual(result.returncode, 2)
-            # A link to a regular file is one.
+            # A link to a regular file is allowed.
             (path / "config.json").write_text('{"prot": 1}')
             (path / "good").symlink_to(path / "config.json")
             self.refused("--config", path / "good", says="'prot'")
@@ -179,7 +179,7 @@ class Hangup(CliTest):
                     process.send_signal(number)
                     text = answer.read()
                 self.assertTrue(text.endswith(b"data: [DONE]\n\n"), number)
-                # Read, so that a full pipe never holds it up.
+                # Read stderr, so that a full pipe never blocks the server.
                 threading.Thread(target=process.stderr.read).start()
                 self.assertEqual(process.wait(60), 0, number)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What trips who comes new: model folders straight from a hub, prompts from a pipe, templates of one's own.
+"""What newcomers trip over: model folders straight from a hub, prompts from a pipe, other templates.
 
     cli_newcomer_test.py [KVASIR_BINARY]
 """
@@ -21,7 +21,7 @@ GGUF = pathlib.Path(__file__).resolve().parent / "data/tiny-mqa/model-f16.gguf"
 
 @contextlib.contextmanager
 def model():
-    """A copy of the bundled model that may be changed."""
+    """A copy of the bundled model that the test may change."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model"
         shutil.copytree(DEMO, path)

@@ -19,7 +19,7 @@ from cli_support import GOLDEN, ROOT, SMALL, CliTest, ids_text, kvasir
 
 
 def own_terminal():
-    """In the child: stdin is the terminal of a session of its own, so that Ctrl-C is a signal."""
+    """In the child: makes stdin the terminal of a new session, so that Ctrl-C is a signal."""
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -1,5 +1,5 @@
 // Model images through an engine: the second start maps what the first has packed, a damaged image
-// is told and made again, and no answer changes.
+// is reported and made again, and no answer changes.
 #include <algorithm>
 #include <fstream>
 

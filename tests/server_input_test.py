@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is wrong with a request is said with its field, has no effect, and harms nobody.
+"""A wrong request gets an error with its field, has no effect, and harms no other request.
 
     server_input_test.py [KVASIR_BINARY] [unittest arguments]
 """

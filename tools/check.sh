@@ -19,7 +19,7 @@ check_format() {
 
 check_tidy() {
   local files
-  # Only what the build knows: a file of a part that is switched off has no command.
+  # Only files of the build: a part that is switched off has no compile command.
   files=$(changed_sources | while read -r file; do
     grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
   done || true)
@@ -38,6 +38,6 @@ check_sizes() { python3 tools/sizes.py; }
 
 [ $# -gt 0 ] || set -- format words layers headers sizes tidy
 failed=()
-# `set -e` does not reach into these: each says itself when it fails.
+# `set -e` does not work inside these functions, so each returns its failure.
 for name in "$@"; do "check_$name" || failed+=("$name"); done
 [ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }

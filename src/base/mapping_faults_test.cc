@@ -109,7 +109,7 @@ using MappingFaultsDeathTest = MappingFaultsTest;
 TEST_F(MappingFaultsDeathTest, FaultsElsewhereAndSignalsThatAreSentStillEndTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
 #ifdef KVASIR_SANITIZED
-  GTEST_SKIP() << "the sanitizer has a handler of its own, which is called";
+  GTEST_SKIP() << "the sanitizer has its own handler";
 #endif
   const fs::path path = Write("a", 4096);
   EXPECT_EXIT(static_cast<void>(*const_cast<volatile char*>(ForeignMapping(path))),
