@@ -15,7 +15,8 @@ namespace {
 constexpr uint32_t kMaxParallel = 4096;
 constexpr uint32_t kMaxStepTokens = 1 << 16;
 constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
-// Of a running sequence: its ids twice (the request's and the cache's), and its table of blocks.
+// Memory of a running sequence: its ids twice (in the request and in the cache), and its block
+// table.
 constexpr uint64_t kSequenceBytesPerToken = 10;
 constexpr uint64_t kShapeSeed = 1;
 
@@ -37,7 +38,7 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
   return SyntheticModel(options.shape, dtype, kShapeSeed);
 }
 
-// The model, and what options.weights makes of it.
+// Imports the model and checks options.weights.
 Result<ImportedModel> OpenModel(const EngineOptions& options) {
   if (!options.shape.empty()) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
@@ -210,7 +211,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction)};
   if (!cache.reuse) {
-    // Nothing outlives its sequence: no more than all sequences of the largest size.
+    // Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
     uint64_t tokens = ctx_size;
     if (options.cache_mode == CacheMode::kNone) {
       tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);

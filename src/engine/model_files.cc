@@ -51,7 +51,7 @@ Result<fs::path> FindModel(const std::string& option) {
   std::string looked;
   for (const fs::path& candidate : candidates) {
     const Result<bool> exists = Exists(candidate / "config.json");
-    // A folder that nobody may look into has nothing for us.
+    // An inaccessible folder counts as one without the model.
     if (!exists && exists.error().code != Code::kPermissionDenied) {
       return tl::unexpected(exists.error());
     }

@@ -50,7 +50,7 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   return ValidateSampling(spec.sampling, limits.vocab_size);
 }
 
-// Of the prompts alone.
+// The demand of the prompts only.
 KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   return {.prompt_tokens = prompt,
@@ -60,7 +60,7 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
 }
 
 // The largest prompt + answer that fits context and pool. The last token is never computed: it
-// needs a position, but no room in a block.
+// needs a position, but no place in a block.
 Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;

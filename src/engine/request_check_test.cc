@@ -41,7 +41,7 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
   ASSERT_TRUE(checked) << checked.error().message;
   EXPECT_EQ((*checked)->demand.tokens, 129u);
   EXPECT_EQ((*checked)->demand.blocks(16), 6u + 3 * 3);
-  // Without a cache each choice computes the prompt again, in blocks of its own.
+  // Without a cache each choice computes the prompt again, in separate blocks.
   const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
   EXPECT_EQ((*alone)->demand.blocks(16), 3u * 9);
 }
