@@ -1,4 +1,5 @@
-// Typed fields of a JSON object from outside: absent or null is the default, a wrong type an error.
+// Typed fields of an untrusted JSON object: absent or null gives the default, a wrong type an
+// error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +10,7 @@
 
 namespace kvasir {
 
-inline constexpr int kMaxNesting = 16;  // of Sequences in Sequences
+inline constexpr int kMaxNesting = 16;  // depth of Sequences in Sequences
 
 // kCorruption names the field.
 inline Result<std::string> StringField(const nlohmann::json& object, const char* name,
