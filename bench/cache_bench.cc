@@ -1,6 +1,6 @@
 // The cache without a model: lookup, hash and commit, waste. One JSON line per measurement, with
-// its target; exit status 1 when an answer is wrong (a missed target is for the reader to judge,
-// since machines differ). Times are the best and the median of several rounds after a warm-up.
+// its target; exit status 1 when an answer is wrong (a missed target is only shown,
+// because machines differ). Times are the best and the median of several rounds after a warm-up.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ bool LookUp() {
   for (size_t done = 0; done < kTokens; done += 512) {
     KV_CHECK(cache->Extend(long_one, std::span(prompt).subspan(done, 512)));
     cache->Commit(long_one, 512, kRunning);
-    // Another conversation takes blocks in between, and shares the first half of what is there.
+    // Another conversation takes blocks in between, and shares the first half of the prompt so far.
     Tokens other(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(done / 2));
     other.resize(other.size() + 256, static_cast<TokenId>(done));
     MatchResult match = cache->Match(ns, other, {});
@@ -101,7 +101,7 @@ bool LookUp() {
   return right;
 }
 
-// All that a prefill of 1K tokens costs in the cache when there is nothing to reuse: Match, Extend
+// The cache's whole work for a prefill of 1K tokens with nothing to reuse: Match, Extend
 // in two chunks, Commit with its hashes and BlockKeys, and what has to be evicted.
 bool HashAndCommit() {
   constexpr size_t kTokens = 1024, kChunk = 512;

@@ -1,4 +1,4 @@
-// What this machine can do at most, with its threads pinned: the lines that a speed is judged by.
+// The limits of this machine with pinned threads; speeds are compared with them.
 //
 //   limits [--json] [--threads N] [--mib N] [--repeats N] [--only NAME,...]
 //
@@ -82,8 +82,8 @@ void PinTo(int cpu) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-// work() on a thread of each CPU, begun together: seconds from the first begin to the last end, by
-// their own clocks, since another thread would have to find a CPU before it can look at one.
+// work() on a thread of each CPU, started together: seconds from the first start to the last end,
+// measured by these threads themselves, because another thread would need a CPU to read the clock.
 template <typename Work>
 double SecondsOf(const std::vector<int>& cpus, Work work) {
   std::barrier line(static_cast<ptrdiff_t>(cpus.size()));
@@ -178,7 +178,7 @@ Figure MeasurePeak(const Options& options, const std::vector<int>& cpus, const P
   return FigureOf(peak.name, "GOP/s", std::move(values));
 }
 
-// A line that two cores write in turns: what a phase of work costs at least to begin and end.
+// A cache line that two cores write in turns: the least time to begin and end a phase of work.
 Figure MeasurePingPong(const Options& options, const std::vector<int>& cpus) {
   std::vector<double> values;
   for (uint32_t i = 0; i < options.repeats; ++i) {
@@ -226,7 +226,7 @@ void Print(const Options& options, const std::vector<Figure>& figures, size_t th
   fmt::print("\n]}}\n");
 }
 
-// nullopt: not understood.
+// nullopt: wrong arguments.
 std::optional<Options> Parse(std::span<char*> args) {
   Options options;
   for (size_t i = 0; i < args.size(); ++i) {

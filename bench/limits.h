@@ -9,8 +9,8 @@
 
 namespace kvasir {
 
-// run(data, bytes): reads all of it, a multiple of 4 KiB at a 64-byte border; what it returns
-// depends on every byte.
+// run(data, bytes): reads all bytes (a multiple of 4 KiB, 64-byte aligned); the result depends on
+// every byte.
 struct Reader {
   const char* name;
   uint64_t (*run)(const std::byte* data, uint64_t bytes);
@@ -23,7 +23,7 @@ struct Peak {
   double operations_per_round;
   void (*run)(uint64_t rounds);
 };
-// What this CPU (and, for AMX, this kernel) lets us run. Asks the kernel for the AMX state.
+// The loops that this CPU (and, for AMX, this kernel) can run. Requests the AMX state.
 std::vector<Peak> Peaks();
 
 // Tells the core that it waits for another.

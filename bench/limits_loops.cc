@@ -1,5 +1,5 @@
-// Assembly, because a compiler spills or hoists what a measuring loop needs to keep; and so that
-// one binary runs on every CPU. Only registers 0 to 15 are used: those have names in every target.
+// Assembly, because a compiler would spill or hoist parts of the loops, and so that one binary runs
+// on every CPU. Only uses registers 0 to 15, which have names in every target.
 #include "limits.h"
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ uint64_t ReadFourStreams(const std::byte* data, uint64_t bytes) {
                                _mm256_extract_epi64(sum, 2) ^ _mm256_extract_epi64(sum, 3));
 }
 
-// Operands that are no zeros: some CPUs save power on those. As f32 they are about 0.5.
+// Operands are not zero, because some CPUs save power with zeros. As f32 they are about 0.5.
 alignas(64) constexpr uint32_t kOperand[16] = {
     0x3f010305, 0x3f020406, 0x3f030507, 0x3f040608, 0x3f050709, 0x3f06080a, 0x3f07090b, 0x3f080a0c,
     0x3f090b0d, 0x3f0a0c0e, 0x3f0b0d0f, 0x3f0c0e10, 0x3f0d0f11, 0x3f0e1012, 0x3f0f1113, 0x3f101214};

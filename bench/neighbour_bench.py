@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decode beside busy neighbours: kvasir bench on two CPUs, alone and with one and two processes that
 spin there at the same priority. A fair share is 67% and 50% of alone; the aims are 60% and 40%. The
-share of a row is the median over rounds, each compared with the run alone of its own round.
+share of a row is the median over rounds, each compared with the run alone in the same round.
 
 usage: neighbour_bench.py KVASIR [--shape llama-100m] [--tokens 32] [--rounds 5] [--json]
 """

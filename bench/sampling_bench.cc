@@ -1,7 +1,7 @@
 // From logits to tokens, beside the step that makes the logits: what sampling eight rows of a
 // vocabulary of 151,936 costs, as a share of a decode step of a model of a billion parameters with
 // a batch of eight, measured in the same run. One JSON line per way to sample. Exit status 1 when a
-// step fails (a missed target is for the reader to judge, since machines differ).
+// step fails (a missed target is only shown, because machines differ).
 //
 // usage: sampling_bench [SHAPE [THREADS [WEIGHTS]]]
 // (default: llama-1b, as many threads as the machine has cores, bf16; WEIGHTS as --weights takes

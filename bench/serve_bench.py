@@ -28,7 +28,7 @@ ROUNDS = 30
 
 
 class Server:
-    """kvasir serve on a port of its own, until the end of the `with` block."""
+    """kvasir serve on a free port, until the end of the `with` block."""
 
     def __init__(self, binary, *flags):
         self.command = [binary, "serve", "--port", "0", *flags]
@@ -97,7 +97,7 @@ def check(condition, what):
 
 
 def time_to_first_token(server):
-    """Interleaved: a cold prompt, the same but for its last token, the same again, one token."""
+    """Interleaved: a cold prompt, the same except its last token, the same again, one token."""
     draw = random.Random(SEED)
     client = Client(server)
     times = {"cold": [], "warm": [], "identical": [], "one": []}
@@ -116,7 +116,7 @@ def time_to_first_token(server):
 
 
 def mean_decode_batch(server):
-    """8 clients at once, each a prompt and an answer of its own."""
+    """8 clients at once, each with a different prompt and answer."""
     before = server.metrics()
     draw = random.Random(SEED + 1)
     prompts = [[draw.randrange(VOCAB) for _ in range(200)] for _ in range(8)]

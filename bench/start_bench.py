@@ -6,7 +6,7 @@ parameters, and a tenth of the first start.
 
 usage: start_bench.py KVASIR --model MODEL [--rounds 7] [--firsts 3] [--json] [-- FLAGS OF SERVE]
 
-Starts take turns: a first one in a cache folder of its own, then rounds/firsts later ones. `run` is
+Starts take turns: a first one in a new cache folder, then rounds/firsts later ones. `run` is
 `kvasir run --ids 1,2,3 --max-tokens 1`, a whole process, with the image. Exit status 1 when an answer
 differs between a start with the image and one without, or a start was not what it is counted as.
 """

@@ -18,7 +18,7 @@ if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(kvasir_flags INTERFACE -Werror=thread-safety)  # base/mutex.h
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # The lowest CPU we support: AVX2, FMA, F16C. AVX-512 code sits in files of its own.
+  # The lowest CPU we support: AVX2, FMA, F16C. AVX-512 code sits in separate files.
   target_compile_options(kvasir_flags INTERFACE -march=x86-64-v3)
 endif()
 if(KVASIR_SANITIZE)

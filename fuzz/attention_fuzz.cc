@@ -1,6 +1,6 @@
 // Attention kernels of every target that this CPU has, on shapes, KV formats, masks and numbers
-// from the input: each must give what the scalar ones give, bit for bit, with all spans in one
-// place or apart. What no token filled is NaN, and must change nothing.
+// from the input: each must give the bits of the scalar ones, with all spans merged or separate.
+// Unfilled tokens are NaN and must not matter.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -38,7 +38,7 @@ BlockLayout SomeLayout(ByteSource& bytes) {
   return BlockLayout(shape);
 }
 
-// A sequence's rows, and what they look at.
+// The rows of a sequence, and the KV that they see.
 struct Scene {
   explicit Scene(ByteSource& bytes)
       : layout(SomeLayout(bytes)),
@@ -119,7 +119,7 @@ struct Scene {
   }
 };
 
-// What a target made of a scene.
+// A target's result for a scene.
 struct Outcome {
   std::vector<Floats> out;   // [row]: [head][dim]
   std::vector<Floats> sums;  // [kv head]: [token]
@@ -233,7 +233,7 @@ void FuzzScene(ByteSource& bytes) {
   }
 }
 
-// merge, finish and scale on numbers that no scene may come to.
+// Tests merge, finish and scale on numbers that scenes may not produce.
 void FuzzPartials(ByteSource& bytes) {
   const uint32_t dim = bytes.Between(1, 200), floats = PartialFloats(dim);
   NumberSource numbers(bytes);

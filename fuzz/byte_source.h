@@ -1,4 +1,4 @@
-// What a fuzzer draws from its input: the bytes in order, zeros behind the last.
+// ByteSource: draws numbers from a fuzzer's input: its bytes in order, then zeros.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class ByteSource {
     for (int i = 0; i < 4; ++i) value |= static_cast<uint32_t>(Byte()) << (8 * i);
     return value;
   }
-  // One byte where that is enough, so that a flipped bit changes one decision. REQUIRES: n > 0.
+  // Uses one byte if that is enough, so that a flipped bit changes one decision. REQUIRES: n > 0.
   uint32_t Below(uint32_t n) { return (n <= 256 ? Byte() : U32()) % n; }
   uint32_t Between(uint32_t first, uint32_t last) { return first + Below(last - first + 1); }
   std::span<const uint8_t> Rest() {

@@ -1,4 +1,4 @@
-// What a piece of work may take, for the fuzzers that look for what takes too long.
+// Limits of time and memory, for the fuzzers that search for slow inputs.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class CpuLimit {
 
   CpuLimit() : begin_ms_(NowMs()) {}
 
-  // Aborts where the work on so many bytes took too long.
+  // Aborts when the work on so many bytes took too long.
   void Check(uint64_t bytes) const {
     const double took_ms = NowMs() - begin_ms_;
     const double most_ms = kLeastMs + kMsPerByte * static_cast<double>(bytes);

@@ -1,5 +1,5 @@
-// A file's bytes through the GGUF parser, the importer above it and the packing of weights: an
-// error, or a model whose tensors lie within the bytes.
+// Runs a file's bytes through the GGUF parser, the importer and the packing of weights. The result
+// must be an error, or a model whose tensors are inside the bytes.
 #include <cstdint>
 
 #include "backend/packed_weights.h"
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     KV_CHECK(view.data >= bytes.data());
     KV_CHECK(view.data + view.num_bytes() <= bytes.data() + bytes.size());
   });
-  // Small ones are packed: every block of every type is taken apart.
+  // Small models are packed, which decodes every block of every type.
   const kvasir::PackedPlan plan = kvasir::PlanPacked(*model, {});
   if (plan.arena_bytes > (uint64_t{64} << 20)) return 0;
   kvasir::ThreadPool pool(1, nullptr);

@@ -1,5 +1,5 @@
-// A request of any kind against Service: first line `METHOD /path`, then the body. Whatever it is,
-// the answer is JSON (or metrics), and what it starts can be answered.
+// Sends any request to Service: first line `METHOD /path`, then the body. The answer must be JSON
+// (or metrics), and a generation that it starts must be answerable.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>

@@ -1,6 +1,6 @@
-// A model image with any damage: bits flipped, ends cut, parts of other images in its place. What
-// opens has the payload that was written under this key and secret; all else is refused, removed
-// and can be written again.
+// Damages a model image: flips bits, cuts the end, inserts parts of other images. An image that
+// opens must have the payload written with this key and secret; all others must be refused and
+// removed, and can then be written again.
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Workshop {
 
   const Family& family(size_t size_index) const { return families_[size_index]; }
 
-  // Puts `file` where the image of our key lies, opens it and looks at the outcome.
+  // Writes `file` as the image of kOurs' key, opens it and checks the outcome.
   void Open(const std::string& file, size_t size_index, bool keep_none) {
     std::ofstream(path_, std::ios::binary) << file;
     CheckTitles();
@@ -118,7 +118,7 @@ class Workshop {
     return family;
   }
 
-  // What is listed is printed, whatever the file holds.
+  // Titles are printable, even if the file is damaged.
   void CheckTitles() const {
     const auto printable = [](const std::string& text) {
       return std::ranges::none_of(
@@ -135,7 +135,7 @@ class Workshop {
   std::array<Family, kPayloadBytes.size()> families_;
 };
 
-// The header and the tags far more often than the payload, which is most of the bytes.
+// A place in the file: mostly in the header and the tags, although the payload has most bytes.
 size_t SomePlace(ByteSource& bytes, const std::string& file) {
   if (file.empty()) return 0;
   switch (bytes.Below(4)) {
@@ -209,15 +209,15 @@ void Damage(ByteSource& bytes, const Workshop& workshop, std::string& file) {
 }  // namespace
 }  // namespace kvasir
 
-// Whoever maps a file that has just been changed waits for the next tick of the file system's clock
-// (base/mapped_file.cc): nine tenths of the time here, where nobody changes it meanwhile.
+// Disables waiting: opening a file that has just changed waits for the next tick of the file
+// system's clock (base/mapped_file.cc), which would take nine tenths of the time here.
 extern "C" int nanosleep(const timespec*, timespec*) { return 0; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvasir;
   static Workshop workshop;
   ByteSource bytes(data, size);
-  // The large images take a hundred times as long: one choice in eight.
+  // Large images take a hundred times as long, so they are one choice in eight.
   const size_t size_index = std::min<size_t>(bytes.Below(8) * 5 / 8, kPayloadBytes.size() - 1);
   const bool keep_none = bytes.Below(4) == 0;
   const uint32_t kind = bytes.Below(kKinds + 1);

@@ -1,5 +1,4 @@
-// The numbers that a kernel fuzzer computes with: of kinds that its input chooses, or taken from
-// the input bit by bit.
+// Numbers for kernel fuzzers: of kinds that the input chooses, or taken directly from the input.
 #pragma once
 
 #include <cfloat>
@@ -40,7 +39,7 @@ class NumberSource {
         return random_.Below(32) == 0 ? Edge() : 0.0f;
       case kAnyBits:
         return FloatOf(static_cast<uint32_t>(random_.Bits()));
-      default:  // kGiven, while the input lasts
+      default:  // kGiven, until the input ends
         return bytes_.empty() ? Wide() : FloatOf(bytes_.U32());
     }
   }
@@ -55,9 +54,9 @@ class NumberSource {
   enum Kind { kOrdinary, kWide, kEdges, kTiny, kHuge, kRare, kAnyBits, kGiven, kKinds };
 
   float Ordinary() { return static_cast<float>(random_.Uniform() * 2 - 1); }
-  // Exponents spread so far that any other order of a sum shows.
+  // Wide exponents, so that another order of a sum gives other bits.
   float Wide() { return std::ldexp(Ordinary(), static_cast<int>(random_.Below(25)) - 12); }
-  // Zeros, subnormal numbers, the ends of the formats and where exp and the quantisers turn.
+  // Zeros, subnormal numbers, the ends of the formats, and borders of exp and the quantisers.
   float Edge() {
     constexpr float kEdges[] = {0.0f,       -0.0f,
                                 1e-45f,     -1e-45f,
@@ -83,8 +82,8 @@ class NumberSource {
   Random random_;
 };
 
-// Memory of exactly so many items, from a cache line's start on: a sanitizer sees who reads or
-// writes beyond it.
+// Memory of exactly so many items, aligned to a cache line; a sanitizer finds reads and writes
+// beyond it.
 template <typename T>
 class ExactBuffer {
  public:
@@ -92,7 +91,7 @@ class ExactBuffer {
     void* memory = nullptr;
     KV_CHECK(posix_memalign(&memory, 64, count * sizeof(T)) == 0);
     data_.reset(static_cast<T*>(memory));
-    std::memset(memory, 0xff, count * sizeof(T));  // NaN, where a float is not set
+    std::memset(memory, 0xff, count * sizeof(T));  // unset floats are NaN
   }
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
@@ -109,7 +108,7 @@ class ExactBuffer {
   std::unique_ptr<T, Free> data_;
 };
 
-// The same bits, or no number in both: which NaN it is, no rule says (docs/numerics.md, rule 7).
+// Equal bits, or NaN in both: no rule defines which NaN (docs/numerics.md, rule 7).
 inline bool SameNumbers(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

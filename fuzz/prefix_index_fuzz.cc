@@ -1,5 +1,5 @@
-// Bytes become operations on a prefix index; its twin, a list of nodes that is scanned, must give
-// the same answers. The first bytes choose the sizes and how far hashes collide.
+// Turns bytes into operations on a prefix index; its twin, a list of nodes that is scanned, must
+// give the same answers. The first bytes choose the sizes and how often hashes collide.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -89,7 +89,7 @@ class Drill {
     }
   }
 
-  // Few different ones, so that prompts share prefixes; the ends of the range among them.
+  // Few different tokens, so that prompts share prefixes, including the ends of the range.
   Tokens SomeTokens(uint32_t count) {
     constexpr TokenId kTokens[] = {0,
                                    1,
@@ -244,7 +244,7 @@ class Drill {
     QueryEvicted(parent, tokens);
   }
 
-  // The index may forget what was evicted; it never makes it up, unless hashes are cut.
+  // The index may forget an evicted path, but must not invent one, unless hashes are cut.
   void QueryEvicted(NodeId parent, const Tokens& tokens) {
     const uint32_t known = bytes_.Below(options_.block_tokens + 1);
     const bool was = index_.WasEvicted(parent, tokens, known);

@@ -1,4 +1,4 @@
-// Runs a fuzz target over each file of the folders given: the committed corpus as an ordinary test.
+// Runs a fuzz target over each file of the given folders: the committed corpus as an ordinary test.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

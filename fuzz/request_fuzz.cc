@@ -1,7 +1,7 @@
-// The way from a body to a prompt, with the templates at hand and the bundled tokenizer, and what
-// it may cost. First byte: the template; second: the path; then the body. In a body,
-// "\x01NN...\x02" stands for what is between, up to 65,536 times (NN: a number of 16 bits): what is
-// quadratic shows in large bodies only, and a fuzzer makes small ones.
+// Turns a body into a prompt, with several templates and the bundled tokenizer, and checks its
+// cost. First byte: the template; second: the path; then the body. In a body,
+// "\x01NN...\x02" repeats the text between up to 65,536 times (NN: a 16-bit number): quadratic work
+// only shows in large bodies, and a fuzzer makes small ones.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Outcome outcome = service.Prepare(request, quota, &share);
   limit.Check(request.body.size());
   share = QuotaShare();
-  KV_CHECK(quota.taken_bytes() == 0);  // nothing stays taken beside what the outcome held
+  KV_CHECK(quota.taken_bytes() == 0);  // everything is returned after the outcome's end
   if (const auto* response = std::get_if<HttpResponse>(&outcome)) {
     KV_CHECK(response->status != 500);
   } else {

@@ -1,4 +1,5 @@
-// A file's bytes through the safetensors parser: an error or tensors that lie within the bytes.
+// Runs a file's bytes through the safetensors parser. The result must be an error, or tensors
+// inside the bytes.
 #include <cstdint>
 
 #include "base/check.h"

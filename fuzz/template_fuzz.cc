@@ -1,6 +1,6 @@
-// A chat template of any kind over messages of any kind: first the template, then a zero byte and
-// what the messages say. It may fail; it may neither crash nor take long. (Memory: the quota, and
-// tools/fuzz.sh's limit.)
+// Renders any chat template over any messages: first the template, then a zero byte and the content
+// of the messages. It may fail, but must not crash or take long. (Memory is limited by the quota
+// and by tools/fuzz.sh.)
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 // Tensor kernels of every target that this CPU has, on shapes, formats and numbers from the input:
-// each must give what the scalar ones give, bit for bit, and touch nothing beside its outputs.
+// each must give the bits of the scalar ones and write only its outputs.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -25,7 +25,7 @@ constexpr WeightFormat kQuantFormats[] = {
     WeightFormat::kQ5_0, WeightFormat::kQ5_1, WeightFormat::kQ4K,  WeightFormat::kQ5K,
     WeightFormat::kQ6K,  WeightFormat::kIq4Nl};
 
-// Kernels to hold to the scalar ones, with the name that a failure prints.
+// Kernels to compare with the scalar ones, and their name for failures.
 template <typename Kernels>
 struct Unit {
   std::string_view name;
@@ -78,7 +78,7 @@ Floats SomeFloats(NumberSource& numbers, size_t count) {
   return x;
 }
 
-// What a product reads and writes beside its weights.
+// The inputs and outputs of a product, without its weights.
 struct Product {
   Product(ByteSource& bytes, uint32_t max_rows, uint32_t columns)
       : rows(bytes.Between(1, bytes.Below(4) == 0 ? max_rows : 9)),
@@ -95,7 +95,7 @@ struct Product {
   size_t x_stride, y_stride;
   bool has_bias, accumulate;
 
-  // Rows `stride` floats apart, NaN between them. Nothing lies behind the last one.
+  // Rows `stride` floats apart, with NaN between them and nothing after the last one.
   Floats Rows(NumberSource& numbers, uint32_t width, size_t stride) const {
     Floats x((rows - 1) * stride + width);
     for (uint32_t r = 0; r < rows; ++r) {
@@ -129,7 +129,7 @@ void FuzzMatMul(ByteSource& bytes) {
 WeightGroup SomeGroup(NumberSource& numbers, WeightFormat format) {
   const WeightLayout layout = LayoutOf(format);
   Random& random = numbers.random();
-  const bool ends = random.Below(4) == 0;  // the largest and smallest codes alone
+  const bool ends = random.Below(4) == 0;  // only the largest and smallest codes
   WeightGroup group{};
   for (uint8_t& code : group.codes) {
     const uint32_t top = (1u << layout.code_bits) - 1;
@@ -151,7 +151,8 @@ WeightGroup SomeGroup(NumberSource& numbers, WeightFormat format) {
 ExactBuffer<std::byte> SomePanels(NumberSource& numbers, WeightFormat format, uint32_t outputs,
                                   uint32_t k) {
   const uint64_t panel_bytes = PanelBytes(format, k);
-  ExactBuffer<std::byte> panels((outputs + 15) / 16 * panel_bytes);  // 0xff where nothing is put
+  ExactBuffer<std::byte> panels((outputs + 15) / 16 *
+                                panel_bytes);  // 0xff where nothing is written
   const uint32_t groups = (k + kGroup - 1) / kGroup, of_unit = LayoutOf(format).groups();
   const bool own_scales = LayoutOf(format).scale == ScaleKind::kGroup;
   for (uint32_t o = 0; o < outputs; ++o) {

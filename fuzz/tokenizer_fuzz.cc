@@ -1,5 +1,5 @@
-// Parse, Encode, Decode and stream on whatever bytes come. An input is a tokenizer.json, and,
-// behind a byte 0, a text; without one the file itself is the text.
+// Parses, encodes, decodes and streams any bytes. An input is a tokenizer.json and, after a zero
+// byte, a text; without one the file itself is the text.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

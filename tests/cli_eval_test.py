@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`kvasir eval`: what it measures, what it keeps, and what serve and inspect make of that.
+"""`kvasir eval`: its measurements, the results that it keeps, and how serve and inspect show them.
 
 usage: cli_eval_test.py [path of kvasir]   (or KVASIR_BINARY)
 """
@@ -82,8 +82,8 @@ class FiguresTest(EvalTest):
                   "--max-kl", "0.01"]
         first = self.evaluate(*common, "--threads", "1")
         self.assertEqual(self.evaluate(*common, "--threads", "3"), first)
-        # A format's figures do not depend on what is measured beside it, nor does a list's row on
-        # how it was found.
+        # A format's figures do not depend on what else is measured, and a list's row does not depend
+        # on how the list was found.
         int4 = first["formats"][0]
         (alone,) = self.evaluate("--kv-format", "int4", *common[2:], "--layers", "off",
                                  environment={"KVASIR_TARGET": "scalar"})["formats"]
@@ -145,7 +145,7 @@ class FiguresTest(EvalTest):
 
 class KeptTest(EvalTest):
     def quality(self, *flags):
-        """What serve says of quality when it starts: the line, or None."""
+        """The quality line of serve when it starts, or None."""
         with server("--cache-dir", str(self.cache), *SMALL, *flags) as (_, process):
             return next((line.rstrip() for line in process.said if line.startswith("quality")),
                         None)
@@ -244,7 +244,7 @@ class InputTest(EvalTest):
     def test_probes(self):
         good = PROBES[0]
         for content, says in [
-                ("", "has no probes"), (good + "\nnonsense", ":2: is no JSON"),
+                ("", "has no probes"), (good + "\nnonsense", ":2: is not valid JSON"),
                 (good + "\n\n[1]", ":3: is not a JSON object"), ('{"expect": "x"}', "'messages'"),
                 ('{"messages": [], "expect": "x"}', "'messages'"),
                 ('{"messages": [{"role": "user"}], "expect": "x"}', "messages[0]"),
@@ -291,7 +291,7 @@ class InputTest(EvalTest):
         result = kvasir("eval", "--cache-dir", blocked, "--tokens", "200", "--formats", "int8",
                         "--layers", "off", "--recall", "off", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(len(re.findall("warning: not kept", result.stderr)), 1, result.stderr)
+        self.assertEqual(len(re.findall("warning: cannot keep", result.stderr)), 1, result.stderr)
         self.assertIn("int8", result.stdout)
 
 

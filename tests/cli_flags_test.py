@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Flags of `kvasir serve` that nobody can have meant are refused before a model is loaded, with a
+"""Flags of `kvasir serve` that are certainly wrong are refused before a model is loaded, with a
 sentence; and what SIGHUP does.
 
     cli_flags_test.py [KVASIR_BINARY]
@@ -33,7 +33,7 @@ def folder():
 
 class FlagsTest(CliTest):
     def refused(self, *arguments, says):
-        # What is not refused ends at the model, before anything listens.
+        # Accepted flags fail at the model, before the server listens.
         self.wrong("serve", "--model", "/no/such", *arguments, says=says, timeout=20)
 
     def refused_in_config(self, values, says):
@@ -101,7 +101,7 @@ class FlagsTest(CliTest):
                                     capture_output=True, text=True)
             os.close(reading), os.close(writing)
             self.assertEqual(result.returncode, 2)
-            # A link to a regular file is one.
+            # A link to a regular file is allowed.
             (path / "config.json").write_text('{"prot": 1}')
             (path / "good").symlink_to(path / "config.json")
             self.refused("--config", path / "good", says="'prot'")
@@ -118,8 +118,8 @@ class FlagsTest(CliTest):
         # An empty list would open the server; a number is written in several ways.
         for key in ("api-key", "cors-origin", "allowed-host", "alias"):
             for value in ([], 7, 12345678901234567890123, [1000.0], [True], [None]):
-                self.refused_in_config({key: value}, says=f"'{key}' takes a text")
-        self.refused_in_config({"admin-key": 1e3}, says="'admin-key' takes a text")
+                self.refused_in_config({key: value}, says=f"'{key}' takes a string")
+        self.refused_in_config({"admin-key": 1e3}, says="'admin-key' takes a string")
         self.refused_in_config('{"port": {"a": 1, "a": 2}}', says="'port'")
 
     def test_templates_that_are_none(self):
@@ -152,7 +152,7 @@ class FlagsTest(CliTest):
             self.refused("--cors-origin", origin, says="--cors-origin")
         for pair in (("none", "https://a.example"), ("https://a.example", "none"), ("*", "https://a.example"),
                      ("*", "none"), ("localhost", "none")):
-            self.refused("--cors-origin", pair[0], "--cors-origin", pair[1], says=["--cors-origin", "beside"])
+            self.refused("--cors-origin", pair[0], "--cors-origin", pair[1], says=["--cors-origin", "cannot be combined"])
         self.refused_in_config({"cors-origin": ""}, says="--cors-origin")
         self.refused_in_config({"cors-origin": ["none", "http://a"]}, says="--cors-origin")
 
@@ -179,7 +179,7 @@ class Hangup(CliTest):
                     process.send_signal(number)
                     text = answer.read()
                 self.assertTrue(text.endswith(b"data: [DONE]\n\n"), number)
-                # Read, so that a full pipe never holds it up.
+                # Read stderr, so that a full pipe never blocks the server.
                 threading.Thread(target=process.stderr.read).start()
                 self.assertEqual(process.wait(60), 0, number)
 
@@ -190,7 +190,7 @@ class Hangup(CliTest):
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.readline()
                 process.send_signal(signal.SIGHUP)
-                process.stderr.readline()  # finishing what runs
+                process.stderr.readline()  # finishing running requests
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(process.wait(60), 130)
 

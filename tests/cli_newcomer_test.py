@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What trips who comes new: model folders straight from a hub, prompts from a pipe, templates of one's own.
+"""What newcomers trip over: model folders straight from a hub, prompts from a pipe, other templates.
 
     cli_newcomer_test.py [KVASIR_BINARY]
 """
@@ -21,7 +21,7 @@ GGUF = pathlib.Path(__file__).resolve().parent / "data/tiny-mqa/model-f16.gguf"
 
 @contextlib.contextmanager
 def model():
-    """A copy of the bundled model that may be changed."""
+    """A copy of the bundled model that the test may change."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model"
         shutil.copytree(DEMO, path)
@@ -64,14 +64,14 @@ class Newcomer(CliTest):
             config.pop("chat_template", None)
             (path / "tokenizer_config.json").write_text(json.dumps(config))
             (path / "chat_template.jinja").unlink(missing_ok=True)
-            self.assertIn("no chats: the model has no chat template; give one by --chat-template-file", start(path))
+            self.assertIn("no chats: the model has no chat template; give one with --chat-template-file", start(path))
             template = path / "own.jinja"
             template.write_text("{{ messages[0].content }}")
             self.assertNotIn("no chats", start(path, "--chat-template-file", str(template)))
             (path / "tokenizer.json").rename(path / "tokenizer.model")
-            self.assertIn("tokenizer.model, which is not read in this version", start(path))
+            self.assertIn("tokenizer.model, which this version cannot read", start(path))
             (path / "tokenizer.model").unlink()
-            self.assertIn("no text: the model has no tokenizer.json; put one beside it", start(path))
+            self.assertIn("no text: the model has no tokenizer.json; put one into its folder", start(path))
 
     def run_with(self, text, *arguments):
         return subprocess.run([cli_support.BINARY, "run", "--max-tokens", "8", *arguments], input=text,
@@ -86,7 +86,7 @@ class Newcomer(CliTest):
                 self.assertEqual((piped.returncode, piped.stdout), (0, given.stdout), piped.stderr)
         empty = self.run_with("\n", "--prompt", "-")
         self.assertEqual(empty.returncode, 2)
-        self.assertIn("nothing came from standard input", empty.stderr)
+        self.assertIn("standard input is empty", empty.stderr)
 
     def test_a_template_of_ones_own(self):
         with tempfile.TemporaryDirectory() as folder:

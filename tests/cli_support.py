@@ -1,4 +1,4 @@
-"""What the tests of the commands share: running kvasir and checking how it ended."""
+"""Shared by the tests of the commands: running kvasir and checking how it ended."""
 import contextlib
 import json
 import os
@@ -28,7 +28,7 @@ def ids_text(ids):
 
 @contextlib.contextmanager
 def server(*arguments):
-    """kvasir serve on a port of its own: yields (url, process); process.said: its first lines."""
+    """kvasir serve on a free port: yields (url, process); process.said: its first lines."""
     process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments],
                                stderr=subprocess.PIPE, text=True)
     try:

@@ -19,7 +19,7 @@ from cli_support import GOLDEN, ROOT, SMALL, CliTest, ids_text, kvasir
 
 
 def own_terminal():
-    """In the child: stdin is the terminal of a session of its own, so that Ctrl-C is a signal."""
+    """In the child: makes stdin the terminal of a new session, so that Ctrl-C is a signal."""
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -90,7 +90,7 @@ class HelpTest(CliTest):
     def test_unknown_and_absent_commands(self):
         self.wrong("frobnicate", says=["'frobnicate'", "--help"])
         for command in ["fsck", "replay", "pull", "top"]:
-            self.wrong(command, "--anything", says=[command, "not in this version"])
+            self.wrong(command, "--anything", says=[command, "not available in this version"])
 
 
 class WrongArgumentsTest(CliTest):
@@ -129,7 +129,7 @@ class WrongArgumentsTest(CliTest):
 
     def test_help_names_every_value_of_weights(self):
         result = kvasir("run", "--ids", "1", "--weights", "heavy")
-        values = re.search(r"it takes (.*)", result.stderr)[1].split(", ")
+        values = re.search(r"give (.*)", result.stderr)[1].split(", ")
         self.assertIn("i8", values)
         text = re.search(r"--weights W(.*?)\n  --", self.ok("run", "--help"), re.DOTALL)[1]
         for value in values:
@@ -143,13 +143,13 @@ class WrongArgumentsTest(CliTest):
                             ("--max-tokens", "4294967296"), ("--seed", "-1"), ("--seed", "x"),
                             ("--repetition-penalty", "0"), ("--presence-penalty", "nan"),
                             ("--frequency-penalty", "3")]:
-            self.wrong("run", "--ids", "1", flag, value, says=[flag, f"'{value}'", "takes"])
+            self.wrong("run", "--ids", "1", flag, value, says=[flag, f"'{value}'", "not valid; give"])
         self.wrong("run", "--ids", "1", "--stop", "", says="--stop")
 
     def test_flags_of_absent_parts_are_refused(self):
         for flag, value in [("--disk", "/tmp/x"), ("--disk-cap", "1GiB"), ("--seal", "aes"),
                             ("--seal", "none")]:
-            self.wrong("serve", flag, value, says=[flag + ":", "disk tier", "not in this version"])
+            self.wrong("serve", flag, value, says=[flag + ":", "disk tier", "not available in this version"])
 
     def test_shape_of_the_command_line(self):
         self.wrong("run", "--ids", "1", "--nonsense", says=["'--nonsense'", "run --help"])

@@ -82,7 +82,7 @@ class LogitsTest(CliTest):
 
     def test_out_replaces_files_behind_links_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.wrong("logits", "--ids", "1", "--out", folder, says="no regular file")
+            self.wrong("logits", "--ids", "1", "--out", folder, says="not a regular file")
             file, link = os.path.join(folder, "x.npy"), os.path.join(folder, "link.npy")
             pathlib.Path(file).write_bytes(b"old")
             os.symlink(file, link)
@@ -144,7 +144,7 @@ class PlanTest(CliTest):
         for command in ("plan", "serve", "bench"):
             result = kvasir(command, "--eviction", "mru", timeout=60)
             self.assertEqual(result.returncode, 2, command)
-            self.assertIn("eviction: 'mru' is unknown; --eviction takes lru, s3fifo", result.stderr)
+            self.assertIn("--eviction: unknown policy 'mru' (known: lru, s3fifo)", result.stderr)
 
     def test_figures_agree_with_each_other(self):
         plan = self.ok_json("plan", "--json", "--kv-memory", "1.5MiB")

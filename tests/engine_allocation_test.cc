@@ -47,7 +47,8 @@ namespace {
 uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
   GenerateRequest request;
   for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
-  request.max_tokens = 100;  // crosses block edges: Commit publishes, Extend takes and evicts
+  request.max_tokens =
+      100;  // crosses block edges: Commit publishes, Extend takes and evicts blocks
   request.ignore_eos = true;
   request.n = n;
   request.sampling.top_k = 40;
@@ -84,8 +85,8 @@ TEST(Allocation, NoneInADecodeStep) {
 TEST(Allocation, NoneInADecodeStepWithShortText) {
   const auto engine = LoadEngine(DemoOptions());
   AllocationsOfDecoding(*engine, 1);
-  // Text pieces of this vocabulary are short strings, kept in place; the joined text of an event is
-  // reused.
+  // Text pieces of this vocabulary are short strings without heap memory; the joined text of an
+  // event is reused.
   EXPECT_EQ(AllocationsOfDecoding(*engine, 2), 0u);
 }
 

@@ -129,7 +129,7 @@ TEST(Bounds, CancelAtEveryStepGivesAllBlocksBack) {
       id = static_cast<uint64_t>(*submitted);
       const Event event = last.get_future().get();
       cancelled += event.finish_reason == FinishReason::kCancelled ? 1 : 0;
-      engine->CheckInvariants();  // no pin is left where nothing runs
+      engine->CheckInvariants();  // without running requests no pin is left
       EXPECT_EQ(num_finished, n);
       EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
       EXPECT_EQ(engine->Stats().live_tokens, 0u);
@@ -163,7 +163,7 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
   options.max_queued = 2;
   std::promise<void> running, tried, ended;
   const auto engine = LoadEngine(options);
-  // The first is running, and waits in its sink until the rest has been tried.
+  // The first request runs, and waits in its sink until the others have been submitted.
   ASSERT_TRUE(engine->Submit(Endless(10, 400, 0), [&, first = true](const Event& event) mutable {
     if (first) {
       running.set_value();

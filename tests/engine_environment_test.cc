@@ -1,6 +1,6 @@
-// Contract C2 beside a hostile caller: flush-to-zero, denormals-are-zero and rounding modes of the
-// threads that load, submit and wait change no bit of what the engine computes, and stay as they
-// were. Threads inherit these from the one that starts them, so nothing here is given.
+// Contract C2 with a hostile caller: flush-to-zero, denormals-are-zero and rounding modes of the
+// threads that load, submit and wait do not change any bit that the engine computes, and the engine
+// does not change them. Threads inherit these modes from the thread that starts them.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -23,10 +23,10 @@ namespace {
 struct Environment {
   const char* name;
   std::function<void()> enter;
-  std::function<bool()> holds;  // seen in arithmetic, not in a register
+  std::function<bool()> holds;  // tested by arithmetic, not by reading a register
 };
 
-// Volatile: the compiler must not compute what the processor is asked.
+// Volatile, so that the processor computes and not the compiler.
 bool RoundsOneThirdTo(bool up) {
   volatile float one = 1, three = 3;
   const float nearest = 0x1.555556p-2f, below = 0x1.555554p-2f;
@@ -73,7 +73,7 @@ struct Computed {
   std::vector<float> logprobs;
 };
 
-// Everything of an engine's life on the calling thread.
+// Loads, runs and destroys an engine on the calling thread.
 Computed Compute(const std::string& target, const char* shape) {
   EngineOptions options = *shape == '\0' ? DemoOptions() : TinyOptions();
   options.target = target;

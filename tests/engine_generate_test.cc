@@ -1,4 +1,4 @@
-// The engine end to end: what it generates, refuses and tells.
+// The engine end to end: what it generates, refuses and reports.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -109,7 +109,7 @@ TEST(Generate, EveryEvictionPolicySaysTheSame) {
     const auto engine = LoadEngine(options);
     EXPECT_EQ(engine->plan().eviction, eviction);
     std::vector<std::vector<TokenId>> answers;
-    for (TokenId i = 0; i < 60; ++i) {  // a pool of a few prompts, which come again
+    for (TokenId i = 0; i < 60; ++i) {  // a pool of a few prompts, which are repeated
       GenerateRequest request = Greedy({}, 4);
       for (TokenId t = 0; t < 80; ++t) {
         request.prompt.push_back(1 + (t < 20 ? t : t + i * 7 % 19) % 100);
@@ -128,7 +128,7 @@ TEST(Generate, EveryEvictionPolicySaysTheSame) {
   const auto refused = Engine::PlanMemory(options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
-  EXPECT_EQ(refused.error().message, "eviction: 'mru' is unknown; --eviction takes lru, s3fifo");
+  EXPECT_EQ(refused.error().message, "unknown policy 'mru' (known: lru, s3fifo)");
 }
 
 TEST(Generate, StopsAtStringsIdsAndLength) {
@@ -227,7 +227,7 @@ TEST(Generate, AnErasureWaitsForNobodyAndTellsWhatItTook) {
   const auto engine = LoadEngine(DemoOptions());
   const std::vector<TokenId> prompt(100, 5);
   Ask(*engine, Greedy(prompt, 1));
-  // From the engine's own thread, where a wait would never end.
+  // Called from the engine's thread, where a wait would never end.
   std::promise<Erasure> first, second;
   GenerateRequest request = Greedy({7, 8}, 1);
   ASSERT_TRUE(engine->Submit(std::move(request), [&](const Event& event) {
@@ -244,7 +244,7 @@ TEST(Generate, AnErasureWaitsForNobodyAndTellsWhatItTook) {
   EXPECT_EQ(second.get_future().get().tokens, 0u);
   EXPECT_EQ(Ask(*engine, Greedy(prompt, 1)).receipt.cached_tokens(), 0u);
   engine->CheckInvariants();
-  // An erasure that is asked for before the engine stops is told before it has stopped.
+  // An erasure requested before the engine stops calls its sink before the engine has stopped.
   std::promise<void> last;
   engine->Erase("default", [&](const Erasure&) { last.set_value(); });
   engine->Drain();

@@ -1,5 +1,5 @@
 // Model images through an engine: the second start maps what the first has packed, a damaged image
-// is told and made again, and no answer changes.
+// is reported and made again, and no answer changes.
 #include <algorithm>
 #include <fstream>
 
@@ -106,7 +106,7 @@ TEST_F(EngineImages, OneOfAnotherVersionIsToldAndMadeAgain) {
   const Start again = StartEngine(options_);
   EXPECT_TRUE(again.packed);
   ASSERT_EQ(again.warnings.size(), 1u);
-  EXPECT_NE(again.warnings[0].find("of another version"), std::string::npos) << again.warnings[0];
+  EXPECT_NE(again.warnings[0].find("another version"), std::string::npos) << again.warnings[0];
   EXPECT_EQ(again.warnings[0].find("damaged"), std::string::npos) << again.warnings[0];
   EXPECT_FALSE(StartEngine(options_).packed);
 }
@@ -129,7 +129,7 @@ TEST_F(EngineImages, OneThatDoesNotFitTheCapIsToldAndTheEngineStarts) {
   options.image_cap_bytes = 100'000;
   const Start start = StartEngine(options);
   ASSERT_EQ(start.warnings.size(), 1u);
-  EXPECT_NE(start.warnings[0].find("cap of 100000"), std::string::npos) << start.warnings[0];
+  EXPECT_NE(start.warnings[0].find("limit of 100000"), std::string::npos) << start.warnings[0];
   EXPECT_TRUE(Images().empty());
 }
 

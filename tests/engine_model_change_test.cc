@@ -1,4 +1,5 @@
-// Model files and images that are changed, cut, replaced or removed while an engine serves them.
+// Model files and images that are changed, truncated, replaced or removed while an engine serves
+// them.
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -28,8 +29,8 @@ void Write(const fs::path& path, const std::string& bytes) {
 
 std::string Size(uint64_t size) { return {reinterpret_cast<const char*>(&size), sizeof(size)}; }
 
-// The bundled model with its embedding written once more, as a head of its own: rows of the
-// embedding are then read where they are in the file.
+// Unties the bundled model: writes its embedding again as a separate head. Then rows of the
+// embedding are read in place in the file.
 void Untie(const fs::path& folder) {
   json config = json::parse(Read(folder / "config.json"));
   config["tie_word_embeddings"] = false;
@@ -89,8 +90,8 @@ class ModelChange : public testing::Test {
   }
 
   // Runs a request and calls `change` after its 31st token, when the next step fills a block of 16
-  // (the prompt has 17); it must end with the error. What it said until then is right, and nothing
-  // is kept that was computed later.
+  // (the prompt has 17); it must end with the error. Its text until then is right, and nothing
+  // computed later is kept.
   void ExpectARunningRequestEnds(const fs::path& path, const std::function<void()>& change) {
     const std::vector<TokenId> want = Ask(*engine_, Prompt()).choices[0].tokens;
     ASSERT_EQ(want.size(), 200u);
@@ -122,7 +123,7 @@ class ModelChange : public testing::Test {
 
   void ExpectAllIsRefused(const fs::path& path) {
     const uint64_t committed = engine_->Stats().committed_blocks;
-    for (int i = 0; i < 2; ++i) {  // a hit of what was kept, too
+    for (int i = 0; i < 2; ++i) {  // also a hit of what was kept
       const Answer answer = Ask(*engine_, Prompt(3));
       ASSERT_TRUE(answer.error);
       EXPECT_EQ(answer.error->code, Code::kModelChanged);
@@ -170,7 +171,7 @@ TEST_F(ModelChange, ACutFileEndsARunningRequest) {
   ExpectARunningRequestEnds(path, [&] { fs::resize_file(path, 0); });
 }
 
-// Between the two halves of a step's logits: what is computed after the change is not told.
+// The change comes between the two halves of a step's logits; later logits are not used.
 TEST_F(ModelChange, LogitsThatWereComputedAfterAChangeAreNotUsed) {
   const fs::path path = Start(Weights::kImage);  // the head is a part of it
   GenerateRequest request = Prompt();
@@ -187,7 +188,7 @@ TEST_F(ModelChange, LogitsThatWereComputedAfterAChangeAreNotUsed) {
   EXPECT_TRUE(answer.choices[0].tokens.empty());
 }
 
-// The size and times say nothing any more: the page that was lost does.
+// Size and times are restored; only the lost page shows the change.
 TEST_F(ModelChange, AFileThatIsCutAndWholeAgainEndsARunningRequest) {
   const fs::path path = Start(Weights::kInPlace);
   const std::string bytes = Read(path);
@@ -216,7 +217,7 @@ TEST_F(ModelChange, AChangedImageIsMadeAgainByTheNextStart) {
   EXPECT_TRUE(LoadEngine(options_)->card().weights_shared);
 }
 
-// Nothing of the file is read any more, and still it is not what a restart would serve.
+// The file is no longer read, but a restart would serve other weights.
 TEST_F(ModelChange, AChangeOfAFileThatWasPackedRefusesRequestsAndEndsRunningOnes) {
   const fs::path path = Start(Weights::kPacked);
   GenerateRequest endless = Prompt(2000);
@@ -243,7 +244,7 @@ TEST_F(ModelChange, ARemovedFileRefusesRequestsUntilItIsBack) {
   ExpectAllIsRefused(path);
   EXPECT_NE(told_.at(0).find("is gone"), std::string::npos) << told_.at(0);
   fs::rename(folder_ / "aside", path);
-  std::this_thread::sleep_for(100ms);  // CheckModel's answer is no older
+  std::this_thread::sleep_for(100ms);  // CheckModel's answer may be this old
   EXPECT_TRUE(engine_->CheckModel());
   const Answer answer = Ask(*engine_, Prompt());
   EXPECT_EQ(answer.choices[0].tokens, want);

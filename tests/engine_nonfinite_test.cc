@@ -11,9 +11,9 @@ namespace {
 
 constexpr TokenId kPoison = 7;
 
-// tests/data/tiny-bias with finite weights that overflow for one token: it alone has a number in
-// dimension 0 of its embedding, and the first layer's query multiplies that by 3e38.
-// Written once: an engine does not serve a model that is written to meanwhile.
+// tests/data/tiny-bias with finite weights that overflow for one token: only that token has a
+// number in dimension 0 of its embedding, and the first layer's query multiplies that by 3e38.
+// Written once, because an engine does not serve a model that changes meanwhile.
 std::string PoisonedModel() {
   namespace fs = std::filesystem;
   const fs::path folder = ScratchDir() / "poisoned";
@@ -103,7 +103,7 @@ TEST_F(NonFinite, LeavesNothingInTheCache) {
   EXPECT_EQ(stats.cached_tokens + stats.live_tokens + stats.cursors, 0u);
   EXPECT_EQ(stats.free_blocks, engine_->plan().num_blocks);
 
-  // In chunks, what was computed before is good and stays; nothing from the bad token on does.
+  // In chunks, blocks computed before the bad token stay in the cache; later ones do not.
   GenerateRequest chunks = Poisoned();
   chunks.chunk_tokens = 16;
   ExpectFails(Ask(*engine_, chunks));
@@ -115,7 +115,7 @@ TEST_F(NonFinite, LeavesNothingInTheCache) {
   ExpectFails(again);
   EXPECT_EQ(again.receipt.cached_tokens(), 16u);
 
-  // Its blocks, with what it left in their bytes, serve others.
+  // Others use its blocks, which still have its bytes.
   for (uint64_t seed = 4; seed < 9; ++seed) {
     const Answer answer = Ask(*engine_, Request(seed, 90));
     EXPECT_EQ(answer.choices[0].tokens, Ask(*twin_, Request(seed, 90)).choices[0].tokens);

@@ -1,6 +1,5 @@
-// What is in the cache can be recalled: facts told in a first turn, asked for in a second one that
-// computes only the question. The bundled model can do nothing else, so its answers say what the
-// cache kept.
+// Cached facts can be recalled: a first turn states facts, and a second turn computes only the
+// question about them. The bundled model can only recall, so its answers show what the cache kept.
 #include <fstream>
 #include <nlohmann/json.hpp>
 

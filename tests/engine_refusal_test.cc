@@ -1,5 +1,5 @@
-// An engine whose process is refused memory or threads: its requests end, it goes on, and nothing
-// it says later is another text.
+// An engine whose process gets no memory or threads: its requests end, the engine continues, and
+// later answers do not change.
 
 #include <atomic>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace {
 
 std::thread::id test_thread;
-// Of the threads beside the test's: the allocation that fails, counted from 1; 0: none.
+// The allocation of the threads beside the test's that fails, counted from 1; 0: no failure.
 std::atomic<int64_t> fails_at{0}, count{0};
 std::atomic<bool> failed{false};
 
@@ -73,7 +73,7 @@ GenerateRequest Wordy(TokenId first) {
   return request;
 }
 
-// The events of a request. Its sink keeps an event or throws, and then has kept nothing of it.
+// The events of a request. Its sink keeps an event, or throws and keeps nothing of it.
 class Events {
  public:
   Events(Engine& engine, GenerateRequest request) : num_choices_(request.n) {

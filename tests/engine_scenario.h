@@ -1,4 +1,4 @@
-// What the engine's scenario tests share: engines with small budgets, and answers of a request.
+// Shared by the engine's scenario tests: engines with small budgets, and the answers of a request.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 
 namespace kvasir {
 
-// A folder of this process, removed at its end; or that of the process which sets kFolderVariable,
-// for a death test's child, that ends without cleaning up.
+// A folder of this process, removed at its end. In the child of a death test, which ends without
+// cleaning up, the folder of the process that has set kFolderVariable.
 inline constexpr const char* kFolderVariable = "KVASIR_TEST_FOLDER";
 inline const std::filesystem::path& ScratchDir() {
   struct Folder {
@@ -47,7 +47,7 @@ inline EngineOptions DemoOptions() {
   return options;
 }
 
-// Random weights whose sizes are multiples of nothing: rows cost a tenth of the bundled model's.
+// Random weights with odd sizes; a row takes a tenth of the time of the bundled model's.
 inline EngineOptions TinyOptions() {
   EngineOptions options = DemoOptions();
   options.model.clear();
@@ -72,7 +72,7 @@ inline GenerateRequest Greedy(std::vector<TokenId> prompt, uint32_t max_tokens) 
   return request;
 }
 
-// What a sink was told, joined per choice.
+// The events of a sink, joined per choice.
 struct Answer {
   struct Choice {
     std::vector<TokenId> tokens;

@@ -1,5 +1,5 @@
-// The twin: random conversations on an engine with a tiny pool, each request asked again of an
-// engine whose cache is off and that runs it alone. Contracts C1 and C2: every row of logits has
+// The twin: random conversations on an engine with a tiny pool, each request is repeated on
+// an engine whose cache is off and that runs it alone. Contracts C1 and C2: every row of logits has
 // the same bits, every choice the same tokens.
 #pragma once
 
@@ -29,7 +29,7 @@ class TwinRun {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
     return counts_;
   }
-  // One round on the tiny model; for faults.
+  // One round on the tiny model, for injected faults.
   const TwinCounts& CompareTiny() {
     RoundOn(TinyOptions(), 40);
     return counts_;
@@ -45,7 +45,7 @@ class TwinRun {
   };
   struct Conversation {
     std::string tenant;
-    std::vector<TokenId> tokens, prompt;  // all of it; what was last asked
+    std::vector<TokenId> tokens, prompt;  // the whole conversation; the last prompt
   };
 
   void Round() {
@@ -69,7 +69,7 @@ class TwinRun {
     options.block_tokens = 16 * (1 + static_cast<uint32_t>(random_.Below(3)));
     options.step_tokens = step_tokens[random_.Below(3)];
     options.parallel = 6;
-    // Index and cursors take part of the budget: find the one that gives a pool of a few requests.
+    // Index and cursors take a part of the budget: find a budget whose pool holds a few requests.
     options.kv_memory_bytes = 64 << 10;
     const uint64_t pool_tokens = kMaxTokens * (1 + random_.Below(4));
     for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
@@ -141,7 +141,8 @@ class TwinRun {
     if (op == 1) Shorten(chosen.tokens, random_.Below(chosen.tokens.size() + 1));
     if (chosen.tokens.size() > kMaxTokens * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
     if (!again && (op > 2 || chosen.tokens.empty())) {
-      // Few different tokens: conversations share beginnings by chance, and part within blocks.
+      // Few different tokens, so that conversations share beginnings by chance and diverge inside
+      // blocks.
       const uint64_t added = 1 + random_.Below(random_.Below(3) == 0 ? 120 : 12);
       for (uint64_t i = 0; i < added; ++i) {
         chosen.tokens.push_back(

@@ -20,12 +20,12 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   EXPECT_EQ(counts.differ, 0u);
   EXPECT_GT(counts.reused_tokens, kRows / 4) << "nothing was reused: nothing was shown";
   EXPECT_GT(counts.evicted_blocks, 0u);
-#ifndef KVASIR_SANITIZED  // too few rows for one to be sure
+#ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
   EXPECT_GT(counts.cursor_hits, 0u);
 #endif
 }
 
-// A check that can fail: each fault of the cache shows as rows that differ.
+// Shows that the check can fail: each cache fault makes rows differ.
 TEST(EngineTwin, SeesInjectedFaults) {
   for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare}) {
     uint64_t differ = 0;

@@ -1,4 +1,4 @@
-"""Makes calls of a running process fail: the Python side of fault_shim.c, whose head has the layout."""
+"""Makes calls of a running process fail: the Python side of fault_shim.c, whose first comment has the layout."""
 
 import errno
 import mmap
@@ -8,7 +8,7 @@ import tempfile
 
 SHIM = os.environ.get("KVASIR_FAULT_SHIM", "")
 
-# Each kind of call, with what a system that is short of something answers.
+# Each kind of call, and the error of a system that is short of something.
 KINDS = {
     "open": (errno.EMFILE, errno.EACCES), "opendir": (errno.EMFILE,), "readdir": (errno.EIO,),
     "read": (errno.EIO, errno.EINTR), "write": (errno.ENOSPC, errno.EIO), "sync": (errno.EIO,),
@@ -34,7 +34,7 @@ FOREVER = 0xFFFFFFFF
 
 
 class Faults:
-    """What fails in a process that runs with self.environment."""
+    """Controls the failures of a process that runs with self.environment."""
 
     def __init__(self):
         self.file = tempfile.NamedTemporaryFile()
@@ -43,7 +43,7 @@ class Faults:
         self.environment = {**os.environ, "LD_PRELOAD": SHIM, "KVASIR_FAULTS": self.file.name}
 
     def arm(self, kind, error, first, how_many=1):
-        """The first-th call from now on fails, and the next ones up to how_many."""
+        """Makes the first-th call from now on fail, and the next ones up to how_many."""
         self.disarm()
         self.memory[:64] = struct.pack("<32sIIQQQ", kind.encode(), error, how_many, first, 0, 0)
         self.memory[64:68] = struct.pack("<I", 1)

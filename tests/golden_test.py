@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""golden_test.py NAME: what `kvasir` computes for a golden model, against float64.
+"""golden_test.py NAME: compares what `kvasir` computes for a golden model with float64.
 
 Logits of last, all and probe positions within 5e-4, K and V within 2e-4 (KV stored as f32), greedy ids
 equal. Quantised files compute with activations of 8 bits: the direction of the logits (cosine above
@@ -40,7 +40,7 @@ MODELS = {
 
 
 class Engine:
-    """Runs the commands of one model, with folders of its own."""
+    """Runs the commands of one model, with separate folders."""
 
     def __init__(self, model, scratch):
         self.model, self.scratch = model, Path(scratch)
@@ -74,7 +74,7 @@ class Engine:
 
 
 def check_kv(engine, golden, arrays):
-    """K (after RoPE) and V as they lie in the blocks."""
+    """K (after RoPE) and V in the blocks."""
     ids = golden["prompts"][int(golden["kv"]["prompt"][1:])]["ids"]
     done = subprocess.run([TOOLS / "kv_tool", engine.model, ",".join(map(str, ids))], env=engine.env,
                           capture_output=True, check=True, timeout=300)

@@ -1,4 +1,4 @@
-// kv_tool MODEL ID,ID,...: K (after RoPE) and V of a prompt as they lie in f32 blocks, for the
+// kv_tool MODEL ID,ID,...: K (after RoPE) and V of a prompt in f32 blocks, for the
 // golden tests. To stdout: u32 layers, kv_heads, tokens, head_dim, then f32
 // [layer][k|v][kv_head][token][head_dim].
 #include <cstdio>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What clients, disks and terminals do to a server, and that it goes on: one class a defence.
+"""Clients, disks and terminals attack a server, and it continues: one class for each defence.
 
     server_abuse_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -76,7 +76,7 @@ class Bare:
         return self.ask("GET", path, timeout=timeout)
 
     def text(self):
-        """What the model says to PROMPT; the log tells of this request."""
+        """The model's answer to PROMPT; the log has a line for this request."""
         return json.loads(self.ask("POST", "/v1/completions", PROMPT))["choices"][0]["text"]
 
     def dropped(self):
@@ -90,7 +90,7 @@ class Bare:
 
 
 class TheLogNeverMatters(unittest.TestCase):
-    """Whatever becomes of standard error, requests are answered and the server stops with 0."""
+    """With any state of standard error, requests are answered and the server stops with 0."""
 
     def goes_on(self, server, drops, requests=40):
         """Many logged requests; whether any of their lines was dropped."""
@@ -107,7 +107,7 @@ class TheLogNeverMatters(unittest.TestCase):
             text = log.read()
         self.assertEqual(text.count("POST /v1/completions 200"), 5)
         self.assertIn("listening on http://127.0.0.1:", text)
-        self.assertIn("finishing what runs", text)
+        self.assertIn("finishing running requests", text)
 
     def test_a_full_device(self):
         with open("/dev/full", "w") as full, Bare(stderr=full) as server:
@@ -309,7 +309,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
                     clients.trickle(more)
                     self.healthy(server)
                 if server is self.servers[0]:
-                    # Room is made for those who come, not for more.
+                    # Only as many are closed as new ones come.
                     self.assertGreater(clients.num_open(), 400)
 
     def test_heads_that_trickle(self):
@@ -329,7 +329,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
         self.held_by(self.IDLE, HEALTH)
 
     def test_answers_that_are_waited_for_by_senders(self):
-        """Refused in the middle of their bodies: the rest is read for a while, and dropped."""
+        """Requests refused in the middle of their bodies: the rest is read for a while and dropped."""
         self.held_by(self.MANY, b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", b"a")
 
     def test_halves_that_are_closed(self):
@@ -341,7 +341,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
                 self.healthy(server)
 
     def test_clients_that_never_read(self):
-        """They ask for much and take nothing: their answers fill what the kernel keeps for them."""
+        """Clients that request much and read nothing: their answers fill the kernel's buffers."""
         server = self.servers[1]
         ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
         with Clients(server, 60, receive_bytes=4096) as clients:
@@ -380,7 +380,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
             time.sleep(pause_s)
 
     def test_a_running_answer_stays(self):
-        """Whose request is being answered is nobody's victim."""
+        """A connection whose request is being answered is never closed to make room."""
         for server in self.servers:
             body = PROMPT | {"max_tokens": 1000, "stream": True}
             alone = self.stream(server, body)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bodies that cost a server most: time in proportion to them, memory within the plan, and nobody else waits.
+"""Bodies that cost a server most: time proportional to them, memory within the plan, and no other client waits.
 
     server_bodies_test.py [KVASIR_BINARY] [unittest arguments]
 
@@ -118,7 +118,7 @@ class Time(unittest.TestCase):
 
 
 class Others(unittest.TestCase):
-    """Two clients freeze nobody: health and short chats go on beside them."""
+    """Two clients cannot block others: health and short chats continue."""
 
     def test_health_answers_within_50_ms_beside_every_attack(self):
         with Server() as server:
@@ -172,7 +172,7 @@ class Memory(unittest.TestCase):
             with Server(*flags) as server:
                 server.post("/v1/completions", {"prompt": [5, 6], "max_tokens": 2})
                 plan = server.get("/v1/cache")
-                # What is resident without any request: the program, its libraries, the tokenizer.
+                # Resident memory without requests: the program, its libraries, the tokenizer.
                 before = kib(server, "VmRSS")
                 self.assertLess(before << 10, plan["process_bytes"] + plan["weights_bytes"] + plan["scratch_bytes"])
                 with Storm(server, body_limit(mib << 20) - 64, STORM_S) as storm:

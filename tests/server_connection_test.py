@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Connections, keys and signals: clients that hang up, dawdle or have no key; a server that stops.
+"""Connections, keys and signals: clients that disconnect, are slow or have no key; a server that stops.
 
     server_connection_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -131,7 +131,7 @@ class Connections(WithServer):
                 s.sendall(bytes([byte]))
             answer = read_all(s)
         self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer)
-        old = data.replace(b"HTTP/1.1", b"HTTP/1.0", 1)  # a client of 1.0 knows no 100
+        old = data.replace(b"HTTP/1.1", b"HTTP/1.0", 1)  # HTTP/1.0 has no 100 Continue
         self.assertIn(b" 200 ", self.server.raw(old).split(b"\r\n")[0])
         refused = post_bytes("/nothing", b"x" * 100, "Expect: 100-continue").split(b"\r\n\r\n")[0]
         with self.server.open() as s:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The system says no: the n-th call of each kind fails, n = 1, 2, 3, ..., at start and while serving.
+"""The system refuses: the n-th call of each kind fails, n = 1, 2, 3, ..., at start and while serving.
 
     server_faults_test.py [KVASIR_BINARY] [unittest arguments]
 
@@ -47,7 +47,7 @@ def numbers(kind, dense):
 
 
 def errors_of(kind, which):
-    """All that it may say; when that takes too long the first or the last."""
+    """All errors of a kind; in the fast test only the first or the last one."""
     errors = KINDS[kind]
     return errors if SLOW else errors[:1] if which == "first" else errors[-1:]
 
@@ -68,7 +68,7 @@ class Process:
             env=environment, preexec_fn=prepare)
 
     def started(self):
-        """Whether it answers; else it has ended."""
+        """Whether the server answers; if not, it has ended."""
         end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -141,7 +141,7 @@ class WithFaults(unittest.TestCase):
 
 
 class AtStart(WithFaults):
-    """The server starts and says what it says without faults, or ends with 1 and one sentence."""
+    """The server starts and prints the same as without faults, or ends with 1 and one message."""
 
     def start(self, name, folder, **options):
         with contextlib.closing(Process(self.faults, folder, **options)) as process:
@@ -201,7 +201,7 @@ class AtStart(WithFaults):
         for n in range(1, 8):
             self.faults.arm("thread", errno.EAGAIN, n, FOREVER)
             said = self.start(f"thread {n}+", self.folder)
-            self.assertIn("the system refuses a thread: Resource temporarily unavailable", said)
+            self.assertIn("the system refuses another thread: Resource temporarily unavailable", said)
             self.assertIn("ulimit -u", said)
 
     def test_limits_of_the_system(self):
@@ -227,7 +227,7 @@ class AtStart(WithFaults):
 
 
 class WhileServing(WithFaults):
-    """Whatever fails: no answer is wrong, nothing hangs, and the next request is answered right."""
+    """For any failure: no answer is wrong, nothing hangs, and the next request gets the right answer."""
 
     def setUp(self):
         self.faults.disarm()

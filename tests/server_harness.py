@@ -1,4 +1,4 @@
-"""A running `kvasir serve`, and raw HTTP for what no client library would send."""
+"""A running `kvasir serve`, and raw HTTP for requests that no client library sends."""
 
 import http.client
 import json
@@ -27,7 +27,7 @@ BINARY = binary()
 
 
 class Server:
-    """`kvasir serve` on a port of its own; stopped by its process id."""
+    """`kvasir serve` on a free port; stopped by its process id."""
 
     def __init__(self, *flags):
         self.process = subprocess.Popen(

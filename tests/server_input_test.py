@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is wrong with a request is said with its field, has no effect, and harms nobody.
+"""A wrong request gets an error with its field, has no effect, and harms no other request.
 
     server_input_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -21,7 +21,7 @@ class BadInput(WithServer):
                 self.refused(path, body)
 
     def test_what_is_wrong_with_the_bytes_is_told(self):
-        self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not UTF-8: byte 13 is 0xff")
+        self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not valid UTF-8 at byte 13 (0xff)")
         self.refused("/v1/completions", b'{"prompt": "x",}', text="syntax error at byte 16")
         self.refused("/v1/completions", b'{"prompt": "x"', text="too early")
 

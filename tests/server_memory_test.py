@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What requests take beside the cache stays within what `plan` says, whatever their bodies are.
+"""Memory of requests beside the cache stays within the plan, for any bodies.
 
     server_memory_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -106,7 +106,7 @@ class WithAnswers(WithMemory):
         self.assertLess(taken, planned)
 
     def unread(self, path, body):
-        """A client that asks and takes nothing of the answer."""
+        """A client that sends a request and does not read the answer."""
         s = socket.socket()
         self.addCleanup(s.close)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files of a model that are changed, cut, replaced or removed while `kvasir serve` serves them.
+"""Files of a model that are changed, truncated, replaced or removed while `kvasir serve` serves them.
 
     server_model_change_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -75,7 +75,7 @@ class ModelChange(unittest.TestCase):
         return server, image
 
     def refused(self, server, path):
-        """Every request is, /ready says so, and the log says what to do; once."""
+        """Every request is refused, /ready reports it, and the log says once what to do."""
         for target, body in (("/v1/chat/completions", ASK),
                              ("/v1/chat/completions", dict(ASK, stream=True)),
                              ("/v1/completions", LONG)):
@@ -124,7 +124,7 @@ class ModelChange(unittest.TestCase):
         self.change_while_streaming(*self.served_in_place(), cut)
 
     def overwrite_and_ask(self, server):
-        """What steps do not read is looked at when a request comes, which ends the running ones."""
+        """Files that steps do not read are checked when a request comes, which ends the running ones."""
         def change(path):
             overwrite(path)
             self.assertEqual(server.request("POST", "/v1/chat/completions", ASK)[0], 503)
@@ -163,7 +163,7 @@ class ModelChange(unittest.TestCase):
         server, path = self.served_in_place()
         self.assertEqual(server.get("/ready")["status"], "ready")
         overwrite(path)
-        time.sleep(0.1)  # what /ready says is no older
+        time.sleep(0.1)  # /ready's answer may be this old
         self.assertEqual(server.request("GET", "/ready")[0], 503)
         self.refused(server, path)
 
@@ -174,7 +174,7 @@ class ModelChange(unittest.TestCase):
         path.rename(aside)
         self.refused(server, path)
         aside.rename(path)
-        time.sleep(0.1)  # what /ready says is no older
+        time.sleep(0.1)  # /ready's answer may be this old
         self.assertEqual(server.get("/ready")["status"], "ready")
         self.assertEqual(server.post("/v1/chat/completions", ASK)["choices"], want)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""BOS and EOS of a model reach its chat template and its raw prompts, wherever they are stated.
+"""BOS and EOS of a model reach its chat template and its raw prompts, from any file that states them.
 
     server_special_tokens_test.py [KVASIR_BINARY] [unittest arguments]
 """

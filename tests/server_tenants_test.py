@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one tenant learns of another, and what its erasures cost the others.
+"""What a tenant can learn about another, and how its erasures delay the others.
 
     server_tenants_test.py [KVASIR_BINARY] [unittest arguments]
 """

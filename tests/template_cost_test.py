@@ -27,7 +27,7 @@ QUOTA_PER_BYTE, LEAST_QUOTA = 20, 16 << 20  # as the server's, of 8 MiB
 UNITS = {"letters": "a", "spaces": " ", "sigmas": "ΑΣ", "tags": "</think>", "words": "lorem ipsum, dolor\n",
          "marks": "<&'\"\\{}%"}
 
-# What a filter needs besides its input; the rest take nothing. `text`, `list`, `dict` and `messages` are filled.
+# Arguments that filters need; the others take none. `text`, `list`, `dict` and `messages` are filled.
 FILTER_ARGUMENTS = {
     "replace": ["('a', 'bb')", "('zz', '')", "('', '-')", "(text, 'x')"],
     "join": ["", "(', ')", "('', attribute='content')"],
@@ -118,7 +118,7 @@ STATEMENTS = {
 
 
 def expressions(names):
-    """{what: template} over everything that there is."""
+    """{what: template} for all filters, tests, functions and methods."""
     cases = {}
     for name in names["filters"]:
         for arguments in FILTER_ARGUMENTS.get(name, [""]):

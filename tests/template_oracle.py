@@ -70,7 +70,7 @@ def expected(case):
             add_generation_prompt=case.get("add_generation_prompt", False),
             **names)
         return {"rendered": text}
-    except Exception as e:  # any failure of Python is a failure of ours
+    except Exception as e:  # any failure of Python must fail here too
         return {"error": f"{type(e).__name__}: {e}"}
 
 
@@ -79,7 +79,7 @@ def token_text(value):
 
 
 def model_templates():
-    """(name, template, bos, eos, golden chats) of every model that is there."""
+    """(name, template, bos, eos, golden chats) of every available model."""
     shared = os.path.join(ROOT, "..", "shared")
     folders = [os.path.join(ROOT, "models", "*"), os.path.join(shared, "goldens", "*"),
                os.path.join(shared, "data", "hf-tokenizers", "*")]

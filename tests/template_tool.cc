@@ -1,10 +1,10 @@
-// Renders chat templates: a JSON object a line in, one out. tests/template_oracle.py compares it
-// with jinja2. In: {template, messages, tools, variables, add_generation_prompt, bos, eos, now}.
-// Out: {rendered, literal, message_end} or {error}.
+// Renders chat templates: reads and writes one JSON object per line. tests/template_oracle.py
+// compares it with jinja2. In: {template, messages, tools, variables, add_generation_prompt, bos,
+// eos, now}. Out: {rendered, literal, message_end} or {error}.
 //
 // For tests/template_cost_test.py: {template, messages, variables, fill: {bytes, unit, quota}} adds
 // the variables `text` (units up to so many bytes), `list` (the same in items of 128), `dict` (in
-// keys of 128) and `messages` (in messages of 256, where none are given), and answers {cpu_ms,
+// keys of 128) and `messages` (in messages of 256, if none are given), and answers {cpu_ms,
 // peak_bytes, rendered_bytes} or {error, ...}. {"names": true} lists what a template can use.
 #include <malloc.h>
 
@@ -47,8 +47,8 @@ double CpuMs() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// The data of a cost test, as large as a body may hold it: the server takes 65,536 values. Made
-// here, since lines of megabytes would measure the pipe; and only what the template names.
+// The data of a cost test, limited like a body: the server takes 65,536 values. Made here, because
+// lines of megabytes would measure the pipe; only variables that the template names are made.
 struct Filled {
   kvasir::JsonTree tree;
   kvasir::JsonValue messages, variables;
@@ -125,7 +125,7 @@ Json Answer(const Json& in) {
 }  // namespace
 
 int main() {
-  mallopt(M_MMAP_THRESHOLD, 256 << 10);  // as the server has them
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);  // as in the server
   mallopt(M_TRIM_THRESHOLD, 256 << 10);
   for (std::string line; std::getline(std::cin, line);) {
     const Json in = Json::parse(line, nullptr, /*allow_exceptions=*/false);

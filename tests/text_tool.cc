@@ -1,8 +1,8 @@
 // Tokenizer over standard input, for tests that compare it with other implementations. One JSON
-// object a line: {"tokenizer": folder or file, "text": ..., "add_special", "parse_special",
+// object per line: {"tokenizer": folder or file, "text": ..., "add_special", "parse_special",
 // "ids": to decode instead of the text's own}. Answers {"ids", "decoded", "decoded_all",
-// "streamed", "streamed_all"} or {"error"}, a line each. With `speed TOKENIZER FILE` it prints the
-// megabytes of FILE that Encode takes a second.
+// "streamed", "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER FILE` it prints the
+// megabytes of FILE that Encode processes per second.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -47,7 +47,7 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
   std::string all;
   for (TokenId id : ids) {
     const std::string piece = stream.Append(id);
-    // A half character would not survive as a JSON string of its own.
+    // Half a character cannot be a JSON string.
     if (nlohmann::json(piece).dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore) !=
         nlohmann::json(piece).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) {
       return "half a character";

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks of `dev check`: all of them, or those named (format tidy layers headers sizes,
+# The checks of `dev check`: all of them, or those named (format words layers headers sizes tidy,
 # and kernels).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,7 +19,7 @@ check_format() {
 
 check_tidy() {
   local files
-  # Only what the build knows: a file of a part that is switched off has no command.
+  # Only files of the build: a part that is switched off has no compile command.
   files=$(changed_sources | while read -r file; do
     grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
   done || true)
@@ -30,13 +30,14 @@ check_tidy() {
 }
 
 check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py && python3 tools/rooms.py --check; }
+check_words() { python3 tools/words.py --self-test && python3 tools/words.py; }
 check_headers() { python3 tools/headers.py; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }
 
-[ $# -gt 0 ] || set -- format layers headers sizes tidy
+[ $# -gt 0 ] || set -- format words layers headers sizes tidy
 failed=()
-# `set -e` does not reach into these: each says itself when it fails.
+# `set -e` does not work inside these functions, so each returns its failure.
 for name in "$@"; do "check_$name" || failed+=("$name"); done
 [ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }

@@ -42,7 +42,7 @@ mirror() {
 make_root() {
   debootstrap --variant=minbase --include=ca-certificates bookworm "$machine" "$(mirror)" \
     >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
-  # The way to the packages is this machine's: sources, settings, keys, names.
+  # Packages come the same way as on this machine: sources, settings, keys, names.
   rm -f "$machine/etc/apt/sources.list"
   local item
   for item in sources.list sources.list.d apt.conf.d trusted.gpg trusted.gpg.d keyrings preferences.d; do
@@ -86,7 +86,7 @@ first_answer() {
   answer=$out
 }
 
-# When the first line that matches came; the time before it where none did.
+# The time of the first line that matches, or the time before if no line does.
 time_of() { awk -v pattern="$1" -v otherwise="$2" '$0 ~ pattern { print $1; found = 1; exit }
   END { if (!found) print otherwise }' "$log"; }
 

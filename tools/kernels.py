@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the compiled kernels may not contain: docs/numerics.md, rule 6, read from the objects.
+"""Checks the objects of the kernels for instructions that docs/numerics.md, rule 6, forbids.
 
 usage: kernels.py [BUILD_FOLDER]        (default: build/release; it must be built)
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Folders whose objects compute numbers; of engine and model only what is named.
+# Folders whose objects compute numbers; in engine and model only the named files.
 OBJECTS = ["src/tensor/**/*.o", "src/attention/**/*.o", "src/simd/**/*.o", "src/format/**/*.o",
            "src/engine/**/sampler.cc.o", "src/engine/**/logit_scan.cc.o",
            "src/engine/**/weight*.cc.o",
@@ -86,7 +86,7 @@ def self_test(libm):
                        check=True)
         found = {name for name, _ in findings(target, libm)[0]}
     if found != SAMPLE_FINDS:
-        sys.exit(f"kernels: of the sample, {sorted(SAMPLE_FINDS ^ found)} was not told right")
+        sys.exit(f"kernels: of the sample, {sorted(SAMPLE_FINDS ^ found)} was not classified right")
 
 
 def main():

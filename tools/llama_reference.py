@@ -1,4 +1,4 @@
-"""A Llama in float64 numpy, one readable function per step: what the goldens in tests/data are made with.
+"""A Llama in float64 numpy, one readable function per step; the goldens in tests/data come from it.
 
 Weights are a dict of arrays under their Hugging Face names, already rounded to what the file stores.
 """

@@ -21,7 +21,7 @@ GREEDY_TOKENS = 16
 PROBES = [63, 64, 65, 100, 128]  # positions of the longest prompt: around tiles of 64 tokens
 MIN_MARGIN = 0.02
 
-# Sizes that are no multiple of 8, each RoPE type, each way to share heads, each stored type.
+# Sizes that are not multiples of 8, each RoPE type, each way to share heads, each stored type.
 MODELS = {
     "tiny-gqa": dict(seed=1, vocab=61, hidden=42, layers=2, heads=6, kv_heads=2, head_dim=14, ffn=52,
                      dtype="bf16", tied=True, biases=False, shards=1, style=4, gguf=False,

@@ -6,7 +6,7 @@
 Prints the honest client's latency against its latency alone (at most 3 times), resident memory against the plan, and
 how many of its answers equal, bit for bit, what it got alone (all must). Exit status 1 where one of them is wrong.
 
-Attackers have an API key of their own and run at the lowest priority: clients on other machines take no CPU of this one.
+Attackers have a separate API key and run at the lowest priority: clients on other machines take no CPU of this one.
 """
 
 import argparse

@@ -61,7 +61,7 @@ def bandwidth(o):
 
 
 def measure_one(o, name, row):
-    """In a process and session of its own, before all others as far as the kernel lets us."""
+    """In a new process and session, with the highest priority that the kernel allows."""
     for step in (
         os.setsid,
         lambda: pathlib.Path("/proc/self/autogroup").write_text("-20"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Prefill and decode speed of OpenVINO GenAI on a model exported for it; not one of compare.py's
-engines, since it has formats of its own. Prints one JSON line: all samples in tokens per second.
+engines, because it has different formats. Prints one JSON line: all samples in tokens per second.
 
     openvino_bench.py MODEL_FOLDER --threads 2 --kv u8 --prompt 512 [--decode 32] [--repeats 3]
 

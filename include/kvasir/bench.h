@@ -39,18 +39,20 @@ struct BenchReport {
   uint64_t parameters = 0;
 };
 
-// A depth is filled with generated KV, never prefilled. kInvalidArgument when a depth and its
-// tokens exceed the model's context.
+// Fills each depth with generated KV instead of computing it. kInvalidArgument when a depth and the
+// tokens after it exceed the model's context.
 Result<BenchReport> RunBench(const BenchOptions& options);
 
-// Of an engine's prefill, the share spent inside Match, Extend and Commit, with nothing to reuse.
+// The share of an engine's prefill that goes to Match, Extend and Commit when nothing can be
+// reused.
 struct CacheShare {
   uint32_t prompt_tokens = 0;
-  double step_ms = 0;   // of one prefill, mean
-  double cache_us = 0;  // of it, inside the cache
+  double step_ms = 0;   // mean time of one prefill
+  double cache_us = 0;  // mean time inside the cache, as part of step_ms
   double share() const { return step_ms > 0 ? cache_us / 1000 / step_ms : 0; }
 };
-// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument: none to run.
+// The mean over options.repeats prompts; a prompt is cut to the model's context. kInvalidArgument
+// when there is no prompt to run.
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens);
 
 }  // namespace kvasir

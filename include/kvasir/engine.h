@@ -1,4 +1,4 @@
-// Engine: model + KvCache + scheduler + threads. What servers and commands are made of.
+// Engine: model + KvCache + scheduler + threads. Servers and commands are built on it.
 #pragma once
 
 #include <cstdint>
@@ -25,52 +25,56 @@ class ChatTemplate;
 
 enum class CacheMode { kPrefix, kSequence, kNone };
 
-// Of EngineOptions::request_memory_bytes, a twentieth is for requests that wait or run in an
-// Engine; the rest is for a server in front of it (server/request_memory.h).
+// Requests that wait or run in an Engine may take 1 / kWaitingShare of
+// EngineOptions::request_memory_bytes; the rest is for a server in front of it
+// (server/request_memory.h).
 inline constexpr uint64_t kWaitingShare = 20;
 
 struct EngineOptions {
   std::string model;  // Hugging Face folder or GGUF file; "": the bundled model
   std::string shape;  // instead of model: random weights (bench)
-  // "" or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
-  // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
+  // "": the format of the model's files (of a shape: bf16). "i8", "i4", "q8_0" and "q4_0" quantise
+  // at load, with embedding and output head in i8 (q8_0). "f32", "f16" and "bf16" are accepted for
+  // a shape, or where the files have that format.
   std::string weights;
-  // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; K and V apart: "k=int8,v=f16".
+  // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; "k=int8,v=f16" sets K and V separately.
   std::string kv_format = "f16";
-  std::vector<uint32_t> kv_skip_layers;  // these are kept in f16
+  std::vector<uint32_t> kv_skip_layers;  // layers whose KV stays in f16
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
   uint32_t ctx_size = 0;      // 0: what the model was trained for
   uint32_t parallel = 8;      // sequences that run at once
-  uint32_t max_queued = 256;  // more are refused: kExhausted
-  // What requests take beside the KV cache: being read, parsed and answered (by a server), and
-  // waiting. At least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
+  uint32_t max_queued = 256;  // the engine refuses more with kExhausted
+  // Limit of the memory that requests take beside the KV cache: while a server reads, parses and
+  // answers them, and while they wait. At least 16 MiB. The engine counts these bytes and does not
+  // allocate them ahead; a request beyond the limit gets kExhausted.
   uint64_t request_memory_bytes = uint64_t{320} << 20;
   uint32_t threads = 0;      // 0: a thread for each core that this process may use
-  bool pin_threads = false;  // each to a processor of its own
+  bool pin_threads = false;  // each thread to a separate processor
   uint32_t block_tokens = 16;
-  std::string eviction = "lru";  // which idle blocks go first: "lru" or "s3fifo"
-  uint32_t max_tenants = 256;    // the prompts of more are computed and not kept
-  uint32_t step_tokens = 512;    // rows of one step
+  std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
+  uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
+  uint32_t step_tokens = 512;    // rows of one step, at most
   std::string target;            // kernel target; "": KVASIR_TARGET, else the best of this CPU
-  // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the
-  // digests of weights and the model images.
+  // Folder of the digests of weights and of the model images. "": XDG_CACHE_HOME/kvasir, else
+  // ~/.cache/kvasir; without a home folder nothing is kept.
   std::string cache_dir;
-  // The most that model images may take there; the least recently used go. 0: none are kept, nor
-  // where the state folder has no secret.
+  // Limit of the model images there; the least recently used are removed first. 0: no images are
+  // kept. Without a secret in the state folder no images are kept either.
   uint64_t image_cap_bytes = kDefaultImageCapBytes;
-  // "": XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are derived
-  // from, made at first start. Where it cannot be written, or there is no home, a secret of this
-  // process alone is used, since nothing is stored outside of it yet. A secret that is there and
-  // that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
+  // Folder of the secret that keys are derived from; the first start creates it. "":
+  // XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Where the folder cannot be written, or there
+  // is no home folder, the engine uses a temporary secret: nothing is stored outside of the process
+  // yet. Load fails when a stored secret can be read by other users (kPermissionDenied) or is
+  // damaged (kCorruption).
   std::string state_dir;
-  // Called while loading, from Load's thread: a phase and its share done.
+  // Called while loading, from Load's thread: a phase and the share of it that is done.
   std::function<void(const char* phase, double share)> progress;
-  // Called while loading, from Load's thread: a sentence on what did not go as it should and was
-  // made good (a damaged model image, say).
+  // Called while loading, from Load's thread, with a sentence about a problem that Load has
+  // repaired, such as a damaged model image.
   std::function<void(const std::string& text)> warn;
-  // Called later, from the engine's thread or a caller's of CheckModel: a sentence on what happened
-  // to the model's files and what to do. Must not block.
+  // Called while serving, from the engine's thread or from a thread that calls CheckModel: a
+  // sentence that says what happened to the model's files and what to do. Must not block.
   std::function<void(const std::string& text)> on_model_change;
 };
 
@@ -83,7 +87,7 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // over the answer (OpenAI)
   float frequency_penalty = 0.0f;
   std::vector<std::pair<TokenId, float>> logit_bias;
-  std::optional<uint64_t> seed;  // absent: drawn; the receipt does not tell it
+  std::optional<uint64_t> seed;  // absent: a random one, which the receipt does not show
 };
 
 // kInvalidArgument naming the field: finite, temperature [0, 100], top_p and min_p [0, 1],
@@ -98,9 +102,9 @@ struct TokenLogprob {
 
 struct GeneratedToken {
   TokenId id;
-  // What this token made certain of the text; may be empty. The pieces joined are the decoded
-  // answer whole: Event.text joined is the same, but ends before a stop string. The text of a
-  // token that ended the answer (end of sequence, stop_ids) is empty.
+  // The text that is certain once this token is known; may be empty. All pieces joined are the
+  // whole decoded answer; all Event.text joined are the same, except that they end before a stop
+  // string. The text of a token that ended the answer (end of sequence, stop_ids) is empty.
   std::string text;
   float logprob = 0;              // only if logprobs were asked for
   std::vector<TokenLogprob> top;  // best first
@@ -109,8 +113,8 @@ struct GeneratedToken {
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 const char* ToString(FinishReason reason);  // "stop", "length", ...
 
-// News of a request. Exactly one last event per request has `last` set; each choice has one event
-// with a finish_reason, before or with it.
+// Progress of a request. Exactly one event of a request has `last` set: the final one. Each choice
+// has exactly one event with a finish_reason, at or before the final one.
 struct Event {
   uint32_t choice = 0;
   std::vector<GeneratedToken> tokens;
@@ -120,52 +124,53 @@ struct Event {
   std::optional<std::string> stop_match;  // the stop string that ended it
   std::optional<Error> error;             // with kError
   bool last = false;
-  Receipt receipt;                 // whole only when last
+  Receipt receipt;                 // complete only when last
   uint32_t completion_tokens = 0;  // of all choices, when last
 };
 
-// What a request takes from the cache.
+// What a request may reuse from the cache.
 enum class Reuse {
   kAll,
-  kBlocks,  // no Cursor: the last prompt token is computed even if all is cached
-  kNothing  // computes everything, and shares nothing
+  kBlocks,  // no Cursor: the last prompt token is computed even if all tokens are cached
+  kNothing  // all tokens are computed, and none is shared
 };
 
 struct GenerateRequest {
   std::string tenant = "default";
   std::vector<TokenId> prompt;
-  // prompt index where message i ends, ascending: for Miss::message_index.
+  // Prompt index where message i ends, ascending; Miss::message_index comes from it.
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
-  uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the room left; may be 0
+  uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
   bool ignore_eos = false;
-  bool echo_special = false;         // special tokens show in text
+  bool echo_special = false;         // the text includes special tokens
   std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
   Reuse reuse = Reuse::kAll;
   uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
-  // Raw logits [vocab] of each computed row at a position >= logits_from, before sampling. Called
-  // on the engine's thread; a row that came from the cache has none, but for the last one of a
-  // prompt that a Cursor answers. Position p: after token p. No position is told twice to a choice;
-  // the prompt's rows are told to choice 0.
+  // Receives raw logits [vocab] before sampling: one call for each computed row at a position >=
+  // logits_from, on the engine's thread. Position p holds the logits after token p. Rows that came
+  // from the cache have no logits, except the last row of a prompt that a Cursor answers. Each
+  // choice gets each position once; choice 0 gets the prompt's rows.
   std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt
 };
 
-// Called on the engine's thread, as on_logits is: must not block, nor wait for that thread. Drain,
-// Erase without a callback, CheckInvariants and the engine's destructor abort there; Generate never
-// returns. Submit, Cancel, Stats and Erase with a callback are fine. A sink that has no memory for
-// an event may throw: it gets the event again soon, together with what has come since.
+// Called on the engine's thread, like on_logits. A sink must not block or wait for that thread:
+// Drain, Erase without a callback, CheckInvariants and the engine's destructor abort when a sink
+// calls them, and Generate never returns. A sink may call Submit, Cancel, Stats and Erase with a
+// callback. A sink that has no memory for an event may throw: the engine sends the event again
+// soon, joined with what has come since.
 using EventSink = std::function<void(const Event&)>;
-// Of several requests: `index` says whose news it is.
+// A sink of several requests; `index` says which of them the event is about.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;
 enum class RequestId : uint64_t {};
 
-// What an erasure took out of the cache: what can no longer be found. Blocks that running requests
-// use are zeroed when these let go.
+// What an erasure removed from the cache. Blocks that running requests use can no longer be found;
+// they are zeroed when these requests release them.
 struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
 };
@@ -180,13 +185,13 @@ struct EngineStats {
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
   uint64_t running = 0, queued = 0;  // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
-  uint64_t step_ns = 0, cache_ns = 0;  // in steps; inside Match, Extend and Commit
-  uint64_t kv_read_bytes = 0;          // by attention; a prefix that a step's rows share: once
+  uint64_t step_ns = 0, cache_ns = 0;  // time in steps; time inside Match, Extend and Commit
+  uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
-  // Over finished requests, but token_seconds: over the later tokens of all answers.
+  // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
@@ -199,12 +204,12 @@ struct ModelCard {
   uint64_t parameters = 0;
   uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
   std::vector<TokenId> bos, eos;
-  // Hex digits: of everything but the KV format that decides a logit (weights as they are computed
-  // with, config, tokenizer, numerics version). Files and folders may have any name.
+  // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
+  // format that computes, config, tokenizer, numerics version. It does not depend on file names.
   std::string content;
-  // What to do about a tokenizer or a chat template that the model does not have: a sentence each.
+  // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
-  // The weights' pages are those of a model image: other engines of the model use the same memory.
+  // The weights are mapped from a model image, so other engines of the model share their memory.
   bool weights_shared = false;
 };
 
@@ -217,26 +222,27 @@ class Engine {
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the
-  // message has the numbers), kExhausted when the queue has not room for all, kUnavailable while
-  // draining. After a success `sink` gets events of each request until one is last.
+  // message has the numbers), kExhausted when the queue has no room for all of them, kUnavailable
+  // while draining. After success `sink` gets the events of each request, up to its last one.
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
-  Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // of one
-  // Gives all blocks back; the sink still gets its last event. An id that is done is ignored.
+  Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // one request
+  // Ends a request and releases its blocks; the sink still gets the last event. Does nothing when
+  // the request is done.
   virtual void Cancel(RequestId id) = 0;
   // Refuses new requests and waits for the running ones and for erasures; a second call cancels the
   // requests.
   virtual void Drain() = 0;
-  // Forgets everything that is cached for a tenant when the engine's thread comes to it, between
-  // two steps; from then on nothing of it is found. Then zeroes its blocks, a piece after each
-  // step, so that no other request waits long; those in use are zeroed when they are let go of.
-  // `done` is called once, when all others are zeroed.
+  // Erases what is cached for a tenant. Between two steps the engine's thread removes it from the
+  // index; from then on no request finds it. Then the thread zeroes the blocks, a part after each
+  // step, so that no other request waits long. Blocks in use are zeroed when their requests release
+  // them. `done` is called once, when all blocks that are not in use are zeroed.
   virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
-  // The same; returns when done.
+  // The same, but waits until it is done.
   virtual void Erase(std::string_view tenant) = 0;
-  // kModelChanged, naming the file, once a file that the model is served from was written to, cut
-  // or removed: then all requests end with this error, and nothing that was computed since is kept.
-  // At most 100 ms old.
+  // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
+  // model: then all requests end with this error, and nothing computed since is kept. The answer is
+  // at most 100 ms old.
   virtual Status CheckModel() = 0;
   virtual EngineStats Stats() const = 0;
   virtual const MemoryPlan& plan() const = 0;
@@ -249,7 +255,7 @@ class Engine {
   virtual void CheckInvariants() = 0;
 };
 
-// Runs one request to its end; joins text and tokens. Convenience over Submit.
+// Runs one request to its end and joins its text and tokens. A convenience over Submit.
 struct Generation {
   std::vector<TokenId> tokens;
   std::string text;

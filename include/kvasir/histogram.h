@@ -9,9 +9,8 @@
 
 namespace kvasir {
 
-// Counts of values by upper bound (inclusive, ascending), as Prometheus has them; the last count is
-// of what is above all bounds. `bounds` must outlive it. One thread at a time; copied as a
-// snapshot.
+// Counts values by upper bound (inclusive, ascending), like Prometheus; the last count is of values
+// above all bounds. `bounds` must outlive it. One thread at a time; a copy is a snapshot.
 class Histogram {
  public:
   static constexpr size_t kMaxBounds = 24;
@@ -35,7 +34,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-// vLLM's bounds, so that its dashboards fit. Seconds; tokens.
+// The bounds of vLLM, so that its dashboards work. In seconds, and in tokens.
 inline constexpr double kFirstTokenBounds[] = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
                                                0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
                                                20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};

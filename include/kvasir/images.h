@@ -1,4 +1,4 @@
-// Model images: what an engine keeps of a model in the cache folder, so that the next start is
+// Model images: packed weights that an engine keeps in the cache folder, so that the next start is
 // fast.
 #pragma once
 
@@ -9,22 +9,22 @@
 
 namespace kvasir {
 
-// Of EngineOptions::image_cap_bytes.
+// Default of EngineOptions::image_cap_bytes.
 inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
 
-// The folder of a cache folder (EngineOptions::cache_dir) that has the images, and what else is
-// kept of models. Absent: there is no home. It may not be there yet.
+// The folder inside a cache folder (EngineOptions::cache_dir) that holds the images and other files
+// kept for models. It may not exist yet. Absent when there is no home folder.
 std::optional<std::string> ImageFolderOf(const std::string& cache_dir);
 
 struct ImageEntry {
   std::string path;
-  std::string model, weights;  // as the file says; "" where its header cannot be read
+  std::string model, weights;  // from the file's header; "" where it cannot be read
   uint64_t file_bytes = 0;
   int64_t used_s = 0;  // when it was last used, since 1970
 };
 
-// The images of a cache folder (EngineOptions::cache_dir), last used first. Only an engine verifies
-// them, when it opens one.
+// The images of a cache folder (EngineOptions::cache_dir), most recently used first. They are not
+// verified here: an engine verifies an image when it opens it.
 std::vector<ImageEntry> ListImages(const std::string& cache_dir);
 
 }  // namespace kvasir

@@ -1,5 +1,5 @@
-// What this machine is to Kvasir: the kernel targets of its CPU, and the limits that speed is
-// measured against.
+// Machine: the kernel targets that this CPU supports, the processors that this process may use, and
+// the limits that speed is compared with.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@
 
 namespace kvasir {
 
-// What decides the bits of a logit beside weights and tokens: docs/numerics.md.
+// The rules that, with weights and tokens, decide each bit of a logit: docs/numerics.md.
 inline constexpr const char* kNumericsVersion = "portable-1";
 
-// Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first; "scalar"
-// among them.
+// Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first. They
+// always include "scalar".
 std::vector<std::string> SupportedTargetNames();
-// What runs when nothing is forced.
+// The target that runs when neither of them names one.
 std::string BestTargetName();
 
-// The processors that this process may use: its affinity mask, and what its cgroups grant.
+// The processors that this process may use, by its affinity mask and its cgroups.
 struct MachineNode {  // of memory
   uint32_t id = 0, cpus = 0, cores = 0;
-  uint64_t memory_bytes = 0;  // 0: not told
+  uint64_t memory_bytes = 0;  // 0: unknown
 };
 struct MachineProcessors {
   uint32_t cpus = 0, cores = 0;     // threads of one core (SMT) are one core
-  std::optional<double> cpu_limit;  // processors' worth of time, by a cgroup's quota
+  std::optional<double> cpu_limit;  // CPU time per second that a cgroup's quota allows
   std::vector<MachineNode> nodes;
 };
 MachineProcessors DescribeProcessors();
-// Threads of an engine that was not told otherwise: one for each core, no more than the limit.
+// The default number of an engine's threads: one for each core, but not more than cpu_limit.
 uint32_t DefaultThreads();
 
 struct MachineLimits {
-  double read_bytes_per_s = 0;  // all threads reading memory that is in no cache
+  double read_bytes_per_s = 0;  // all threads, reading memory that is not in the caches
   double f32_flops_per_s = 0;   // all threads, fused multiply-adds counted as two
   uint32_t threads = 0;
 };

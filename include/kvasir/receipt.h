@@ -20,17 +20,17 @@ struct Miss {
   std::optional<uint32_t> message_index;
 };
 
-// Tokens of the prompt by source. computed + the reused ones == prompt_tokens.
+// Tokens of the prompt by source: computed + all reused_* == prompt_tokens.
 struct Receipt {
   uint32_t prompt_tokens = 0;
   uint32_t computed = 0;
-  uint32_t reused_pool = 0;     // whole blocks, and a tail shared as it stood
+  uint32_t reused_pool = 0;     // whole blocks, and a shared tail without changes
   uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
   uint32_t reused_disk = 0;
   uint32_t reused_remote = 0;
-  std::optional<Miss> miss;          // absent when all that can be reused was
-  std::vector<std::string> ignored;  // request fields that nothing here reads
-  double saved_ms = 0;               // reused tokens at this engine's measured prefill speed
+  std::optional<Miss> miss;          // absent when all tokens that can be reused were
+  std::vector<std::string> ignored;  // request fields that the server does not read
+  double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   double queue_ms = 0;
   double ttft_ms = 0;  // from submission to the first token
   double tpot_ms = 0;  // mean time per later token

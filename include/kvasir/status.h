@@ -11,13 +11,13 @@ namespace kvasir {
 // What the caller does next. Never renumber.
 enum class Code {
   kInvalidArgument = 1,  // the request is wrong: fix it (HTTP 400, exit 2)
-  kNotFound = 2,         // no such model, tensor, file (404, exit 2)
+  kNotFound = 2,         // the model, tensor or file does not exist (404, exit 2)
   kExhausted = 3,        // a budget is full: wait or ask for less (429)
-  kCorruption = 4,       // bytes do not say what they must: do not use them
-  kIoError = 5,          // the world failed
+  kCorruption = 4,       // the bytes are damaged: do not use them
+  kIoError = 5,          // the system failed to read, write or connect
   kDeadlineExceeded = 6,
   kUnavailable = 7,  // shutting down or loading (503)
-  kUnsupported = 8,  // known, and not there (400, exit 2)
+  kUnsupported = 8,  // known, but not implemented (400, exit 2)
   kCancelled = 9,
   kPermissionDenied = 10,
   kModelChanged = 11,  // the model's files were changed while in use: restart (503)
@@ -25,13 +25,13 @@ enum class Code {
 
 struct Error {
   Code code;
-  std::string message;  // what, on what, with which numbers; and the fix where one is known
-  // The field of the options or of the request that is wrong, as a user gives it: in the singular,
-  // without its unit ("kv_memory", "api_key"). Absent: the error is about no field.
+  std::string message;  // what is wrong, where, with numbers; and the fix where one is known
+  // The name of the wrong field of the options or of the request, as a user writes it: singular and
+  // without a unit ("kv_memory", "api_key"). Absent when the error is not about a field.
   std::optional<std::string> field = {};
   std::optional<uint64_t> index = {};  // which of the field's values
 
-  // What a person reads: "prompt[3]: token 9 is ...".
+  // The text for users: "prompt[3]: token 9 is ...".
   std::string text() const {
     if (!field) return message;
     return *field + (index ? "[" + std::to_string(*index) + "]" : "") + ": " + message;

@@ -1,4 +1,4 @@
-// Plain types that every part shares.
+// Plain types that all parts share.
 #pragma once
 
 #include <cstdint>

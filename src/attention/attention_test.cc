@@ -106,7 +106,7 @@ using Rows = std::vector<std::vector<float>>;
 
 class AttentionTargets : public testing::TestWithParam<Target> {
  protected:
-  // All heads of rows q with the given limits: every span apart, or all at once.
+  // Computes all heads of rows q with the given limits: each span separately, or all at once.
   Rows Run(const Kv& kv, uint32_t group, const Rows& q, const std::vector<uint32_t>& limit,
            bool split, TokenMask mask = {}) {
     const uint32_t head_dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
@@ -248,13 +248,13 @@ class AttentionTargets : public testing::TestWithParam<Target> {
     return seen;
   }
 
-  uint32_t window_ = 0;  // 0: none
+  uint32_t window_ = 0;  // 0: no window
   Rows sums_;
   const AttentionKernels& kernels_ = AttentionKernelsFor(GetParam());
 };
 
-// Blocks' other bytes are NaN: what no token filled, padding and lanes beyond a limit change
-// nothing.
+// All other bytes of the blocks are NaN: unfilled tokens, padding and lanes beyond a limit must not
+// matter.
 TEST_P(AttentionTargets, AnyRowsHaveTheReferencesBits) {
   Random random(11);
   for (const KvFormat format : kAllFormats) {
@@ -283,7 +283,7 @@ TEST_P(AttentionTargets, TokensThatAreNotSeenAreSkipped) {
 }
 
 // Magnitudes at the ends: 2^-127 is subnormal, sums of int16 x int8 come near 2^31.
-// Windows of one token, around tiles and spans, and longer than what there is.
+// Windows of one token, around tiles and spans, and longer than the context.
 TEST_P(AttentionTargets, AWindowHasTheReferencesBits) {
   Random random(16);
   for (const KvFormat format : kAllFormats) {
@@ -339,7 +339,7 @@ TEST_P(AttentionTargets, AgreesWithSoftmaxInDouble) {
   for (int i = 0; i < 32; ++i) EXPECT_NEAR(out[i], expected[i], 2e-6);
 }
 
-// Else a prompt whose activations overflow would be answered, and its KV cached.
+// Otherwise a prompt with overflowing activations would be answered, and its KV cached.
 TEST_P(AttentionTargets, AScoreThatOverflowsIsNoNumberAndStaysWithItsQuery) {
   Random random(13);
   for (const KvFormat format : kAllFormats) {

@@ -29,7 +29,7 @@ void Merge(float* a, const float* b, uint32_t head_dim) {
   a_m[1] = l[0];
 }
 
-// Ends a span: what its queries hold is merged into their partials.
+// Ends a span: merges the state of its queries into their partials.
 void EndSpan(const Call& call, uint32_t span) {
   const Args& a = call.a;
   const uint32_t floats = PartialFloats(a.kv->head_dim);

@@ -1,4 +1,4 @@
-// Paged attention of one target: reads blocks in place, whatever their KvFormat (portable-1:
+// Paged attention of one target: reads blocks in place, in any KvFormat (portable-1:
 // softmax tiles of 64 tokens and spans of 256 by absolute position, merged in order).
 #pragma once
 
@@ -31,8 +31,8 @@ struct PagedKv {
 inline uint32_t PartialFloats(uint32_t head_dim) { return (head_dim + 15) / 16 * 16 + 2; }
 
 // Which cached tokens a sequence's queries see in one layer: bit t % 64 of word t / 64 of each kv
-// head. What is cleared is skipped as if it were not there; what is beyond a row's limit does not
-// matter. (A RetentionPolicy that keeps sinks, a window or heavy hitters says so here.)
+// head. Tokens with a cleared bit are skipped; bits beyond a row's limit do not matter. (For a
+// RetentionPolicy that keeps sinks, a window or heavy hitters.)
 struct TokenMask {
   const uint64_t* words = nullptr;  // absent: all tokens are seen
   size_t head_words = 0;            // between kv heads

@@ -47,7 +47,7 @@ struct KeyRun {
   const std::byte* numbers;
   const uint16_t* scales;  // bf16 [16], or nullptr
   uint32_t lane;           // the run's first place in `score`
-  ptrdiff_t ahead;         // from `numbers` to what is asked for meanwhile, line by line
+  ptrdiff_t ahead;         // from `numbers` to the bytes to prefetch, line by line
 };
 
 // V of consecutive tokens of one kv head.
@@ -57,8 +57,8 @@ struct ValueRun {
   ptrdiff_t ahead;         // as in KeyRun
 };
 
-// Into the second cache. Line by line among the products: many at once fill what waits for memory,
-// and the rest of the core waits too.
+// Prefetches into L2, line by line between the products: many prefetches at once would fill the
+// queue to memory and stop the core.
 KV_INLINE void AskFor(const std::byte* p, ptrdiff_t ahead) {
   __builtin_prefetch(
       reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead)),
@@ -66,7 +66,7 @@ KV_INLINE void AskFor(const std::byte* p, ptrdiff_t ahead) {
 }
 
 // score[lane, lane + 16) of kN queries against each of kRuns runs: kN * kRuns independent sums over
-// head_dim. kAsk: for what lies ahead.
+// head_dim. kAsk: prefetch.
 template <class K, int kN, int kRuns, bool kAsk>
 KV_INLINE void FloatScores(AttentionQuery* const* queries, const KeyRun* runs, uint32_t head_dim) {
   V16 sum[kRuns][kN];

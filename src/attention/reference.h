@@ -1,5 +1,5 @@
-// The readable form of paged attention: what portable-1 prescribes, in plain loops over unpacked K
-// and V. Tests hold every target to these bits.
+// The readable form of paged attention: the rules of portable-1 in plain loops over unpacked K and
+// V. Tests compare the bits of every target with it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Numbers {
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
                              uint32_t limit, const std::vector<bool>& seen = {});
 
-// x as integers in [-32767, 32767] and what they are multiples of (docs/numerics.md, rule 8).
+// x as integers in [-32767, 32767] and their common scale (docs/numerics.md, rule 8).
 struct Rounded {
   std::vector<int> x;
   float scale;

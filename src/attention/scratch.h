@@ -1,4 +1,4 @@
-// AttentionScratch: what one thread needs while it attends.
+// AttentionScratch: the scratch memory of one thread that computes attention.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace kvasir {
 
 inline constexpr uint32_t kAttentionTile = 64;  // tokens
-inline constexpr uint32_t kMaxTileRows = 2;     // rows whose heads are walked together (decode)
+inline constexpr uint32_t kMaxTileRows = 2;     // rows processed together, all heads (decode)
 
-// One query head of one row: its softmax over the span at hand, and over the tile at hand.
+// One query head of one row: its softmax over the current span and tile.
 struct alignas(64) AttentionQuery {
   float score[kAttentionTile];     // scores, then weights (times V's scale, where V has one)
   float lanes[16];                 // sums of weights

@@ -1,4 +1,4 @@
-// What attention does to a tile's scores: weights relative to the span's maximum, and their sums.
+// Turns a tile's scores into weights relative to the span's maximum, and sums them.
 #pragma once
 
 #include "attention/numbers-inl.h"
@@ -7,7 +7,7 @@ namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
 constexpr int kBatch = 4;  // queries in flight
-// How many runs of K, or times 16 dims of V, go with n of them.
+// How many runs of K, or groups of 16 dims of V, are processed with n queries.
 #if KVASIR_TARGET_ID == 2
 constexpr int AtOnce(int) { return 4; }
 #elif KVASIR_TARGET_ID == 1
@@ -16,7 +16,7 @@ constexpr int AtOnce(int n) { return n == 1 ? 4 : n == 2 ? 2 : 1; }
 constexpr int AtOnce(int) { return 1; }
 #endif
 constexpr uint32_t kRuns = kAttentionTile / kRunTokens;
-constexpr uint32_t kPrefetchBytes = 6 << 10;  // how far ahead of the numbers at hand
+constexpr uint32_t kPrefetchBytes = 6 << 10;  // distance from the current numbers
 constexpr float kTiny = 0x1p-100f;            // below it a maximum counts as 0
 const float kMinusInfinity = -__builtin_inff();
 
@@ -24,17 +24,17 @@ using Args = AttentionKernels::Args;
 
 KV_INLINE uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// Where a tile of 64 tokens lies: K and V of its runs, of kv head 0.
+// A tile of 64 tokens: places of K and V of its runs, for kv head 0.
 struct Tile {
   uint32_t token;  // its first
-  uint32_t runs;   // that have tokens which any row sees; 0: no tile
+  uint32_t runs;   // with tokens that a row sees; 0: no tile
   const std::byte* k[kRuns];
   const std::byte* v[kRuns];
   const uint16_t* k_scale[kRuns];
   const uint16_t* v_scale[kRuns];
 };
 
-// What all functions of one call need.
+// Data for all functions of one call.
 struct Call {
   const Args& a;
   uint32_t head_offset;   // of the first head at hand, in partials
@@ -64,14 +64,14 @@ struct Call {
   uint32_t Seen(uint32_t row, uint32_t token) const {
     return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
   }
-  // Those of the first n that a row's queries of a kv head see.
+  // The tokens among the first n that a row's queries of a kv head see.
   uint64_t Mask(uint32_t row, uint32_t kv_head, uint32_t token, uint32_t n) const {
     const uint64_t mask = a.mask.Tile(kv_head, token) & (~uint64_t{0} >> (kAttentionTile - n));
     if (a.begin == nullptr || a.begin[row] <= token) return mask;
     const uint32_t before = a.begin[row] - token;
     return before >= kAttentionTile ? 0 : mask & ~uint64_t{0} << before;
   }
-  // The first tile from `token` on that any row sees something of, as far as `begin` says.
+  // The first tile from `token` on with a token that a row sees, by `begin`.
   uint32_t FirstTile(uint32_t token) const {
     if (a.begin == nullptr) return token;
     uint32_t least = a.begin[0];
@@ -109,7 +109,7 @@ float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   V16 total = Zero();  // floats hold it exactly: at most 512 * 32767 < 2^24
   for (uint32_t i = 0; i < n; i += 16) {
     const V16 y = Mul(LoadFirst(n - i, x + i), inverse);
-    // Max first: it makes a number of a NaN.
+    // Max comes first, because it turns a NaN into a number.
     const V16 rounded = RoundEven(Min(Max(y, Set(-32767.0f)), Set(32767.0f)));
     total = Add(total, rounded);
     StoreInt16(out + i, rounded);
@@ -119,7 +119,7 @@ float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
 }
 
 // Turns the scores of a tile's first n tokens, those of `mask`, into weights relative to the span's
-// maximum, which may grow; then makes them what V is multiplied by. v_scale: of the head, per run.
+// maximum, which may grow; then multiplies them by V's scales. v_scale: of the head, per run.
 KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64_t mask,
                      const uint16_t* const* v_scale, size_t scale_at) {
   float* score = query.score;
@@ -143,7 +143,8 @@ KV_INLINE void Weigh(const Call& call, AttentionQuery& query, uint32_t n, uint64
   V16 lanes = Load(query.lanes);
   for (uint32_t j = 0; j < n; j += 16) {
     const V16 s = Load(score + j);
-    // s - s: 0, or NaN where the score overflowed, since Exp and Max would turn it into a number.
+    // Adds s - s, which is 0, or NaN when the score overflowed: Exp and Max would turn that into a
+    // number.
     V16 weight = SelectLanes(lanes_of(j), Add(ExpNonPositive(Sub(s, m)), Sub(s, s)), Zero());
     lanes = Add(lanes, weight);
     if (call.v_scaled) {

@@ -1,8 +1,8 @@
-// One tile of 64 tokens for all rows at hand.
+// One tile of 64 tokens for all rows of a call.
 //
-// Two orders of work with the same bits: few rows (decode) walk all kv heads of a tile, straight
-// from the stored numbers, with prefetch; many rows (prefill, a shared prefix) take one kv head at
-// a time, whose tile is widened once for all of them.
+// There are two orders of work with the same bits. Few rows (decode) go through all kv heads of a
+// tile and read the stored numbers directly, with prefetch. Many rows (prefill, a shared prefix)
+// take one kv head at a time, whose tile is widened once for all of them.
 #pragma once
 
 #include "attention/softmax-inl.h"
@@ -164,8 +164,8 @@ uint32_t Batch(const Call& call, uint32_t row, uint32_t kv, uint32_t g, Attentio
   return n;
 }
 
-// Walks the units of work of a tile, of each kv head K of its runs, then V, and on into the next,
-// some kPrefetchBytes ahead of the work.
+// Goes through the units of work of a tile (for each kv head K of its runs, then V) and of the next
+// tile, about kPrefetchBytes ahead of the work.
 class Prefetch {
  public:
   Prefetch(const Call& call, const Tile& tile, const Tile& next)
@@ -179,8 +179,8 @@ class Prefetch {
     for (; left > 0; --left) Step();
   }
 
-  // Once a unit, whose numbers are given: from there to those ahead, 0 behind the end. Asks for
-  // their scales.
+  // Call once per unit: the distance from `numbers` to the numbers to prefetch, 0 at the end.
+  // Prefetches their scales.
   KV_INLINE ptrdiff_t Ahead(const std::byte* numbers) {
     if (tile_ == nullptr) return 0;
     const uint32_t kv_head = call_.a.kv_head_begin + head_;
@@ -207,7 +207,7 @@ class Prefetch {
   }
 
   const Call& call_;
-  const Tile* tile_;  // what is asked for: here,
+  const Tile* tile_;  // the position of the prefetch: tile,
   const Tile* next_;
   bool values_ = false;  // V, not K
   uint32_t head_ = 0, run_ = 0;
@@ -319,7 +319,8 @@ void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     const uint32_t n = Least(kBatch, count - i);
     AttentionQuery* queries[kBatch];
     for (uint32_t q = 0; q < n; ++q) queries[q] = a.scratch->queries + i + q;
-    // The last of a batch sees most: runs that the first does not see cost little and do no harm.
+    // Uses the limit of the last query of a batch, which sees most. Runs that the first does not
+    // see cost little and are masked later.
     const uint32_t seen = call.Seen((i + n - 1) / call.heads, tile.token);
     const uint32_t needed = (seen + kRunTokens - 1) / kRunTokens;
     if (!call.k_integers) {
@@ -365,7 +366,7 @@ void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
     const ValueRun run{wide, 0, seen, 0};
     const ValueTile values{&run, 1, stride, call.value_stride};
     if (mask == 0) {
-      // Nothing is added: not even a zero, which would make +0 of -0.
+      // Adds nothing, not even a zero, which would turn -0 into +0.
     } else if (call.v_integers) {
       ValuesOf<Wide<0>>(n, values, mask, queries);
       for (uint32_t q = 0; q < n; ++q) Fold(call, *queries[q], BiasOf(paged.v.format));
@@ -382,7 +383,7 @@ uint32_t FirstRowThatSees(const Call& call, uint32_t token) {
   return row;
 }
 
-// One tile for many rows: of the one kv head at hand.
+// One tile for many rows and one kv head.
 void ManyRowsTile(const Call& call, const Tile& tile) {
   const Args& a = call.a;
   const uint32_t row = FirstRowThatSees(call, tile.token);

@@ -1,5 +1,5 @@
-// Backend: where tensors live and kernels run. Model code reaches kernels and pool memory only
-// through it; the CPU is the one there is.
+// Backend: the device that holds tensors and runs kernels. Model code uses kernels and pool memory
+// only through it. The only one so far is the CPU.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace kvasir {
 
-// Below this many multiply-adds a phase runs on the calling thread: handing it out costs more.
+// With fewer multiply-adds a phase runs on the calling thread, because sharing it costs more.
 inline constexpr uint64_t kMinParallelWork = 1 << 20;
 
 struct BackendOptions {
@@ -27,7 +27,7 @@ struct BackendOptions {
   KvLayout layout;
   std::vector<double> rope_frequencies;  // [head_dim / 2]
   Target target;
-  std::vector<uint32_t> cpus;  // as RunnerOptions has them
+  std::vector<uint32_t> cpus;  // as in RunnerOptions
 };
 
 // All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
@@ -37,7 +37,7 @@ class Backend {
   virtual ~Backend() = default;
 
   // The sequences of the step that the calls below belong to: prepares rotations and work items.
-  // finite(row) is true until something of the row is found that is not.
+  // finite(row) is true until a number of the row is found that is not finite.
   virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
 
   virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
@@ -62,12 +62,12 @@ class Backend {
                       size_t out_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
-  virtual uint64_t kv_read_bytes() const = 0;  // by Attend, since the start
+  virtual uint64_t kv_read_bytes() const = 0;  // read by Attend since the start
 
   // kExhausted: the system refused a thread.
   virtual Status status() const = 0;
   virtual uint32_t threads() const = 0;
-  // fn(item) for each item in [0, items), independent ones, on the backend's threads.
+  // Calls fn(item) for each item in [0, items) on the backend's threads; items must be independent.
   virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
 };
 

@@ -9,11 +9,11 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxQueries = 128;  // of an item of prefill, or of a shared prefix
+constexpr uint32_t kMaxQueries = 128;  // limit of an item of prefill or of a shared prefix
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;
-constexpr uint32_t kMaxSpansOfItem = 4;     // longer runs of blocks leave more to prefetch
-constexpr uint32_t kMinParallelUnits = 32;  // to merge
+constexpr uint32_t kMaxSpansOfItem = 4;  // several, because longer runs of blocks prefetch better
+constexpr uint32_t kMinParallelUnits = 32;  // units to merge
 constexpr uint32_t kNoUnit = ~uint32_t{0};
 
 uint32_t Spans(uint32_t limit) { return static_cast<uint32_t>(CeilDiv(limit, kAttentionSpan)); }
@@ -175,7 +175,7 @@ void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t s
 
 void CpuAttention::AddPrefill(Plan& plan, const StepSequence& sequence) const {
   const uint32_t block = std::max(1u, kMaxQueries / group_);
-  // The last rows see most: they go first, so that no thread is left with a long item at the end.
+  // The last rows see most, so they come first: otherwise one thread would end with a long item.
   for (uint32_t end = sequence.num_rows; end > 0;) {
     const uint32_t rows = std::min(block, end);
     end -= rows;
@@ -253,7 +253,7 @@ void CpuAttention::RunDecode(const Call& call, const Plan& plan, const Item& ite
   for (uint32_t i = 0; i < item.rows; ++i) {
     const Row& row = plan.rows[item.first + i];
     q[i] = call.q + row.row * call.q_stride;
-    // What several rows share are full spans.
+    // Several rows share only full spans.
     limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
     begin[i] = row.begin;
     const uint32_t span = item.span_begin - row.begin / kAttentionSpan;  // of the row's

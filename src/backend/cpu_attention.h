@@ -11,9 +11,10 @@
 
 namespace kvasir {
 
-// Rows of decode are split by spans of context and walk all kv heads; rows that share blocks (one
-// prefix, several sequences) share an item, so that K and V are loaded once for all of them. Rows
-// of prefill are split by rows and kv heads. Bits do not depend on any of it. One thread at a time.
+// Decode rows are split by spans of context, with all kv heads in an item. Rows of several
+// sequences that share blocks share an item, so that K and V are loaded once for all of them.
+// Prefill rows are split by rows and kv heads. The bits do not depend on the split. One thread at a
+// time.
 class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
@@ -31,8 +32,8 @@ class CpuAttention {
   };
   void Attend(const Call& call, ThreadPool& pool);
 
-  // Of K and V with their scales that items have read since the start: what rows share once, by
-  // each item of prefill anew.
+  // Bytes of K and V with their scales that items have read since the start. Shared reads of decode
+  // rows count once; each prefill item counts its own.
   uint64_t read_bytes() const { return read_bytes_; }
 
  private:

@@ -9,12 +9,13 @@
 namespace kvasir {
 namespace {
 
-// Weights of an item: much, since memory is faster in long stretches (decode, 1B in Q8_0, two cores
-// of a Sapphire Rapids: 22.5 tokens/s with 64 KiB, 25.5 with up to 1 MiB) and the rows are read
-// from L3 once an item (prefill of 512 by avx512vnni: 366, 386); but so that each thread gets some.
+// Bytes of weights in an item. Large items are better: memory is faster in long reads (decode, 1B
+// in Q8_0, two cores of a Sapphire Rapids: 22.5 tokens/s with 64 KiB, 25.5 with up to 1 MiB), and
+// the rows are read from L3 once per item (prefill of 512 with avx512vnni: 366, 386). But each
+// thread must get some.
 constexpr uint64_t kMinItemBytes = 64 << 10, kMaxItemBytes = 1 << 20;
 constexpr uint32_t kItemsPerThread = 4;
-constexpr uint32_t kItemRows = 48;  // a multiple of every kernel's rows in flight
+constexpr uint32_t kItemRows = 48;  // a multiple of the rows that each kernel processes at once
 
 }  // namespace
 
@@ -37,7 +38,7 @@ class MatrixProduct::Cut {
     chunks_ = static_cast<uint32_t>(CeilDiv(rows, item_rows));
   }
   uint32_t items() const { return static_cast<uint32_t>(CeilDiv(panels_, item_panels_)) * chunks_; }
-  // Neighbours share their weights, not their rows: the weights are read from memory once.
+  // Neighbouring items have the same weights and different rows, so weights are read once.
   Item At(uint32_t index) const {
     const uint32_t panel = index / chunks_ * item_panels_, row = index % chunks_ * item_rows_;
     return {panel, std::min(item_panels_, panels_ - panel), row, std::min(item_rows_, rows_ - row)};
@@ -76,7 +77,7 @@ void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, c
   KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs &&
             gate.k == up.k && !call.accumulate);
   const PackedRun &gate_run = gate.run[0], &up_run = up.run[0];
-  // Formats that differ are rare: gate's products wait in y, since rows are quantised for one.
+  // Rows are quantised for one format. Different formats are rare: then gate's products wait in y.
   const bool together = gate_run.format == up_run.format;
   if (!together) Run(gate, call);
   Quantise(up_run.format, up.k, call);

@@ -1,5 +1,5 @@
-// MatrixProduct: rows of activations times a packed matrix, shared out over the threads. Work items
-// are claimed by a counter and no sum is split, so who computes what never shows.
+// MatrixProduct: rows of activations times a packed matrix, divided among the threads. Threads
+// claim items by a counter and no sum is split, so the result does not depend on the threads.
 #pragma once
 
 #include "backend/packed_weights.h"
@@ -16,10 +16,10 @@ class MatrixProduct {
   struct Options {
     Target target;
     uint32_t max_rows;
-    uint32_t quant_columns;  // of the widest quantised matrix; 0: there is none
+    uint32_t quant_columns;  // of the widest quantised matrix; 0 without one
     uint32_t threads;
   };
-  // What the products compute in, by the same sums whether the arena counts or allocates.
+  // Scratch memory; the same code counts it and allocates it.
   struct Scratch {
     Scratch(const Options& options, Arena& arena);
     std::byte* quantised;  // [max_rows] of ActivationLayout
@@ -39,8 +39,8 @@ class MatrixProduct {
   // REQUIRES: call.rows <= max_rows.
   void Run(const PackedMatrix& w, const Call& call);
 
-  // y = silu(gate x) * (up x), elementwise. What is multiplied is still in the cache of the thread
-  // that computed it. y is not x. REQUIRES: gate and up have the same shape and one run each;
+  // y = silu(gate x) * (up x), elementwise. Both factors are still in the cache of the thread
+  // that computed them. y is not x. REQUIRES: gate and up have the same shape and one run each;
   // !call.accumulate.
   void RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call);
 
@@ -51,8 +51,8 @@ class MatrixProduct {
 
   uint32_t ItemRows(WeightFormat format) const;
   static constexpr uint64_t kUnlimited = ~uint64_t{0};
-  // fn(item, thread) for all items of a run, or of `matrices` like it side by side, of at most
-  // max_panels panels: on the calling thread alone where there is little to do.
+  // Calls fn(item, thread) for all items of a run, or of `matrices` equal runs side by side. An
+  // item has at most max_panels panels. Uses only the calling thread for little work.
   template <typename Fn>
   void ForItems(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
                 uint64_t max_panels, Fn&& fn);

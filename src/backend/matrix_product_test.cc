@@ -28,7 +28,7 @@ struct Matrix {
     const uint64_t panel_bytes = PanelBytes(format, k), panels = CeilDiv(outputs, kPanelOutputs);
     arena = std::move(*Arena::Create(panel_bytes * panels));
     std::byte* packed = arena.Take(panel_bytes * panels);
-    // A number format takes rows of its own type.
+    // An unquantised format takes rows of the same type.
     const uint32_t bytes = LayoutOf(format).quantised() ? 4 : BytesOf(format);
     for (uint32_t first = 0; first < outputs; first += kPanelOutputs) {
       const uint32_t lanes = std::min(kPanelOutputs, outputs - first);

@@ -26,7 +26,7 @@ struct Part {
   bool interleaved;  // see MatrixSource
 };
 
-// The stored row that holds output `row` of ours.
+// The stored row of output `row`.
 uint64_t StoredRow(const Part& part, uint64_t row, uint32_t head_dim) {
   if (!part.interleaved) return row;
   const uint64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
@@ -44,7 +44,7 @@ tl::unexpected<Error> NotFinite(const TensorView& view) {
               view.name);
 }
 
-// Of a tensor that a panel of `format` could not be filled from.
+// The error for a tensor that cannot fill a panel of `format`.
 tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
   if (format == view.dtype || !AllFinite(view)) return NotFinite(view);
   return FailField(Code::kInvalidArgument, "weights",
@@ -52,14 +52,14 @@ tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
                    view.name, kMaxQuantised, LayoutOf(format).name);
 }
 
-// What fills panels: absent when an arena only counts.
+// Data for filling panels; absent when the arena only counts.
 struct Filling {
   ThreadPool& pool;
   const std::function<void(double)>& progress;
   uint64_t done_bytes = 0, total_bytes = 0;
 };
 
-// Lays the weights out in an arena, and packs them where there is a Filling.
+// Lays out the weights in an arena, and packs them if there is a Filling.
 class Packer {
  public:
   Packer(const ImportedModel& model, const std::optional<WeightChoice>& choice, Arena& arena,
@@ -128,7 +128,7 @@ class Packer {
       const MatrixSource* bias = layer.Find(slot);
       if (bias != nullptr) parts.push_back({&bias->view, bias->interleaved_rope_rows});
     }
-    // A config has the biases of a stacked matrix all, or none.
+    // A config has either all biases of a stacked matrix or none.
     KV_CHECK(parts.empty() || parts.size() == biases.size());
     if (!parts.empty()) {
       KV_ASSIGN(matrix.bias, Vector(parts));
@@ -237,7 +237,8 @@ class Packer {
     }
   }
 
-  // Outputs [begin, end) of a run are packed. The rows of a head that is not done are kept.
+  // Drops the pages of outputs [begin, end) of a run, which are packed. Keeps the rows of a head
+  // that is not complete.
   void Drop(std::span<const MatrixSource* const> sources, uint64_t begin, uint64_t end) const {
     for (const MatrixSource* source : sources) {
       const uint64_t rows = source->view.shape[0];

@@ -27,19 +27,19 @@ struct PackedRun {
   uint32_t first_output = 0, outputs = 0;
 };
 
-// [outputs, k]. Stacked matrices (q, k and v) may be stored in different formats: then each keeps
-// its own numbers in a run of its own, which begins with a new panel.
+// [outputs, k]. Stacked matrices (q, k and v) may be stored in different formats: then each
+// keeps its numbers in a separate run, which begins with a new panel.
 struct PackedMatrix {
   PackedRun run[3];
   uint32_t num_runs = 0;
-  const float* bias = nullptr;  // [outputs] or none
+  const float* bias = nullptr;  // [outputs]; nullptr: no bias
   uint32_t outputs = 0, k = 0;
 
   std::span<const PackedRun> runs() const { return {run, num_runs}; }
 };
 
-// Rows of the embedding: in place in the mapped file, or those of a packed matrix (the output head
-// when they are tied; a quantised one is packed for itself).
+// Rows of the embedding: in place in the mapped file, or in a packed matrix (the output head when
+// they are tied; a quantised embedding is packed separately).
 struct EmbeddingTable {
   const std::byte* rows = nullptr;  // nullptr: packed
   WeightFormat format = WeightFormat::kF32;
@@ -69,20 +69,20 @@ struct PackedWeights {
   std::vector<PackedLayer> layers;
   const float* final_norm = nullptr;
   PackedMatrix head;
-  std::shared_ptr<const MappedFile> image;  // whose bytes the arena hands out, if it is an image's
+  std::shared_ptr<const MappedFile> image;  // set if the arena is over an image's bytes
   Arena arena;
 };
 
 struct PackedPlan {
   uint64_t arena_bytes = 0;    // what Pack allocates, exactly
-  uint64_t token_bytes = 0;    // of the arena, read by a step of one token: all but a table's rows
+  uint64_t token_bytes = 0;    // read by a step of one token: the arena without a table's rows
   uint64_t mapped_bytes = 0;   // used in place in the files
-  uint32_t quant_columns = 0;  // of the widest quantised matrix; 0: there is none
-  uint64_t load_bytes = 0;     // at most these of the files' pages are needed at once by Pack
+  uint32_t quant_columns = 0;  // of the widest quantised matrix; 0 without one
+  uint64_t load_bytes = 0;     // limit of the files' pages that Pack needs at once
 };
 PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice);
 
-// Packed weights that lie in memory already, as Pack left them: nothing is computed or checked.
+// Packed weights over memory that Pack has filled before; computes and checks nothing.
 // REQUIRES: arena.size() == PlanPacked(model, choice).arena_bytes.
 PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
                     Arena arena);

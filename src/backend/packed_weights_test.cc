@@ -88,7 +88,7 @@ std::string ModelFile(const Types& types) {
   matrix("blk.0.attn_q.weight", types.q, kHeads * kHeadDim, kHidden);
   matrix("blk.0.attn_k.weight", types.k, kKvHeads * kHeadDim, kHidden);
   matrix("blk.0.attn_v.weight", types.v, kKvHeads * kHeadDim, kHidden);
-  // 80 columns: no whole blocks.
+  // 80 columns: not a multiple of a block.
   matrix("blk.0.attn_output.weight", types.o, kHidden, kHeads * kHeadDim);
   matrix("blk.0.ffn_gate.weight", types.gate, kFfn, kHidden);
   matrix("blk.0.ffn_up.weight", types.up, kFfn, kHidden);
@@ -113,7 +113,7 @@ struct Model {
   ImportedModel model;
 };
 
-// Row `row` of ours of a stored matrix, widened through a panel of its own.
+// Output `row` of a stored matrix, widened through a separate panel.
 std::vector<float> RowOf(const MatrixSource& source, uint64_t row) {
   const TensorView& view = source.view;
   if (source.interleaved_rope_rows) {
@@ -174,7 +174,7 @@ TEST(PackedWeights, StackedMatricesOfDifferentTypesKeepTheirNumbers) {
   ExpectHolds(layer.ffn.up, {&source[Slot::kUp]}, 1);
   ExpectHolds(layer.ffn.down, {&source[Slot::kDown]}, 1);
   ExpectHolds(packed.head, {&*m.model.lm_head}, 1);
-  // q and k share a run that ends inside a panel; v begins with a panel of its own.
+  // q and k share a run that ends inside a panel; v begins with a new panel.
   EXPECT_EQ(layer.attention.qkv.run[1].first_output, 120u);
   EXPECT_EQ(layer.attention.qkv.run[1].panels,
             layer.attention.qkv.run[0].panels + 8 * PanelBytes(WeightFormat::kQ4K, kHidden));
@@ -252,7 +252,7 @@ const Types kPlain = {.q = DType::kF32,
                       .embedding = DType::kBf16,
                       .head = DType::kF32};
 
-// Every number of the file within [-1, 1]: what a random exponent makes is too large to quantise.
+// Puts every number of the file into [-1, 1]: random exponents would be too large to quantise.
 void Tame(Model& m) {
   const auto tame = [&](const TensorView& view) {
     auto* data = const_cast<std::byte*>(view.data);

@@ -1,4 +1,4 @@
-// Panels from stored rows: the inner loop of packing weights.
+// Fills panels from stored rows: the inner loop of packing weights.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct PanelRow {
 uint32_t FillPanel(WeightFormat format, std::span<const PanelRow> rows, uint32_t k,
                    std::byte* panel);
 
-// Widens row `lane` of a panel: out [k]. O(k).
+// Widens row `lane` of a panel to out [k]. O(k).
 void WidenLane(WeightFormat format, const std::byte* panel, uint32_t lane, uint32_t k, float* out);
 
 }  // namespace kvasir

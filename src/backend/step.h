@@ -1,4 +1,4 @@
-// What a step computes: rows of several sequences at once.
+// The rows of a step, from several sequences.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ struct StepSequence {
   uint32_t position;
   uint32_t first_row;
   uint32_t num_rows;
-  // For a RetentionPolicy. In layer l a row sees, of what is not after it, the tokens of
-  // masks[l]; empty: all. Each row must see a token. Attention adds each cached token's softmax
+  // For a RetentionPolicy. In layer l a row sees the tokens of masks[l] that are not after it;
+  // empty: all. Each row must see a token. Attention adds each cached token's softmax
   // weights, row by row and head by head, to token_sums: [layer][kv_head][sums_stride], where
-  // sums_stride is a multiple of 64 and at least position + num_rows; absent: nothing is summed.
+  // sums_stride is a multiple of 64 and at least position + num_rows; absent: no sums.
   std::span<const TokenMask> masks = {};
   float* token_sums = nullptr;
   size_t sums_stride = 0;

@@ -1,4 +1,4 @@
-// WeightChoice: what --weights makes of a model that is not quantised.
+// WeightChoice: the formats that --weights quantises a model to.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace kvasir {
 
 struct ImportedModel;
 
-// Embedding and output head have a format of their own: their errors reach every logit.
+// Embedding and output head have a separate format, because their errors reach every logit.
 struct WeightChoice {
   std::string_view name;
   WeightFormat layers, tables;
@@ -32,8 +32,8 @@ WeightFormat MainFormat(const ImportedModel& model);
 // Whether any matrix of the model is stored quantised.
 bool HasQuantised(const ImportedModel& model);
 
-// Of the numbers that are computed with: `weights` (WeightsDigest), or what `choice` makes of them.
-// The version in its text is that of the quantisers.
+// Digest of the numbers used for computing: `weights` (WeightsDigest), or those that `choice` makes
+// of them. Includes the version of the quantisers.
 Digest ChosenDigest(const Digest& weights, const std::optional<WeightChoice>& choice);
 
 }  // namespace kvasir

@@ -17,14 +17,15 @@ Result<Arena> Arena::Create(uint64_t size) {
   if (size == 0) return arena;
   void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return Fail(Code::kExhausted,
-                "memory: {} bytes refused: {}; free some, or raise the limit (ulimit -v)", size,
-                std::strerror(errno));
+    return Fail(
+        Code::kExhausted,
+        "memory: the system refuses {} bytes: {}; free some, or raise the limit (ulimit -v)", size,
+        std::strerror(errno));
   }
-  // Weights, KV and scratch are read by every thread, whoever took the memory. Refused: as without.
+  // All threads read weights, KV and scratch. If the system refuses to interleave, it goes without.
   static const std::vector<MemoryNode> nodes = ReadCpuTopology().nodes;
   InterleavePages(base, size, nodes);
-  madvise(base, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages only reads slower
+  madvise(base, size, MADV_HUGEPAGE);  // only advice: without huge pages reads are slower
   arena.base_ = static_cast<std::byte*>(base);
   arena.size_ = size;
   return arena;

@@ -1,4 +1,4 @@
-// Arena: one anonymous mapping, handed out front to back.
+// Arena: one anonymous mapping that is handed out from front to back.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,14 @@
 
 namespace kvasir {
 
-// 64-byte aligned pieces of zeroed memory; nothing is given back before the arena goes. Movable.
+// Hands out 64-byte aligned pieces of zeroed memory and frees them all in its destructor. Movable.
 // One thread at a time. An Arena of size 0 only counts: Take returns nullptr and used() grows, so
-// that a plan and an allocation can be the same code.
+// that the same code can plan and allocate.
 class Arena {
  public:
   Arena() = default;
   static Result<Arena> Create(uint64_t size);  // kExhausted when the memory is refused
-  // Memory of somebody else, which outlives the arena and is only read: what is taken is there
-  // already.
+  // An arena over existing memory, which must outlive it and is only read.
   static Arena Over(const std::byte* base, uint64_t size);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;

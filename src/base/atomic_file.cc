@@ -31,7 +31,7 @@ AtomicFile::AtomicFile(fs::path path, fs::path draft, int fd, const AtomicFileOp
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(fs::path path,
                                                        const AtomicFileOptions& options) {
-  // Random, since a process id is not one of a kind where containers share a folder.
+  // Random, because process ids are not unique where containers share a folder.
   std::array<uint8_t, 8> unique;
   KV_TRY(FillRandom(unique));
   std::string name(kPrefix);
@@ -40,7 +40,7 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(fs::path path,
   const mode_t mode = options.readers == Readers::kOwner ? 0600 : 0666;
   const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0) return FailErrno(errno, "cannot write {}", path.string());
-  flock(fd, LOCK_EX | LOCK_NB);  // refused: a draft without a lock is only safe while it is young
+  flock(fd, LOCK_EX | LOCK_NB);  // without the lock, cleanups spare the draft only while it is new
   return std::unique_ptr<AtomicFile>(
       new AtomicFile(std::move(path), std::move(draft), fd, options));
 }
@@ -74,7 +74,7 @@ Status AtomicFile::Publish() {
     return Failed("create", errno);
   }
   if (!synced) return {};
-  // The file has its name: what the folder's sync says changes nothing about it.
+  // The file already has its name, so an error of the folder's sync is ignored.
   const Descriptor folder(open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder) fsync(folder.fd());
   return {};

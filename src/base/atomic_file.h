@@ -1,4 +1,4 @@
-// AtomicFile: a file that appears under its name when it is whole, or not at all.
+// AtomicFile: a file that gets its name only when it is complete.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace kvasir {
 
 // What a power loss may do to a file that was published.
 enum class Durability {
-  kSynced,       // nothing: bytes and name are on the disk, where the file system can promise it
-  kRecomputable  // anything: its readers can tell a torn file, and make it again
+  kSynced,       // nothing: bytes and name are on the disk, as far as the file system ensures it
+  kRecomputable  // anything: its readers can detect a damaged file and make it again
 };
-enum class IfPresent { kReplace, kKeep };  // kKeep: who published first is right
-enum class Readers { kOwner, kByUmask };   // the file's mode: 0600, or as the process makes files
+enum class IfPresent { kReplace, kKeep };  // kKeep: the first published file stays
+enum class Readers { kOwner, kByUmask };   // the file's mode: 0600, or by the process's umask
 
 struct AtomicFileOptions {
   Durability durability = Durability::kSynced;
@@ -27,11 +27,11 @@ struct AtomicFileOptions {
   Readers readers = Readers::kOwner;
 };
 
-// Writes a draft beside the file, which Publish gives the file's name: other processes see the old
-// file or the new one. The draft's lock is held while it is written, so that who cleans up can tell
-// it from what a crash left behind; the destructor removes it if it was not published. Any number
-// of processes may write the same file: each has a draft of its own.
-// Errors are those of CodeOfErrno, "cannot write PATH: why". Not thread-safe.
+// Writes a draft beside the file; Publish renames it to the file's name, so other processes see the
+// old file or the new one. The draft is locked while it is written, so that a cleanup can
+// distinguish it from one that a crash left behind. The destructor removes a draft that was not
+// published. Any number of processes may write the same file, each with its own draft. Errors are
+// those of CodeOfErrno, "cannot write PATH: why". Not thread-safe.
 class AtomicFile {
  public:
   static Result<std::unique_ptr<AtomicFile>> Create(std::filesystem::path path,
@@ -40,11 +40,11 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // Gives the file its size before its bytes: those that are not written are zeros.
+  // Sets the file's size before its bytes are written; bytes that are never written are zeros.
   Status Resize(uint64_t bytes);
   Status WriteAt(std::span<const std::byte> bytes, uint64_t offset);
-  // Success with IfPresent::kKeep: the file is there, this one or another's. An error leaves what
-  // was there as it was. REQUIRES: called once at most.
+  // Success with IfPresent::kKeep means that the file exists, written by this process or another
+  // one. After an error the old file is unchanged. REQUIRES: called at most once.
   Status Publish();
 
  private:
@@ -58,11 +58,11 @@ class AtomicFile {
   bool has_draft_ = true;
 };
 
-// All of it in one call.
+// Writes a whole file in one call.
 Status WriteAtomicFile(const std::filesystem::path& path, std::string_view bytes,
                        const AtomicFileOptions& options);
 
-// Whether a file of this name is a draft, of a writer or of a crash.
+// Whether a file of this name is a draft, of a running writer or left by a crash.
 bool IsDraftName(std::string_view name);
 
 }  // namespace kvasir

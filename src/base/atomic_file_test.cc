@@ -121,7 +121,7 @@ TEST_P(AtomicFileTest, AFolderThatIsNotThereIsAnError) {
 TEST_P(AtomicFileTest, AFolderThatMayNotBeWrittenIsAnErrorAndChangesNothing) {
   ASSERT_TRUE(WriteAtomicFile(path_, "old", Options()));
   ASSERT_EQ(chmod(folder_.c_str(), 0555), 0);
-  const pid_t child = fork();  // which root, who may write anywhere, can leave root behind in
+  const pid_t child = fork();  // if this is root, the child can drop root's rights
   if (child == 0) {
     if (geteuid() == 0 && setuid(65534) != 0) _exit(2);
     const Status written = WriteAtomicFile(path_, "new", Options());

@@ -1,4 +1,4 @@
-// KV_CHECK aborts on a bug of ours, never on input from outside. KV_DCHECK is for hot paths.
+// KV_CHECK aborts on a bug in this code, never on input from outside. KV_DCHECK is for hot paths.
 #pragma once
 
 #include <cstdio>

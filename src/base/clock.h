@@ -1,5 +1,5 @@
-// Clock: the one place that asks what time it is, so that a test can own the time
-// (base/clock_for_test.h). What waits (timers, condition variables) waits in real time.
+// Clock: the one place that reads the time, so that a test can replace it (base/clock_for_test.h).
+// Timers and condition variables still wait in real time.
 #pragma once
 
 #include <atomic>
@@ -8,18 +8,18 @@
 
 namespace kvasir {
 
-// A time that stands still until somebody moves it.
+// A time that changes only when a test changes it.
 struct OwnedTime {
   std::atomic<uint64_t> monotonic_ns;
   std::atomic<int64_t> unix_ns;
 };
 
 namespace clock_internal {
-// Null: the system's time. Acquire: the time that it points to was written before.
+// Null: the system's time. Acquire: makes the time that it points to visible.
 inline std::atomic<const OwnedTime*> owned{nullptr};
 }  // namespace clock_internal
 
-// For what is measured, and for deadlines: never goes back.
+// For measurements and deadlines: never goes back.
 inline uint64_t MonotonicNs() {
   if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
     return time->monotonic_ns.load(std::memory_order_relaxed);
@@ -28,7 +28,7 @@ inline uint64_t MonotonicNs() {
   return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
-// Since 1970, as files and people have it; may be set back.
+// Wall-clock time since 1970; may be set back.
 inline int64_t UnixNs() {
   if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
     return time->unix_ns.load(std::memory_order_relaxed);

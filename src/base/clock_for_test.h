@@ -1,4 +1,4 @@
-// OwnClock: the time of this process, in the hands of a test.
+// OwnClock: lets a test control the time of this process.
 #pragma once
 
 #include "base/check.h"
@@ -6,8 +6,9 @@
 
 namespace kvasir {
 
-// While it lives, the time begins where it was and moves only by Advance. One at a time. What has
-// measured a time should end before it does: the system's time has gone on meanwhile.
+// While it exists, the time starts at the system's time and changes only by Advance. At most one
+// exists at a time. Measurements should end before it does, because afterwards the system's time
+// counts again.
 class OwnClock {
  public:
   OwnClock() {
@@ -23,11 +24,11 @@ class OwnClock {
     time_.monotonic_ns += static_cast<uint64_t>(by.count());
     time_.unix_ns += by.count();
   }
-  // As an operator or NTP sets it; may be the past.
+  // Sets the wall clock, as an operator or NTP does; may be in the past.
   void SetUnixNs(int64_t unix_ns) { time_.unix_ns = unix_ns; }
 
  private:
-  static inline OwnedTime time_{};  // outlives this object: a thread may be reading it
+  static inline OwnedTime time_{};  // static: a thread may still read it after this object's end
 };
 
 }  // namespace kvasir

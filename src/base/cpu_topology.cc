@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kMaxCpus = 8192;  // of the affinity mask, and of a list that is believed
+constexpr uint32_t kMaxCpus = 8192;  // limit of the affinity mask and of ids in lists
 
 std::optional<std::string> ReadText(const std::string& path) {
   std::ifstream file(path);
@@ -37,7 +37,7 @@ std::optional<int64_t> ParseInt(std::string_view text) {
   return value;
 }
 
-// "0-3,8,10-11" as the kernel writes sets; what does not parse is left out.
+// Parses "0-3,8,10-11", the kernel's form of a set; skips what does not parse.
 std::vector<uint32_t> ParseList(std::string_view text) {
   std::vector<uint32_t> ids;
   while (!text.empty()) {
@@ -97,7 +97,7 @@ void ReadNodes(const std::string& root, CpuTopology& topology) {
   if (topology.nodes.empty()) topology.nodes.push_back({0, 0});
 }
 
-// Where a cgroup hierarchy is mounted, and which cgroup lies at the top of that mount.
+// Where a cgroup hierarchy is mounted, and which cgroup is at the top of that mount.
 struct CgroupMount {
   std::string point, top;
 };
@@ -132,7 +132,7 @@ std::optional<std::string> FindCgroup(const std::string& root, bool v2) {
   return std::nullopt;
 }
 
-// "max 100000" or "150000 100000": microseconds of time in a period.
+// "max 100000" or "150000 100000": microseconds of CPU time, and of the period.
 std::optional<double> LimitOfV2(const std::string& folder) {
   const auto text = ReadText(folder + "/cpu.max");
   if (!text) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<double> LimitOf(const std::string& root, bool v2) {
   const auto mount = FindMount(root, v2);
   const auto cgroup = FindCgroup(root, v2);
   if (!mount || !cgroup) return std::nullopt;
-  // In a container the mount shows a part of the tree whose top has a path of its own.
+  // In a container the mount shows only a part of the tree, and its top is not "/".
   fs::path path = fs::path(*cgroup).lexically_normal().relative_path();
   if (mount->top != "/") {
     const fs::path below = fs::path(*cgroup).lexically_relative(mount->top);
@@ -189,7 +189,7 @@ uint32_t CpuTopology::default_threads() const {
 
 std::vector<uint32_t> CpuTopology::PinOrder(uint32_t threads) const {
   struct Place {
-    uint32_t sibling, node, core, id;  // in the order that decides
+    uint32_t sibling, node, core, id;  // in the order of comparison
     auto operator<=>(const Place&) const = default;
   };
   std::map<uint32_t, uint32_t> siblings;
@@ -244,7 +244,7 @@ bool InterleavePages(void* base, uint64_t bytes, const std::vector<MemoryNode>& 
     if (node.id / kBits >= mask.size()) mask.resize(node.id / kBits + 1);
     mask[node.id / kBits] |= 1ul << (node.id % kBits);
   }
-  // The kernel reads one bit less than it is told.
+  // The kernel reads one bit less than maxnode.
   return syscall(SYS_mbind, base, bytes, MPOL_INTERLEAVE, mask.data(), mask.size() * kBits + 1,
                  0) == 0;
 }

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A /sys and /proc of our own.
+// A simulated /sys and /proc.
 class FakeMachine {
  public:
   FakeMachine() {
@@ -55,8 +55,8 @@ class FakeMachine {
   fs::path root_;
 };
 
-// Two packages of two cores of two threads, numbered as Intel's firmware does, a node each, and a
-// third node that is memory alone.
+// Two packages of two cores of two threads, numbered as Intel's firmware does, one node each, and a
+// third node that has only memory.
 struct TwoPackages : FakeMachine {
   TwoPackages() {
     Siblings("0,4", {0, 4}).Siblings("1,5", {1, 5});
@@ -122,7 +122,7 @@ TEST(CpuTopology, FindsTheLimitWhereAContainerShowsAPartOfTheTree) {
   EXPECT_EQ(machine.Read({0, 1, 2, 3}).cpu_limit, 3.0);
   machine.File("sys/fs/cgroup/app/cpu.max", "100000 100000");
   EXPECT_EQ(machine.Read({0, 1, 2, 3}).cpu_limit, 1.0);
-  // Beyond the mount, as a process that was moved out of its namespace sees itself.
+  // A path beyond the mount: the process was moved out of its cgroup namespace.
   machine.File("proc/self/cgroup", "0::/../elsewhere");
   EXPECT_EQ(machine.Read({0, 1, 2, 3}).cpu_limit, 3.0);
 }
@@ -195,7 +195,7 @@ TEST(CpuTopology, InterleavesPagesOverSeveralNodes) {
     GTEST_SKIP() << "this kernel has no memory policies";
   }
   EXPECT_EQ(mode(), MPOL_DEFAULT);
-  // A node named twice asks the kernel what two nodes do, on a machine with one.
+  // Naming a node twice tests the system call on a machine with one node.
   EXPECT_TRUE(InterleavePages(base, bytes, {{node, 0}, {node, 0}}));
   EXPECT_EQ(mode(), MPOL_INTERLEAVE);
   EXPECT_FALSE(InterleavePages(static_cast<char*>(base) + 1, 4096, {{node, 0}, {node, 0}}));

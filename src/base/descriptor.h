@@ -5,7 +5,7 @@
 
 namespace kvasir {
 
-// Owns a file descriptor, or none when opening failed (errno says why). Not copied, not moved.
+// Owns a file descriptor, or none when opening failed (errno has the reason). Not copied or moved.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}

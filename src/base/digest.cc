@@ -1,5 +1,5 @@
-// The low-level SHA256_* calls are deprecated in OpenSSL 3, and are the only ones whose state can
-// be copied without an allocation: EVP_MD_CTX_copy costs more than the hash of a block's tokens.
+// The low-level SHA256_* calls are deprecated in OpenSSL 3, and but only their state can be
+// copied without an allocation: EVP_MD_CTX_copy takes longer than the hash of a block's tokens.
 #define OPENSSL_API_COMPAT 10100
 #include "base/digest.h"
 

@@ -32,7 +32,7 @@ Digest Sha256Of(std::string_view bytes);
 std::string ToHex(std::span<const uint8_t> bytes);
 
 // HMAC-SHA-256 under one key; its two pad states are computed once, so that a message of up to 55
-// bytes past a block boundary costs no more than its own compressions and one more. Immutable after
+// bytes past a block boundary costs only its own compressions and one more. Immutable after
 // construction; Of() is thread-safe.
 class HmacKey {
  public:

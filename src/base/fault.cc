@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// Relaxed: a switch set before the work under test starts; it orders nothing.
+// Relaxed: set before the work under test starts; publishes no data.
 std::atomic<Fault> active{Fault::kNone};
 
 constexpr std::pair<std::string_view, Fault> kFaults[] = {

@@ -1,5 +1,5 @@
-// Faults that `kvasir selftest --inject` switches on to show that its checks can fail. Off unless
-// selftest or a test sets one; each site is a cold path (once a block, a chunk or a batch).
+// Faults that `kvasir selftest --inject` turns on to show that its checks can fail. Off unless
+// selftest or a test sets one. Each is checked on a cold path (once per block, chunk or batch).
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// FileLimit: files that cannot grow, for tests of writes that fall short.
+// FileLimit: limits the size of files, for tests of incomplete writes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,15 +9,15 @@
 
 namespace kvasir {
 
-// While it lives, this process can write no file beyond `max_bytes`: a write up to there falls
-// short, one from there on fails with EFBIG.
+// While it exists, this process cannot write files beyond `max_bytes`: a write across the limit is
+// cut, a write after it fails with EFBIG.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t max_bytes) {
     EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
     const rlimit limit = {max_bytes, before_.rlim_max};
     EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    errno = 0;  // what it says afterwards, somebody has set
+    errno = 0;  // so that a later value is new
   }
   ~FileLimit() {
     setrlimit(RLIMIT_FSIZE, &before_);

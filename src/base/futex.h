@@ -1,4 +1,4 @@
-// Sleeping on a word, as Linux offers it (futex(2)); nothing is counted or spun on top.
+// Sleeping on a word with Linux's futex(2), without counting or spinning.
 #pragma once
 
 #include <linux/futex.h>
@@ -15,12 +15,12 @@ namespace kvasir {
 
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word` is `expected`, until a wake. May return for no reason: look again.
+// Sleeps while `word` is `expected`, until a wake. May return without a reason: check again.
 inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
 
-// The same, for no longer than timeout_ns, below a second.
+// The same, for at most timeout_ns, which must be less than a second.
 inline void FutexWaitFor(const std::atomic<uint32_t>& word, uint32_t expected,
                          uint32_t timeout_ns) {
   KV_DCHECK(timeout_ns < 1'000'000'000);

@@ -1,10 +1,10 @@
 // GHASH for the widest carry-less products that the including file is compiled for, in a namespace
 // named after them.
 //
-// Field elements lie in registers with their bytes reversed, so that bit 127 stands for x^0. The
-// product of two such is one bit short of its place, which the x in GhashPowers makes up; the
-// reduction folds twice 64 bits by the polynomial's 0xc2 << 56 (the way of Intel's and BoringSSL's
-// GCM).
+// Field elements are in registers with their bytes reversed, so that bit 127 is the coefficient of
+// x^0. The product of two such elements is shifted by one bit; the factor x in GhashPowers
+// compensates. The reduction folds 64 bits twice by the polynomial's 0xc2 << 56 (as in Intel's and
+// BoringSSL's GCM).
 #pragma once
 
 #if defined(__PCLMUL__)
@@ -94,8 +94,7 @@ struct Lanes {
 };
 #endif
 
-// Ahead of the products: a core that is left to its own prefetching reads a third of what memory
-// gives.
+// Prefetch distance: with only hardware prefetching a core reads at a third of the memory's speed.
 constexpr size_t kPrefetchBytes = 4096;
 constexpr size_t kGroupBytes = kGhashGroup * 16;
 
@@ -124,7 +123,7 @@ inline __m128i PowerOf(const GhashPowers& powers, size_t i) {
 
 void Expand(const uint8_t hash_key[16], GhashPowers* powers) {
   const __m128i h = Reversed(_mm_loadu_si128(reinterpret_cast<const __m128i*>(hash_key)));
-  // Times x: all bits up by one, and the polynomial where one falls out.
+  // Multiplies by x: shifts all bits up by one and adds the polynomial if a bit falls out.
   const __m128i out = _mm_srai_epi32(_mm_shuffle_epi32(h, 0xd3), 31);
   const __m128i carries = _mm_set_epi64x(static_cast<int64_t>(0xc200000000000001), 1);
   const __m128i first = _mm_xor_si128(_mm_add_epi64(h, h), _mm_and_si128(out, carries));
@@ -141,7 +140,7 @@ inline __m128i HashGroup(const GhashPowers& powers, __m128i state, const std::by
     _mm_prefetch(reinterpret_cast<const char*>(bytes) + kPrefetchBytes + at, _MM_HINT_T0);
   }
   Lanes lo = Lanes::Zero(), mid = lo, hi = lo;
-  // Backwards: what needs the last group's state comes last.
+  // Backwards, so that the block that needs the last group's state comes last.
 #pragma GCC unroll 32
   for (size_t at = kGroupBytes; at > 0;) {
     at -= kStep;

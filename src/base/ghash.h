@@ -10,7 +10,7 @@ namespace kvasir {
 // Blocks of 16 bytes whose products are summed before one reduction.
 inline constexpr size_t kGhashGroup = 32;
 
-// [i]: the hash key to the power kGhashGroup - i, times x, its bytes in reverse: then products of
+// [i]: the hash key to the power kGhashGroup - i, times x, with reversed bytes, so that products of
 // GCM's mirrored polynomials need no shift.
 struct alignas(64) GhashPowers {
   uint64_t power[kGhashGroup][2];
@@ -19,7 +19,8 @@ struct alignas(64) GhashPowers {
 struct GhashKernels {
   // hash_key: AES of 16 zeros, as GCM defines it.
   void (*expand)(const uint8_t hash_key[16], GhashPowers* powers);
-  // Of `size` bytes, padded with zeros to whole blocks, and the block that says their number.
+  // The hash of `size` bytes, padded with zeros to whole blocks, and of the block with their
+  // number.
   void (*hash)(const GhashPowers& powers, const std::byte* bytes, size_t size, uint8_t out[16]);
 };
 

@@ -15,7 +15,7 @@ namespace {
 using Context = std::unique_ptr<EVP_CIPHER_CTX, void (*)(EVP_CIPHER_CTX*)>;
 
 Context NewContext() {
-  // Without the library's own context, which memory was refused for, the next calls would crash.
+  // Without memory for its context OpenSSL would crash in the next calls.
   if (OSSL_LIB_CTX_get0_global_default() == nullptr) throw std::bad_alloc();
   Context context(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
   if (context == nullptr) throw std::bad_alloc();
@@ -33,7 +33,7 @@ std::array<uint8_t, 16> HashKey(const std::array<uint8_t, 32>& key) {
       EVP_CIPHER_CTX_set_padding(context.get(), 0) == 1 &&
       EVP_EncryptUpdate(context.get(), hash_key.data(), &length, zeros, sizeof(zeros)) == 1 &&
       length == 16;
-  if (!done) throw std::bad_alloc();  // nothing else keeps OpenSSL from it
+  if (!done) throw std::bad_alloc();  // OpenSSL fails here only without memory
   return hash_key;
 }
 
@@ -76,7 +76,7 @@ Gmac::Gmac(const std::array<uint8_t, 32>& key, GmacPath path) : key_(key), ghash
 GmacTag Gmac::Of(const Nonce& nonce, std::span<const std::byte> bytes) const {
   KV_CHECK(bytes.size() < (uint64_t{1} << 31));
   if (ghash_ == nullptr) return OpensslTag(nonce, bytes);
-  // The tag of nothing is what covers every hash of this nonce: the hash of nothing is 0.
+  // The hash of an empty message is 0, so its tag is the mask E(J0) of this nonce.
   GmacTag tag = OpensslTag(nonce, {});
   uint8_t hash[16];
   ghash_->hash(powers_, bytes.data(), bytes.size(), hash);

@@ -1,5 +1,5 @@
-// GMAC: AES-256-GCM over data that is only authenticated (NIST SP 800-38D). AES is OpenSSL's; the
-// hash over the data is ours where the CPU has carry-less products (ghash.h), else OpenSSL's.
+// GMAC: AES-256-GCM over data that is only authenticated (NIST SP 800-38D). AES is OpenSSL's. The
+// hash over the data is ghash.h's where the CPU has carry-less products, else OpenSSL's.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ namespace kvasir {
 
 using GmacTag = std::array<uint8_t, 16>;
 
-// Who hashes. All give the same tags.
+// Implementations of the hash. All give the same tags.
 enum class GmacPath { kOpenssl, kPclmul, kVpclmul256, kVpclmul512 };
 std::string_view NameOf(GmacPath path);
-std::vector<GmacPath> SupportedGmacPaths();  // by this CPU, slowest first
+std::vector<GmacPath> SupportedGmacPaths();  // on this CPU, slowest first
 
-// The tags of one key. Thread-safe. A pair of key and nonce must never tag two different messages:
-// then a tag could be forged. GmacKey sees to that.
+// The tags of one key. Thread-safe. A pair of key and nonce must never tag two different messages,
+// or a tag could be forged. GmacKey ensures that.
 class Gmac {
  public:
   using Nonce = std::array<uint8_t, 12>;
@@ -40,8 +40,8 @@ class Gmac {
   GhashPowers powers_{};
 };
 
-// Tags by number: the nonce is the number, little endian, and zeros. The key is derived from what
-// is random for each writing, so that no pair of both comes twice. Thread-safe.
+// Tags by number: the nonce is the number, little endian, and zeros. The key is derived from a salt
+// that is random for each file, so that no pair of key and nonce occurs twice. Thread-safe.
 class GmacKey {
  public:
   // HMAC-SHA-256(secret, purpose, salt). REQUIRES: path is a supported one.
@@ -56,7 +56,7 @@ class GmacKey {
   Gmac gmac_;
 };
 
-// In time that does not depend on where they differ.
+// Compares in constant time.
 bool SameTag(const GmacTag& a, const GmacTag& b);
 
 }  // namespace kvasir

@@ -1,5 +1,5 @@
-// NIST's own vectors (CAVP, tests/data/README.md), for each way of hashing that this CPU has and
-// for OpenSSL's GCM beside it.
+// NIST's vectors (CAVP, tests/data/README.md), for each hash implementation on this CPU and for
+// OpenSSL's GCM.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 
@@ -107,7 +107,7 @@ TEST(GmacNist, EveryPathHasTheTagsOfThe256BitVectors) {
   }
 }
 
-// Keys of 128 bits are for the hash alone: GmacKey has none.
+// Keys of 128 bits test only the hash: GmacKey does not have them.
 TEST(GmacNist, EveryTargetsHashMakesTheTagsOfBothKeySizes) {
   for (const int key_bits : {128, 256}) {
     for (const Vector& v : Vectors(key_bits)) {

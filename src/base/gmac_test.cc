@@ -67,7 +67,7 @@ TEST(Gmac, EveryPathOfThisCpuGivesOpensslsTags) {
   }
 }
 
-// Sums of many carries: nothing but ones, and keys whose top bits are set or not.
+// Extreme cases of the reduction: all ones, and keys with and without their top bits.
 TEST(Gmac, EveryPathAgreesOnExtremeBytesAndALongMessage) {
   for (const int fill : {0x00, 0xff, 0x80, 0x01}) {
     const std::vector<std::byte> bytes((1 << 20) + 13, std::byte(fill));

@@ -38,7 +38,7 @@ Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string&
     return Fail(Code::kCorruption, "{}: not valid JSON at line {}, byte {}", file,
                 1 + std::ranges::count(before, '\n'), before.size() - (before.rfind('\n') + 1) + 1);
   };
-  // The parser takes a NUL for the end.
+  // The parser takes a NUL as the end of the text.
   if (const size_t nul = text.find('\0'); nul != text.npos) return malformed(nul);
   try {
     nlohmann::json object = nlohmann::json::parse(text, watch);

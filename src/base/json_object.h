@@ -1,4 +1,4 @@
-// Reading a file that is one JSON object, whoever wrote it.
+// Reads a file that is one JSON object and may be malformed.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,15 @@
 
 namespace kvasir {
 
-// Deeper than any model's files are; copying and walking a value recurse.
+// More than model files need; limited because copying and walking a value recurse.
 inline constexpr size_t kMaxJsonDepth = 128;
 
 // Whether brackets outside of strings nest deeper than `levels`.
 bool NestsDeeper(std::string_view json, size_t levels);
 
-// kCorruption naming `file`: malformed (a NUL byte is), with line and byte; no object; nested
-// deeper than kMaxJsonDepth. `watch` as nlohmann::json::parse takes it. O(size).
+// kCorruption naming `file` when the text is malformed (also by a NUL byte; with line and byte), is
+// not an object, or nests deeper than kMaxJsonDepth. `watch`: the callback of
+// nlohmann::json::parse. O(size).
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file,
                                        const nlohmann::json::parser_callback_t& watch = nullptr);
 

@@ -15,7 +15,7 @@ constexpr size_t kFirstChunkBytes = 4 << 10;
 constexpr size_t kLargestChunkBytes = 256 << 10;
 constexpr size_t kMaxScanned = 8;  // members of an object without an index
 
-// Positions of members in the order of their keys, equal keys as they stand.
+// Sorts the positions of members by key; equal keys keep their order.
 void SortByKey(std::span<const Member> members, std::span<uint32_t> order) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
@@ -24,7 +24,7 @@ void SortByKey(std::span<const Member> members, std::span<uint32_t> order) {
   });
 }
 
-// Each key once: at its first place, with its last value.
+// Removes equal keys: keeps the first place and the last value.
 void DropDoubledKeys(std::vector<Member>* members) {
   const auto doubled_key = [members](size_t i) {
     const auto same = [&](const Member& other) { return other.key == (*members)[i].key; };
@@ -54,7 +54,7 @@ void DropDoubledKeys(std::vector<Member>* members) {
   members->resize(kept);
 }
 
-// The parse of a whole text of ours.
+// Parses a whole text.
 struct PlainReader : JsonBuilder {
   using JsonBuilder::JsonBuilder;
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) { return false; }
@@ -92,7 +92,7 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
 }
 
 std::optional<JsonValue> JsonTree::Parse(std::string_view text) {
-  // The parser takes a NUL for the end.
+  // The parser takes a NUL as the end of the text.
   if (text.find('\0') != text.npos || NestsDeeper(text, kMaxJsonDepth)) return std::nullopt;
   PlainReader reader(this);
   if (!nlohmann::json::sax_parse(text, &reader)) return std::nullopt;
@@ -135,7 +135,7 @@ void* JsonTree::Allocate(size_t bytes) {
     size_t chunk = kFirstChunkBytes << std::min<size_t>(chunks_.size(), 6);
     chunk = std::max(std::min(chunk, kLargestChunkBytes), bytes);
     chunks_.push_back(std::make_unique_for_overwrite<std::byte[]>(chunk));
-    if (chunk == bytes && chunks_.size() > 1) {  // a large one goes beside the chunk in use
+    if (chunk == bytes && chunks_.size() > 1) {  // the current chunk stays in use
       return chunks_.back().get();
     }
     next_ = chunks_.back().get();

@@ -1,4 +1,4 @@
-// JsonTree: a JSON text as values that lie side by side in one arena.
+// JsonTree: the values of a JSON text, side by side in one arena.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-// One value, 16 bytes. Everything it points to is owned by its JsonTree. Immutable.
+// One value, 16 bytes. Its JsonTree owns everything that it points to. Immutable.
 class JsonValue {
  public:
   enum class Kind : uint8_t {
@@ -42,7 +42,7 @@ class JsonValue {
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
-  // Each REQUIRES the kind that its name says.
+  // REQUIRES: the value has the kind of the accessor's name.
   bool boolean() const { return integer_ != 0; }
   int64_t integer() const { return integer_; }
   uint64_t unsigned_integer() const { return static_cast<uint64_t>(integer_); }
@@ -52,7 +52,7 @@ class JsonValue {
   std::span<const JsonValue> items() const { return {static_cast<const JsonValue*>(data_), size_}; }
   std::span<const Member> members() const;  // in the order of the text, each key once
 
-  // The number of bytes, ids, items or members. 0 for what has none.
+  // The number of bytes, ids, items or members; 0 for other kinds.
   size_t size() const { return kind_ >= Kind::kString ? size_ : 0; }
   // The member of this name; null where it is missing or this is not an object. O(log members).
   const JsonValue* Find(std::string_view key) const;
@@ -76,25 +76,26 @@ struct JsonValue::Member {
   JsonValue value;
 };
 
-// Owns the values that it makes until its end. Freeing is one step, whatever was read. One thread.
+// Owns the values that it makes until its end. Frees all of them in one step. One thread.
 class JsonTree {
  public:
   JsonTree() = default;
   JsonTree(JsonTree&&) = default;
   JsonTree& operator=(JsonTree&&) = default;
 
-  // The value of a whole JSON text in UTF-8, nested at most 128 deep; nullopt: it is not one.
+  // The value of a whole JSON text in UTF-8, nested at most 128 deep; nullopt when the text is not
+  // valid.
   std::optional<JsonValue> Parse(std::string_view text);
 
-  // Copies of what they are given. O(size); Object O(n log n): a key that is there twice keeps its
-  // first place and gets the last value.
+  // Copy their arguments. O(size); Object O(n log n): of equal keys the first place and the last
+  // value count.
   JsonValue String(std::string_view text) {
     return {JsonValue::Kind::kString, Keep(text), text.size()};
   }
   JsonValue Ids(std::span<const int32_t> ids);
   JsonValue Array(std::span<const JsonValue> items);
   JsonValue Object(std::vector<JsonValue::Member> members);
-  // Text for keys.
+  // Copies text for a key.
   std::string_view KeepText(std::string_view text) { return {Keep(text), text.size()}; }
 
  private:
@@ -110,8 +111,8 @@ class JsonTree {
   size_t left_ = 0;
 };
 
-// Puts values together as a parser meets them, in the methods that nlohmann's SAX parser calls. A
-// subclass may hide some of them. One thread.
+// Builds values from the events of nlohmann's SAX parser. A subclass may hide some of the methods.
+// One thread.
 class JsonBuilder {
  public:
   using number_integer_t = int64_t;
@@ -128,7 +129,7 @@ class JsonBuilder {
   bool number_unsigned(uint64_t value) { return Add(JsonValue(value)); }
   bool number_float(double value, const std::string&) { return Add(JsonValue(value)); }
   bool string(std::string& value) { return Add(tree_->String(value)); }
-  bool binary(binary_t&) { return false; }  // JSON text has none
+  bool binary(binary_t&) { return false; }  // JSON text has no binary values
   bool key(std::string& name);
   bool start_object(size_t) { return Open(); }
   bool end_object();
@@ -144,17 +145,17 @@ class JsonBuilder {
 
  private:
   struct Container {
-    size_t begin;          // of its children in children_
-    std::string_view key;  // its own name in what holds it
+    size_t begin;          // first of its children in children_
+    std::string_view key;  // its key in the object that holds it
   };
   bool Open();
   void Close();
 
   JsonTree* tree_;
   JsonValue root_;
-  std::string_view key_;                     // of the value that comes next
+  std::string_view key_;                     // key of the next value
   std::vector<Container> open_;              // outermost first
-  std::vector<JsonValue::Member> children_;  // of all that is open
+  std::vector<JsonValue::Member> children_;  // of all open containers
 };
 
 }  // namespace kvasir

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What a value is, as nlohmann's library has it.
+// A value as nlohmann's type.
 ordered_json JsonOf(const JsonValue& value) {
   using Kind = JsonValue::Kind;
   switch (value.kind()) {

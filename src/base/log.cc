@@ -19,21 +19,21 @@
 namespace kvasir {
 namespace {
 
-// Relaxed: counters, hints and settings, with nothing behind them.
+// Relaxed: counters, hints and settings that publish no data.
 std::atomic<uint64_t> lines_dropped{0};
-std::atomic<bool> torn{false};  // the last text was written in part: its line has no end
+std::atomic<bool> torn{false};  // the last text was written in part, without its line end
 std::atomic<LogLevel> max_level{LogLevel::kInfo};
 std::atomic<LogStyle> style{LogStyle::kCommand};
 
-// Standard error as the log writes to it.
+// Standard error, as the log uses it.
 struct Sink {
   int fd = STDERR_FILENO;
   bool is_socket = false;
-  bool may_block = true;  // a write to fd, where poll is not asked first
+  bool may_block = true;  // a write to fd may block; poll first
 };
 
-// A pipe or terminal is opened once more without blocking: setting O_NONBLOCK on the descriptor
-// itself would set it for all processes that share it. REQUIRES: descriptor 2 is open.
+// Opens a pipe or terminal again with O_NONBLOCK: setting it on the descriptor itself would set it
+// for all processes that share it. REQUIRES: descriptor 2 is open.
 Sink OpenSink() {
   Sink sink;
   struct stat about;
@@ -46,7 +46,7 @@ Sink OpenSink() {
   if (!sink.may_block) return sink;
   const int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd >= 0) sink = {.fd = fd, .is_socket = false, .may_block = false};
-  return sink;  // not opened again: another user's pipe, or no /proc
+  return sink;  // cannot open again: another user's pipe, or no /proc
 }
 
 ssize_t WriteOnce(const Sink& sink, std::string_view text) {
@@ -56,7 +56,7 @@ ssize_t WriteOnce(const Sink& sink, std::string_view text) {
   if (sink.may_block) {
     pollfd out{sink.fd, POLLOUT, 0};
     if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return -1;
-    text = text.substr(0, PIPE_BUF);  // what a pipe that can be written to takes at once
+    text = text.substr(0, PIPE_BUF);  // a writable pipe takes this much at once
   }
   return write(sink.fd, text.data(), text.size());
 }
@@ -130,8 +130,8 @@ void log_internal::WriteLine(LogLevel level, std::string_view message, std::stri
 bool FillStandardDescriptors() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free is this one. It cannot be written to: a result that nobody can
-    // get is not to look like one that somebody got, and a line of the log is counted as dropped.
+    // open() returns the lowest free number, which is this one. Read-only, so that writes fail:
+    // results that nobody gets must not look delivered, and log lines are counted as dropped.
     const int opened = open("/dev/null", O_RDONLY);
     if (opened != fd) return false;
   }

@@ -20,7 +20,7 @@ namespace {
 constexpr int kPipeBytes = 4096;
 
 // The exit status of a child that runs `body` with `fd` as standard error; -1: a signal ended it.
-// A child, since the log looks once where standard error leads.
+// A child process, because the log checks standard error only once.
 int InChild(int fd, const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -211,7 +211,7 @@ TEST(StandardDescriptors, ThoseThatAreClosedLeadNowhere) {
       if (!FillStandardDescriptors()) return 1;
       if (open("/dev/null", O_RDONLY) < 3) return 2;
       if (closed & 1 && read(STDIN_FILENO, &closed, 1) != 0) return 3;
-      if (closed & 2 && write(STDOUT_FILENO, "x", 1) != -1) return 4;  // nobody gets it
+      if (closed & 2 && write(STDOUT_FILENO, "x", 1) != -1) return 4;  // must fail: nobody reads it
       if (closed & 4 && write(STDERR_FILENO, "x", 1) != -1) return 5;
       return 0;
     });

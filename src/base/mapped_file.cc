@@ -21,7 +21,7 @@ tl::unexpected<Error> Failed(const char* what, const std::filesystem::path& path
 
 Result<FileStamp> FromStat(const std::filesystem::path& path, const struct stat& s) {
   if (!S_ISREG(s.st_mode)) {
-    return Fail(Code::kInvalidArgument, "{}: is no regular file", path.string());
+    return Fail(Code::kInvalidArgument, "{}: is not a regular file", path.string());
   }
   constexpr int64_t kSecondNs = 1'000'000'000;
   return FileStamp{.device = s.st_dev,
@@ -38,7 +38,7 @@ Result<FileStamp> StampOf(const Descriptor& file, const std::filesystem::path& p
   return FromStat(path, s);
 }
 
-// O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for regular files.
+// O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
 int OpenToRead(const std::filesystem::path& path) {
   return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
@@ -50,8 +50,8 @@ int64_t TickNs(int64_t ctime_ns) {
   return ctime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : 20'000'000;
 }
 
-// The stamp, once the tick in which the file was changed last is over. A file that is written to
-// all the time is not waited for for ever.
+// The stamp after the tick of the file's last change has passed. Gives up waiting for a file that
+// is written to all the time.
 Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::path& path) {
   constexpr int kMaxWaits = 3;
   for (int waits = 0;; ++waits) {
@@ -68,7 +68,7 @@ Result<bool> Exists(const std::filesystem::path& path) {
   struct stat s;
   if (stat(path.c_str(), &s) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
-  return Failed("look for", path);
+  return Failed("check", path);
 }
 
 Result<FileStamp> StampOf(const std::filesystem::path& path) {
@@ -89,7 +89,8 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::filesystem
   file->data_ = static_cast<const std::byte*>(mapped);
   file->mapping_ = AddMapping(file->bytes());
   if (!file->mapping_) {
-    return Fail(Code::kExhausted, "{}: cannot map: too many files are mapped", path.string());
+    return Fail(Code::kExhausted, "{}: cannot map the file: too many files are mapped",
+                path.string());
   }
   return file;
 }
@@ -115,7 +116,7 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, uint64_t max
   if (!file) return Failed("open", path);
   KV_ASSIGN(const FileStamp stamp, StampOf(file, path));
   if (stamp.size_bytes > max_bytes) {
-    return Fail(Code::kInvalidArgument, "{}: {} bytes, at most {} are read", path.string(),
+    return Fail(Code::kInvalidArgument, "{}: has {} bytes; at most {} are allowed", path.string(),
                 stamp.size_bytes, max_bytes);
   }
   std::string text(stamp.size_bytes, '\0');
@@ -125,8 +126,8 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, uint64_t max
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Failed("read", path);
     if (got == 0) {
-      return Fail(Code::kIoError, "{}: was cut from {} bytes to {} while it was read",
-                  path.string(), text.size(), done);
+      return Fail(Code::kIoError, "{}: shrank from {} bytes to {} while it was read", path.string(),
+                  text.size(), done);
     }
     done += static_cast<size_t>(got);
   }

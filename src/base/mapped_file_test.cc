@@ -74,8 +74,8 @@ TEST_F(MappedFileTest, AReplacedFileHasAnotherStamp) {
   EXPECT_NE(before->inode, StampOf(path)->inode);
 }
 
-// In the tick of the clock that the file was written in, as a script that copies a model and starts
-// a server does it.
+// Opens the file in the same clock tick in which it was written, like a script that copies a model
+// and starts a server.
 TEST_F(MappedFileTest, EveryWriteAfterOpenMovesTheStamp) {
   for (int i = 0; i < 20; ++i) {
     const auto path = Write("a", "one");

@@ -12,11 +12,11 @@
 namespace kvasir {
 namespace {
 
-// A model of more shards than these is not known. 24 bytes each.
+// More than the shards of any known model. 24 bytes each.
 constexpr uint32_t kMaxMappings = 4096;
 
-// begin: 0 is a free row. A row belongs to the thread that set `taken`. Its `end` is there before
-// its `begin` (release), and is not changed before `begin` is 0 again: a handler that reads the
+// begin 0: a free row. A row belongs to the thread that set `taken`. Its `end` is written before
+// its `begin` (release), and does not change until `begin` is 0 again: a handler that reads the
 // same begin before and after the end has read one mapping.
 struct Row {
   std::atomic<bool> taken;
@@ -47,7 +47,7 @@ Row* RowOf(uintptr_t address) {
 bool PutZeros(uintptr_t address) {
   const uintptr_t bytes = page_bytes.load(std::memory_order_relaxed);
   const int error = errno;
-  // The system call itself: sanitizers put functions of their own in the place of mmap().
+  // Uses the system call directly, because sanitizers replace mmap().
   const bool done = syscall(SYS_mmap, address / bytes * bytes, bytes, PROT_READ,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != -1;
   errno = error;
@@ -68,7 +68,7 @@ void OnFault(int number, siginfo_t* info, void* context) {
     return previous.sa_handler(number);
   }
   if (!by_read && previous.sa_handler == SIG_IGN) return;
-  // The default ends the process: the read is tried again, and a signal that was sent comes again.
+  // The default ends the process when the read is repeated or the signal comes again.
   std::signal(number, SIG_DFL);
   if (!by_read) raise(number);
 }

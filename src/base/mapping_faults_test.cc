@@ -36,7 +36,7 @@ class MappingFaultsTest : public testing::Test {
   const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 };
 
-// The compiler must not read twice, nor not at all.
+// volatile, so that the compiler reads exactly once.
 char At(const MappedFile& file, size_t offset) {
   return reinterpret_cast<const volatile char*>(file.bytes().data())[offset];
 }
@@ -96,7 +96,7 @@ TEST_F(MappingFaultsTest, ARowIsUsedAgainWithoutItsFaults) {
   EXPECT_FALSE((*MappedFile::Open(other))->faulted());
 }
 
-// A mapping that is none of ours, cut off.
+// A truncated mapping that was not added to the table.
 char* ForeignMapping(const fs::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY));
   void* mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.fd(), 0);
@@ -109,7 +109,7 @@ using MappingFaultsDeathTest = MappingFaultsTest;
 TEST_F(MappingFaultsDeathTest, FaultsElsewhereAndSignalsThatAreSentStillEndTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
 #ifdef KVASIR_SANITIZED
-  GTEST_SKIP() << "the sanitizer has a handler of its own, which is called";
+  GTEST_SKIP() << "the sanitizer has its own handler";
 #endif
   const fs::path path = Write("a", 4096);
   EXPECT_EXIT(static_cast<void>(*const_cast<volatile char*>(ForeignMapping(path))),

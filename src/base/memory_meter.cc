@@ -11,7 +11,7 @@ namespace kvasir {
 namespace {
 
 constexpr int64_t kDrawBytes = 64 << 10;    // from the quota at a time
-constexpr int64_t kReserveBytes = 1 << 20;  // for destructors, once the quota is spent
+constexpr int64_t kReserveBytes = 1 << 20;  // for destructors, once the quota is used up
 constexpr int64_t kHeapHeaderBytes = 8;     // of glibc, before each block
 
 constinit thread_local MemoryMeter* t_meter = nullptr;
@@ -105,8 +105,8 @@ void CountFreed(void* memory) noexcept {
 
 }  // namespace kvasir
 
-// The array forms call these. Weak, since a test that counts allocations has its own; under clang's
-// address sanitizer those of its library are weak themselves.
+// The array forms call these. Weak, because a test that counts allocations has its own; with
+// clang's address sanitizer its library's versions are weak too.
 #if defined(__clang__)
 #if __has_feature(address_sanitizer)
 #define KV_REPLACES
@@ -131,7 +131,7 @@ KV_REPLACES void* operator new(size_t bytes) {
   }
 }
 
-// Whoever asks so can go on without the memory: the reserve stays closed.
+// A caller with nothrow can continue without the memory, so the reserve stays closed.
 KV_REPLACES void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   bool spent = false;
   return kvasir::Allocate(bytes, &spent);

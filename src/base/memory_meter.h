@@ -1,4 +1,4 @@
-// MemoryMeter: counts what the code on one thread allocates, and refuses what goes beyond a quota.
+// MemoryMeter: counts the allocations of one thread and refuses those beyond a quota.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@ class MemoryQuota {
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t taken_bytes() const { return taken_.load(std::memory_order_relaxed); }
 
-  bool Take(uint64_t bytes);  // false: so many are not left, and none were taken
+  bool Take(uint64_t bytes);  // false: too few are left, and none were taken
   void Give(uint64_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
 
  private:
   const uint64_t max_bytes_;
-  std::atomic<uint64_t> taken_{0};  // a sum, nothing is ordered by it: relaxed
+  std::atomic<uint64_t> taken_{0};  // relaxed: a sum that orders nothing
 };
 
-// Bytes of a quota, given back by the destructor. Thread-compatible.
+// Bytes of a quota; the destructor returns them. Thread-compatible.
 class QuotaShare {
  public:
   QuotaShare() = default;
@@ -45,18 +45,17 @@ class QuotaShare {
   uint64_t bytes_ = 0;
 };
 
-// What operator new throws where a quota is spent.
+// Thrown by operator new when a quota is used up.
 class QuotaSpent : public std::bad_alloc {
  public:
   const char* what() const noexcept override { return "the memory quota is spent"; }
 };
 
-// From its construction to its end, everything that this thread allocates by operator new (which
-// this library replaces) counts, by the bytes that the heap gives for it, and what it frees counts
-// no longer. Beyond the quota operator new throws QuotaSpent; then a reserve is opened, from which
-// destructors may allocate on the way out. Work that is metered must let the exception through.
-// Costs some nanoseconds an allocation; one comparison where nothing is metered. One at a time on a
-// thread, and used there alone.
+// While it exists, counts everything that this thread allocates with operator new (which this
+// library replaces), in bytes of the heap, minus what it frees. Beyond the quota operator new
+// throws QuotaSpent and opens a reserve, from which destructors may allocate during cleanup.
+// Metered code must let the exception through. Costs a few nanoseconds per allocation, and one
+// comparison without a meter. At most one at a time on a thread, used only on that thread.
 class MemoryMeter {
  public:
   explicit MemoryMeter(MemoryQuota& quota);  // must outlive the meter and its share
@@ -65,28 +64,28 @@ class MemoryMeter {
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
   uint64_t peak_bytes() const { return static_cast<uint64_t>(peak_); }
-  // Whether something was refused that is more than the whole quota, whoever else has a part of it.
+  // Whether this work needs more than the whole quota, even if nobody else uses it.
   bool never_fits() const { return never_fits_; }
-  // Ends the counting. What is still allocated stays taken from the quota as long as the share
-  // lives.
+  // Ends the counting. The share keeps the bytes that are still allocated taken from the quota.
   QuotaShare Stop();
 
-  // Of operator new and delete. Allows `bytes` more, or not.
+  // Called by operator new and delete. Whether `bytes` more are allowed.
   bool Add(size_t bytes);
   void Remove(size_t bytes);
   void OpenReserve() { in_reserve_ = true; }
 
  private:
   MemoryQuota& quota_;
-  // Memory that was allocated before may be freed meanwhile: it never lowers the count below 0.
+  // May be negative when memory from before the meter is freed; counts as 0 then.
   int64_t used_ = 0, peak_ = 0;
   int64_t drawn_ = 0;  // taken from the quota
   bool in_reserve_ = false;
   bool never_fits_ = false;
 };
 
-// For another operator new and delete in the place of this library's (src/cli has one): counts what
-// malloc gave, and what free will take. CountAllocated throws QuotaSpent, having freed `memory`.
+// For another operator new and delete that replaces this library's (src/cli has one): count memory
+// from malloc, and memory that will be freed. CountAllocated throws QuotaSpent, having freed
+// `memory`.
 void CountAllocated(void* memory);
 void CountFreed(void* memory) noexcept;
 

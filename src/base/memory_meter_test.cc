@@ -36,7 +36,7 @@ TEST(MemoryMeter, ThrowsBeyondTheQuotaAndEverythingIsGivenBack) {
   many.shrink_to_fit();
   const QuotaShare rest = meter.Stop();
   EXPECT_LT(quota.taken_bytes(), 64u << 10);
-  const std::string after(16 << 20, 'x');  // counts no longer
+  const std::string after(16 << 20, 'x');  // no longer counted
 }
 
 TEST(MemoryMeter, OneLargeAllocationIsRefusedBeforeItIsTouched) {
@@ -51,8 +51,8 @@ TEST(MemoryMeter, WhoCanGoOnWithoutMemoryGetsNone) {
   MemoryMeter meter(quota);
   const std::unique_ptr<char[]> none(new (std::nothrow) char[4 << 20]);
   EXPECT_EQ(none, nullptr);
-  EXPECT_THROW(std::vector<char>(2 << 20), QuotaSpent);  // no reserve was opened by it
-  // std::stable_sort asks for a buffer that way, and sorts without it.
+  EXPECT_THROW(std::vector<char>(2 << 20), QuotaSpent);  // nothrow did not open the reserve
+  // std::stable_sort requests a buffer with nothrow, and can sort without it.
   std::vector<int> numbers(200'000);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int>(i * 7919 % 200'003);
   std::stable_sort(numbers.begin(), numbers.end());

@@ -1,5 +1,5 @@
-// Mutex: a std::mutex whose fields clang watches (-Wthread-safety): what is KV_GUARDED_BY it may
-// be touched only where it is held.
+// Mutex: a std::mutex for clang's -Wthread-safety: fields that are KV_GUARDED_BY it may be used
+// only while it is held.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class KV_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex while it lives, but for its waits.
+// Holds a mutex while it exists, except during its waits.
 class KV_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) KV_THREAD_ATTRIBUTE(acquire_capability(mutex))
@@ -36,10 +36,10 @@ class KV_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // May end before `told` is notified: wait in a loop that looks at what was waited for. (clang
-  // does not see into a predicate.)
+  // May return before `told` is notified: call it in a loop that checks the condition. (clang
+  // cannot check a predicate.)
   void Wait(std::condition_variable& told) { told.wait(lock_); }
-  // The same, for `time` at most.
+  // The same, for at most `time`.
   void WaitFor(std::condition_variable& told, std::chrono::milliseconds time) {
     told.wait_for(lock_, time);
   }

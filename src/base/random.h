@@ -1,5 +1,5 @@
-// Counter-based random numbers: a draw is a pure function of its coordinates, so nothing that runs
-// beside a generation can move it.
+// Counter-based random numbers: a draw is a pure function of its coordinates, so other requests
+// cannot change it.
 #pragma once
 
 #include <cstdint>

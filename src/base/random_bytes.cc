@@ -14,7 +14,7 @@ Status FillRandom(std::span<uint8_t> bytes) {
     if (count > 0) {
       bytes = bytes.subspan(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      return FailErrno(errno, "random numbers: the system gives none");
+      return FailErrno(errno, "cannot get random numbers from the system");
     }
   }
   return {};

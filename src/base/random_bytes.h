@@ -1,4 +1,4 @@
-// Random bytes of the operating system, for what nobody may guess.
+// Random bytes from the operating system, for secrets.
 #pragma once
 
 #include <cstdint>

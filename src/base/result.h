@@ -1,5 +1,5 @@
-// Short forms for Result: Fail() makes an error, FailField() one about a field, KV_TRY passes one
-// on.
+// Short forms for Result: Fail() makes an error, FailField() an error about a field, KV_TRY returns
+// an error to the caller.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ tl::unexpected<Error> Fail(Code code, fmt::format_string<Args...> format, Args&&
   return tl::unexpected(Error{code, fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// About Error::field `field`; the message does not repeat its name.
+// Makes an error about `field` (Error::field); the message must not repeat its name.
 template <typename... Args>
 tl::unexpected<Error> FailField(Code code, std::string field, fmt::format_string<Args...> format,
                                 Args&&... args) {

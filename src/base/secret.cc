@@ -18,12 +18,12 @@
 namespace kvasir {
 namespace {
 
-// Always kIoError: kPermissionDenied would say that others know the secret.
+// Always kIoError: kPermissionDenied would mean that other users know the secret.
 tl::unexpected<Error> IoFailure(const char* what, const std::string& path) {
   return Fail(Code::kIoError, "secret: cannot {} {}: {}", what, path, std::strerror(errno));
 }
 
-// Absent: there is no such file.
+// Absent when the file does not exist.
 Result<std::optional<Secret>> Read(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
@@ -34,10 +34,11 @@ Result<std::optional<Secret>> Read(const std::string& path) {
   struct stat about;
   if (fstat(file.fd(), &about) != 0) return IoFailure("inspect", path);
   if ((about.st_mode & 077) != 0) {
-    return Fail(Code::kPermissionDenied,
-                "secret: {} has mode {:04o}, others may read it; if nobody has, chmod 600 it, else "
-                "delete it",
-                path, about.st_mode & 07777);
+    return Fail(
+        Code::kPermissionDenied,
+        "secret: {} has mode {:04o}, so other users can read it; delete it, or chmod 600 it "
+        "if nobody has read it",
+        path, about.st_mode & 07777);
   }
   if (about.st_uid != geteuid() && about.st_uid != 0) {
     return Fail(Code::kPermissionDenied, "secret: {} belongs to user {}, who knows it; delete it",
@@ -55,15 +56,15 @@ Result<std::optional<Secret>> Read(const std::string& path) {
   return std::optional(secret);
 }
 
-// Who can write to the folder can put a secret of their own there.
+// Users who can write to the folder could replace the secret.
 Status CheckFolder(const std::string& state_dir) {
   struct stat about;
-  if (stat(state_dir.c_str(), &about) != 0) return {};  // not there, or Read says why
+  if (stat(state_dir.c_str(), &about) != 0) return {};  // missing, or Read reports the reason
   const bool others = (about.st_mode & 022) != 0 && (about.st_mode & S_ISVTX) == 0;
   if (others || (about.st_uid != geteuid() && about.st_uid != 0)) {
     return Fail(Code::kPermissionDenied,
-                "secret: others may write to {} (mode {:04o}, user {}); chmod 700 it, or name "
-                "another folder by XDG_STATE_HOME",
+                "secret: other users can write to {} (mode {:04o}, user {}); chmod 700 it, or set "
+                "XDG_STATE_HOME to another folder",
                 state_dir, about.st_mode & 07777, about.st_uid);
   }
   return {};
@@ -93,9 +94,10 @@ Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   const std::string_view bytes(reinterpret_cast<const char*>(made.data()), made.size());
   const Status written = WriteAtomicFile(path, bytes, {.if_present = IfPresent::kKeep});
   if (!written) return Fail(Code::kIoError, "secret: {}", written.error().message);
-  // If another process was first, theirs is the secret.
+  // If another process was first, its secret counts.
   KV_ASSIGN(const std::optional<Secret> created, Read(path));
-  if (!created) return Fail(Code::kIoError, "secret: {} vanished while it was made", path);
+  if (!created)
+    return Fail(Code::kIoError, "secret: {} disappeared while it was being created", path);
   return *created;
 }
 

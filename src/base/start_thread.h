@@ -1,4 +1,4 @@
-// StartThread: a thread, or why the system refuses one.
+// StartThread: starts a thread, or returns why the system refuses one.
 #pragma once
 
 #include <system_error>
@@ -11,12 +11,12 @@ namespace kvasir {
 
 inline tl::unexpected<Error> NoThread(const char* what, const std::system_error& e) {
   return Fail(Code::kExhausted,
-              "{}: the system refuses a thread: {}; raise its limit (ulimit -u, or pids of the "
-              "container), end other processes, or give fewer --threads",
+              "{}: the system refuses another thread: {}; raise the limit (ulimit -u, or pids of "
+              "the container), end other processes, or lower --threads",
               what, e.code().message());
 }
 
-// Runs `body` in a thread, out of which nothing may be thrown. kExhausted: the system has no thread
+// Runs `body`, which must not throw, in a new thread. kExhausted when the system refuses a thread
 // for `what`.
 template <typename Body>
 Result<std::thread> StartThread(const char* what, Body&& body) {

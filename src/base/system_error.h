@@ -1,4 +1,4 @@
-// What the operating system says, as our errors.
+// Errors of the operating system as Error.
 #pragma once
 
 #include <cstring>
@@ -8,11 +8,11 @@
 
 namespace kvasir {
 
-// kNotFound, kPermissionDenied, kExhausted (no room on the disk), kInvalidArgument (a name that
-// cannot be), else kIoError.
+// kNotFound, kPermissionDenied, kExhausted (the disk is full), kInvalidArgument (an invalid name),
+// else kIoError.
 Code CodeOfErrno(int error);
 
-// An error whose message ends in what the system says: "image x: cannot write: Disk full".
+// An error whose message ends with the system's text: "image x: cannot write: Disk full".
 template <typename... Args>
 tl::unexpected<Error> FailErrno(int error, fmt::format_string<Args...> format, Args&&... args) {
   return Fail(CodeOfErrno(error), "{}: {}", fmt::format(format, std::forward<Args>(args)...),

@@ -26,16 +26,17 @@ void Pause() {
 constexpr int kItemBits = 20;
 constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
 
-// Longer than the gap between two phases of a step, shorter than what a sleep and a wake cost that
-// somebody waits for. Beyond it the other side is most likely off its processor: who spins on then
-// keeps it from coming back (docs/decisions/0005-threads.md has the figures).
+// Longer than the gap between two phases of a step, shorter than a sleep and a wake. After this
+// time the awaited thread most likely has no processor, and spinning on would keep it from getting
+// one (docs/decisions/0005-threads.md has the figures).
 constexpr uint64_t kSpinNs = 50'000;
-// No item ended while the caller slept for so long: whoever holds one may lack a processor, so the
-// caller gives its own. A long item looks the same; then it costs some system calls.
+// When no item ends while the caller sleeps for so long, the worker with the item may have no
+// processor, so the caller gives it its own. A long item looks the same; then the move only costs
+// some system calls.
 constexpr uint32_t kFetchNs = 200'000;
-constexpr int kLooks = 8;  // between two readings of the clock
+constexpr int kLooks = 8;  // checks between two readings of the clock
 
-// True as soon as ready() is, looking for kSpinNs; false then.
+// Spins until ready(), at most for kSpinNs; whether it became ready.
 template <typename Ready>
 bool SpinUntil(Ready ready) {
   uint64_t end_ns = 0;
@@ -50,7 +51,7 @@ bool SpinUntil(Ready ready) {
   }
 }
 
-// Refused: it runs where it did.
+// If the kernel refuses, the thread stays where it is.
 void SetMask(std::thread& thread, const cpu_set_t& cpus) {
   pthread_setaffinity_np(thread.native_handle(), sizeof(cpus), &cpus);
 }
@@ -64,7 +65,7 @@ ThreadPool::ThreadPool(uint32_t num_threads, void (*on_start)(), std::span<const
   for (uint32_t i = 1; i < num_threads; ++i) {
     const std::optional<uint32_t> cpu = cpus.empty() ? std::nullopt : std::optional(cpus[i]);
     Result<std::thread> thread = StartThread("compute", [this, i, on_start, cpu] {
-      if (cpu) PinThisThread({*cpu});  // refused: it runs anywhere, as without
+      if (cpu) PinThisThread({*cpu});  // if refused, it runs anywhere
       if (on_start != nullptr) on_start();
       Work(i);
     });
@@ -103,12 +104,12 @@ void ThreadPool::Claim(uint32_t thread) {
     if (thread > 0) workers_[thread - 1].has_item.store(true, std::memory_order_relaxed);
     try {
       call(fn, static_cast<uint32_t>(item), thread);
-    } catch (...) {  // memory that was refused; the caller hears of it when the phase has ended
+    } catch (...) {  // memory was refused; the caller rethrows it after the phase
       if (!threw_.exchange(true, std::memory_order_relaxed)) thrown_ = std::current_exception();
     }
     if (thread > 0) workers_[thread - 1].has_item.store(false, std::memory_order_relaxed);
-    // Publishes the item's writes. Sequentially consistent, as is what follows: either the caller
-    // sees the last item done before it sleeps, or we see that it sleeps.
+    // Publishes the item's writes. Sequentially consistent, like the next load: either the
+    // caller sees the last item done before it sleeps, or this thread sees that it sleeps.
     const uint32_t done = done_.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (done == num_items && caller_sleeps_.load(std::memory_order_seq_cst)) FutexWake(done_, 1);
     ticket = ticket_.load(std::memory_order_acquire);
@@ -117,12 +118,13 @@ void ThreadPool::Claim(uint32_t thread) {
 
 void ThreadPool::KeepWorkersOff(int cpu) {
   if (pinned_ || (cpu == kept_off_ && fetched_ == nullptr)) return;
-  kept_off_ = cpu;  // whatever comes of it: not asked again in each phase
+  kept_off_ = cpu;  // even if it fails: not repeated in each phase
   fetched_ = nullptr;
   cpu_set_t cpus;
-  const bool enough = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else beyond its bits
-                      CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
-  if (!enough) {  // they may have been, when workers were last kept off one
+  const bool enough =
+      sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&  // else more processors than bits
+      CPU_COUNT(&cpus) >= static_cast<int>(num_threads());
+  if (!enough) {  // they may have been enough at the last call
     if (!restricted_) return;
     cpus = at_start_;
   } else {
@@ -137,7 +139,7 @@ void ThreadPool::FetchWorker() {
   const int here = sched_getcpu();
   Worker* worker = fetched_;
   if (worker != nullptr && has_item(*worker)) {
-    if (here == fetched_to_) return;  // at work there, or about to be
+    if (here == fetched_to_) return;  // already moved there
   } else {
     const auto found = std::ranges::find_if(workers_, has_item);
     if (found == workers_.end()) return;
@@ -160,12 +162,13 @@ void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
   const uint64_t phase = (ticket_.load(std::memory_order_relaxed) >> (2 * kItemBits)) + 1;
   ticket_.store(phase << (2 * kItemBits) | uint64_t{num_items} << kItemBits,
                 std::memory_order_release);
-  // Either we see a worker that sleeps, or it sees the new epoch before it does.
+  // Either this thread sees that a worker sleeps, or the worker sees the new epoch before it
+  // sleeps.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) FutexWake(epoch_, num_items - 1);
   Claim(0);
   WaitForItems(num_items);
-  // Relaxed: WaitForItems has seen what the items did.
+  // Relaxed: WaitForItems has synchronised with the items.
   if (threw_.load(std::memory_order_relaxed)) {
     threw_.store(false, std::memory_order_relaxed);
     std::rethrow_exception(std::exchange(thrown_, {}));
@@ -173,7 +176,7 @@ void ThreadPool::RunErased(uint32_t num_items, Erased call, void* fn) {
 }
 
 void ThreadPool::WaitForItems(uint32_t num_items) {
-  // Acquire: the workers' writes become visible. Only items that somebody holds are waited for.
+  // Acquire: the workers' writes become visible. Waits only for items that a worker holds.
   if (SpinUntil([&] { return done_.load(std::memory_order_acquire) == num_items; })) return;
   caller_sleeps_.store(true, std::memory_order_seq_cst);
   for (uint32_t done; (done = done_.load(std::memory_order_seq_cst)) != num_items;) {

@@ -41,17 +41,17 @@ TEST(ThreadPool, WritesOfItemsAreVisibleToTheNextPhase) {
   for (uint64_t n : numbers) ASSERT_EQ(n, uint64_t{1} << 40);
 }
 
-// Waits, for a while, until the worker of the phase has said that it runs. Then it was not fetched
-// before: that takes a caller whose own item has ended.
+// Waits for a while until the phase's worker reports that it runs. Until then it cannot have been
+// moved, because the caller moves it only after its own item has ended.
 bool AwaitWorker(const std::atomic<bool>& ran) {
   for (int i = 0; i < 1000 && !ran; ++i) sched_yield();
   return ran;
 }
 
-// Runs phases of two threads whose worker says where it may run.
+// Runs phases of two threads whose worker reports where it may run.
 class PhaseOfTwo {
  public:
-  // Its worker then does work(). True if it spoke before it could have been fetched.
+  // The worker runs work(). True if it reported before it could have been moved.
   template <typename Work>
   bool Run(Work work) {
     std::atomic<bool> ran = false;
@@ -88,7 +88,7 @@ TEST(ThreadPool, WorkersKeepOffTheCallersProcessor) {
   PhaseOfTwo phase;
   for (const uint32_t cpu : {allowed[0], allowed[1]}) {
     bool seen = false;
-    // The kernel may move the caller: not every phase will do.
+    // The kernel may move the caller, so not every phase fits.
     for (int i = 0; i < 1000 && !seen; ++i) {
       ASSERT_TRUE(PinThisThread({cpu}) && PinThisThread(allowed));
       const uint32_t before = ThisCpu();
@@ -119,7 +119,7 @@ TEST(ThreadPool, ACallerThatSleepsFetchesWhoItWaitsFor) {
     });
     if (!there) continue;
     fetched = true;
-    // Where the caller has stayed, the next phase keeps it off that processor again.
+    // If the caller has stayed, the next phase keeps the worker off that processor again.
     const uint32_t before = ThisCpu();
     if (!phase.Run() || before != now[0] || ThisCpu() != before) continue;
     EXPECT_FALSE(Contains(phase.of_worker, before));
@@ -193,7 +193,7 @@ TEST(ThreadPool, WhatAnItemThrowsComesOutOfItsPhase) {
   }
 }
 
-// In a child, whose limit of memory leaves no room for the stack of another thread.
+// In a child process whose memory limit leaves no room for the stack of another thread.
 TEST(ThreadPool, SaysThatTheSystemRefusesAThread) {
 #ifdef KVASIR_SANITIZED
   GTEST_SKIP() << "a sanitizer needs more memory than the limit";
@@ -208,10 +208,10 @@ TEST(ThreadPool, SaysThatTheSystemRefusesAThread) {
     std::fputs(pool.status().error().message.c_str(), stderr);
     std::_Exit(done == 10 && pool.num_threads() == 1 ? 0 : 2);
   };
-  // A process of its own: this one keeps the stacks of threads that ended.
+  // Starts a new process, because this one keeps the stacks of ended threads.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(start(), testing::ExitedWithCode(0),
-              "compute: the system refuses a thread: .*ulimit");
+              "compute: the system refuses another thread: .*ulimit");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// UntilDone: what must go on although the system refuses memory.
+// UntilDone: repeats an action that must succeed even when the system refuses memory.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace kvasir {
 
-// Runs `action` until it does not throw, a millisecond apart. For what has nobody to tell that it
-// failed.
+// Runs `action` every millisecond until it does not throw. For actions that cannot report a
+// failure.
 template <typename Action>
 void UntilDone(Action&& action) noexcept {
   for (;;) {

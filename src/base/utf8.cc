@@ -8,7 +8,7 @@ namespace kvasir {
 namespace {
 
 // Length of the character that starts with `lead`, and the bounds of its second byte (RFC 3629,
-// section 4); 0 when no character starts so.
+// section 4); length 0 when no character starts with `lead`.
 struct Lead {
   size_t length;
   uint8_t second_min, second_max;
@@ -96,7 +96,7 @@ char32_t NextChar(std::string_view text, size_t* pos) {
     return (lead & 0x07) << 18 | (byte(i + 1) & 0x3F) << 12 | (byte(i + 2) & 0x3F) << 6 |
            (byte(i + 3) & 0x3F);
   }
-  *pos = text.size();  // a cut character: not well-formed text, but never past its end
+  *pos = text.size();  // an incomplete character: not well-formed; stay inside the text
   return 0xFFFD;
 }
 

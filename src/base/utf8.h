@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// Offset of the first byte that is not part of a well-formed character; text.size() if none.
+// Offset of the first byte that is not part of a well-formed character; text.size() if all are.
 size_t FirstInvalidUtf8(std::string_view text);
 
 // The character at text[*pos] of well-formed text; moves *pos past it.
@@ -17,9 +17,9 @@ char32_t NextChar(std::string_view text, size_t* pos);
 
 void AppendUtf8(char32_t c, std::string* out);
 
-// Appends bytes to out, each maximal broken part as one U+FFFD (Unicode 3.9, as Rust and browsers
-// do). Stops before a character that is well formed so far and not whole; returns the bytes taken:
-// the rest (at most 3) may become whole with more bytes.
+// Appends bytes to out; each maximal broken part becomes one U+FFFD (Unicode 3.9, like Rust and
+// browsers). Stops before an incomplete character at the end, which more bytes may complete (at
+// most 3 bytes). Returns the number of bytes taken.
 size_t AppendLossyUtf8(std::string_view bytes, std::string* out);
 
 inline constexpr std::string_view kReplacementChar = "\xEF\xBF\xBD";

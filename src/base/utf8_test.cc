@@ -10,8 +10,8 @@
 namespace kvasir {
 namespace {
 
-// RFC 3629 as a definition: a character is what encodes one of U+0..U+10FFFF but surrogates, in the
-// fewest bytes. Its length at text[0]; 0 where no character is.
+// The length of the character at text[0] by RFC 3629's definition: it encodes one of U+0..U+10FFFF
+// except surrogates in the fewest bytes. 0 when there is no character.
 size_t LengthByDefinition(std::string_view text) {
   for (size_t length = 1; length <= 4 && length <= text.size(); ++length) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
@@ -122,8 +122,8 @@ TEST(Utf8, ACutCharacterEndsAtTheEndOfTheText) {
   }
 }
 
-// Unicode 15, section 3.9, table 3-8 and the text around it: a maximal part of a character is one
-// U+FFFD, and each other byte one of its own.
+// Unicode 15, section 3.9, table 3-8 and the text around it: each maximal part of a character
+// becomes one U+FFFD, and so does each other byte.
 TEST(Utf8, BrokenBytesBecomeAsManyReplacementsAsUnicodeSays) {
   const std::pair<std::string_view, std::string_view> kCases[] = {
       {"a\xFFz", "a\uFFFDz"},
@@ -143,7 +143,7 @@ TEST(Utf8, WhatMayBecomeWholeIsKept) {
     size_t taken = 0;
     EXPECT_EQ(Lossy("ab" + std::string(bytes), &taken), "ab");
     EXPECT_EQ(taken, 2u);
-    EXPECT_EQ(Lossy(std::string(bytes) + "c", &taken), "\uFFFDc");  // it never will
+    EXPECT_EQ(Lossy(std::string(bytes) + "c", &taken), "\uFFFDc");  // it can never be completed
   }
 }
 
@@ -173,7 +173,7 @@ TEST(Utf8, LossyTextDoesNotDependOnWhereItsBytesWereCut) {
   }
 }
 
-// As Rust's char and the regex crate say, which `tokenizers` is written with.
+// The classes of Rust's char and the regex crate, which `tokenizers` uses.
 TEST(Utf8, CharactersHaveTheClassesThatTokenizersCounts) {
   const auto all = [](bool (*is)(char32_t), const std::vector<char32_t>& chars, bool expected) {
     for (const char32_t c : chars) EXPECT_EQ(is(c), expected) << std::hex << uint32_t{c};

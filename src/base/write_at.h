@@ -1,4 +1,4 @@
-// Writing to files: all of it, or an error that says why not.
+// Writes all bytes to a file, or returns an error.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace kvasir {
 
-// Writes `bytes` from `offset` of a file on, and goes on where a call writes fewer or a signal
-// comes: a disk that fills up writes some first, and says why with the next call only. False: errno
-// says why, and some of them may be written.
+// Writes `bytes` at `offset` of a file. Continues after a short write or a signal: a disk that
+// fills up writes some bytes first and fails only at the next call. False: errno has the reason,
+// and some of the bytes may be written.
 bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset);
 
 }  // namespace kvasir

@@ -48,7 +48,7 @@ TEST_F(WriteAllAtTest, SaysWhyAWriteFellShort) {
   }
   EXPECT_FALSE(written);
   EXPECT_EQ(error, EFBIG);
-  EXPECT_EQ(Contents(fd_), std::string(4, '\0') + "012345");  // what there was room for
+  EXPECT_EQ(Contents(fd_), std::string(4, '\0') + "012345");  // as much as there was room for
 }
 
 TEST(WriteAllAt, SaysThatADiskIsFull) {

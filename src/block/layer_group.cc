@@ -33,7 +33,8 @@ Status CheckLayerGroups(std::span<const LayerGroup> groups, uint32_t num_layers)
   }
   const auto none = std::ranges::find(group_of, groups.size());
   if (none == group_of.end()) return {};
-  return Fail(Code::kInvalidArgument, "layer groups: layer {} is in none", none - group_of.begin());
+  return Fail(Code::kInvalidArgument, "layer groups: layer {} is in no group",
+              none - group_of.begin());
 }
 
 uint64_t BlocksFor(const LayerGroup& group, uint64_t tokens, uint32_t block_tokens) {

@@ -30,7 +30,7 @@ TEST(LayerGroups, WrongOnesAreRefusedByName) {
   ExpectRefused({{{kFull}, {0, 0}}}, 1, "layer 0 is in group 0 too");
   ExpectRefused({{{kFull}, {1, 0}}}, 2, "not ascending");
   ExpectRefused({{{kFull}, {0, 2}}}, 2, "layer 2 is not one of the model's 2");
-  ExpectRefused({{{kFull}, {0, 2}}}, 3, "layer 1 is in none");
+  ExpectRefused({{{kFull}, {0, 2}}}, 3, "layer 1 is in no group");
 }
 
 TEST(LayerGroups, AWindowAsLongAsTheContextIsFull) {

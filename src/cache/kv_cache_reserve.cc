@@ -120,7 +120,7 @@ void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
 Status KvCache::Promise(Reservation::State& state, uint64_t num_blocks) {
   if (num_blocks > unreserved_blocks()) {
     return Fail(Code::kExhausted,
-                "KV pool: {} blocks to reserve, {} of {} are neither in use nor "
+                "KV pool: {} blocks to reserve, but only {} of {} are neither in use nor "
                 "reserved",
                 num_blocks, unreserved_blocks(), plan_.num_blocks);
   }

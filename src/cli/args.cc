@@ -18,7 +18,7 @@ namespace {
 
 tl::unexpected<Error> Wrong(const std::string& name, std::string_view value,
                             std::string_view takes) {
-  return Fail(Code::kInvalidArgument, "{}: '{}' is wrong; it takes {}", Dashed(name), value, takes);
+  return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", Dashed(name), value, takes);
 }
 
 std::string Numbers(uint64_t min, uint64_t max) {
@@ -32,7 +32,7 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
     return std::vector<std::string>(value.get<bool>() ? 1 : 0, "true");
   }
   if (value.is_string()) return std::vector{value.get<std::string>()};
-  // A list has names and keys: "007" is another one than 7.
+  // Lists have names and keys, where the text "007" differs from the number 7.
   if (value.is_number_integer() && kind != FlagKind::kList) return std::vector{value.dump()};
   if (kind != FlagKind::kList || !value.is_array() || value.empty()) return std::nullopt;
   std::vector<std::string> texts;
@@ -45,17 +45,18 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
 
 Status RefuseAbsent(const Flag& flag) {
   if (flag.absent_part.empty()) return {};
-  return Fail(Code::kUnsupported, "{}: {} is not in this version; leave the flag out",
+  return Fail(Code::kUnsupported, "{}: {} is not available in this version; leave the flag out",
               Dashed(flag.name), flag.absent_part);
 }
 
-// What was given for one flag: as often as it may be, and a value only where one belongs.
+// Checks the values of one flag: how often it is given, and whether it may have a value.
 Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
   if (values.empty()) return {};
   KV_TRY(RefuseAbsent(flag));
   const std::string name = Dashed(flag.name);
   if (flag.kind == FlagKind::kSwitch && values.front() != "true") {
-    return Fail(Code::kInvalidArgument, "{}: it takes no value; give it or leave it out", name);
+    return Fail(Code::kInvalidArgument, "{}: takes no value; give the flag alone, or leave it out",
+                name);
   }
   if (flag.kind == FlagKind::kValue && values.size() > 1) {
     return Fail(Code::kInvalidArgument, "{}: given {} times; give it once", name, values.size());
@@ -186,7 +187,7 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
     const std::optional<uint64_t> value = ParseUint(part);
     if (!value || *value < min || *value > max) {
       return Fail(Code::kInvalidArgument,
-                  "{}: item {} is '{}'; it takes numbers from {} to {} with commas between them",
+                  "{}: item {} is '{}'; give numbers from {} to {}, separated by commas",
                   Dashed(name), values.size(), part, min, max);
     }
     values.push_back(*value);
@@ -197,7 +198,7 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
 Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
                                  std::string_view takes) {
   constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
-  const Result<FileStamp> stamp = StampOf(path);  // nothing but a regular file is opened
+  const Result<FileStamp> stamp = StampOf(path);  // only a regular file is opened
   const Result<std::string> text =
       stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
   if (text) return text;
@@ -209,7 +210,7 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
 Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
   KV_ASSIGN(const std::string text, ReadFlagFile("config", path, "a JSON file"));
   std::set<std::string> keys;
-  std::optional<std::string> doubled;  // the parser would keep the last one only
+  std::optional<std::string> doubled;  // the parser would keep only the last one
   const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& key) {
     if (event != nlohmann::json::parse_event_t::key || depth != 1) return true;
     if (!keys.insert(key.get<std::string>()).second) doubled = key.get<std::string>();
@@ -230,15 +231,15 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
     if (flag == flags.end() || key == "config" || key == "help") {
       return Fail(Code::kInvalidArgument,
                   "--config: {} has the unknown key '{}'; keys are flags without the leading --, "
-                  "as kv-memory",
+                  "such as kv-memory",
                   path, key);
     }
     KV_TRY(RefuseAbsent(*flag));
     std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
     if (!texts || std::ranges::any_of(
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
-      constexpr const char* kTakes[] = {"a text or a whole number", "true or false",
-                                        "a text, or a list of at least one"};
+      constexpr const char* kTakes[] = {"a string or a whole number", "true or false",
+                                        "a string, or an array of at least one string"};
       return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {} {}", path, key,
                   kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
                   value.type_name());

@@ -1,5 +1,5 @@
-// Args: the command line as flags with text values, and the checks that turn text into numbers.
-// Only args.cc knows the parser library; commands say what they take in a table.
+// Args: the command line as flags with text values, and checked conversions to numbers. Only
+// args.cc knows the parser library; each command lists its flags in a table.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ enum class FlagKind { kValue, kSwitch, kList };  // kList: may be given several 
 // One flag of a command. `name` has no dashes; one letter makes it `-p`.
 struct Flag {
   std::string name;
-  std::string value;  // what stands for the value in help: "N"; "" for a switch
+  std::string value;  // placeholder of the value in help: "N"; "" for a switch
   std::string help;
   FlagKind kind = FlagKind::kValue;
-  std::string absent_part = {};  // not "": refused, since this part is not there yet
+  std::string absent_part =
+      {};  // not "": the flag is refused, because this part does not exist yet
 };
 
 struct FloatRange {
   double min, max;
 };
 
-// The flags that were given, by name. Errors are kInvalidArgument and name the flag, its value and
-// what it takes. Immutable but for MergeConfig.
+// The given flags by name. Errors are kInvalidArgument and name the flag, its value and what it
+// takes. Immutable except for MergeConfig.
 class Args {
  public:
   void Set(const std::string& name, std::vector<std::string> values);
-  // Adds what the JSON object in file `path` says for flags that were not given. Keys are the names
-  // of `flags`, each at most once.
+  // Adds values from the JSON object in file `path` for flags that were not given. Its keys must be
+  // names of `flags`, each at most once.
   Status MergeConfig(const std::string& path, std::span<const Flag> flags);
 
   bool Has(const std::string& name) const { return values_.contains(name); }
@@ -57,22 +58,22 @@ class Args {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-// "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: no size, or over 2^63.
+// "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: not a size, or more than 2^63.
 std::optional<uint64_t> ParseBytes(std::string_view text);
 std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
 // Digits only, no sign; nullopt on overflow.
 std::optional<uint64_t> ParseUint(std::string_view text);
 
-// The whole of the file that flag `name` gives: regular, at most 16 MiB. `takes` says what it
-// should be, for the error.
+// Reads the file that flag `name` gives: a regular file of at most 16 MiB. Errors say that the flag
+// takes `takes`.
 Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
                                  std::string_view takes);
 
 // "--threads" for "threads", "-p" for "p".
 std::string Dashed(std::string_view name);
 
-// Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a value that is
-// missing or too many, a flag of a part that is not there. Sets "help" for -h and --help.
+// Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a missing value
+// or too many, a flag of a part that does not exist yet. Sets "help" for -h and --help.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
                        std::span<char* const> arguments);
 

@@ -37,7 +37,8 @@ Result<BenchOptions> ReadOptions(const Args& args) {
   if (options.prefill_tokens == std::vector<uint32_t>{0}) options.prefill_tokens.clear();
   for (const uint32_t tokens : options.prefill_tokens) {
     if (tokens == 0) {
-      return Fail(Code::kInvalidArgument, "-p: 0 skips prefill and stands alone: -p 0");
+      return Fail(Code::kInvalidArgument,
+                  "-p: 0 skips prefill and cannot be combined with other numbers; give -p 0");
     }
   }
   KV_ASSIGN(const uint64_t decode, args.Uint("n", 0, kMaxTokens, 64));
@@ -95,10 +96,11 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
     const bool f32_peak = report.weights.find_first_of("iq") == std::string::npos;
     const std::string share =
         result.test == BenchTest::kDecode
-            ? fmt::format("{:.0f}% of read bandwidth{}", 100 * read / limits.read_bytes_per_s,
-                          read > limits.read_bytes_per_s
-                              ? " (in the CPU's caches, or the limit was read on a busy machine)"
-                              : "")
+            ? fmt::format(
+                  "{:.0f}% of read bandwidth{}", 100 * read / limits.read_bytes_per_s,
+                  read > limits.read_bytes_per_s
+                      ? " (from the CPU's caches, or the limit was measured on a busy machine)"
+                      : "")
         : f32_peak ? fmt::format("{:.0f}% of f32 compute", 100 * compute / limits.f32_flops_per_s)
                    : fmt::format("{:.0f} GOP/s", compute / 1e9);
     fmt::print("{:<8} {:>7} {:>8} {:>12.1f} {:>10.1f} .. {:>8.1f}   {}\n", NameOf(result.test),
@@ -146,12 +148,13 @@ Command BenchCommand() {
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
              {"n", "N", "decode N tokens (default 64; 0 skips decode)"},
              {"d", "N,...",
-              "after this many tokens, whose KV is generated, not computed (default 0)"},
-             {"repeats", "N", "at least N times each; the median counts (default 5)"},
-             {"speed-only", "", "no cache row, which takes a load and prompts of its own",
+              "measure after this many tokens; their KV is generated, not computed (default 0)"},
+             {"repeats", "N", "measure each row at least N times; the median counts (default 5)"},
+             {"speed-only", "",
+              "skip the cache row, which loads the model again and runs more prompts",
               FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
-             {"eviction", "POLICY", "of the cache that is measured: lru (default), s3fifo"},
+             {"eviction", "POLICY", "eviction policy of the measured cache: lru (default), s3fifo"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             CommonFlags()}),
       Run};

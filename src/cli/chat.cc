@@ -18,13 +18,13 @@
 namespace kvasir::cli {
 namespace {
 
-// Asks for lines of stdin, and may be interrupted (getline would take that for the end of the
-// input).
+// Reads lines of stdin with a prompt, and can be interrupted (getline would treat a signal as the
+// end of the input).
 class LineReader {
  public:
   enum class End { kLine, kInput, kInterrupted };
   End Read(std::string& line) {
-    const InterruptScope interrupt;  // before the prompt shows: whoever sees it may press Ctrl-C
+    const InterruptScope interrupt;  // before the prompt is shown: then the user may press Ctrl-C
     fmt::print("> ");
     std::fflush(stdout);
     for (;;) {
@@ -44,7 +44,7 @@ class LineReader {
       } else if (size < 0 && errno == EINTR) {
         continue;
       } else if (!buffer_.empty()) {
-        buffer_ += '\n';  // a last line without its end
+        buffer_ += '\n';  // the last line may have no newline
       } else {
         return End::kInput;
       }
@@ -64,7 +64,7 @@ std::string ReceiptLine(const Receipt& receipt) {
 // A conversation: system message, turns so far. One thread.
 class Conversation {
  public:
-  // `own`: a template instead of the model's; nullptr: the model's.
+  // `own` replaces the model's template; nullptr: the model's.
   Conversation(Engine& engine, const ChatTemplate* own, GenerateRequest request,
                std::optional<std::string> system)
       : engine_(engine), own_(own), request_(std::move(request)), system_(std::move(system)) {
@@ -76,7 +76,7 @@ class Conversation {
     if (system_) messages_.push_back({"system", *system_});
   }
 
-  // Prints the answer to `text` and keeps both; a turn that failed is not kept.
+  // Prints the answer to `text` and keeps both, unless the turn fails.
   Status Turn(const std::string& text) {
     messages_.push_back({"user", text});
     const Result<Outcome> outcome = Answer();
@@ -107,7 +107,8 @@ class Conversation {
   std::vector<ChatMessage> messages_;
 };
 
-// Reads and answers until the input ends. A failed turn is reported and, from a script, the status.
+// Reads and answers until the input ends. Reports a failed turn; without a terminal also in the
+// exit status.
 Result<int> Talk(Conversation& conversation) {
   const bool terminal = isatty(STDIN_FILENO) == 1;
   LineReader reader;

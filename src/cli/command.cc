@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kWidth = 100;
 constexpr size_t kColumn = 26;
 
-// `text` broken at spaces, each line but the first indented by `indent`.
+// Wraps `text` at spaces and indents each line except the first by `indent`.
 std::string Wrap(std::string_view text, size_t indent) {
   std::string out;
   size_t column = indent;
@@ -41,7 +41,7 @@ int ExitStatus(Code code) {
   switch (code) {
     case Code::kInvalidArgument:
     case Code::kNotFound:
-    case Code::kCorruption:  // of a file that the user named: a cache fault never gets here
+    case Code::kCorruption:  // a file that the user named; cache faults never get here
     case Code::kUnsupported:
       return kExitWrongInput;
     case Code::kCancelled:

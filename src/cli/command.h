@@ -1,4 +1,4 @@
-// Command: one verb of the binary. Each has a file of its own; main.cc lists them.
+// Command: one verb of the binary. Each has its own source file; main.cc lists them.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace kvasir::cli {
 struct Command {
   std::string name;
   std::string purpose;  // one line
-  std::string example;  // what a newcomer types first, without "kvasir"
+  std::string example;  // an example without "kvasir"
   std::vector<Flag> flags;
-  // Returns the exit status of work that was done, or why it was not (see ExitStatus).
+  // Returns the exit status of finished work, or the error that stopped it (see ExitStatus).
   Result<int> (*run)(const Args& args);
-  std::string notes;  // below the flags in --help; "": none
+  std::string notes;  // text below the flags in --help
 };
 
 Command ServeCommand();
@@ -35,7 +35,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitWrongInput = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// The one table from codes to exit status.
+// The exit status for an error code.
 int ExitStatus(Code code);
 
 std::string HelpOf(const Command& command);

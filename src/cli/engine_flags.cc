@@ -32,7 +32,8 @@ Status CheckTarget() {
   const std::vector<std::string> targets = SupportedTargetNames();
   if (std::find(targets.begin(), targets.end(), target) != targets.end()) return {};
   return Fail(Code::kInvalidArgument,
-              "KVASIR_TARGET: '{}' is no target of this CPU; it accepts {} (see 'kvasir info')",
+              "KVASIR_TARGET: this CPU does not support the target '{}'; it supports {} (see "
+              "'kvasir info')",
               target, fmt::join(targets, ", "));
 }
 
@@ -46,22 +47,23 @@ Result<CacheMode> CacheModeOf(const Args& args) {
 }  // namespace
 
 std::vector<Flag> CommonFlags() {
-  return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
-          {"kv-format", "F",
-           "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
-           "V apart: k=int8,v=f16"},
-          {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
-          {"weights", "W",
-           "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
-           "(default: as in the files)"},
-          {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
-          {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
-          {"cache-dir", "DIR",
-           "for digests of weights and model images (default: XDG_CACHE_HOME/kvasir)"},
-          {"image-cap", "SIZE",
-           "the most that model images take there (default 16GiB; 0: none are kept)"},
-          {"log-level", "LEVEL",
-           "error, warning, info (default) or debug: what standard error gets of the log"}};
+  return {
+      {"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
+      {"kv-format", "F",
+       "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
+       "V apart: k=int8,v=f16"},
+      {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
+      {"weights", "W",
+       "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
+       "(default: as in the files)"},
+      {"threads", "N",
+       "threads that compute (default: one for each core that the process may use)"},
+      {"pin-threads", "", "pin each of these threads to a separate processor", FlagKind::kSwitch},
+      {"cache-dir", "DIR",
+       "folder of model images and digests of weights (default: XDG_CACHE_HOME/kvasir)"},
+      {"image-cap", "SIZE", "limit of the model images there (default 16GiB; 0: keep no images)"},
+      {"log-level", "LEVEL",
+       "error, warning, info (default) or debug: the least level that the log on stderr shows"}};
 }
 
 std::vector<Flag> CacheFlags() {
@@ -84,7 +86,7 @@ std::vector<Flag> TemplateFlags() {
 
 std::vector<Flag> RequestFlags() {
   return {{"request-memory", "SIZE",
-           "the most that requests may take beside the cache: being read, waiting, answered "
+           "memory limit of requests that are read, wait or run, beside the cache "
            "(default 320MiB, at least 16MiB)"}};
 }
 
@@ -122,7 +124,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   if (const auto model = args.Text("model")) {
     if (model->empty()) {
       return Fail(Code::kInvalidArgument,
-                  "--model: '' names no model; give a folder or a GGUF file, or leave it out");
+                  "--model: is empty; give a folder or a GGUF file, or leave it out");
     }
     options.model = *model;
   }
@@ -173,7 +175,8 @@ Status ReadSampling(const Args& args, GenerateRequest& request) {
   request.stop = args.List("stop");
   for (const std::string& stop : request.stop) {
     if (stop.empty()) {
-      return Fail(Code::kInvalidArgument, "--stop: '' would stop at once; leave it out");
+      return Fail(Code::kInvalidArgument,
+                  "--stop: an empty string would stop every answer at once; leave it out");
     }
   }
   KV_ASSIGN(request.max_tokens, U32(args, "max-tokens", 0, kMaxU32, request.max_tokens));
@@ -189,8 +192,8 @@ Result<std::vector<TokenId>> ParseIds(const std::string& text) {
 
 namespace {
 
-// Whether the folder can be written; what is remembered in one that cannot is computed at each
-// start: worth a word.
+// Whether the folder can be written. Warns if not, because then each start computes again what the
+// folder would keep.
 bool CheckCacheDir(const std::string& folder) {
   if (folder.empty()) return true;
   std::error_code error;
@@ -203,8 +206,8 @@ bool CheckCacheDir(const std::string& folder) {
   }
   if (!error) return true;
   Log(LogLevel::kWarning,
-      fmt::format("--cache-dir: {} cannot be written ({}); what would be kept there is computed at "
-                  "every start",
+      fmt::format("--cache-dir: {} cannot be written ({}); each start computes again what it would "
+                  "keep there",
                   folder, error.message()));
   return false;
 }
@@ -238,7 +241,7 @@ Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
 }
 
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
-  if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // told once
+  if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // warned once
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));

@@ -1,4 +1,4 @@
-// Flags that more than one command takes, and the EngineOptions they make.
+// Flags that several commands take, and the EngineOptions made from them.
 #pragma once
 
 #include <memory>
@@ -10,30 +10,29 @@
 
 namespace kvasir::cli {
 
-// Of every command: the model, its weights and KV format, threads, the cache folder.
+// Flags of every command: the model, its weights and KV format, threads, the cache folder.
 std::vector<Flag> CommonFlags();
-// --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: of commands that hold a
-// cache.
+// --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: for commands that have
+// a cache.
 std::vector<Flag> CacheFlags();
-// --chat-template-file: of commands that take chats.
+// --chat-template-file: for commands that take chats.
 std::vector<Flag> TemplateFlags();
-// The text of that file, which can be parsed; "": the flag was not given.
+// The text of that file, checked by parsing it; "" without the flag.
 Result<std::string> ReadTemplate(const Args& args);
 Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
-// --request-memory: of commands about a server.
+// --request-memory: for commands about a server.
 std::vector<Flag> RequestFlags();
-// --temperature, --top-k, ..., --stop: of commands that generate.
+// --temperature, --top-k, ..., --stop: for commands that generate.
 std::vector<Flag> SamplingFlags();
-// Flags of parts that are not there yet; each is refused with the part's name.
+// Flags of parts that do not exist yet; each is refused with the part's name.
 std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 
-// Reads the flags above as far as they were given, and sets the log's level; KVASIR_TARGET is
-// checked here too.
+// Reads the given flags of those above and sets the log's level. Also checks KVASIR_TARGET.
 Result<EngineOptions> EngineOptionsOf(const Args& args);
-// The sampling of a request, its stop strings and max_tokens. Temperature 0 unless given: a command
-// line that is run again says the same again.
+// Reads sampling, stop strings and max_tokens of a request. The default temperature is 0, so that
+// the same command line gives the same answer again.
 Status ReadSampling(const Args& args, GenerateRequest& request);
 // Comma-separated ids, in order, as given.
 Result<std::vector<TokenId>> ParseIds(const std::string& text);

@@ -27,11 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// f16 and bf16 give the others their scale, and skipped layers are f16.
+// f16 and bf16 are included for comparison; skipped layers use f16.
 constexpr std::array<const char*, 7> kAllFormats = {"f16",  "bf16", "fp8_e4m3", "fp8_e5m2",
                                                     "int8", "nf4",  "int4"};
 constexpr uint64_t kDefaultTokens = 16384;
-constexpr uint64_t kMaxTokens = uint64_t{1} << 22;  // of figures: 50 bytes each and format
+constexpr uint64_t kMaxTokens = uint64_t{1} << 22;  // each takes 50 bytes of figures per format
 constexpr uint32_t kDefaultWindow = 4096;
 constexpr uint64_t kSmallParameters = 50'000'000;
 // By Pinsker's inequality the probability of any set of next tokens then changes by no more than
@@ -40,15 +40,16 @@ constexpr float kDefaultMaxKl = 0.005F;
 
 struct EvalOptions {
   std::vector<KvChoice> choices;
-  std::optional<std::string> text, ids;  // one of them at most
+  std::optional<std::string> text, ids;  // at most one of them
   uint64_t tokens = 0;
   std::optional<std::string> recall;  // a file, or "off"
-  std::optional<bool> layers;         // absent: of small models
+  std::optional<bool> layers;         // absent: only for small models
   double max_kl = 0;
   std::optional<std::string> svg;
 };
 
-// "int8,k=int8,v=f16,int4": three; what begins with k= or v= takes its other half with it.
+// Splits "int8,k=int8,v=f16,int4" into three: an item that begins with k= or v= includes its other
+// half.
 std::vector<std::string> SplitFormats(const std::string& text) {
   std::vector<std::string> formats;
   for (size_t begin = 0; begin <= text.size();) {
@@ -70,15 +71,15 @@ std::vector<std::string> SplitFormats(const std::string& text) {
   return formats;
 }
 
-// Before hours of work: whether a file can be written there at the end.
+// Checks before hours of work whether the file can be written at the end.
 Status CheckSvgPath(const std::string& path) {
   std::error_code error;
   const fs::path folder = fs::path(path).parent_path();
   const bool good = !path.empty() && !fs::is_directory(path, error) &&
                     access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
   if (good) return {};
-  return Fail(Code::kInvalidArgument,
-              "--svg: cannot write '{}'; give a file in a folder that can be written", path);
+  return Fail(Code::kInvalidArgument, "--svg: cannot write '{}'; give a file in a writable folder",
+              path);
 }
 
 Status WriteSvg(const std::string& path, const std::string& svg) {
@@ -118,13 +119,14 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   if (layers != "auto") options.layers = layers == "on";
   if (engine.ctx_size != 0 && engine.ctx_size < kMinWindowTokens) {
     return Fail(Code::kInvalidArgument,
-                "--ctx-size: windows of {} tokens say little; give {} or more", engine.ctx_size,
-                kMinWindowTokens);
+                "--ctx-size: windows of {} tokens are too short to measure; give {} or more",
+                engine.ctx_size, kMinWindowTokens);
   }
   if (!engine.kv_skip_layers.empty()) {
     if (options.layers == true) {
       return Fail(Code::kInvalidArgument,
-                  "--layers: with --kv-skip-layers that list is measured; leave one of them out");
+                  "--layers: cannot be combined with --kv-skip-layers, which measures that list; "
+                  "leave one out");
     }
     options.layers = false;
   }
@@ -134,7 +136,7 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   return options;
 }
 
-// What is wrong with a format, under the flag that it came by.
+// Checks the formats; an error names the flag that gave the format.
 Status CheckChoices(const Comparison& comparison, const EvalOptions& options, const Args& args) {
   for (const KvChoice& choice : options.choices) {
     const Result<MemoryPlan> plan = comparison.PlanOf(choice);
@@ -164,11 +166,11 @@ Result<EvalText> ReadEvalText(const EvalOptions& options, const Engine& engine,
   return Fail(
       Code::kInvalidArgument,
       "--text is missing: {} has no evaluation set (eval.jsonl) beside it; give --text FILE, "
-      "a UTF-8 text of some tens of kilobytes like what the model will read, or --ids FILE",
+      "a UTF-8 text of at least 20 kB like the texts that the model will read, or --ids FILE",
       engine.card().path);
 }
 
-// Numbers that cost quality to save memory: the layers of others are not worth a search.
+// Whether a format trades quality for memory; only then the search for layers is worth it.
 bool IsLossy(const std::string& format) {
   return format.find("fp8") != std::string::npos || format.find("int") != std::string::npos ||
          format.find("nf4") != std::string::npos;
@@ -206,7 +208,7 @@ Result<EvalReport> Evaluate(Comparison& comparison, const EvalOptions& options,
   return report;
 }
 
-// Beside the model images. A folder that cannot be written costs a warning.
+// Keeps the results beside the model images. Only warns when the folder cannot be written.
 void Keep(const EvalReport& report, const EngineOptions& engine) {
   const std::optional<std::string> folder = ImageFolderOf(engine.cache_dir);
   if (!folder) return;
@@ -223,7 +225,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
                               .kl_p99 = row->quality.kl_p99,
                               .same_top = row->quality.same_top});
     if (kept) continue;
-    Log(LogLevel::kWarning, "not kept for 'kvasir serve': " + kept.error().message);
+    Log(LogLevel::kWarning, "cannot keep the result for 'kvasir serve': " + kept.error().message);
     return;
   }
 }
@@ -271,9 +273,9 @@ Command EvalCommand() {
               "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
               "the model)"},
              {"ids", "FILE",
-              "token ids instead of a text, as a JSON array or apart by white space: needs no "
+              "token ids instead of a text, as a JSON array or separated by white space: needs no "
               "tokenizer, and adds no BOS"},
-             {"tokens", "N", "of the text, at most (default 16384)"},
+             {"tokens", "N", "at most this many tokens of the text (default 16384)"},
              {"ctx-size", "N",
               "longest window in tokens (default 4096, or what the model was trained for)"},
              {"formats", "LIST", "int8,k=int8,v=f16,int4 (default: that of --kv-format, else all)"},

@@ -13,7 +13,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Events from the engine's thread to this one. Thread-safe.
+// Passes events from the engine's thread to this one. Thread-safe.
 class EventQueue {
  public:
   void Push(const Event& event) {

@@ -1,4 +1,5 @@
-// One request from the command line: text as it comes, progress of a long prompt, Ctrl-C.
+// Runs one request for the command line: streams its text, shows the progress of a long prompt and
+// handles Ctrl-C.
 #pragma once
 
 #include <functional>

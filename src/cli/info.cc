@@ -1,4 +1,4 @@
-// kvasir info: what this binary and this machine are.
+// kvasir info: describes this binary and this machine.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// kvasir inspect: what the cache folder keeps.
+// kvasir inspect: lists the content of the cache folder.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -57,7 +57,7 @@ Result<int> Run(const Args& args) {
     nlohmann::ordered_json json = JsonOf(images);
     json["quality"] = nlohmann::ordered_json::array();
     for (const eval::KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
-    // A name may be any bytes.
+    // A name may have bytes that are not UTF-8.
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     PrintTable(images);

@@ -12,7 +12,7 @@ namespace kvasir::cli {
 namespace {
 
 enum State : int { kExit, kWatch, kInterrupted };
-// sig_atomic_t: written by the handler on whatever thread the signal reaches.
+// sig_atomic_t, because the signal handler writes it on any thread.
 volatile std::sig_atomic_t state = kExit;
 int wake[2] = {-1, -1};  // a pipe: the handler writes, fd() reads
 
@@ -28,7 +28,8 @@ void OnInterrupt(int) {
 }  // namespace
 
 void ExitOnInterrupt() {
-  if (wake[0] < 0 && pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) return;  // Ctrl-C just ends us then
+  if (wake[0] < 0 && pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+    return;  // then Ctrl-C just ends the process
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
   action.sa_flags = SA_RESTART;

@@ -3,12 +3,12 @@
 
 namespace kvasir::cli {
 
-// Outside of scopes Ctrl-C exits at once, whatever runs (a model that loads, say). Not for `serve`,
-// whose server owns the signal.
+// Outside of scopes Ctrl-C exits at once, even while a model loads. Not for `serve`, whose server
+// handles the signal.
 void ExitOnInterrupt();
 
-// While it lives the first Ctrl-C only sets a flag and makes fd() readable; the second exits. One
-// at a time.
+// While it exists, the first Ctrl-C only sets a flag and makes fd() readable; the second one exits.
+// At most one exists at a time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -16,7 +16,8 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   bool interrupted() const;
-  // For poll() beside what is waited for: a flag alone may be set just before the wait begins.
+  // For poll(), together with the awaited descriptor: the flag alone could be set just before the
+  // wait begins.
   int fd() const;
 };
 

@@ -36,7 +36,7 @@ Result<LogitsOptions> ReadOptions(const Args& args) {
   options.warm = args.Has("warm");
   if (options.warm && options.all_positions) {
     return Fail(Code::kInvalidArgument,
-                "--warm: tokens from the cache have no logits, so it goes with --positions last");
+                "--warm: tokens from the cache have no logits; use --positions last");
   }
   KV_ASSIGN(const uint64_t chunk, args.Uint("chunk", 1, std::numeric_limits<uint32_t>::max(), 0));
   options.chunk_tokens = static_cast<uint32_t>(chunk);
@@ -46,7 +46,7 @@ Result<LogitsOptions> ReadOptions(const Args& args) {
 
 using RowSink = std::function<void(uint32_t position, std::span<const float>)>;
 
-// Computes the prompt and hands its wanted rows to `sink`, on the engine's thread.
+// Computes the prompt and passes the wanted rows to `sink`, on the engine's thread.
 Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowSink& sink) {
   GenerateRequest request;
   request.prompt = options.ids;
@@ -117,18 +117,19 @@ Result<int> Run(const Args& args) {
 }  // namespace
 
 Command LogitsCommand() {
-  return {"logits", "raw float32 logits of a prompt, to compare with another engine",
-          "logits --ids 1,46,348 --positions all --out x.npy",
-          Join({{{"ids", "1,2,3", "token ids, as given: no BOS is added"},
-                 {"positions", "last|all", "which rows (default last)"},
-                 {"chunk", "N", "compute the prompt N tokens at a time"},
-                 {"warm", "",
-                  "compute the prompt, then again with its KV from the cache; tells of the second",
-                  FlagKind::kSwitch},
-                 {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
-                CommonFlags(),
-                CacheFlags()}),
-          Run};
+  return {
+      "logits", "raw float32 logits of a prompt, to compare with another engine",
+      "logits --ids 1,46,348 --positions all --out x.npy",
+      Join({{{"ids", "1,2,3", "token ids, as given: no BOS is added"},
+             {"positions", "last|all", "which rows (default last)"},
+             {"chunk", "N", "compute the prompt N tokens at a time"},
+             {"warm", "",
+              "compute the prompt, then again with its KV from the cache; print the second result",
+              FlagKind::kSwitch},
+             {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
+            CommonFlags(),
+            CacheFlags()}),
+      Run};
 }
 
 }  // namespace kvasir::cli

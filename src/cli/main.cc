@@ -1,4 +1,4 @@
-// kvasir: finds the command, reads its flags, runs it, says what went wrong.
+// kvasir: finds the command, reads its flags, runs it and reports errors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Commands of parts that are not there yet, and the part.
+// Commands of parts that do not exist yet, and the part.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kAbsentCommands = {{
     {"fsck", "the disk tier"},
     {"replay", "trace replay"},
@@ -35,17 +35,17 @@ std::vector<Command> AllCommands() {
           PlanCommand(),  BenchCommand(), EvalCommand(), InfoCommand(),   InspectCommand()};
 }
 
-// On standard error, whether or not that can be written: the exit status says the same.
+// Writes to standard error. Ignores failures: the exit status shows the error too.
 template <typename... Values>
 void Complain(fmt::format_string<Values...> format, Values&&... values) noexcept {
   try {
     std::fputs(fmt::format(format, std::forward<Values>(values)...).c_str(), stderr);
   } catch (...) {
-    std::fputs("kvasir: no memory is left to say what went wrong\n", stderr);
+    std::fputs("kvasir: out of memory, also for the message about an error\n", stderr);
   }
 }
 
-// The library names a field of its options ("ctx_size"); here that is a flag ("--ctx-size").
+// Turns the library's name of a field ("ctx_size") into the flag ("--ctx-size").
 Error NameFlag(Error error, const Command& command, const Args& args) {
   if (!error.field) return error;
   std::string name = *error.field;
@@ -108,17 +108,15 @@ int Main(std::span<char* const> arguments) {
   }
   for (const auto& [absent, part] : kAbsentCommands) {
     if (absent != name) continue;
-    Complain(
-        "kvasir {}: {} is not in this version, nor is this command; 'kvasir --help' lists the "
-        "others\n",
-        name, part);
+    Complain("kvasir {}: {} is not available in this version; 'kvasir --help' lists the commands\n",
+             name, part);
     return kExitWrongInput;
   }
   Complain("kvasir: unknown command '{}'; 'kvasir --help' lists the commands\n", name);
   return kExitWrongInput;
 }
 
-// What libraries throw while they make their constants, before main could catch it.
+// Called when a library throws while it initialises constants, before main can catch it.
 [[noreturn]] void EndBeforeMain() {
   std::fputs("kvasir: the system refuses the memory to start; raise its limit (ulimit -v)\n",
              stderr);
@@ -129,7 +127,7 @@ struct TerminateBeforeMain {
 };
 __attribute__((init_priority(101))) const TerminateBeforeMain before_main;
 
-// Main, and what a library throws: memory that the system refuses, a full disk.
+// Runs main and handles exceptions of libraries: refused memory, a full disk.
 int Guarded(std::span<char* const> arguments) noexcept {
   try {
     const int status = Main(arguments);
@@ -157,8 +155,8 @@ int main(int argc, char** argv) {
                           std::strerror(errno));
     return kvasir::cli::kExitFailed;
   }
-  kvasir::CatchMappingFaults();   // a model file that is cut shorter is an error, not a crash
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow: the write says so
+  kvasir::CatchMappingFaults();   // a truncated model file is an error, not a crash
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow makes the write fail
   const auto count = static_cast<size_t>(argc);
   return kvasir::cli::Guarded(std::span<char* const>(argv, count).subspan(count > 0 ? 1 : 0));
 }

@@ -12,14 +12,14 @@
 
 namespace kvasir::cli {
 
-// Writes [rows][columns], rows in any order. The file appears under its name only when it is whole
+// Writes [rows][columns], rows in any order. The file gets its name only when it is complete
 // and closed. One thread at a time.
 class NpyWriter {
  public:
-  // What stands at `path` is replaced if it is a regular file (behind a link: there); anything else
-  // is kInvalidArgument.
+  // Replaces a regular file at `path`; if `path` is a link, replaces its target. kInvalidArgument
+  // when something else is there.
   static Result<NpyWriter> Open(const std::string& path, uint64_t rows, uint64_t columns);
-  // REQUIRES: row < rows, values.size() == columns. A failed write is told by Close.
+  // REQUIRES: row < rows, values.size() == columns. Close reports a failed write.
   void WriteRow(uint64_t row, std::span<const float> values);
   Status Close();
 
@@ -28,7 +28,7 @@ class NpyWriter {
 
   std::unique_ptr<AtomicFile> file_;
   uint64_t header_bytes_ = 0;
-  Status written_;  // or the first write that failed
+  Status written_;  // the first failed write
 };
 
 }  // namespace kvasir::cli

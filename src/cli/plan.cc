@@ -1,4 +1,4 @@
-// kvasir plan: how much memory an engine will take, before it takes any.
+// kvasir plan: shows how much memory an engine will take, without taking it.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -25,9 +25,8 @@ void PrintTable(const MemoryPlan& plan) {
   bytes("process", plan.process_bytes,
         "program, libraries, stacks and tokenizer, beside the total");
   bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
-  bytes("mapped files", plan.mapped_bytes, "used in place; the system may drop and reread them");
-  bytes("cap (--kv-memory)", plan.kv_memory_bytes,
-        "KV blocks + prefix index + cursors stay within");
+  bytes("mapped files", plan.mapped_bytes, "read in place; the system may drop and reread them");
+  bytes("cap (--kv-memory)", plan.kv_memory_bytes, "limit of KV blocks + prefix index + cursors");
   fmt::print("\n{} blocks of {} tokens ({} each, KV as {}: {} bytes a token)\n", plan.num_blocks,
              plan.block_tokens, FormatBytes(plan.block_bytes), plan.kv_format,
              plan.kv_bytes_per_token);
@@ -58,7 +57,8 @@ Command PlanCommand() {
   return {"plan", "how much memory a server with the same flags takes, byte for byte",
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
-                 {"config", "F.json", "the file that 'kvasir serve' is given; flags here win"}},
+                 {"config", "F.json",
+                  "the config file of 'kvasir serve'; flags on the command line win"}},
                 CommonFlags(),
                 CacheFlags(),
                 RequestFlags()}),

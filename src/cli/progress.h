@@ -1,4 +1,4 @@
-// Progress: one line on stderr that says how far long work is.
+// Progress: one line on stderr that shows the progress of long work.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace kvasir::cli {
 
-// Shows nothing in the first second, nothing when stderr is no terminal, and at most ten lines a
+// Shows nothing in the first second, nothing when stderr is not a terminal, and at most ten lines a
 // second. The destructor wipes the line. One thread at a time.
 class Progress {
  public:

@@ -19,14 +19,16 @@
 namespace kvasir::cli {
 namespace {
 
-// Where the prompt comes from: exactly one of --prompt and --ids.
+// Checks that exactly one of --prompt and --ids gives the prompt.
 Status CheckSource(const Args& args) {
   if (args.Has("prompt") == args.Has("ids")) {
     return Fail(Code::kInvalidArgument, "give {} --prompt TEXT {} --ids 1,2,3",
                 args.Has("prompt") ? "only one of" : "either", args.Has("prompt") ? "and" : "or");
   }
   if (args.Has("chat-template-file") && !args.Has("chat")) {
-    return Fail(Code::kInvalidArgument, "--chat-template-file: only --chat applies a template");
+    return Fail(
+        Code::kInvalidArgument,
+        "--chat-template-file: only --chat applies a template; add --chat, or leave it out");
   }
   if (args.Has("chat") && args.Has("ids")) {
     return Fail(Code::kInvalidArgument,
@@ -41,7 +43,7 @@ Result<std::string> ReadStandardInput() {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   if (!text.empty()) return text;
-  return Fail(Code::kInvalidArgument, "--prompt -: nothing came from standard input");
+  return Fail(Code::kInvalidArgument, "--prompt -: standard input is empty");
 }
 
 Status ReadPrompt(const Args& args, const Engine& engine, const ChatTemplate* own,
@@ -70,7 +72,7 @@ Status CheckRoom(const Args& args, const Engine& engine, const GenerateRequest& 
   const uint32_t ctx_size = engine.card().ctx_size;
   if (wanted <= ctx_size) return {};
   return Fail(Code::kInvalidArgument,
-              "--max-tokens: a prompt of {} tokens and {} more with --ignore-eos are {}, and the "
+              "--max-tokens: a prompt of {} tokens and {} more with --ignore-eos make {}, but the "
               "context is {}; ask for at most {} or raise --ctx-size",
               request.prompt.size(), request.max_tokens, wanted, ctx_size,
               ctx_size - std::min<uint64_t>(ctx_size, request.prompt.size()));
@@ -122,7 +124,8 @@ Result<int> Run(const Args& args) {
   } else if (engine->tokenizer() != nullptr) {
     fmt::print("\n");
   } else {
-    fmt::print("{}\n", fmt::join(outcome.tokens, ","));  // ids are all there is
+    fmt::print("{}\n",
+               fmt::join(outcome.tokens, ","));  // without a tokenizer only ids can be printed
   }
   return outcome.finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
 }
@@ -130,22 +133,22 @@ Result<int> Run(const Args& args) {
 }  // namespace
 
 Command RunCommand() {
-  return {"run", "one generation, printed as it comes",
-          "run --chat --prompt \"My name is Mira. What is my name?\"",
-          Join({{{"prompt", "TEXT",
-                  "raw text; special tokens in it are parsed; -: standard input is read"},
-                 {"ids", "1,2,3", "token ids, as given: no BOS is added"},
-                 {"chat", "", "TEXT is a user's message: the chat template is applied",
-                  FlagKind::kSwitch},
-                 {"ignore-eos", "", "go on after the end token: exactly --max-tokens ids",
-                  FlagKind::kSwitch},
-                 {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
-                  FlagKind::kSwitch}},
-                TemplateFlags(),
-                SamplingFlags(),
-                CommonFlags(),
-                CacheFlags()}),
-          Run};
+  return {
+      "run", "one generation, printed as it comes",
+      "run --chat --prompt \"My name is Mira. What is my name?\"",
+      Join(
+          {{{"prompt", "TEXT", "raw text; special tokens in it are parsed; -: read standard input"},
+            {"ids", "1,2,3", "token ids, as given: no BOS is added"},
+            {"chat", "", "TEXT is a user's message: apply the chat template", FlagKind::kSwitch},
+            {"ignore-eos", "", "go on after the end token: exactly --max-tokens ids",
+             FlagKind::kSwitch},
+            {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
+             FlagKind::kSwitch}},
+           TemplateFlags(),
+           SamplingFlags(),
+           CommonFlags(),
+           CacheFlags()}),
+      Run};
 }
 
 }  // namespace kvasir::cli

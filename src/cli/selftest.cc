@@ -1,4 +1,4 @@
-// kvasir selftest: proves on this machine that no answer is changed by the cache.
+// kvasir selftest: proves on this machine that the cache changes no answer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +21,7 @@ Status InjectNamed(const Args& args) {
   if (!name) return {};
   const std::optional<Fault> fault = ParseFault(*name);
   if (!fault) {
-    return Fail(Code::kInvalidArgument, "--inject: '{}' is no fault; it takes {}", *name,
+    return Fail(Code::kInvalidArgument, "--inject: unknown fault '{}' (known: {})", *name,
                 FaultNames());
   }
   InjectFault(*fault);

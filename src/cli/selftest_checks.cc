@@ -47,7 +47,7 @@ Status Threads(Lab& lab, Check& check) {
   return {};
 }
 
-// As textbooks begin: no KV is kept, each step computes everything.
+// The textbook way: no KV is kept, and each step computes everything.
 Status Textbook(Lab& lab, Check& check) {
   EngineOptions options = lab.options();
   options.cache_mode = CacheMode::kNone;
@@ -57,7 +57,7 @@ Status Textbook(Lab& lab, Check& check) {
   return {};
 }
 
-// Tokens that were decoded one by one give the rows that a prompt of them gives.
+// Tokens that are decoded one by one give the same rows as a prompt of them.
 Status Decoded(Lab& lab, Check& check) {
   GenerateRequest request = lab.Ask(Joined(lab.prompt(), lab.reference().answers[0]));
   request.reuse = Reuse::kNothing;
@@ -65,7 +65,7 @@ Status Decoded(Lab& lab, Check& check) {
   KV_ASSIGN(const Trace whole, RunAlone(lab.engine(), std::move(request)));
   for (const auto& [where, digest] : lab.reference().rows) {
     const auto it = whole.rows.find(where);
-    if (it == whole.rows.end()) continue;  // the last token's row is computed by the prompt only
+    if (it == whole.rows.end()) continue;  // only the prompt computes the last token's row
     check.CompareRow(it->second, digest, fmt::format("decoded, row {}", where.second));
   }
   return {};
@@ -104,7 +104,7 @@ Status Hit(Lab& lab, Check& check) {
   return {};
 }
 
-// An identical prompt computes nothing but the output head.
+// An identical prompt computes only the output head.
 Status Cursor(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -117,7 +117,7 @@ Status Cursor(Lab& lab, Check& check) {
   return {};
 }
 
-// Prompts that leave a resident one inside a block, and at a block's first token.
+// Prompts that diverge from a resident one inside a block, and at a block's first token.
 Status Partial(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -192,7 +192,7 @@ Status Forked(Lab& lab, Check& check) {
   return {};
 }
 
-// Options with the least pool of at least `num_blocks` blocks, to 4 KiB.
+// Options with the smallest pool of at least `num_blocks` blocks, in steps of 4 KiB.
 Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
   constexpr uint64_t kStep = 4 << 10;
   options.parallel = std::min(options.parallel, 2u);
@@ -208,7 +208,7 @@ Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
   return options;
 }
 
-// A pool too small for what is asked: blocks are taken away and computed again.
+// The pool is too small for all prompts: blocks are evicted and computed again.
 Status Evicted(Lab& lab, Check& check) {
   const size_t size = lab.prompt().size();
   const uint64_t blocks_each = (size + lab.answer_tokens()) / lab.options().block_tokens + 2;
@@ -227,7 +227,7 @@ Status Evicted(Lab& lab, Check& check) {
     KV_ASSIGN(const Trace third, RunAlone(*engine, lab.Ask(other)));
     check.Compare(want_other, third, fmt::format("round {}, other", round));
     reused += first.receipt.cached_tokens() + second.receipt.cached_tokens();
-    // It aborts; a fault that was injected must be found by the rows.
+    // Skipped with an injected fault: it would abort, but the rows must find the fault.
     if (FaultActive(Fault::kNone)) engine->CheckInvariants();
   }
   check.Expect(engine->Stats().evicted_blocks > 0, "nothing was evicted");
@@ -244,7 +244,8 @@ Status Restarted(Lab& lab, Check& check) {
   return {};
 }
 
-// The same prompt of another tenant reuses nothing, and is not told that somebody has it.
+// The same prompt of another tenant reuses nothing, and its receipt does not show that the prompt
+// is cached.
 Status Tenants(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -255,7 +256,7 @@ Status Tenants(Lab& lab, Check& check) {
   check.Expect(trace.receipt.cached_tokens() == 0,
                fmt::format("another tenant: {} tokens reused", trace.receipt.cached_tokens()));
   check.Expect(trace.receipt.miss && trace.receipt.miss->reason == MissReason::kCold,
-               "another tenant: the miss tells of somebody else");
+               "another tenant: the miss shows that another tenant has the prompt");
   return {};
 }
 

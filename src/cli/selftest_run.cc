@@ -11,7 +11,7 @@
 namespace kvasir::cli {
 namespace {
 
-// A model of a billion parameters must end too: it gets one short prompt.
+// A model of a billion parameters gets only one short prompt, so that the test ends soon.
 constexpr uint32_t kPromptTokens[] = {215, 208, 33};
 constexpr uint32_t kAnswerTokens = 24;
 constexpr uint64_t kLargeParameters = 50'000'000;
@@ -124,7 +124,7 @@ Result<Lab> Lab::Create(EngineOptions options) {
     return Fail(Code::kUnsupported, "the model's context of {} tokens is too short to test",
                 ctx_size);
   }
-  // Room for an answer, and for a next turn as long as prompt and answer.
+  // Leaves room for an answer, and for a next turn as long as prompt and answer.
   const auto fit = [&](uint32_t tokens) { return std::min(tokens, ctx_size / 4); };
   if (large) lab.prompt_sizes_ = {fit(kLargePromptTokens)};
   if (!large)

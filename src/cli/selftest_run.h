@@ -1,4 +1,4 @@
-// Traces of generations for selftest: the digest of every row of logits, and comparing them.
+// Traces of generations for selftest: a digest of every row of logits, and their comparison.
 #pragma once
 
 #include <map>
@@ -11,19 +11,19 @@
 
 namespace kvasir::cli {
 
-// What a generation computed: a digest of each row's bits by (choice, position).
+// The rows that a generation computed: a digest of each row's bits by (choice, position).
 struct Trace {
   std::map<std::pair<uint32_t, uint32_t>, Digest> rows;
   std::vector<std::vector<TokenId>> answers;  // by choice
   Receipt receipt;
 };
 
-// Runs the requests at once and waits for all. An error of any is the result.
+// Runs the requests at once and waits for all of them. Returns the error of any that fails.
 Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests);
 Result<Trace> RunAlone(Engine& engine, GenerateRequest request);
 
-// One check: rows compared and what was found wrong. It passes when rows were compared, none
-// differs, and everything expected was so.
+// One check: the number of compared rows and the first problem. It passes when rows were compared,
+// none differs, and all expectations hold.
 class Check {
  public:
   explicit Check(std::string name) : name_(std::move(name)) {}
@@ -42,19 +42,19 @@ class Check {
  private:
   std::string name_;
   uint64_t rows_ = 0, differ_ = 0;
-  std::string first_wrong_;  // "": nothing
+  std::string first_wrong_;  // "": no problem
 };
 
-// What the checks share: how to load engines, and prompts made from a seed.
+// Shared by the checks: loads engines and makes prompts from a seed.
 class Lab {
  public:
-  // Loads the engine of the user's flags.
+  // Loads the engine with the user's flags.
   static Result<Lab> Create(EngineOptions options);
 
-  // Sizes that a check tries, in tokens: one inside a block, one at its edge, a short one. (A large
-  // model tries one.)
+  // Prompt sizes of a check in tokens: one that ends inside a block, one at its edge, a short one.
+  // (Only one for a large model.)
   const std::vector<uint32_t>& prompt_sizes() const { return prompt_sizes_; }
-  // Draws prompt() and computes its reference: whole, alone, with the cache off.
+  // Draws a new prompt() and computes its reference: whole, alone, with the cache off.
   Status DrawPrompt(uint32_t size);
 
   Engine& engine() { return *engine_; }
@@ -66,7 +66,7 @@ class Lab {
   uint32_t answer_tokens() const { return answer_tokens_; }
   std::vector<TokenId> RandomTokens(size_t count);
 
-  // A request for prompt and answer_tokens() greedy tokens whose rows are all wanted.
+  // A request for `prompt` and answer_tokens() greedy tokens that traces all rows.
   GenerateRequest Ask(std::vector<TokenId> prompt) const;
   // The same with the cache off, run on `engine`.
   Result<Trace> Cold(Engine& engine, const std::vector<TokenId>& prompt) const;
@@ -83,7 +83,7 @@ class Lab {
   Trace reference_;
 };
 
-// All checks, in order. An error that stops one is its finding.
+// Runs all checks in order. A check that an error stops fails with that error.
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done);
 
 }  // namespace kvasir::cli

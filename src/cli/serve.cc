@@ -23,20 +23,21 @@ std::vector<Flag> ServeFlags() {
         {"port", "N", "default 8080; 0: the system chooses one"},
         {"alias", "NAME", "another name of the model; may be given several times", FlagKind::kList},
         {"api-key", "KEY",
-         "asks for this credential; may be given several times. Keys share no cache",
+         "require this API key; may be given several times; each key has a separate cache",
          FlagKind::kList},
-        {"api-key-file", "F", "more of them: one a line"},
+        {"api-key-file", "F", "more API keys, one on each line"},
         {"admin-key", "KEY",
-         "asks for this one on /metrics, which sums over all keys: with several nobody else may"},
+         "require this key for /metrics, which sums over all API keys (needed with several keys)"},
         {"cors-origin", "ORIGIN",
-         "an origin whose pages may call (https://app.example), or localhost: any page of this "
+         "web pages of this origin may call (https://app.example); localhost: pages of this "
          "machine; may be given several times. Or none; or * (default)",
          FlagKind::kList},
         {"allowed-host", "NAME",
-         "answers to this name beside localhost; may be given several times. A server that listens "
-         "on loopback answers to no others",
+         "serve this host name too, not only localhost; may be given several times. A server that "
+         "listens on loopback serves no other names",
          FlagKind::kList},
-        {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
+        {"config", "F.json",
+         "a JSON object whose keys are these flags; flags on the command line win"}},
        TemplateFlags(),
        CommonFlags(),
        CacheFlags(),
@@ -44,7 +45,7 @@ std::vector<Flag> ServeFlags() {
        AbsentFlags()});
 }
 
-// The keys of a file, one a line; empty lines are none.
+// Reads the keys of a file, one on each line; skips empty lines.
 Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
   KV_ASSIGN(const std::string text, ReadFlagFile("api-key-file", path, "a text file"));
   std::istringstream lines(text);
@@ -61,7 +62,8 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
     ++found;
   }
   if (found > 0) return {};
-  return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one a line", path);
+  return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one key on each line",
+              path);
 }
 
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
@@ -74,7 +76,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   if (const auto path = args.Text("api-key-file")) KV_TRY(ReadKeys(*path, &options.api_keys));
   options.admin_key = args.Text("admin-key").value_or("");
   if (args.Has("admin-key") && options.admin_key.empty()) {
-    return Fail(Code::kInvalidArgument, "--admin-key: it is empty; give a key or leave it out");
+    return Fail(Code::kInvalidArgument, "--admin-key: is empty; give a key or leave it out");
   }
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
@@ -97,7 +99,7 @@ std::string ModeOf(const EngineOptions& options) {
   return "";
 }
 
-// What runs, before the line that says where.
+// The lines before `listening on`: model, cache, memory, threads.
 std::string SummaryOf(const Engine& engine) {
   const ModelCard& card = engine.card();
   const MemoryPlan& plan = engine.plan();
@@ -118,7 +120,7 @@ std::string SummaryOf(const Engine& engine) {
 }
 
 Result<int> Run(const Args& given) {
-  IgnoreBrokenPipes();  // who reads the log may leave
+  IgnoreBrokenPipes();  // the reader of the log may exit
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   SetLogStyle(LogStyle::kServer);
@@ -127,7 +129,7 @@ Result<int> Run(const Args& given) {
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
   if (options.api_keys.size() > engine_options.max_tenants) {
-    return Fail(Code::kInvalidArgument, "--api-key: {} keys; at most {} are taken",
+    return Fail(Code::kInvalidArgument, "--api-key: {} keys; at most {} are allowed",
                 options.api_keys.size(), engine_options.max_tenants);
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));

@@ -1,12 +1,12 @@
-// operator new of the kvasir binary: small pieces are there even when the system refuses memory.
+// operator new of the kvasir binary: gives small pieces even when the system refuses memory.
 //
-// Libraries cannot stop halfway: Asio loses a connection's queue, and nlohmann::json, which
-// allocates in its destructor, ends the process when memory is refused where nothing may be thrown.
-// So pieces of up to 4 KiB, and one of up to 4 MiB (what the destruction of one large JSON object
-// takes), come from a fixed reserve then, and go back to it when they are deleted. While an
-// exception is on its way destructors have a second reserve, which whoever filled the first cannot
-// use up. Others throw std::bad_alloc as always. The pages of a reserve take no memory until they
-// are used. Thread-safe. What malloc gives is counted as the library does (base/memory_meter.h).
+// Some library code cannot stop halfway: Asio loses a connection's queue, and nlohmann::json, which
+// allocates in its destructor, ends the process when an allocation fails there. So when the system
+// refuses memory, pieces of up to 4 KiB, and one of up to 4 MiB (enough to destroy one large JSON
+// object), come from a fixed reserve and return to it when they are deleted. While an exception is
+// thrown, destructors have a second reserve, which other code cannot use up. All other allocations
+// throw std::bad_alloc as usual. The pages of a reserve take no memory until they are used.
+// Thread-safe. Memory from malloc is counted as in the library (base/memory_meter.h).
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,14 +23,14 @@ namespace {
 template <std::byte* kBase, std::size_t kBytes, std::size_t kPieces>
 class Pieces {
  public:
-  // nullptr: all are taken, or a piece is smaller.
+  // nullptr when all pieces are in use, or `size` is larger than a piece.
   void* Take(std::size_t size) {
     for (std::size_t i = 0; i < kPieces && size <= kBytes; ++i) {
       if (!taken_[i].exchange(true, std::memory_order_acquire)) return kBase + i * kBytes;
     }
     return nullptr;
   }
-  // False: `memory` is not from here.
+  // False when `memory` is not from this reserve.
   bool GiveBack(void* memory) {
     const auto offset =
         reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(kBase);
@@ -40,8 +40,8 @@ class Pieces {
   }
 
  private:
-  // Acquire when a piece is taken, release when it is given back: its next owner sees what the last
-  // one did.
+  // Acquire when a piece is taken, release when it is returned: its next owner sees the writes of
+  // the last one.
   std::atomic<bool> taken_[kPieces] = {};
 };
 

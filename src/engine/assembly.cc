@@ -15,11 +15,13 @@ namespace {
 constexpr uint32_t kMaxParallel = 4096;
 constexpr uint32_t kMaxStepTokens = 1 << 16;
 constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
-// Of a running sequence: its ids twice (the request's and the cache's), and its table of blocks.
+// Memory of a running sequence: its ids twice (in the request and in the cache), and its block
+// table.
 constexpr uint64_t kSequenceBytesPerToken = 10;
 constexpr uint64_t kShapeSeed = 1;
 
-constexpr const char* kWeightsHelp = "i8, i4, q8_0 and q4_0 quantise, or leave it out";
+constexpr const char* kWeightsHelp =
+    "i8, i4, q8_0 and q4_0 quantise at load; or leave the flag out";
 
 Result<ImportedModel> OpenShape(const EngineOptions& options) {
   DType dtype = DType::kBf16;
@@ -36,7 +38,7 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
   return SyntheticModel(options.shape, dtype, kShapeSeed);
 }
 
-// The model, and what options.weights makes of it.
+// Imports the model and checks options.weights.
 Result<ImportedModel> OpenModel(const EngineOptions& options) {
   if (!options.shape.empty()) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
@@ -49,8 +51,9 @@ Result<ImportedModel> OpenModel(const EngineOptions& options) {
                      path.string(), stored);
   }
   if (!FindWeightChoice(options.weights)) {
-    return FailField(Code::kInvalidArgument, "weights", "{} is not what this model has ({}); {}",
-                     options.weights, stored, kWeightsHelp);
+    return FailField(Code::kInvalidArgument, "weights",
+                     "{} is not the format of this model's files ({}); {}", options.weights, stored,
+                     kWeightsHelp);
   }
   return model;
 }
@@ -66,8 +69,9 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
   KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
   if (options.request_memory_bytes < kMinRequestMemoryBytes) {
-    return FailField(Code::kInvalidArgument, "request_memory", "{} bytes are less than {} MiB",
-                     options.request_memory_bytes, kMinRequestMemoryBytes >> 20);
+    return FailField(Code::kInvalidArgument, "request_memory",
+                     "{} bytes are too few; give at least {} MiB", options.request_memory_bytes,
+                     kMinRequestMemoryBytes >> 20);
   }
   if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
       options.block_tokens > 1024) {
@@ -75,8 +79,8 @@ Status CheckOptions(const EngineOptions& options) {
                      "{} is not a multiple of {} up to 1024", options.block_tokens, kRunTokens);
   }
   if (FindEvictionChoice(options.eviction) == nullptr) {
-    return Fail(Code::kInvalidArgument, "eviction: '{}' is unknown; --eviction takes {}",
-                options.eviction, EvictionNames());
+    return FailField(Code::kInvalidArgument, "eviction", "unknown policy '{}' (known: {})",
+                     options.eviction, EvictionNames());
   }
   return {};
 }
@@ -116,8 +120,8 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
     for (const Target t : SupportedTargets()) {
       known += (known.empty() ? "" : ", ") + std::string(NameOf(t));
     }
-    return FailField(Code::kInvalidArgument, "target", "{} is not one of this CPU's: {}", name,
-                     known);
+    return FailField(Code::kInvalidArgument, "target",
+                     "this CPU does not support the target {}; it supports {}", name, known);
   }
   runner.target = *target;
   return runner;
@@ -184,8 +188,9 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   const uint32_t trained = model.config.max_positions;
   for (const uint32_t layer : runner.kv_skip_layers) {
     if (layer < model.config.num_layers) continue;
-    return FailField(Code::kInvalidArgument, "kv_skip_layers", "{}: the model's layers are 0 to {}",
-                     layer, model.config.num_layers - 1);
+    return FailField(Code::kInvalidArgument, "kv_skip_layers",
+                     "the model has no layer {}; its layers are 0 to {}", layer,
+                     model.config.num_layers - 1);
   }
   std::sort(runner.kv_skip_layers.begin(), runner.kv_skip_layers.end());
   if (options.ctx_size > trained) {
@@ -208,7 +213,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction)};
   if (!cache.reuse) {
-    // Nothing outlives its sequence: no more than all sequences of the largest size.
+    // Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
     uint64_t tokens = ctx_size;
     if (options.cache_mode == CacheMode::kNone) {
       tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);

@@ -1,4 +1,4 @@
-// Assembly: from EngineOptions to the exact options of every part, and what they will allocate.
+// Assembly: turns EngineOptions into the exact options of every part, and the plan of their memory.
 #pragma once
 
 #include "cache/kv_cache.h"
@@ -8,11 +8,11 @@
 
 namespace kvasir {
 
-// PlanMemory stops here; Load goes on from here: that is why their figures agree.
+// PlanMemory ends here and Load continues from here, so their figures agree.
 struct Assembly {
   ImportedModel model;
   uint32_t ctx_size = 0;
-  uint32_t logit_rows = 0;  // of one call to Runner::Logits
+  uint32_t logit_rows = 0;  // rows of one call to Runner::Logits
   RunnerOptions runner;
   KvCacheOptions cache;  // the secret is still zero
   Runner::Plan runner_plan{};
@@ -24,7 +24,7 @@ struct Assembly {
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options);
 
-// All but the end tokens, which the tokenizer knows too.
+// The card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);
 
 }  // namespace kvasir

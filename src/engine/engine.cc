@@ -46,7 +46,7 @@ struct CheckCommand {
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
                              EraseCommand, CheckCommand>;
 
-// What a request holds until its last event.
+// Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
   uint64_t bytes = sizeof(Request) + spec.prompt.capacity() * sizeof(TokenId) +
                    spec.message_ends.capacity() * sizeof(uint32_t) +
@@ -63,8 +63,8 @@ Result<uint64_t> RandomSeed() {
   return std::bit_cast<uint64_t>(bytes);
 }
 
-// Callers put commands into a queue; the engine thread takes them between steps. Everything else of
-// runner, cache and scheduler is the engine thread's alone.
+// Callers put commands into a queue, and the engine thread takes them between steps. Only the
+// engine thread uses runner, cache and scheduler.
 class EngineOnThread final : public Engine {
  public:
   struct Parts {
@@ -82,7 +82,7 @@ class EngineOnThread final : public Engine {
 
   explicit EngineOnThread(Parts parts);
   ~EngineOnThread() override;
-  // Once, before anything else. kExhausted: the system refuses the thread.
+  // Must be called once, first. kExhausted when the system refuses the thread.
   Status Start();
 
   Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
@@ -102,7 +102,7 @@ class EngineOnThread final : public Engine {
   void CheckInvariants() override;
 
  private:
-  // From a sink a wait for the engine's thread would never end.
+  // A sink must not wait for the engine's thread: the wait would never end.
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
   void Run();
@@ -116,11 +116,11 @@ class EngineOnThread final : public Engine {
   std::condition_variable wake_, drained_;
   std::deque<Command> commands_ KV_GUARDED_BY(mutex_);
   uint64_t next_id_ KV_GUARDED_BY(mutex_) = 1;
-  // Requests whose last event is not told, and bytes of what they ask: a part of
+  // Number and bytes of requests without their last event; the bytes are a part of
   // request_memory_bytes.
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // that are not told
+  uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
 
@@ -203,16 +203,17 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   const MutexLock lock(mutex_);
   if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
   if (num_outstanding_ + checked.size() > limit) {
-    // Neither message says what others have running: their number and size are theirs.
+    // Neither message shows the number or size of other tenants' requests.
     return Fail(Code::kExhausted,
-                "engine: the queue has no room for {} more (at most {} requests run or wait): wait",
+                "engine: the queue has no room for {} more (at most {} requests run or wait); try "
+                "again later",
                 checked.size(), limit);
   }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Fail(Code::kExhausted,
-                "engine: {} bytes of requests do not fit beside what runs or waits (at most {} "
-                "bytes in all): wait",
+                "engine: {} bytes of requests do not fit beside those that run or wait (at most {} "
+                "bytes in all); try again later",
                 bytes, most_bytes);
   }
   std::vector<RequestId> ids;
@@ -225,7 +226,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     }
   } catch (const std::bad_alloc&) {
     for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
-    return Fail(Code::kUnavailable, "engine: the system refuses memory; try again");
+    return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(ids.size());
@@ -299,14 +300,14 @@ void EngineOnThread::Run() {
   }
 }
 
-// Nothing may leave the engine's thread. A step without memory ends the requests that it was for;
-// the cache, which allocates nothing, has what they committed before.
+// No exception may leave the engine's thread. A step without memory ends its requests; the cache,
+// which allocates nothing, keeps what they committed before.
 Scheduler::Ended EngineOnThread::Step() {
   try {
     return scheduler_.Step();
   } catch (...) {
     UntilDone([&] {
-      scheduler_.FailAll({Code::kUnavailable, "engine: the system refuses memory; try again"});
+      scheduler_.FailAll({Code::kUnavailable, "engine: the system is out of memory; try again"});
     });
     return {};
   }
@@ -351,12 +352,13 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.plan = assembly.plan;
   parts.target = assembly.runner.target;
   parts.cpus = assembly.runner.cpus;
-  // Text is parsed beside what is done to the weights: a tenth of a second and more.
+  // Parses the text files while the weights are processed, which saves a tenth of a second and
+  // more.
   KV_ASSIGN(auto text, StartLoadText(TakeText(assembly.model)));
   parts.card = CardOf(assembly);
   KV_ASSIGN(const ServerSecret secret, SecretFor(options));
   KV_ASSIGN(const Digest weights, DigestFor(assembly, secret, options));
-  // A first start has read all weights by now: what is wrong with the text is told before packing.
+  // A first start has read all weights by now, so it reports errors of the text before packing.
   if (text.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     KV_ASSIGN(parts.text, text.get());
   }
@@ -390,7 +392,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .files = parts.files.get()};
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
-  malloc_trim(0);  // what parsing the tokenizer took goes back to the system
+  malloc_trim(0);  // returns the memory of parsing the tokenizer to the system
   return engine;
 }
 

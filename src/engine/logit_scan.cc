@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kLanes = 16;  // sums in flight; a multiple of every vector's lanes
+constexpr uint32_t kLanes = 16;  // parallel sums; a multiple of every vector's lanes
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr double kLog2E = 1.4426950408889634074;
 
@@ -117,7 +117,7 @@ Interval CloseSum(std::span<const float> logits, const float* block_max, float m
   });
   double sum = 0;
   for (const double part : sums) sum += part;
-  // ClosePowerOfTwo, and the roundings of this sum and of the one that is asked for.
+  // The errors of ClosePowerOfTwo, and the roundings of this sum and of the requested one.
   const double within = 6e-11 + 2 * RoundingOf(logits.size());
   return {sum * (1 - within), sum * (1 + within) + skipped * kSkipped};
 }
@@ -194,7 +194,7 @@ uint32_t CountBetween(std::span<const float> logits, const float* block_max, flo
 ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
                      float temperature, float threshold, bool with_all) {
   const double c = kLog2E / temperature, m = max * c;
-  // Beyond it the parts of QuickPower that are exact would not be.
+  // Beyond this the exact parts of QuickPower would not be exact.
   if (std::fabs(m) > 0x1p20 || c > 0x1p20) {
     const Interval all = with_all ? CloseExpSum(logits, block_max, max, temperature) : Interval{};
     return {all, CloseSum<true>(logits, block_max, max, temperature, threshold)};

@@ -1,6 +1,5 @@
-// Passes over a row of logits that cost a vocabulary: written so that the compiler makes vectors of
-// them (logit_scan.cc is compiled for that), read once from memory, and told apart by blocks, so
-// that what follows looks at a few blocks only.
+// Passes over a whole row of logits. The compiler vectorises them (logit_scan.cc is compiled for
+// that), each reads the row once, and maxima of blocks let later code read only a few blocks.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@ constexpr uint32_t LogitBlocks(uint32_t vocab_size) {
 }
 
 bool AllFinite(std::span<const float> logits);
-// block_max[b]: the largest of logits [b * kLogitBlock, (b + 1) * kLogitBlock), as far as none is
-// NaN. Returns AllFinite.
+// block_max[b]: the largest of logits [b * kLogitBlock, (b + 1) * kLogitBlock), if none is NaN.
+// Returns whether all are finite.
 bool MaxOfBlocks(std::span<const float> logits, float* block_max);
 
 // Appends the ids of logits >= threshold, ascending, to `ids`; returns how many there are, but
@@ -32,7 +31,7 @@ uint32_t CountBetween(std::span<const float> logits, const float* block_max, flo
 // (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), up to 2^44 of them.
 constexpr double RoundingOf(size_t terms) { return static_cast<double>(terms) * 0x1.01p-53; }
 
-// What a sum is known to lie in. The sums read block_max to leave out blocks that add nothing.
+// Bounds of a sum. The functions below use block_max to skip blocks that add nothing.
 struct Interval {
   double low, high;
 };

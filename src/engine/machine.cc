@@ -17,17 +17,17 @@
 namespace kvasir {
 namespace {
 
-// More than the last-level cache of today's machines, and a piece of it for one claim.
+// More than the last-level cache of today's machines; and the bytes of one claim.
 constexpr uint64_t kReadBytes = uint64_t{512} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 constexpr uint32_t kFlopItems = 16;  // per thread
 constexpr uint32_t kFlopRounds = 50'000;
-constexpr uint32_t kPasses = 5;  // the best counts: neighbours only ever slow one down
+constexpr uint32_t kPasses = 5;  // the best counts, because other processes only slow it down
 // Sums in flight: two units for fused multiply-adds with four cycles of latency are full with
 // eight.
 constexpr uint32_t kChains = 10;
 
-// An item of work for the floating-point units: how many operations it is, and the code.
+// A work item for the floating-point units: its number of operations, and the code.
 struct FlopKernel {
   uint32_t lanes;
   float (*run)(float seed);
@@ -80,7 +80,7 @@ FlopKernel BestFlopKernel() { return {1, FmaScalar}; }
 uint64_t SumOf(const uint64_t* words, uint64_t count) {
   uint64_t sums[16] = {};
   for (uint64_t i = 0; i < count; i += 16) {
-    // As the kernels do: some machines' own prefetching hardly works.
+    // Prefetches like the kernels, because hardware prefetching hardly works on some machines.
     for (uint64_t line = 0; line < 16; line += 8) __builtin_prefetch(words + i + line + 512);
 #pragma GCC unroll 16
     for (uint64_t k = 0; k < 16; ++k) sums[k] += words[i + k];
@@ -134,7 +134,7 @@ MachineLimits MeasureLimits(uint32_t threads) {
   MachineLimits limits;
   limits.threads = threads == 0 ? DefaultThreads() : threads;
   ThreadPool pool(limits.threads, EnterComputeThread);
-  limits.threads = pool.num_threads();  // fewer where the system refused one
+  limits.threads = pool.num_threads();  // fewer if the system refused one
   // Results go where the compiler cannot drop the work that made them; a line for each thread.
   std::vector<uint64_t> sink(limits.threads * 8);
 

@@ -1,4 +1,4 @@
-// Measures a Runner: the model's own speed, with no scheduler, cache or sampler around it.
+// Measures a Runner: the speed of the model without scheduler, cache and sampler.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20240917;
 constexpr double kMinSeconds = 0.3;   // of the repeats of one test
-constexpr double kMaxSeconds = 30.0;  // after it no repeat is begun
+constexpr double kMaxSeconds = 30.0;  // no repeat starts after this
 
 // Numbers in [0.125, 0.25) with random signs.
 void FillRandom(Random& random, std::vector<float>& x) {
@@ -99,7 +99,7 @@ RowFlops FlopsOf(const ImportedModel& model) {
   return flops;
 }
 
-// One sequence whose blocks are all there. One thread.
+// One sequence with all its blocks. One thread.
 class ModelBench {
  public:
   static Result<ModelBench> Create(const BenchOptions& options, uint32_t max_tokens);
@@ -114,7 +114,7 @@ class ModelBench {
     }
     return {};
   }
-  // The same one by one, logits of each.
+  // The same one token at a time, with logits of each.
   Status Decode(uint32_t depth, uint32_t tokens) {
     for (uint32_t i = 0; i < tokens; ++i) {
       KV_TRY(Step(depth + i, 1));
@@ -227,7 +227,8 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   const uint64_t max_tokens =
       uint64_t{longest} + *std::max_element(options.depths.begin(), options.depths.end());
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
-    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
+    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many; give less than 2^32",
+                max_tokens);
   }
   const ComputeScope compute;
   BenchReport report;
@@ -257,16 +258,18 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
 
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
   if (prompt_tokens == 0 || options.repeats == 0) {
-    return Fail(Code::kInvalidArgument, "{} prompts of {} tokens: give at least one of each",
-                options.repeats, prompt_tokens);
+    return Fail(Code::kInvalidArgument,
+                "{} prompts of {} tokens; give at least one prompt of one token", options.repeats,
+                prompt_tokens);
   }
   if (options.progress) options.progress("measuring the cache's share of a prefill");
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
-  // One position is the answer's; a context of one token is refused by Submit.
+  // The answer needs one position; Submit refuses a context of one token.
   prompt_tokens = std::min(prompt_tokens, std::max(engine->card().ctx_size, 2u) - 1);
   Random random(kSeed);
   EngineStats before;
-  // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.
+  // The first prompt warms up and is not counted; each begins with another token, so that nothing
+  // can be reused.
   for (uint32_t prompt = 0; prompt <= options.repeats; ++prompt) {
     if (prompt == 1) before = engine->Stats();
     GenerateRequest request;

@@ -40,7 +40,7 @@ Result<fs::path> FindModel(const std::string& option) {
     KV_ASSIGN(const bool exists, Exists(named));
     if (exists) return fs::path(named);
     return Fail(Code::kNotFound,
-                "model: no file or folder {}: give a Hugging Face folder or a GGUF file", named);
+                "model: no file or folder {}; give a Hugging Face folder or a GGUF file", named);
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {
@@ -58,7 +58,7 @@ Result<fs::path> FindBundledModel(const fs::path& executable_folder) {
   for (const char* folder : {"../share/kvasir/models", "models", "../../models"}) {
     const fs::path candidate = executable_folder / folder / kBundledModel;
     const Result<bool> exists = Exists(candidate / "config.json");
-    // A folder that nobody may look into has nothing for us.
+    // An inaccessible folder counts as one without the model.
     if (!exists && exists.error().code != Code::kPermissionDenied) {
       return tl::unexpected(exists.error());
     }
@@ -69,7 +69,8 @@ Result<fs::path> FindBundledModel(const fs::path& executable_folder) {
     }
     looked += (looked.empty() ? "" : ", ") + candidate.lexically_normal().string();
   }
-  return Fail(Code::kNotFound, "model: the bundled model is in none of {}: give --model", looked);
+  return Fail(Code::kNotFound, "model: the bundled model was not found in {}; give --model",
+              looked);
 }
 
 fs::path CacheDir(const std::string& option) { return UserDir(option, "XDG_CACHE_HOME", ".cache"); }
@@ -114,8 +115,8 @@ Result<ModelText> LoadText(const TextSource& source) {
                                              source.special_tokens_json));
   if (text.tokenizer->vocab_size() > source.vocab_size) {
     return Fail(Code::kInvalidArgument,
-                "{}: tokenizer.json has ids up to {}, the model's vocabulary has {} tokens: it is "
-                "another model's tokenizer",
+                "{}: tokenizer.json has ids up to {}, but the model's vocabulary has {} tokens: it "
+                "belongs to another model",
                 source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
   }
   if (!source.chat_template.empty()) {
@@ -139,16 +140,17 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
 std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model) {
   if (text.tokenizer == nullptr && model.has_sentencepiece) {
     return {
-        "no text: beside the model is a tokenizer.model, which is not read in this version; make a "
-        "tokenizer.json of it (transformers: AutoTokenizer.from_pretrained, save_pretrained), or "
-        "send token ids"};
+        "no text: the model has a tokenizer.model, which this version cannot read; convert it to a "
+        "tokenizer.json (transformers: AutoTokenizer.from_pretrained, save_pretrained), or send "
+        "token ids"};
   }
   if (text.tokenizer == nullptr) {
-    return {"no text: the model has no tokenizer.json; put one beside it, or send token ids"};
+    return {"no text: the model has no tokenizer.json; put one into its folder, or send token ids"};
   }
   if (text.chat_template == nullptr) {
     return {
-        "no chats: the model has no chat template; give one by --chat-template-file, or send plain "
+        "no chats: the model has no chat template; give one with --chat-template-file, or send "
+        "plain "
         "prompts (/v1/completions)"};
   }
   return {};

@@ -1,5 +1,5 @@
-// Where an engine's files are: the model, the folders of the cache and of the state; and the text
-// parts that come with a model.
+// Finds an engine's files: the model, the cache folder and the state folder. Loads the text parts
+// of a model.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@
 
 namespace kvasir {
 
-// The model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names what was
-// looked at.
+// The model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names the places
+// that were searched.
 Result<std::filesystem::path> FindModel(const std::string& option);
 // kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
 // installed, else in models (each build folder links to it), else in ../../models (of a repository
@@ -24,11 +24,11 @@ Result<std::filesystem::path> FindModel(const std::string& option);
 Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& executable_folder);
 
 // `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
-// when there is no home: a folder that others can write to is no place for either. Nothing is
-// created.
+// without a home folder, because neither may be in a folder that others can write to. Creates
+// nothing.
 std::filesystem::path CacheDir(const std::string& option);
 std::filesystem::path StateDir(const std::string& option);
-// Where a cache folder has the model images.
+// The folder of the model images inside a cache folder.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 
 // The text side of a model; both absent when the model has no tokenizer.json: ids only.
@@ -36,7 +36,7 @@ struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
 };
-// What it is made from, apart from the model, so that it can be made beside the weights.
+// The sources of ModelText, copied from the model, so that another thread can load it.
 struct TextSource {
   std::filesystem::path path;  // of the model
   uint32_t vocab_size = 0;
@@ -45,13 +45,13 @@ struct TextSource {
 TextSource TakeText(ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks.
 Result<ModelText> LoadText(const TextSource& source);
-// The same in a thread of its own. kExhausted: the system refuses one.
+// The same in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
-// What a model lacks to read text or chats, and what to do, for people.
+// A sentence for each part that the model lacks for text or chats, and what to do.
 std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model);
 
-// Tokens that end an answer: of the model's files and of the tokenizer, ascending, each once.
+// Tokens that end an answer, from the model's files and from the tokenizer, ascending and unique.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);
 
 }  // namespace kvasir

@@ -23,7 +23,7 @@ Status CheckIds(const char* field, std::span<const TokenId> ids, uint32_t vocab_
 
 Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   if (spec.prompt.empty()) {
-    return FailField(Code::kInvalidArgument, "prompt", "no tokens; give at least one");
+    return FailField(Code::kInvalidArgument, "prompt", "has no tokens; give at least one");
   }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
   KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
@@ -33,8 +33,8 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
                      spec.n, limits.parallel);
   }
   if (spec.logprobs && *spec.logprobs > kMaxTopLogprobs) {
-    return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than {}", *spec.logprobs,
-                     kMaxTopLogprobs);
+    return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than the limit of {}",
+                     *spec.logprobs, kMaxTopLogprobs);
   }
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
@@ -50,7 +50,7 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   return ValidateSampling(spec.sampling, limits.vocab_size);
 }
 
-// Of the prompts alone.
+// The demand of the prompts only.
 KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   return {.prompt_tokens = prompt,
@@ -60,17 +60,17 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
 }
 
 // The largest prompt + answer that fits context and pool. The last token is never computed: it
-// needs a position, but no room in a block.
+// needs a position, but no place in a block.
 Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
   uint64_t context = limits.ctx_size;
   const char* fix = limits.ctx_size < limits.max_positions
                         ? "shorten the prompt, or raise --ctx-size"
-                        : "shorten the prompt; the model was trained for no more";
+                        : "shorten the prompt; the model was trained for no longer context";
   if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
     context = kMaxTokensWithoutCache;
-    fix = "--cache none computes everything for every token: use --cache prefix";
+    fix = "--cache none computes all tokens again for each token; use --cache prefix";
   }
   if (prompt + answer > context) {
     return FailField(Code::kInvalidArgument, "prompt",

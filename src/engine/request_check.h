@@ -1,4 +1,4 @@
-// What an engine can run: checks a request before it is queued.
+// Checks whether an engine can run a request, before it is queued.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ inline constexpr uint32_t kMaxTokensWithoutCache = 4096;
 
 struct RequestLimits {
   uint32_t ctx_size = 0;
-  uint32_t max_positions = 0;  // that the model was trained for
+  uint32_t max_positions = 0;  // of the model's training
   uint32_t vocab_size = 0;
   uint32_t parallel = 0;
   uint32_t num_blocks = 0;
@@ -23,8 +23,8 @@ struct RequestLimits {
   const Tokenizer* tokenizer = nullptr;
 };
 
-// The request with max_tokens clipped to the room that context and pool leave, and its demand
-// (id, seed and times are the caller's). kInvalidArgument names the field, the numbers and the fix.
+// The request with its demand, and with max_tokens clipped to context and pool (the caller sets id,
+// seed and times). kInvalidArgument names the field, the numbers and the fix.
 Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
                                               const RequestLimits& limits);
 

@@ -15,7 +15,7 @@
 namespace kvasir {
 namespace {
 
-// Candidates that are sorted before all logits are weighed.
+// How many candidates are sorted before all logits are weighed.
 constexpr uint32_t kMaxCandidates = 4096;
 
 bool Adjusts(const SamplingParams& params) {
@@ -44,7 +44,7 @@ Window EqualsOf(double logit, float max, float temperature) {
   return {FloatBelow(logit - reach), -FloatBelow(-logit - reach)};
 }
 
-// The place of what is drawn from the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
+// The index drawn from the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
 template <typename Sorted>
 size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, double u) {
   double sum = 0;
@@ -65,7 +65,7 @@ size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, doubl
     running += sorted(i).weight;
     if (running > u * sum) return i;
   }
-  return 0;  // rounding left u * sum at the very end
+  return 0;  // by rounding u * sum is at the very end
 }
 
 Status InRange(const char* field, float value, float low, float high) {
@@ -130,7 +130,7 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
     return std::nullopt;
   }
   const float max = *std::max_element(block_max_.begin(), block_max_.end());
-  // An adjusted logit may have become infinite: it wins as the largest does.
+  // An adjusted logit may have become infinite; then it wins like the largest.
   if (params.temperature == 0 || params.top_p == 0 || !std::isfinite(max)) {
     return Largest(logits, max);
   }
@@ -197,7 +197,7 @@ std::optional<bool> Sampler::IsKept(std::span<const float> logits, const Samplin
       QuickExpSums(logits, block_max_.data(), max, params.temperature, equals.low, first);
   if (first) *total = sums.all;
   const double p = params.top_p;
-  // What is heavier than the candidate: without itself, and without its equals.
+  // The sum of weights above the candidate's, without the candidate and its equals.
   if (sums.part.high - candidate.weight < p * (*total)->low) return true;
   const auto same = static_cast<double>(CountBetween(logits, block_max_.data(), logit, logit));
   if (sums.part.high - same * candidate.weight < p * (*total)->low) return true;
@@ -209,7 +209,7 @@ std::optional<bool> Sampler::IsKept(std::span<const float> logits, const Samplin
 
 double Sampler::LeastKept(std::span<const float> logits, const SamplingParams& params, float max) {
   const double enough = params.top_p * order_.Fill(logits, max, params.temperature);
-  // Sums of whole buckets tell the place, unless it is too close to an edge.
+  // Sums of whole buckets give the place, unless it is too close to an edge.
   if (const auto place = order_.Crossing(enough)) return order_.At(*place).weight;
   double sum = 0, least = 1;
   for (size_t i = 0; i < logits.size() && (i == 0 || sum < enough); ++i) {
@@ -236,7 +236,7 @@ size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, 
   double least = 0;  // the smallest weight below which something may be missing
   if (logits.size() > best_.size()) {
     if (look > block_max_.size()) return 0;
-    // That many blocks have a logit as large: at least as many logits are.
+    // So many blocks have a logit this large, so at least as many logits are.
     block_order_ = block_max_;
     const auto at = block_order_.begin() + static_cast<ptrdiff_t>(look - 1);
     std::nth_element(block_order_.begin(), at, block_order_.end(), std::greater<>());
@@ -247,7 +247,7 @@ size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, 
   }
   const uint32_t num = CollectAtLeast(logits, block_max_.data(), threshold, ids_.data(),
                                       static_cast<uint32_t>(ids_.size()));
-  if (num == ids_.size() && num < logits.size()) return 0;  // more than there is room for
+  if (num == ids_.size() && num < logits.size()) return 0;  // more than fit
   size_t known = 0;
   for (uint32_t i = 0; i < num; ++i) {
     const double weight = Exp((double{logits[ids_[i]]} - max) / temperature);
@@ -265,7 +265,7 @@ void Sampler::Logprobs(std::span<const float> logits, uint32_t num_top, Generate
   const float max = *std::max_element(block_max_.begin(), block_max_.end());
   const size_t num = SortLargest(logits, std::min<size_t>(num_top, logits.size()));
   const Interval sum = CloseExpSum(logits, block_max_.data(), max, 1);
-  // Floats that are the same at both ends of the sum are those of the sum itself.
+  // If both bounds of the sum give the same float, so does the sum.
   const double low = max + Log(sum.low), high = max + Log(sum.high);
   const auto same = [&](TokenId id) {
     return static_cast<float>(logits[id] - low) == static_cast<float>(logits[id] - high);
@@ -299,7 +299,7 @@ size_t Sampler::SortLargest(std::span<const float> logits, size_t num) {
     for (size_t i = 0; i < num; ++i) best_[i] = {logits[ids_[i]], ids_[i]};
     return num;
   }
-  // More than there is room for: all, in the room that counts_ lends.
+  // More than fit: uses all, in the memory of counts_.
   std::iota(counts_.begin(), counts_.end(), 0);
   std::partial_sort(counts_.begin(), counts_.begin() + static_cast<ptrdiff_t>(num), counts_.end(),
                     larger);

@@ -1,4 +1,4 @@
-// Sampler: from a row of logits to the next token.
+// Sampler: chooses the next token from a row of logits.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,21 @@ namespace kvasir {
 //                        the equals of the last of them; 0: as temperature 0
 //   min_p                of those, w >= min_p * the largest w
 //   draw                 with top_k the first, from the largest down, at which the running sum
-//                        exceeds u * sum; without it as WeightedDraw does, until a token is drawn
-//                        that is kept; what top_p cuts leaves only heavier ones to the next draws
-// In double, with our own exp: the same logits, parameters and u give the same token everywhere.
+//                        exceeds u * sum; without it with WeightedDraw, until it draws a token that
+//                        is kept; after a token that top_p cuts, only heavier ones are drawn
+// Computed in double with simd/math.h's exp: the same logits, parameters and u give the same token
+// everywhere.
 // Sums of all w are added from the lowest id to the highest, those of sorted w from the largest
-// down. None of that is done where a faster way gives the same token: the largest logits of blocks
-// say where the best tokens are, and sums within known bounds tell whether top_p keeps a token
-// unless it is closer to the edge than these; sampler_definition_test compares them.
+// down. Faster ways replace these steps where they give the same token: the largest logits of
+// blocks show where the best tokens are, and bounds of the sums decide whether top_p keeps a token,
+// unless it is too close to the edge. sampler_definition_test compares both.
 //
-// Holds scratch for one vocabulary and allocates nothing after construction. One thread at a time.
+// Has scratch memory for one vocabulary and allocates nothing after construction. One thread at a
+// time.
 class Sampler {
  public:
   explicit Sampler(uint32_t vocab_size);
-  static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
+  static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
 
   // `tokens`: prompt and answer, of which the first `prompt_tokens` are the prompt. u in [0, 1).
@@ -54,21 +56,21 @@ class Sampler {
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
               uint32_t prompt_tokens);
   TokenId Largest(std::span<const float> logits, float max) const;
-  // Without top_k.
+  // Draws without top_k.
   TokenId DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,
                     double u);
-  // Whether top_p keeps a token, from sums that are nearly those of the definition; nullopt: they
-  // are too close. `total` is filled by the first call.
+  // Whether top_p keeps a token, by bounds of the sums of the definition; nullopt when the bounds
+  // cannot decide. The first call fills `total`.
   std::optional<bool> IsKept(std::span<const float> logits, const SamplingParams& params, float max,
                              const Candidate& candidate, std::optional<Interval>* total) const;
   // The smallest weight that top_p keeps.
   double LeastKept(std::span<const float> logits, const SamplingParams& params, float max);
-  // With top_k: of the `limit` largest.
+  // With top_k: draws from the `limit` largest.
   TokenId DrawOfLargest(std::span<const float> logits, const SamplingParams& params, float max,
                         size_t limit, double u);
-  // Fills best_ with the largest weights, sorted, and returns how many it is sure of: at least
-  // `look`, up to all; or 0 when there is no telling cheaply. Tokens of weight 0 may be missing:
-  // they are never drawn and move no sum. REQUIRES: look > 0.
+  // Fills best_ with the largest weights, sorted, and returns how many of them are certain: at
+  // least `look`, up to all; or 0 when that would take too long. Tokens of weight 0 may be missing:
+  // they are never drawn and change no sum. REQUIRES: look > 0.
   size_t SortBest(std::span<const float> logits, size_t look, float max, float temperature);
   // best_[0, num): the largest logits in order. Returns num.
   size_t SortLargest(std::span<const float> logits, size_t num);

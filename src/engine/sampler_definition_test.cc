@@ -1,4 +1,4 @@
-// Sampler beside its definition in the plainest form: each fast way must give the same token.
+// Compares Sampler with a plain form of its definition: each fast way must give the same token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class PlainSampler {
       }
       return sorted[0].id;
     }
-    // top_p's edge alone: min_p has a say in each draw.
+    // Only top_p's edge: min_p is checked at each draw.
     SamplingParams top_p = params;
     top_p.min_p = 0;
     const double edge = sorted[NumKept(sorted, total, top_p) - 1].weight;
@@ -156,7 +156,7 @@ class PlainSampler {
   }
 };
 
-// Rows of every shape that a fast way could take for another: peaks, plains, ties, huge numbers.
+// Rows of different shapes that could mislead a fast way: peaks, plains, ties, huge numbers.
 std::vector<float> LogitsOfShape(uint32_t shape, uint32_t vocab, Random& random) {
   std::vector<float> logits(vocab);
   const double width = 0.1 + 5 * random.Uniform();
@@ -220,7 +220,7 @@ TEST(Sampler, IsTokenForTokenThePlainDefinition) {
             << "vocab " << vocab << " shape " << shape << " temperature " << params.temperature
             << " top_k " << params.top_k << " top_p " << params.top_p << " min_p " << params.min_p
             << " u " << u;
-        if (vocab > 4096) break;  // the plain way sorts all
+        if (vocab > 4096) break;  // the plain way sorts all logits, which is slow
       }
       GeneratedToken fast{.id = static_cast<TokenId>(random.Below(vocab)), .text = ""};
       GeneratedToken plain{.id = fast.id, .text = ""};
@@ -237,8 +237,8 @@ TEST(Sampler, IsTokenForTokenThePlainDefinition) {
   }
 }
 
-// Where the share of the largest tokens is top_p but for less than the bounds of the quick sums,
-// whether the next is kept must be told exactly.
+// The share of the largest tokens differs from top_p by less than the bounds of the quick sums.
+// Then exact sums must decide whether the next token is kept.
 TEST(Sampler, TopPAtTheEdgesOfTokensIsThatOfThePlainDefinition) {
   Random random(31);
   constexpr uint32_t kVocab = 6000;
@@ -265,8 +265,7 @@ TEST(Sampler, TopPAtTheEdgesOfTokensIsThatOfThePlainDefinition) {
   }
 }
 
-// A large vocabulary whose logits say next to nothing: every token's share is near the error of the
-// sums.
+// A large vocabulary with flat logits: every token's share is near the error of the sums.
 TEST(Sampler, TopPOfAFlatLargeVocabularyIsThatOfThePlainDefinition) {
   Random random(53);
   constexpr uint32_t kVocab = 262144;

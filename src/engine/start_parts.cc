@@ -88,8 +88,8 @@ std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& we
   if (!secret.lasts) {
     if (options.warn) {
       options.warn(
-          "model image: none is kept, since no state folder keeps the secret it would be "
-          "verified with; the weights are packed at every start");
+          "model image: not kept, because the secret that verifies it cannot be stored in a "
+          "state folder; each start packs the weights again");
     }
     return std::nullopt;
   }

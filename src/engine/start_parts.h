@@ -1,4 +1,4 @@
-// What a start needs beside memory: the server secret, what the model is, and its image.
+// The parts of a start beside memory: the server secret, the model's identity, and its image.
 #pragma once
 
 #include <memory>
@@ -16,27 +16,27 @@ namespace kvasir {
 
 struct ServerSecret {
   Secret secret;
-  bool lasts;  // beyond this process
+  bool lasts;  // stored, so later processes have it too
 };
 
-// The decision is in EngineOptions::state_dir.
+// EngineOptions::state_dir describes the rules.
 Result<ServerSecret> SecretFor(const EngineOptions& options);
 
-// Of the weights as they are computed with; remembered where the secret lasts.
+// Digest of the weights in the format that computes; remembered if the secret is stored.
 Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
                          const EngineOptions& options);
 
-// What decides a logit, but for the KV.
+// The parts of the Identity that decide a logit, without the KV.
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer);
 Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options);
 
-// Absent: nothing to keep (a shape's weights are made, not read), nowhere to keep it, or no secret
-// that the next start would know it by.
+// Absent when there is nothing to keep (a shape's weights are generated), no folder, or no stored
+// secret that the next start could verify the image with.
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options);
 
-// Of all files that the model was read from, and its image.
+// Watches all files that the model was read from, and its image.
 std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const MemoryPlan& plan,
                                       const EngineOptions& options);
 

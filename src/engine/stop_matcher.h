@@ -8,19 +8,19 @@
 
 namespace kvasir {
 
-// Text that may begin a stop string waits until it is decided. The match that is complete first
-// wins, and of those that end at the same byte the one that began first: how the text was cut into
-// pieces never matters. Stop strings and pieces are whole UTF-8, so no character is ever cut.
-// One thread at a time. `stops` must outlive the matcher.
+// Text that may begin a stop string waits until that is decided. The match that ends first wins,
+// and of matches that end at the same byte the longest one, so the result does not depend on the
+// pieces. Stop strings and pieces are whole UTF-8, so no character is ever cut. One thread at a
+// time. `stops` must outlive the matcher.
 class StopMatcher {
  public:
   // REQUIRES: no stop string is empty.
   explicit StopMatcher(std::span<const std::string> stops) : stops_(stops) {}
 
-  // Adds text and appends to *out what is certain. Returns the stop string that ended the stream;
+  // Adds text and appends the certain part to *out. Returns the stop string that ended the stream;
   // after that *out never grows. O(text x stop bytes).
   std::optional<std::string_view> Append(std::string_view text, std::string* out);
-  // The stream ends without a match: what waited is certain.
+  // The stream has ended without a match: appends the text that waited.
   void Finish(std::string* out);
 
  private:

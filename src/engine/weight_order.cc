@@ -48,7 +48,7 @@ double WeightOrder::Fill(std::span<const float> logits, float max, float tempera
     sums_[bucket] += weight;
   }
   uint32_t begin = 0;
-  for (uint32_t& end : ends_) {  // begins now, ends once all have found their place
+  for (uint32_t& end : ends_) {  // begins now; ends after all tokens are placed
     const uint32_t size = end;
     end = begin;
     begin += size;
@@ -64,7 +64,7 @@ void WeightOrder::Sort(size_t bucket) {
   const auto better = [&](uint32_t a, uint32_t b) {
     return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b;
   };
-  // Equal weights lie in order already.
+  // Equal weights are already in order.
   if (!std::is_sorted(begin, order_.begin() + ends_[bucket], better)) {
     std::sort(begin, order_.begin() + ends_[bucket], better);
   }
@@ -79,7 +79,7 @@ Candidate WeightOrder::At(size_t i) {
 }
 
 std::optional<size_t> WeightOrder::Crossing(double x) {
-  // Both ways of adding are so far from the true sum at most, and rounding x +- error too.
+  // Limit of the error of both ways of adding, and of rounding x +- error.
   const double error = 2 * RoundingOf(weights_.size() + 2) * total_;
   double sum = 0;
   for (size_t bucket = 0; bucket < kNumBuckets; ++bucket) {

@@ -1,4 +1,4 @@
-// WeightOrder: the weights of all tokens from the largest down, sorted only where somebody looks.
+// WeightOrder: the weights of all tokens from the largest down, sorted on demand.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct Candidate {
 };
 
 // Fill puts tokens into buckets by the high bits of their weights, 128 to an octave; a bucket is
-// sorted when it is first looked into. Of equal weights the lowest id is first. Allocates nothing
+// sorted at its first use. Of equal weights the lowest id is first. Allocates nothing
 // after construction. One thread at a time.
 class WeightOrder {
  public:
   explicit WeightOrder(uint32_t vocab_size);
-  static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
+  static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
 
   // The weights Exp((l - max) / temperature). Returns their sum, added by ids. O(vocab).
@@ -29,7 +29,7 @@ class WeightOrder {
   // The i-th largest.
   Candidate At(size_t i);
   // The first place at which the running sum of the largest, added from the largest down, exceeds
-  // x. nullopt: sums of whole buckets are too coarse to tell, or the sum of all does not exceed it.
+  // x. nullopt when sums of whole buckets are too coarse, or the sum of all does not exceed x.
   std::optional<size_t> Crossing(double x);
 
  private:
@@ -43,7 +43,7 @@ class WeightOrder {
   std::vector<double> sums_;
   std::vector<uint8_t> is_sorted_;
   double total_ = 0;      // what Fill returned
-  size_t at_bucket_ = 0;  // where At looked last
+  size_t at_bucket_ = 0;  // the bucket of the last call of At
 };
 
 }  // namespace kvasir

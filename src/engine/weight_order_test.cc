@@ -63,8 +63,8 @@ TEST(WeightOrder, HasTheOrderOfAStableSort) {
   }
 }
 
-// Whatever is told of a place is what running sums say, however close to it x is; and a place is
-// told wherever x is not within the error of adding.
+// Crossing agrees with the running sums, even if x is very close to one; and it gives a place
+// unless x is within the error of adding.
 TEST(WeightOrder, CrossingIsThatOfTheRunningSums) {
   Random random(5);
   for (const uint32_t vocab : {300u, 262144u}) {

@@ -1,4 +1,4 @@
-// WeightedDraw: random tokens, each as likely as its weight, without weighing them all.
+// WeightedDraw: draws random tokens in proportion to their weights, without computing all weights.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace kvasir {
 //   block to the last, and chooses the first block at which the running sum exceeds it;
 //   the second chooses a token of the block by its lower 7 bits. The token is drawn if its weight
 //   is at least `least` and exceeds bound * fraction.
-// Each block that counts has a token of the bound's weight: one try of 128 succeeds at the least.
+// Each block that counts has a token with the bound's weight, so at least one try of 128 succeeds.
 //
 // Allocates nothing after construction. One thread at a time.
 class WeightedDraw {
  public:
   explicit WeightedDraw(uint32_t vocab_size);
-  static uint64_t BytesFor(uint32_t vocab_size);  // what the constructor allocates, exactly
+  static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
 
   // block_max: of `logits`, by MaxOfBlocks; max: the largest. `logits` are read until the last

@@ -109,7 +109,7 @@ TEST(WeightedDraw, DrawsEachTokenAsOftenAsItsWeightSays) {
   for (Case& each : cases) {
     for (const double least : {0.0, 0.05, 0.5}) {
       const std::vector<double> shares = SharesOf(each.row, least);
-      // The second draw goes on where the first ended: it must be as good.
+      // The second draw continues where the first ended and must be as good.
       std::vector<uint64_t> first(shares.size()), second(shares.size());
       for (uint64_t i = 0; i < kDraws; ++i) {
         WeightedDraw& draw = each.row.Start(DrawUniform(11, 0, i), least);
@@ -177,12 +177,12 @@ TEST(WeightedDraw, IsAFunctionOfLogitsTemperatureAndU) {
     changes += last != tokens[0];
     last = tokens[0];
     WeightedDraw& again = same.Start(u, 0);
-    again.Raise(0);  // what it has already
+    again.Raise(0);  // it already has 0
     for (const TokenId id : tokens) ASSERT_EQ(again.Next()->id, id);
-    other.Start(u).Next();  // and of nothing that came before
+    other.Start(u).Next();  // must not depend on earlier draws
   }
   EXPECT_GT(changes, 150);
-  // What seeds give: users rely on it (docs/numerics.md).
+  // Pins the tokens of seeds: users rely on them (docs/numerics.md).
   std::vector<TokenId> pinned;
   for (const double u : {0.0, 0.25, 0.5, 1 - 0x1p-53}) {
     WeightedDraw& draw = row.Start(u);
@@ -221,7 +221,7 @@ TEST(WeightedDraw, TheOnlyTokenOfWeightIsDrawn) {
       ASSERT_EQ(drawn->weight, 1);
     }
   }
-  // A temperature that leaves nothing of the second best, one float below.
+  // A temperature so low that the second best, one float below, has no weight.
   Row cold({1, std::nextafter(1.0f, 0.0f)}, 1e-30f);
   for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(cold.Start(DrawUniform(31, 0, i)).Next()->id, 0);
 }

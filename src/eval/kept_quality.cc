@@ -35,8 +35,8 @@ fs::path PathOf(const std::string& folder, const std::string& content,
   return fs::path(folder) / fmt::format("{}{}{}", kPrefix, ToHex(key).substr(0, 32), kSuffix);
 }
 
-// What a terminal may be shown, and no longer than a file may hold. Formats with many skipped
-// layers are longer than names, so they have a bound of their own.
+// Removes what a terminal must not get and cuts to the limit of the file. Formats with many skipped
+// layers are longer than names and have a separate limit.
 std::string Cleaned(const std::string& text, size_t max_bytes) {
   std::string out = text.substr(0, max_bytes);
   for (char& c : out) {
@@ -45,7 +45,7 @@ std::string Cleaned(const std::string& text, size_t max_bytes) {
   return out;
 }
 
-// The same of every field that is for people.
+// The same for every text field.
 KeptQuality Cleaned(KeptQuality quality) {
   for (std::string* text : {&quality.model, &quality.weights, &quality.text}) {
     *text = Cleaned(*text, kMaxTextBytes);
@@ -53,7 +53,7 @@ KeptQuality Cleaned(KeptQuality quality) {
   return quality;
 }
 
-// At most kMaxFileBytes of a regular file; nullopt: it is none, or longer.
+// Reads a regular file of at most kMaxFileBytes; nullopt for others.
 std::optional<std::string> ReadSmallFile(const fs::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about;
@@ -139,7 +139,7 @@ bool IsPlain(std::string_view part) {
   return part == "f32" || part == "f16" || part == "bf16";
 }
 
-// As a shell takes it.
+// Quoted for a shell.
 std::string Quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
@@ -173,7 +173,7 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return FailErrno(error.value(), "cannot make the folder {}", folder);
-  KV_TRY(WriteAtomicFile(path, bytes, {}));  // synced: it took hours to measure
+  KV_TRY(WriteAtomicFile(path, bytes, {}));  // synced, because measuring may take hours
   RemoveOldest(folder);
   return {};
 }

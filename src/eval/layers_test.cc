@@ -8,7 +8,7 @@
 namespace kvasir::eval {
 namespace {
 
-// A model whose layers cost what the vector says, added up.
+// A model whose cost is the sum of its layers' costs in the vector.
 class Additive {
  public:
   explicit Additive(std::vector<double> costs) : costs_(std::move(costs)) {}

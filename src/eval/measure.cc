@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kTenant = "eval";
 constexpr uint32_t kAnswerTokens = 64;
 constexpr size_t kMaxGroup = 8;                       // engines beside the reference at once
-constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may add whatever the weights are
+constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may always add
 constexpr size_t kProbesAtOnce = 64;
 
 // Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
@@ -47,7 +47,7 @@ Status ComputeRows(Engine& engine, std::span<const TokenId> tokens, uint32_t fro
   return {};
 }
 
-// Answers of several requests, as they end. Thread-safe.
+// Collects the answers of several requests. Thread-safe.
 class AnswerSheet {
  public:
   explicit AnswerSheet(size_t count) : texts_(count), left_(count) {}
@@ -72,7 +72,7 @@ class AnswerSheet {
   std::optional<Error> error_ KV_GUARDED_BY(mutex_);
 };
 
-// Room for two of the longest sequences, and what the cache needs beside blocks.
+// Memory for two of the longest sequences, and for the cache's metadata.
 Result<uint64_t> KvMemoryFor(EngineOptions options) {
   options.kv_memory_bytes = uint64_t{1} << 40;
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
@@ -123,7 +123,7 @@ Status Comparison::LoadReference() {
   EngineOptions engine = OptionsFor({"f32", {}});
   KV_ASSIGN(engine.kv_memory_bytes, KvMemoryFor(engine));
   KV_ASSIGN(reference_, options_.load(engine));
-  // What `load` found of the cache folder, it need not find and tell again.
+  // Keeps what `load` found about the cache folder, so that later loads do not warn again.
   options_.engine.image_cap_bytes = reference_->options().image_cap_bytes;
   return {};
 }
@@ -161,7 +161,7 @@ Result<size_t> Comparison::GroupOf(std::span<const KvChoice> choices) const {
   uint64_t beside_bytes = 0;
   for (size_t taken = 0; taken < most; ++taken) {
     KV_ASSIGN(const MemoryPlan plan, PlanOf(choices[taken]));
-    // Of requests there is one at a time.
+    // Only one request runs at a time.
     beside_bytes += plan.total_bytes - plan.weights_bytes - plan.request_bytes;
     if (beside_bytes > std::max(plan.weights_bytes, kFreeBytes)) return std::max<size_t>(taken, 1);
   }
@@ -227,7 +227,7 @@ Status Comparison::CompareWindow(std::span<const TokenId> window,
     }
   }
   if (!cached) return {};
-  reference_->Erase(kTenant);  // else another window that begins alike would have rows in the cache
+  reference_->Erase(kTenant);  // otherwise a window that begins alike would find rows in the cache
   for (Candidate& candidate : candidates) candidate.engine->Erase(kTenant);
   return {};
 }

@@ -22,8 +22,7 @@ TEST(EvalWords, AreWholeAndExact) {
   EXPECT_FALSE(HasWords("", "1"));
 }
 
-// Windows of the bundled model that begin alike: what one leaves in the cache must not answer rows
-// of the next.
+// Windows that begin alike: the cached rows of one must not be used for the next.
 EvalText TextFor(const Engine& engine) {
   EvalText text;
   const std::string start = "Anna lives in Oslo. The code of the green safe is 4711. ";
@@ -62,7 +61,7 @@ TEST(EvalComparison, SegmentsChangeNoFigure) {
   }
 }
 
-// The way of a large model: its image is made by the first load and shared by all that follow.
+// Like a large model: the first load makes an image, and all later engines share it.
 TEST(EvalComparison, EnginesOfAnImageAreMeasuredTogether) {
   const std::string folder = testing::TempDir() + "/eval_image";
   std::filesystem::remove_all(folder);

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Cells = std::vector<std::string>;
 
-// Columns as wide as their widest cell: the first to the left, the others to the right.
+// Aligns columns to their widest cell: the first one left, the others right.
 std::string Aligned(const std::vector<Cells>& rows) {
   std::vector<size_t> widths;
   for (const Cells& row : rows) {
@@ -108,8 +108,8 @@ std::string LayerTable(const EvalReport& report) {
   return Aligned(table);
 }
 
-// Of the formats without a list one that takes no more bytes than `list` and costs less: the list
-// is then not worth it. nullptr: there is none.
+// A format without skipped layers that takes no more bytes than `list` and has a lower cost, so
+// that the list is not worth it; nullptr if there is no such format.
 const Measured* BetterThan(const EvalReport& report, const Measured& list) {
   const Measured* best = nullptr;
   for (const FormatReport& format : report.formats) {
@@ -130,7 +130,7 @@ std::string Advice(const EvalReport& report) {
     const std::optional<std::vector<uint32_t>>& list = format.layers->skip_layers;
     if (!list) {
       out += fmt::format(
-          "{}: mean KL {} is over {}, and no list of layers short of all meets it: "
+          "{}: mean KL {} is over {}, and no list of layers except all of them meets it: "
           "choose another format\n",
           name, KlText(kl), KlText(report.max_kl));
     } else if (list->empty()) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kWidth = 900, kLeft = 86, kPlotWidth = 560, kPlotHeight = 290;
 constexpr double kTop = 102, kPanelGap = 96, kBottom = 66, kLegendLine = 24;
-// Dark enough on white, apart for most eyes (after Okabe and Ito).
+// Dark enough on white, and distinguishable for most people (after Okabe and Ito).
 constexpr std::array<const char*, 9> kColours = {"#6b7280", "#a8a29e", "#0072b2",
                                                  "#56b4e9", "#009e73", "#e69f00",
                                                  "#d55e00", "#cc79a7", "#1f2937"};
@@ -123,7 +123,7 @@ std::string Drawn(const Panel& panel, const Line& line, const Scale& scale) {
   std::string path, marks;
   for (size_t i = 0; i < line.points.size(); ++i) {
     const Estimate& point = line.points[i];
-    if (point.value <= 0) continue;  // has no place on a logarithmic axis
+    if (point.value <= 0) continue;  // a logarithmic axis has no 0
     const double x = XOf(panel, i), y = scale.Y(point.value);
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : " L", x, y);
     marks += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.6\" fill=\"{}\"/>", x, y,
@@ -171,7 +171,7 @@ std::string ShortName(const Measured& measured) {
 }
 
 Panel DepthPanel(const EvalReport& report) {
-  Panel panel{"By context depth", "tokens before the one that is foretold", {}, {}};
+  Panel panel{"By context depth", "tokens before the predicted one", {}, {}};
   for (const DepthQuality& depth : report.formats.front().measured.depths) {
     panel.places.push_back(
         fmt::format("{}–{}", DepthText(depth.begin),

@@ -1,4 +1,5 @@
-// What a KV format changes in the logits of a text: figures of each row, and what they add up to.
+// Statistics of how a KV format changes the logits of a text: figures of each row, and their
+// summary.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,13 @@
 
 namespace kvasir::eval {
 
-// A mean and its standard error, s / sqrt(n); the error takes tokens as independent, as
-// llama-perplexity does.
+// A mean and its standard error s / sqrt(n), which assumes independent tokens, as in
+// llama-perplexity.
 struct Estimate {
   double value = 0, error = 0;
 };
 
-// One row of logits beside the reference's of the same position.
+// Compares one row of logits with the reference's row of the same position.
 struct RowFigures {
   uint32_t depth = 0;  // tokens before this one in its window
   bool same_top = false;
@@ -29,11 +30,11 @@ struct RowFigures {
 //      = sum over v of p(v) (reference[v] - row[v]) - (lse(reference) - lse(row)),
 // where lse(x) = max + log(sum of exp(x - max)), all in double; rounding below 0 becomes 0, and
 // equal rows give exactly 0. Of equal logits the lower id is the top one, as in greedy sampling.
-// REQUIRES: both of one size, finite; next in it.
+// REQUIRES: both rows have the same size and are finite; next is an index of them.
 RowFigures CompareRows(std::span<const float> reference, std::span<const float> row, TokenId next,
                        uint32_t depth);
 
-// Of some rows. All zero where there are none; errors are 0 below two rows.
+// Summary of some rows. All zero without rows; errors are 0 with fewer than two rows.
 struct Quality {
   uint64_t tokens = 0;
   Estimate kl;                                   // nats

@@ -18,10 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// Of a text file, for each token that is wanted: few have longer words than that.
+// Bytes read of a text file for each wanted token; few texts have longer tokens on average.
 constexpr uint64_t kBytesPerToken = 32;
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of probes or ids
-// 2026-01-01: what templates that write the date take for now.
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of files with probes or ids
+// 2026-01-01: the current time for templates that write the date.
 constexpr int64_t kNowUnixS = 1767225600;
 
 // At most max_bytes of a file.
@@ -46,11 +46,11 @@ Result<std::string> ReadFile(const std::string& flag, const std::string& path, u
 Result<std::string> ReadWholeFile(const std::string& flag, const std::string& path) {
   KV_ASSIGN(std::string bytes, ReadFile(flag, path, kMaxFileBytes + 1));
   if (bytes.size() <= kMaxFileBytes) return bytes;
-  return Fail(Code::kInvalidArgument, "{}: '{}' is over {} bytes; give less", flag, path,
-              kMaxFileBytes);
+  return Fail(Code::kInvalidArgument, "{}: '{}' has more than {} bytes; give a shorter file", flag,
+              path, kMaxFileBytes);
 }
 
-// The text of a file's start, cut between characters where `cut` says that there is more.
+// Checks the text of a file's start; if `cut`, drops an incomplete character at its end.
 Status CheckText(const std::string& path, std::string* text, bool cut) {
   if (text->empty()) {
     return Fail(Code::kInvalidArgument, "--text: '{}' is empty; give a file with text", path);
@@ -66,20 +66,21 @@ Status CheckText(const std::string& path, std::string* text, bool cut) {
     text->resize(wrong);
     return {};
   }
-  return Fail(Code::kInvalidArgument,
-              "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, with iconv say",
-              path, static_cast<unsigned char>((*text)[wrong]), wrong);
+  return Fail(
+      Code::kInvalidArgument,
+      "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, for example with iconv",
+      path, static_cast<unsigned char>((*text)[wrong]), wrong);
 }
 
 Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return FailField(Code::kUnsupported, "model",
-                   "{} has no tokenizer.json, so text cannot be read; put one beside it, or give "
+                   "{} has no tokenizer.json, which text needs; put one into its folder, or give "
                    "--ids FILE --recall off",
                    engine.card().path);
 }
 
-// The words of a text of ids: apart by white space, and in brackets by single commas too.
+// The words of a text of ids: separated by white space, and inside brackets also by single commas.
 class IdWords {
  public:
   explicit IdWords(std::string_view text) : text_(text) {
@@ -87,10 +88,10 @@ class IdWords {
     is_array_ = Take('[');
   }
   struct Word {
-    std::string_view text;  // may be no number
+    std::string_view text;  // may not be a number
     size_t offset;
   };
-  // nullopt: the end, or what is not a list. Then `wrong` says which.
+  // nullopt at the end, or when the text is not a list; then wrong() has the problem.
   std::optional<Word> Next() {
     SkipSpace();
     if (is_array_ && num_words_ > 0 && !Take(',')) return End();
@@ -130,7 +131,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
                                          uint32_t vocab_size) {
   const auto wrong = [&path](const std::string& what) {
     return Fail(Code::kInvalidArgument,
-                "--ids: '{}': {}; give token ids as a JSON array or apart by white space", path,
+                "--ids: '{}': {}; give token ids as a JSON array or separated by white space", path,
                 what);
   };
   std::vector<TokenId> ids;
@@ -145,7 +146,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
       std::string shown(word->text.substr(0, 40));
       std::ranges::replace_if(
           shown, [](char c) { return c < ' ' || c > '~'; }, '?');
-      return wrong(fmt::format("'{}' at offset {} is no token id", shown, word->offset));
+      return wrong(fmt::format("'{}' at offset {} is not a token id", shown, word->offset));
     }
     if (error != std::errc() || id >= vocab_size) {
       return wrong(fmt::format("id {} at offset {} is outside the vocabulary [0, {})",
@@ -158,7 +159,7 @@ Result<std::vector<TokenId>> ParseIdFile(const std::string& path, std::string_vi
   return ids;
 }
 
-// Windows of `ids`, each behind `front`; a rest that is too short is left out.
+// Windows of `ids`, each after `front`; drops a rest that is too short.
 std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
                                              std::span<const TokenId> front,
                                              uint32_t window_tokens) {
@@ -173,7 +174,7 @@ std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
   return windows;
 }
 
-// What is wrong with the object of one line; "" if nothing.
+// The problem with the object of one line; "" if it is fine.
 std::string ReadProbe(const Json& json, Probe* probe) {
   if (!json.is_object()) return "is not a JSON object";
   const auto text = [&json](const char* key, std::string* out) {
@@ -183,10 +184,10 @@ std::string ReadProbe(const Json& json, Probe* probe) {
     *out = found->get<std::string>();
     return true;
   };
-  if (!text("kind", &probe->kind)) return "'kind' is no text";
-  if (!text("answer", &probe->answer)) return "'answer' is no text";
-  if (!text("expect", &probe->expect)) return "'expect' is no text";
-  if (probe->expect.empty()) return "'expect' is missing: the words that a right answer has";
+  if (!text("kind", &probe->kind)) return "'kind' is not a string";
+  if (!text("answer", &probe->answer)) return "'answer' is not a string";
+  if (!text("expect", &probe->expect)) return "'expect' is not a string";
+  if (probe->expect.empty()) return "'expect' is missing: the words of a right answer";
   if (probe->kind.empty()) probe->kind = "probe";
   const auto messages = json.find("messages");
   if (messages == json.end() || !messages->is_array() || messages->empty()) {
@@ -197,7 +198,7 @@ std::string ReadProbe(const Json& json, Probe* probe) {
                       message["role"].is_string() && message.contains("content") &&
                       message["content"].is_string();
     if (!good) {
-      return fmt::format("messages[{}] needs 'role' and 'content', both text",
+      return fmt::format("messages[{}] needs 'role' and 'content', both strings",
                          probe->messages.size());
     }
     probe->messages.push_back({message["role"], message["content"]});
@@ -205,8 +206,8 @@ std::string ReadProbe(const Json& json, Probe* probe) {
   return "";
 }
 
-// An order of 0 ... n - 1 whose every beginning is spread over all of it: steps of the golden
-// section, made coprime to n.
+// An order of 0 ... n - 1 in which every beginning is spread over the whole range: steps of the
+// golden section, made coprime to n.
 std::vector<size_t> SpreadOrder(size_t n) {
   size_t step = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(n) * 0.618));
   while (std::gcd(step, n) != 1) ++step;
@@ -236,8 +237,8 @@ Result<std::vector<Probe>> ReadProbes(const std::string& path) {
     Probe probe;
     probe.where = fmt::format("{}:{}", path, line_number);
     const Json json = Json::parse(line, nullptr, false);
-    const std::string wrong =
-        json.is_discarded() ? "is no JSON (each line is an object)" : ReadProbe(json, &probe);
+    const std::string wrong = json.is_discarded() ? "is not valid JSON (each line is an object)"
+                                                  : ReadProbe(json, &probe);
     if (!wrong.empty()) {
       return Fail(Code::kInvalidArgument, "--recall: {}: {}", probe.where, wrong);
     }
@@ -282,7 +283,7 @@ Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
   out.windows = CutWindows(ids, front, limits.window_tokens);
   if (out.windows.empty()) {
     return Fail(Code::kInvalidArgument,
-                "--text: '{}' has {} tokens; give at least {}, better some thousands", path,
+                "--text: '{}' has {} tokens; give at least {}, better a few thousand", path,
                 ids.size(), kMinWindowTokens);
   }
   return out;
@@ -298,7 +299,7 @@ Result<EvalText> TextOfIds(const Engine& engine, const std::string& path,
   out.windows = CutWindows(ids, {}, limits.window_tokens);
   if (!out.windows.empty()) return out;
   return Fail(Code::kInvalidArgument,
-              "--ids: '{}' has {} ids; give at least {}, better some thousands", path, ids.size(),
+              "--ids: '{}' has {} ids; give at least {}, better a few thousand", path, ids.size(),
               kMinWindowTokens);
 }
 

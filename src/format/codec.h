@@ -1,5 +1,6 @@
-// Codecs of the scaled formats: one number to a code and back, and the scale of a token's numbers.
-// Integer code and IEEE operations: the definition that every CPU follows (docs/numerics.md).
+// Codecs of the scaled formats: convert one number to a code and back, and compute the scale of a
+// token's numbers. Integer code and IEEE operations define the result on every CPU
+// (docs/numerics.md).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace kvasir {
 // nf4 (QLoRA, Dettmers et al., 2023): its levels x 127, rounded to int8.
 inline constexpr int8_t kNf4Levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
                                           10,   20,  31,  43,  56,  71,  92,  127};
-// What int4 codes are above their numbers.
+// int4: code = number + kInt4Bias.
 inline constexpr int kInt4Bias = 8;
 
 // The scale that x's numbers are divided by, rounded to bf16 (to even): amax / the format's largest
@@ -26,7 +27,7 @@ namespace codec {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// |y| to the nearest number of an f16 with `mantissa` bits of mantissa: exponents as f16's.
+// Rounds |y| to the nearest number with f16's exponents and `mantissa` bits of mantissa.
 inline uint8_t EncodeFp8(float y, uint32_t mantissa, uint32_t max_code) {
   const uint32_t bits = BitsOf(y), magnitude = bits & 0x7fffffffu;
   if (magnitude > kInfinityBits) return 0;
@@ -63,7 +64,7 @@ inline uint8_t EncodeNf4(float y) {
 }  // namespace codec
 
 // The code of the number nearest to y = x * (1 / scale), ties to even (nf4: to the lower level);
-// what is beyond the largest number becomes it, NaN 0. 8-bit formats use the whole byte, 4-bit
+// larger numbers saturate, NaN becomes 0. 8-bit formats use the whole byte, 4-bit
 // formats the low nibble. A format without a scale has no codes: 0.
 inline uint8_t Encode(KvFormat format, float y) {
   switch (format) {
@@ -83,7 +84,7 @@ inline uint8_t Encode(KvFormat format, float y) {
 }
 
 // The number of a code, exact: an integer in [-128, 127], or fp8 as a multiple of 2^-17 (e4m3 is
-// read 2^8 smaller than it is usually, which the scale makes up for).
+// read as its usual number / 2^8, and the scale compensates).
 inline float Decode(KvFormat format, uint8_t code) {
   switch (format) {
     case KvFormat::kFp8E4m3:

@@ -45,7 +45,7 @@ TEST(Codec, EveryCodeComesBack) {
 TEST(Codec, Fp8HasTheNumbersOfItsDefinition) {
   for (uint32_t code = 0; code < 256; ++code) {
     const int sign = code & 0x80 ? -1 : 1;
-    if (!Unused(KvFormat::kFp8E4m3, code)) {  // OCP OFP8: bias 7; read 2^8 smaller
+    if (!Unused(KvFormat::kFp8E4m3, code)) {  // OCP OFP8: bias 7; read as number / 2^8
       const int exponent = static_cast<int>(code >> 3 & 15), mantissa = static_cast<int>(code & 7);
       const double value =
           exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);

@@ -20,13 +20,13 @@ enum class KvFormat : uint8_t {
   kNf4 = 8
 };
 
-// How attention multiplies: `kIntegers`: int8 numbers (nf4's levels are) by queries and weights
-// rounded to int16, sums exact.
+// How attention multiplies. kIntegers: int8 numbers (nf4's levels are int8 too) times queries and
+// weights rounded to int16, with exact sums.
 enum class KvMath : uint8_t { kFloats, kIntegers };
 
 struct KvFormatTraits {
   std::string_view name;
-  uint32_t bits;         // per number, scales not counted
+  uint32_t bits;         // per number, without scales
   uint32_t unit_tokens;  // tokens packed at once; divides block_tokens
   bool scaled;           // a bf16 scale per token and head
   bool rotated;          // keys are multiplied by a Hadamard matrix, queries by its inverse
@@ -37,7 +37,7 @@ const KvFormatTraits& TraitsOf(KvFormat format);
 std::optional<KvFormat> ParseKvFormat(std::string_view name);
 std::string KvFormatNames();  // "f32, f16, ...", for messages
 
-// The formats of one layer. One format alone means both.
+// The formats of one layer. A single format applies to both.
 struct KvFormats {
   KvFormats(KvFormat both) : k(both), v(both) {}  // NOLINT(google-explicit-constructor)
   KvFormats(KvFormat keys, KvFormat values) : k(keys), v(values) {}
@@ -47,15 +47,16 @@ struct KvFormats {
 
 // "int8", or "k=int8,v=f16" (both parts, in any order).
 std::optional<KvFormats> ParseKvFormats(std::string_view text);
-// The same of names that other engines and libraries have for formats of as many bits, where ours
-// is closest: "q8_0" is int8, "k=half,v=q4_0" k=f16,v=int4. For hints, never taken in their place.
+// The same for names of formats in other engines and libraries, mapped to the closest format here
+// with as many bits: "q8_0" is int8, "k=half,v=q4_0" is k=f16,v=int4. Only for hints in errors.
 std::optional<KvFormats> SimilarKvFormats(std::string_view text);
 std::string NameOf(const KvFormats& formats);
 
 // Tokens in a run: lanes of the widest vector. block_tokens is a multiple of it.
 inline constexpr uint32_t kRunTokens = 16;
 
-// One kv head's numbers of a run lie together, scales apart (BlockLayout). Bytes of a run:
+// The numbers of one kv head of a run are together, its scales elsewhere (BlockLayout). Bytes of a
+// run:
 //   K  f32 f16 bf16 fp8  [head_dim][16]             lanes = tokens: a query x key product has no
 //                                                   sum across lanes
 //      int8              [head_dim / 2][16][2]      lanes hold pairs of dims
@@ -64,9 +65,9 @@ inline constexpr uint32_t kRunTokens = 16;
 //      int8              [8][stride][2]             lanes hold pairs of tokens
 //      int4 nf4          [8][stride / 32][16][2]    bytes; low nibble: dim lane of 32, high: dim
 //                                                   16 + lane
-// head_dim is rounded up to 2 or 8 for K; stride = head_dim rounded up to 16 (nibbles: 32). What
-// is added holds zeros. No byte has numbers of two tokens, so packing a token writes none of
-// another's bytes.
+// head_dim is rounded up to 2 or 8 for K; stride = head_dim rounded up to 16 (nibbles: 32). The
+// padding is zero. No byte has numbers of two tokens, so packing a token never writes bytes of
+// another.
 uint32_t KeyDims(KvFormat format, uint32_t head_dim);
 uint32_t ValueStride(KvFormat format, uint32_t head_dim);
 inline uint64_t KeyRunBytes(KvFormat format, uint32_t head_dim) {

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-// Where a number lies in its run: a whole number of bytes from `byte`, or the nibble at `shift`.
+// The place of a number in its run: whole bytes from `byte` on, or the nibble at `shift`.
 struct Place {
   size_t byte;
   uint32_t shift;
@@ -72,7 +72,7 @@ float Get(const Place& place, const std::byte* run) {
   }
 }
 
-// 1 / scale, with the scale put at scales[lane]; 1 for a format without.
+// Writes the scale to scales[lane] and returns 1 / scale; returns 1 for a format without scales.
 template <KvFormat F>
 float Inverse(const float* x, uint32_t head_dim, uint32_t lane, uint16_t* scales) {
   if constexpr (kBytes<F> >= 2) return 1.0f;
@@ -80,7 +80,7 @@ float Inverse(const float* x, uint32_t head_dim, uint32_t lane, uint16_t* scales
   return scales[lane] == 0 ? 0.0f : 1.0f / FromBf16(scales[lane]);
 }
 
-// What stands at one token's numbers of K or V: fn<F>(...) for the format at hand.
+// Calls fn<F>(...) for the format.
 template <typename Fn>
 auto ForFormat(KvFormat format, Fn&& fn) {
   switch (format) {

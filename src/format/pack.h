@@ -1,4 +1,4 @@
-// How one token's K and V of a head are packed: integer code and IEEE operations, so that every CPU
+// Packs one token's K and V of a head with integer code and IEEE operations, so that every CPU
 // writes the same bytes. Layouts: kv_format.h.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace kvasir {
 
-// Packs k [head_dim] as token `lane` of a run of 16, and its scale into scales[lane] (not touched
-// where the format has none). Writes no byte of another token; bytes of padding become zeros.
+// Packs k [head_dim] as token `lane` of a run of 16, and its scale into scales[lane] (not written
+// for a format without scales). Writes no byte of another token; bytes of padding become zeros.
 void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
              uint16_t* scales);
 void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
                uint16_t* scales);
 
-// The number that stands for dim `i` of token `lane`, before its scale.
+// The stored number of dim `i` of token `lane`, without its scale.
 float KeyNumber(KvFormat format, const std::byte* run, uint32_t lane, uint32_t i);
 float ValueNumber(KvFormat format, uint32_t head_dim, const std::byte* run, uint32_t lane,
                   uint32_t i);

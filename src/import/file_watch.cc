@@ -14,7 +14,7 @@ bool LeadsTo(const std::filesystem::path& path, const FileStamp& stamp) {
 }
 
 tl::unexpected<Error> Unseen(const std::filesystem::path& path, const Error& why) {
-  return Fail(Code::kUnavailable, "model: {} cannot be looked at: {}; try again", path.string(),
+  return Fail(Code::kUnavailable, "model: cannot check {}: {}; try again", path.string(),
               why.message);
 }
 
@@ -23,7 +23,7 @@ tl::unexpected<Error> Unseen(const std::filesystem::path& path, const Error& why
 // now.
 Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& stamp,
                                             bool& at_path) {
-  if (file.faulted()) return "has lost a page: it was cut shorter, or its disk failed";
+  if (file.faulted()) return "has lost a page: it was truncated, or its disk failed";
   const Result<FileStamp> now = file.Now();
   if (!now) return Unseen(file.path(), now.error());
   if (*now == stamp) return std::nullopt;
@@ -40,8 +40,8 @@ Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& s
 }
 
 constexpr const char* kFix =
-    "restart the server with the model in place; to replace a model, rename the new file over the "
-    "old one and never write into it";
+    "restart the server when the model is complete; to replace a model, rename the new file over "
+    "the old one and never write into it";
 
 }  // namespace
 
@@ -106,7 +106,7 @@ Status FileWatch::CheckLately() {
   try {
     all = CheckAll();
   } catch (const std::bad_alloc&) {
-    all = Fail(Code::kUnavailable, "model: no memory to look at its files; try again");
+    all = Fail(Code::kUnavailable, "model: not enough memory to check its files; try again");
   }
   const MutexLock lock(lately_mutex_);
   looking_ = false;

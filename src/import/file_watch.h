@@ -1,4 +1,4 @@
-// FileWatch: whether the files that a model is served from are still what was loaded.
+// FileWatch: checks that the files of a served model have not changed since they were loaded.
 #pragma once
 
 #include <chrono>
@@ -19,29 +19,30 @@ namespace kvasir {
 // kModelChanged, naming the file, when one of them was changed after it was opened.
 Status CheckWhileLoading(std::span<const std::shared_ptr<const MappedFile>> files);
 
-// A file is changed when it has another size or time (mtime, ctime) than when it was opened, or
-// when a page of it cannot be read. That lasts: what was mapped is lost. A file whose path leads to
-// another file by now was replaced by renaming: its bytes are mapped still, and nothing is wrong. A
-// path that leads nowhere is an error for as long as it does (docs/decisions/0008). Thread-safe.
+// A file has changed when its size or time (mtime, ctime) differs from when it was opened, or when
+// a page of it cannot be read. This error is permanent, because the mapped bytes are lost. A path
+// that leads to another file was replaced by renaming: the old bytes are still mapped, and this is
+// not an error. A path that does not exist is an error until it exists again (docs/decisions/0008).
+// Thread-safe.
 class FileWatch {
  public:
-  enum class Path { kMustStay, kMayGo };            // an image goes when others need its room
+  enum class Path { kMustStay, kMayGo };  // an image may be removed to make room for others
   enum class Reads { kInEachStep, kWhileLoading };  // how long its bytes are read
 
-  // Before the first check.
+  // Must be called before the first check.
   void Add(std::shared_ptr<const MappedFile> file, Path path, Reads reads);
-  // Told once for each thing that happens: what it was and what to do. On the thread of a check.
+  // Called once for each event, with what happened and what to do, on the thread of a check.
   void set_on_change(std::function<void(const std::string&)> on_change) {
     on_change_ = std::move(on_change);
   }
 
-  // kModelChanged, naming the file; kUnavailable where the system does not say now. One system call
+  // kModelChanged, naming the file; kUnavailable when the system cannot say now. One system call
   // for each file that steps read.
   Status CheckStep();
   // The same for all files and their paths: two system calls each.
   Status CheckAll();
-  // What CheckAll said kLately ago or later. One caller looks at a time, and only that one can wait
-  // for the disk: the others get the last result.
+  // The result of CheckAll, at most kLately old. One caller checks at a time, and only that one can
+  // wait for the disk; the others get the last result.
   Status CheckLately();
   static constexpr std::chrono::milliseconds kLately{100};
 
@@ -50,9 +51,9 @@ class FileWatch {
     std::shared_ptr<const MappedFile> file;
     Path path;
     Reads reads;
-    FileStamp stamp;      // of the loaded bytes; only links and ctime ever move
+    FileStamp stamp;      // of the loaded bytes; only links and ctime may change
     bool at_path;         // the path led to it when `stamp` was taken
-    uint64_t path_inode;  // of what the path led to at the last message about it
+    uint64_t path_inode;  // of the path's file at the last message about it
   };
 
   Status CheckBytes(Watched& watched) KV_REQUIRES(mutex_);
@@ -63,8 +64,8 @@ class FileWatch {
   std::function<void(const std::string&)> on_change_;
   Mutex mutex_;
   std::vector<Watched> files_ KV_GUARDED_BY(mutex_);
-  std::optional<Error> changed_ KV_GUARDED_BY(mutex_);  // the first one; stays
-  std::string gone_ KV_GUARDED_BY(mutex_);  // the last message about a path; "": none yet
+  std::optional<Error> changed_ KV_GUARDED_BY(mutex_);  // the first change; permanent
+  std::string gone_ KV_GUARDED_BY(mutex_);  // the last message about a path; "" at first
   std::vector<std::string> news_ KV_GUARDED_BY(mutex_);
   Mutex lately_mutex_;
   bool looking_ KV_GUARDED_BY(lately_mutex_) = false;

@@ -1,4 +1,4 @@
-// Numbers of f32, f16 and bf16 tensors where they are stored: unaligned bytes, little endian.
+// Reads numbers of f32, f16 and bf16 tensors in place: unaligned bytes, little endian.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace kvasir {
 
-// Widens `count` numbers, exactly. REQUIRES: a dtype of the three.
+// Widens `count` numbers exactly. REQUIRES: dtype is one of the three.
 void Widen(DType dtype, const std::byte* from, uint64_t count, float* to);
 
-// Whether none of `count` numbers is NaN or infinite. REQUIRES: a dtype of the three.
+// Whether none of `count` numbers is NaN or infinite. REQUIRES: dtype is one of the three.
 bool AllFinite(DType dtype, const std::byte* from, uint64_t count);
 
 }  // namespace kvasir

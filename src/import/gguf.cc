@@ -199,7 +199,7 @@ Status ReadMetadata(Reader& reader, uint64_t count, const std::string& file, Ggu
                   file, key, at, type);
     }
     if (!out.metadata.emplace(key, std::move(*value)).second) {
-      return Fail(Code::kCorruption, "{}: metadata '{}' stands twice", file, key);
+      return Fail(Code::kCorruption, "{}: metadata '{}' occurs twice", file, key);
     }
   }
   return {};
@@ -210,7 +210,7 @@ Result<uint64_t> AlignmentOf(const GgufFile& gguf, const std::string& file) {
   if (found == gguf.metadata.end()) return 32;
   const auto* value = std::get_if<uint64_t>(&found->second);
   if (value == nullptr || !std::has_single_bit(*value) || *value > kMaxAlignment) {
-    return Fail(Code::kCorruption, "{}: general.alignment is no power of two up to {}", file,
+    return Fail(Code::kCorruption, "{}: general.alignment is not a power of two up to {}", file,
                 kMaxAlignment);
   }
   return *value;
@@ -250,8 +250,8 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
   const auto bytes = elements ? CheckedMul(*elements / type->elements, type->bytes) : std::nullopt;
   if (row_elements % type->elements != 0) {
     return Fail(Code::kCorruption,
-                "{}: tensor '{}': its dimensions do not fit type {}: rows of {} numbers are no "
-                "whole blocks of {}",
+                "{}: tensor '{}': its dimensions do not fit type {}: rows of {} numbers are not "
+                "a multiple of its block of {}",
                 file, row.tensor.name, type->name, row_elements, type->elements);
   }
   if (!bytes) {
@@ -271,12 +271,12 @@ Status PlaceTensors(std::vector<Row>& rows, std::span<const std::byte> data, uin
     const auto end = CheckedAdd(row.offset, row.bytes);
     if (!end || *end > data.size()) {
       return Fail(Code::kCorruption,
-                  "{}: tensor '{}': {} bytes at offset {} are not within the {} bytes of data; the "
-                  "file is cut short: fetch it again",
+                  "{}: tensor '{}': {} bytes at offset {} go beyond the {} bytes of data; the file "
+                  "is cut short: download it again",
                   file, row.tensor.name, row.bytes, row.offset, data.size());
     }
     if (row.offset % alignment != 0) {
-      return Fail(Code::kCorruption, "{}: tensor '{}': offset {} is no multiple of alignment {}",
+      return Fail(Code::kCorruption, "{}: tensor '{}': offset {} is not a multiple of alignment {}",
                   file, row.tensor.name, row.offset, alignment);
     }
     if (row.offset < previous_end) {
@@ -296,13 +296,13 @@ Status CheckNamesDiffer(const std::vector<StoredTensor>& tensors, const std::str
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   if (twice == names.end()) return {};
-  return Fail(Code::kCorruption, "{}: tensor '{}' stands twice", file, *twice);
+  return Fail(Code::kCorruption, "{}: tensor '{}' occurs twice", file, *twice);
 }
 
 Result<uint32_t> ReadVersion(std::span<const std::byte> bytes, const std::string& file) {
   if (bytes.size() < 8 ||
       (std::memcmp(bytes.data(), "GGUF", 4) != 0 && std::memcmp(bytes.data(), "FUGG", 4) != 0)) {
-    return Fail(Code::kCorruption, "{}: no GGUF file: it does not begin with \"GGUF\"", file);
+    return Fail(Code::kCorruption, "{}: not a GGUF file: it does not begin with \"GGUF\"", file);
   }
   uint32_t version;
   std::memcpy(&version, bytes.data() + 4, 4);
@@ -313,7 +313,8 @@ Result<uint32_t> ReadVersion(std::span<const std::byte> bytes, const std::string
                 file);
   }
   if (version < 1 || version > 3) {
-    return Fail(Code::kUnsupported, "{}: GGUF version {}, 1 to 3 are supported", file, version);
+    return Fail(Code::kUnsupported, "{}: GGUF version {} is not supported (supported: 1 to 3)",
+                file, version);
   }
   return version;
 }

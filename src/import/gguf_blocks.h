@@ -1,5 +1,4 @@
-// Blocks of GGUF's quantised types, taken apart into the groups of a packed panel. No number
-// changes.
+// Converts blocks of GGUF's quantised types to the groups of a packed panel. No number changes.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +7,8 @@
 
 namespace kvasir {
 
-// Takes apart `block`, BlockOf(dtype).columns numbers: groups [columns / 32], in order of columns.
-// False: its scale or minimum is NaN or infinite. REQUIRES: IsQuantised(dtype).
+// Converts `block` with BlockOf(dtype).columns numbers to groups [columns / 32], in order of
+// columns. False when a scale or minimum is NaN or infinite. REQUIRES: IsQuantised(dtype).
 //
 // The blocks (ggml-common.h), f16 and integers little endian; codes are low nibbles first:
 //   Q4_0, IQ4_NL  d f16, 16 bytes: byte i has the codes of columns i and i + 16

@@ -78,7 +78,7 @@ class Metadata {
     if (value == nullptr) return;
     const auto id = WholeNumber(*value);
     if (!id || *id >= ConfigLimits::kVocabSize) {
-      Wrong("'{}{}' is no token id", prefix_, key);
+      Wrong("'{}{}' is not a token id", prefix_, key);
     } else if (std::ranges::find(ids, static_cast<TokenId>(*id)) == ids.end()) {
       ids.push_back(static_cast<TokenId>(*id));
     }
@@ -120,8 +120,9 @@ Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::stri
   if (tensor == nullptr) return std::vector<float>();
   if (tensor->dtype != DType::kF32 || tensor->shape.size() != 1 ||
       tensor->bytes.size() > ConfigLimits::kHeadDim * sizeof(float)) {
-    return Fail(Code::kUnsupported, "{}: tensor 'rope_freqs.weight' must be a short list of F32",
-                file);
+    return Fail(Code::kUnsupported,
+                "{}: tensor 'rope_freqs.weight' must be a list of at most {} F32 numbers", file,
+                ConfigLimits::kHeadDim);
   }
   std::vector<float> factors(tensor->bytes.size() / sizeof(float));
   if (!factors.empty()) std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
@@ -169,7 +170,7 @@ Status RefuseUnknown(const Metadata& keys, const GgufFile& gguf, const std::stri
 Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config) {
   if (!keys.Has("attention.key_length") && config.hidden_size % config.num_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: embedding_length {} is no multiple of attention.head_count {}, and "
+                "{}: embedding_length {} is not a multiple of attention.head_count {}, and "
                 "attention.key_length is missing",
                 file, config.hidden_size, config.num_heads);
   }
@@ -181,12 +182,12 @@ Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config)
       keys.Count("rope.dimension_count", ConfigLimits::kHeadDim, config.head_dim);
   KV_TRY(keys.status());
   if (config.head_dim > ConfigLimits::kHeadDim) {
-    return Fail(Code::kInvalidArgument, "{}: a head_dim of {}, at most {}", file, config.head_dim,
-                ConfigLimits::kHeadDim);
+    return Fail(Code::kInvalidArgument, "{}: head_dim {} is too large; at most {} is supported",
+                file, config.head_dim, ConfigLimits::kHeadDim);
   }
   if (value_dim != config.head_dim || rope_dim != config.head_dim) {
     return Fail(Code::kUnsupported,
-                "{}: heads of {} keys, {} values and {} rotated dimensions: only equal ones are "
+                "{}: heads have {} key, {} value and {} rotated dimensions; only equal numbers are "
                 "supported",
                 file, config.head_dim, value_dim, rope_dim);
   }
@@ -201,8 +202,8 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   KV_TRY(RefuseUnknown(keys, gguf, file));
   const StoredTensor* table = FindTensor(gguf, std::string(row->NamesOf(Slot::kEmbedding).gguf));
   if (table == nullptr || table->shape.size() != 2) {
-    return Fail(Code::kNotFound, "{}: has no tensor '{}' of two dimensions: is it a model?", file,
-                row->NamesOf(Slot::kEmbedding).gguf);
+    return Fail(Code::kNotFound, "{}: has no two-dimensional tensor '{}'; is it a language model?",
+                file, row->NamesOf(Slot::kEmbedding).gguf);
   }
   ModelConfig config;
   config.architecture = row->name;
@@ -216,7 +217,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   config.rms_norm_eps = keys.Number("attention.layer_norm_rms_epsilon");
   const uint64_t table_rows = table->shape[0];
   if (table_rows < 1 || table_rows > ConfigLimits::kVocabSize) {
-    return Fail(Code::kInvalidArgument, "{}: tensor '{}' has {} rows, 1 to {} are believed", file,
+    return Fail(Code::kInvalidArgument, "{}: tensor '{}' has {} rows; 1 to {} are supported", file,
                 table->name, table_rows, ConfigLimits::kVocabSize);
   }
   config.vocab_size =

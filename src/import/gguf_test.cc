@@ -77,8 +77,8 @@ TEST(Gguf, AlignmentMovesTheData) {
 }
 
 TEST(Gguf, RefusesOtherFilesAndVersions) {
-  ExpectCorrupt("", {"no GGUF file"});
-  ExpectCorrupt("GGML\3\0\0\0 and more bytes", {"no GGUF file"});
+  ExpectCorrupt("", {"not a GGUF file"});
+  ExpectCorrupt("GGML\3\0\0\0 and more bytes", {"not a GGUF file"});
   for (uint32_t version : {0u, 4u, 99u}) {
     ExpectError(Parse(GgufBuilder(version).Build()), Code::kUnsupported,
                 {"version " + std::to_string(version), "1 to 3"});
@@ -101,7 +101,7 @@ TEST(Gguf, RefusesCountsThatTheFileCannotHold) {
 
 TEST(Gguf, RefusesMalformedMetadata) {
   GgufBuilder b;
-  ExpectCorrupt(GgufBuilder().U32("a", 1).U32("a", 2).Build(), {"'a' stands twice"});
+  ExpectCorrupt(GgufBuilder().U32("a", 1).U32("a", 2).Build(), {"'a' occurs twice"});
   ExpectCorrupt(GgufBuilder().Raw("a", 13, Le<uint64_t>(1)).Build(), {"'a'", "type 13"});
   ExpectCorrupt(GgufBuilder().Raw("a", 8, Le(~uint64_t{0})).Build(), {"'a'", "cut short"});
   ExpectCorrupt(GgufBuilder().Raw("a", 9, Le<uint32_t>(10) + Le(uint64_t{1} << 61)).Build(),
@@ -121,20 +121,20 @@ TEST(Gguf, RefusesATensorTableThatLies) {
     return GgufBuilder().Tensor("a", {4}, 0, kFour).Row("b", dims, type, offset).Build();
   };
   ExpectCorrupt(file({4}, 0, 32), {"'b'", "16 bytes at offset 32"});
-  ExpectCorrupt(file({4}, 0, 16), {"'b'", "no multiple of alignment 32"});
+  ExpectCorrupt(file({4}, 0, 16), {"'b'", "not a multiple of alignment 32"});
   ExpectCorrupt(file({4}, 0, 0), {"overlaps"});
-  ExpectCorrupt(file({4}, 0, ~uint64_t{31}), {"'b'", "not within"});
+  ExpectCorrupt(file({4}, 0, ~uint64_t{31}), {"'b'", "go beyond"});
   ExpectCorrupt(file({uint64_t{1} << 62, 8}, 0, 32), {"'b'", "dimensions"});
   ExpectCorrupt(file({uint64_t{1} << 62, 4, 2}, 14, 32), {"'b'"});
-  ExpectCorrupt(file({33}, 2, 32), {"'b'", "Q4_0", "rows of 33", "blocks of 32"});
-  ExpectCorrupt(file({128, 2}, 12, 32), {"'b'", "Q4_K", "rows of 128", "blocks of 256"});
+  ExpectCorrupt(file({33}, 2, 32), {"'b'", "Q4_0", "rows of 33", "block of 32"});
+  ExpectCorrupt(file({128, 2}, 12, 32), {"'b'", "Q4_K", "rows of 128", "block of 256"});
   ExpectCorrupt(file({}, 0, 32), {"'b'", "0 dimensions"});
   ExpectCorrupt(file({1, 1, 1, 1, 1}, 0, 32), {"5 dimensions"});
   ExpectError(Parse(file({4}, 4, 32)), Code::kUnsupported, {"'b'", "unknown type 4"});
   ExpectError(Parse(file({4}, 1000, 32)), Code::kUnsupported, {"unknown type 1000"});
   GgufBuilder twice;
   twice.Tensor("a", {4}, 0, kFour).Tensor("a", {4}, 0, kFour);
-  ExpectCorrupt(twice.Build(), {"tensor 'a' stands twice"});
+  ExpectCorrupt(twice.Build(), {"tensor 'a' occurs twice"});
 }
 
 TEST(Gguf, NoFlippedByteCrashes) {

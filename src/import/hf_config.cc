@@ -31,7 +31,7 @@ class Fields {
     }
     if (!value->is_number_unsigned() || value->get<uint64_t>() < 1 ||
         value->get<uint64_t>() > max) {
-      Wrong("{} is {}, it must be a whole number from 1 to {}", key, Show(*value), max);
+      Wrong("{} is {}; it must be a whole number from 1 to {}", key, Show(*value), max);
       return 1;
     }
     return static_cast<uint32_t>(value->get<uint64_t>());
@@ -42,19 +42,19 @@ class Fields {
       if (!fallback) Wrong("{} is missing", key);
       return fallback.value_or(1);
     }
-    if (!value->is_number()) Wrong("{} is {}, it must be a number", key, Show(*value));
+    if (!value->is_number()) Wrong("{} is {}; it must be a number", key, Show(*value));
     return value->is_number() ? value->get<double>() : 1;
   }
   bool Flag(const char* key, bool fallback) {
     const json* value = Find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_boolean()) Wrong("{} is {}, it must be true or false", key, Show(*value));
+    if (!value->is_boolean()) Wrong("{} is {}; it must be true or false", key, Show(*value));
     return value->is_boolean() && value->get<bool>();
   }
   std::string Text(const char* key, std::string fallback) {
     const json* value = Find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_string()) Wrong("{} is {}, it must be a string", key, Show(*value));
+    if (!value->is_string()) Wrong("{} is {}; it must be a string", key, Show(*value));
     return value->is_string() ? value->get<std::string>() : fallback;
   }
   // A token id or a list of them.
@@ -66,7 +66,7 @@ class Fields {
       if (id.is_number_unsigned() && id.get<uint64_t>() < ConfigLimits::kVocabSize) {
         ids.push_back(static_cast<TokenId>(id.get<uint64_t>()));
       } else {
-        Wrong("{} holds {}, which is no token id", key, Show(id));
+        Wrong("{} holds {}, which is not a token id", key, Show(id));
       }
     };
     if (value->is_array()) {
@@ -124,7 +124,8 @@ Result<RopeConfig> ParseRope(Fields& fields, const std::string& file) {
   if (parameters == nullptr) parameters = fields.Find("rope_parameters");
   if (parameters == nullptr) parameters = &kNone;
   if (!parameters->is_object()) {
-    return Fail(Code::kInvalidArgument, "{}: rope_scaling or rope_parameters is no object", file);
+    return Fail(Code::kInvalidArgument, "{}: rope_scaling or rope_parameters is not an object",
+                file);
   }
   const std::string where = file + ": RoPE parameters";
   Fields rope_fields(*parameters, where);
@@ -190,15 +191,16 @@ Result<uint32_t> HeadDim(Fields& fields, const ModelConfig& config, const std::s
   if (fields.Find("head_dim") != nullptr) return fields.Count("head_dim", ConfigLimits::kHeadDim);
   if (config.hidden_size % config.num_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: hidden_size {} is no multiple of num_attention_heads {}, and head_dim is "
+                "{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is "
                 "missing",
                 file, config.hidden_size, config.num_heads);
   }
   const uint32_t head_dim = config.hidden_size / config.num_heads;
   if (head_dim > ConfigLimits::kHeadDim) {
-    return Fail(Code::kInvalidArgument,
-                "{}: hidden_size {} over num_attention_heads {} is a head_dim of {}, at most {}",
-                file, config.hidden_size, config.num_heads, head_dim, ConfigLimits::kHeadDim);
+    return Fail(
+        Code::kInvalidArgument,
+        "{}: hidden_size {} over num_attention_heads {} gives head_dim {}; at most {} is supported",
+        file, config.hidden_size, config.num_heads, head_dim, ConfigLimits::kHeadDim);
   }
   return head_dim;
 }

@@ -30,7 +30,7 @@ std::string Advice(const fs::path& folder) {
     if (extension == ".gguf") return "; to use the GGUF file in it, give " + entry.path().string();
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
       return "; PyTorch files such as " + entry.path().filename().string() +
-             " are not read: save the model as safetensors";
+             " are not supported: save the model as safetensors";
     }
   }
   return "; a Hugging Face folder has config.json and model.safetensors (or "
@@ -50,7 +50,7 @@ Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path
   KV_ASSIGN(const std::string text, ReadTextFile(index, kMaxIndexBytes));
   KV_ASSIGN(const json object, ParseJsonObject(text, index.string()));
   if (!object.contains("weight_map") || !object["weight_map"].is_object()) {
-    return Fail(Code::kCorruption, "{}: has no object weight_map", index.string());
+    return Fail(Code::kCorruption, "{}: weight_map is missing or not an object", index.string());
   }
   std::map<std::string, std::vector<std::string>> tensors_of_shard;
   for (const auto& [tensor, shard] : object["weight_map"].items()) {
@@ -82,7 +82,7 @@ Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
     for (const std::string& name : names) {
       const auto found = in_shard.find(name);
       if (found == in_shard.end()) {
-        return Fail(Code::kNotFound, "{}: tensor '{}' is not in {}, where the index has it",
+        return Fail(Code::kNotFound, "{}: tensor '{}' is not in {}, where the index says it is",
                     index.string(), name, (folder / shard).string());
       }
       catalog.insert(in_shard.extract(found));

@@ -47,7 +47,7 @@ Result<Source> Locate(const fs::path& given) {
     KV_ASSIGN(const std::optional<fs::path> gguf, OnlyGguf(path));
     return gguf ? Source{*gguf, false} : Source{std::move(path), true};
   }
-  if (error) return FailErrno(error.value(), "{}: cannot look at it", path.string());
+  if (error) return FailErrno(error.value(), "{}: cannot check the path", path.string());
   if (!exists) {
     return Fail(Code::kNotFound,
                 "{}: no such file or folder; --model takes a Hugging Face folder or a GGUF file",
@@ -55,7 +55,8 @@ Result<Source> Locate(const fs::path& given) {
   }
   const std::string extension = path.extension().string();
   if (extension == ".safetensors" || extension == ".json") {
-    return Fail(Code::kInvalidArgument, "{}: give the folder that it is in", path.string());
+    return Fail(Code::kInvalidArgument, "{}: is one file of a model; give its folder",
+                path.string());
   }
   return Source{std::move(path), false};
 }

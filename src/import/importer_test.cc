@@ -227,8 +227,8 @@ TEST(Importer, RefusesPathsThatAreNoModel) {
   ExpectError(ImportModel(folder.path() / "none"), Code::kNotFound, {"none", "--model"});
   ExpectError(ImportModel(folder.path()), Code::kNotFound, {"no config.json"});
   ExpectError(ImportModel(folder.Write("x.safetensors", "")), Code::kInvalidArgument, {"folder"});
-  ExpectError(ImportModel(folder.Write("x.txt", "text")), Code::kCorruption, {"no GGUF file"});
-  ExpectError(ImportModel(folder.Write("empty.gguf", "")), Code::kCorruption, {"no GGUF file"});
+  ExpectError(ImportModel(folder.Write("x.txt", "text")), Code::kCorruption, {"not a GGUF file"});
+  ExpectError(ImportModel(folder.Write("empty.gguf", "")), Code::kCorruption, {"not a GGUF file"});
   fs::remove(folder.path() / "x.txt");
   ExpectError(ImportModel(folder.path()), Code::kCorruption, {"empty.gguf"});  // the only one
 }

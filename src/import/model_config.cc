@@ -11,11 +11,11 @@ namespace {
 
 Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::string& file) {
   if (!(rope.theta >= 1) || !std::isfinite(rope.theta)) {
-    return Fail(Code::kInvalidArgument, "{}: RoPE theta is {}, it must be at least 1", file,
+    return Fail(Code::kInvalidArgument, "{}: RoPE theta is {}; it must be at least 1", file,
                 rope.theta);
   }
   if (!(rope.factor >= 1) || !std::isfinite(rope.factor)) {
-    return Fail(Code::kInvalidArgument, "{}: RoPE scaling factor is {}, it must be at least 1",
+    return Fail(Code::kInvalidArgument, "{}: RoPE scaling factor is {}; it must be at least 1",
                 file, rope.factor);
   }
   if (rope.type == RopeType::kLlama3) {
@@ -30,12 +30,14 @@ Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::s
     }
   }
   if (!rope.freq_factors.empty() && rope.freq_factors.size() != config.head_dim / 2) {
-    return Fail(Code::kInvalidArgument, "{}: {} RoPE frequency factors for a head_dim of {}", file,
-                rope.freq_factors.size(), config.head_dim);
+    return Fail(Code::kInvalidArgument, "{}: {} RoPE frequency factors; head_dim {} needs {}", file,
+                rope.freq_factors.size(), config.head_dim, config.head_dim / 2);
   }
   for (float factor : rope.freq_factors) {
     if (!(factor > 0) || !std::isfinite(factor)) {
-      return Fail(Code::kInvalidArgument, "{}: a RoPE frequency factor is {}", file, factor);
+      return Fail(Code::kInvalidArgument,
+                  "{}: a RoPE frequency factor is {}; it must be positive and finite", file,
+                  factor);
     }
   }
   return {};
@@ -57,7 +59,7 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelCo
 Status ValidateConfig(const ModelConfig& config, const std::string& file) {
   if (config.num_heads % config.num_kv_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: {} attention heads cannot be shared evenly by {} key/value heads", file,
+                "{}: {} attention heads are not a multiple of {} key/value heads", file,
                 config.num_heads, config.num_kv_heads);
   }
   if (config.head_dim % 2 != 0) {
@@ -65,7 +67,7 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 config.head_dim);
   }
   if (!(config.rms_norm_eps > 0 && config.rms_norm_eps < 1)) {
-    return Fail(Code::kInvalidArgument, "{}: the norms' epsilon is {}, it must be in (0, 1)", file,
+    return Fail(Code::kInvalidArgument, "{}: the norms' epsilon is {}; it must be in (0, 1)", file,
                 config.rms_norm_eps);
   }
   KV_TRY(CheckRope(config.rope, config, file));

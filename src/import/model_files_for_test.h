@@ -1,4 +1,4 @@
-// Builders of model files, good and hostile, for the tests of this folder.
+// Builds model files, good and hostile, for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ class GgufBuilder {
   uint64_t num_pairs_ = 0, num_rows_ = 0;
 };
 
-// A folder that goes when the test ends.
+// A folder that is removed when the test ends.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

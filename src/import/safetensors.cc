@@ -98,14 +98,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& value) override {
     if (depth_ == 1) {
       if (!seen_names_.insert(value).second) {
-        problem = "key '" + value + "' stands twice";
+        problem = "key '" + value + "' occurs twice";
         return false;
       }
       in_metadata_ = value == "__metadata__";
       if (!in_metadata_) entries.push_back({.name = value});
       return true;
     }
-    if (!seen_fields_.insert(value).second) return Problem("key '" + value + "' stands twice");
+    if (!seen_fields_.insert(value).second) return Problem("key '" + value + "' occurs twice");
     if (in_metadata_) return true;
     key_ = value;
     if (key_ == "dtype") return entries.back().has_dtype = true;
@@ -137,7 +137,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool Scalar(std::string_view what) {
     if (depth_ == 0) return Problem("is not a JSON object");
     if (depth_ == 1) return Problem(fmt::format("is {}, not an object", what));
-    if (in_metadata_) return Problem(fmt::format("holds {}, only strings may be there", what));
+    if (in_metadata_) return Problem(fmt::format("holds {}; only strings are allowed", what));
     return Problem(fmt::format("{} holds {}", key_, what));
   }
 
@@ -171,15 +171,15 @@ Result<StoredTensor> Check(const Entry& entry, std::span<const std::byte> data,
   const uint64_t begin = entry.offsets[0], end = entry.offsets[1];
   if (begin > end || end > data.size()) {
     return Fail(Code::kCorruption,
-                "{}: tensor '{}': data_offsets [{}, {}] are not within the {} bytes of data; the "
-                "file is cut short or its header lies: fetch it again",
+                "{}: tensor '{}': data_offsets [{}, {}] go beyond the {} bytes of data; the file "
+                "is cut short or its header is wrong: download it again",
                 file, entry.name, begin, end, data.size());
   }
   std::optional<uint64_t> bits = type->bits;
   for (uint64_t dim : entry.shape) bits = bits ? CheckedMul(*bits, dim) : std::nullopt;
   if (!bits || *bits % 8 != 0 || *bits / 8 != end - begin) {
     return Fail(Code::kCorruption,
-                "{}: tensor '{}': shape {} of {} does not take the {} bytes of its data_offsets",
+                "{}: tensor '{}': shape {} of {} does not match the {} bytes of its data_offsets",
                 file, entry.name, ShapeText(entry.shape), entry.dtype, end - begin);
   }
   return StoredTensor{.name = entry.name,
@@ -195,19 +195,21 @@ Result<StoredTensor> Check(const Entry& entry, std::span<const std::byte> data,
 Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> bytes,
                                                    const std::string& file) {
   if (bytes.size() < 8) {
-    return Fail(Code::kCorruption, "{}: {} bytes are no safetensors file", file, bytes.size());
+    return Fail(Code::kCorruption, "{}: not a safetensors file: it has only {} bytes", file,
+                bytes.size());
   }
   uint64_t header_bytes;
   std::memcpy(&header_bytes, bytes.data(), 8);
   if (header_bytes > kMaxHeaderBytes) {
     return Fail(Code::kCorruption,
-                "{}: a header of {} bytes, at most {} are allowed; is it a safetensors file?", file,
+                "{}: a header of {} bytes; at most {} are allowed; is it a safetensors file?", file,
                 header_bytes, kMaxHeaderBytes);
   }
   if (header_bytes > bytes.size() - 8) {
-    return Fail(Code::kCorruption,
-                "{}: a header of {} bytes in a file of {}; it is cut short: fetch it again", file,
-                header_bytes, bytes.size());
+    return Fail(
+        Code::kCorruption,
+        "{}: a header of {} bytes in a file of {}; the file is cut short: download it again", file,
+        header_bytes, bytes.size());
   }
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + 8;
   if (header_bytes == 0 || text[0] != '{') {
@@ -233,7 +235,8 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> by
     if (begin != covered) {
       return Fail(Code::kCorruption, "{}: tensor '{}' begins at byte {} of the data, {} byte {}",
                   file, tensor.name, begin,
-                  begin < covered ? "inside another that ends at" : "after a hole from", covered);
+                  begin < covered ? "inside another tensor, which ends at" : "after a gap from",
+                  covered);
     }
     covered += tensor.bytes.size();
   }

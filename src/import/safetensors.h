@@ -16,10 +16,10 @@ namespace kvasir {
 //   header := JSON object {name: {"dtype": D, "shape": [n...], "data_offsets": [begin, end]}}
 //             with an optional "__metadata__": {string: string}
 // header_bytes is at most 100 MB; offsets count from the start of data, and the tensors cover data
-// without a hole, an overlap or a rest; end - begin == product(shape) * bytes of D.
+// without gaps, overlaps or a rest; end - begin == product(shape) * bytes of D.
 //
 // Returns the tensors by ascending offset, views into `bytes`. `file` names it in errors:
-// kCorruption when the header lies, kUnsupported for an unknown dtype. O(header).
+// kCorruption when the header is wrong, kUnsupported for an unknown dtype. O(header).
 Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> bytes,
                                                    const std::string& file);
 

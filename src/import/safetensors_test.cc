@@ -97,9 +97,9 @@ TEST(Safetensors, RefusesEntriesOfTheWrongKind) {
 
 TEST(Safetensors, RefusesDuplicateKeys) {
   const std::string a = Entry("a", "F32", "[1]", "[0,4]");
-  ExpectCorrupt(Safetensors("{" + a + "," + a + "}", "1234"), {"key 'a' stands twice"});
+  ExpectCorrupt(Safetensors("{" + a + "," + a + "}", "1234"), {"key 'a' occurs twice"});
   ExpectCorrupt(Safetensors("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\"}}"),
-                {"tensor 'a'", "'dtype' stands twice"});
+                {"tensor 'a'", "'dtype' occurs twice"});
 }
 
 TEST(Safetensors, NamesTheTensorWithAnUnknownDtype) {
@@ -118,14 +118,14 @@ TEST(Safetensors, RefusesOffsetsThatLie) {
   ExpectCorrupt(one("[18446744073709551615]", "[0,8]"), {"shape"});
   ExpectCorrupt(one("[99999999999999999999]", "[0,8]"), {"fraction"});  // beyond 64 bits
   ExpectCorrupt(one("[1]", "[0,4]"), {"cover 4 of 8"});
-  ExpectCorrupt(one("[1]", "[4,8]"), {"hole"});
+  ExpectCorrupt(one("[1]", "[4,8]"), {"gap"});
   const auto two = [](const std::string& a, const std::string& b, const std::string& data) {
     return Safetensors("{" + Entry("a", "F16", "[2]", a) + "," + Entry("b", "F16", "[2]", b) + "}",
                        data);
   };
   ExpectCorrupt(two("[0,4]", "[2,6]", "123456"), {"'b'", "inside another"});
   ExpectCorrupt(two("[0,4]", "[0,4]", "1234"), {"inside another"});
-  ExpectCorrupt(two("[0,4]", "[6,10]", "1234567890"), {"hole"});
+  ExpectCorrupt(two("[0,4]", "[6,10]", "1234567890"), {"gap"});
 }
 
 TEST(Safetensors, AHalfByteTypeMustFillWholeBytes) {

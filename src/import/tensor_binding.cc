@@ -62,7 +62,7 @@ Status CheckTensor(const StoredTensor& tensor, const SlotTraits& traits,
   if (traits.columns) shape.push_back(SizeOf(*traits.columns, config));
   if (tensor.shape != shape) {
     return Fail(Code::kCorruption,
-                "{}: tensor '{}' has the shape [{}], the model's configuration says [{}]",
+                "{}: tensor '{}' has the shape [{}], but the model's configuration says [{}]",
                 tensor.file, tensor.name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   }
   return {};

@@ -303,7 +303,7 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 2); }),
               Code::kUnsupported, {"2 rotated"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.value_length", 6); }),
-              Code::kUnsupported, {"6 values"});
+              Code::kUnsupported, {"6 value "});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kUnsupported,
               {"mixture-of-experts"});
   ExpectError(with([](GgufBuilder& b) { b.Raw("split.count", 2, Le<uint16_t>(3)); }),

@@ -1,4 +1,4 @@
-// Reading the arguments of a built-in.
+// Reads the arguments of a built-in.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline bool BoolArgument(const Arguments& arguments, size_t index, std::string_v
   return value ? Truthy(*value) : otherwise;
 }
 
-// Fails when the argument is no integer; none counts as not given.
+// Fails when the argument is not an integer; None counts as not given.
 inline int64_t IntArgument(Interpreter& run, const Arguments& arguments, size_t index,
                            std::string_view name, int64_t otherwise) {
   const Value* value = arguments.Find(index, name);
@@ -34,7 +34,7 @@ inline Text TextArgument(const Arguments& arguments, size_t index, std::string_v
   return value ? ToText(*value) : Text(otherwise);
 }
 
-// The argument as a string; null when not given or none. Fails when it is something else.
+// The argument as a string; null when not given or None. Fails when it is something else.
 inline const Text* StringArgument(Interpreter& run, const Arguments& arguments, size_t index,
                                   std::string_view name) {
   const Value* value = arguments.Find(index, name);

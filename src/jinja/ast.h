@@ -20,7 +20,7 @@ struct ArgumentNodes {
   NodePtr rest, rest_named;
 };
 
-// One node of any kind; what its fields mean stands beside the kind. Immutable once parsed.
+// One node of any kind; the comment of each kind says what its fields mean. Immutable once parsed.
 struct Node {
   enum class Kind {
     // Expressions.

@@ -1,5 +1,5 @@
-// What a template can call without defining it: filters, tests, methods and global functions, as
-// jinja2 and transformers have them.
+// The filters, tests, methods and global functions of jinja2 and transformers, which a template can
+// call without defining them.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ namespace kvasir::jinja {
 bool IsFilter(std::string_view name);
 bool IsTest(std::string_view name);
 bool IsFunction(std::string_view name);
-// All names that there are, for tests.
+// All names, for tests.
 std::vector<std::string_view> FilterNames();
 std::vector<std::string_view> TestNames();
 std::vector<std::string_view> FunctionNames();
@@ -30,7 +30,7 @@ enum class MethodKind { kNone, kSafe, kMutating };
 MethodKind FindMethod(const Value& self, std::string_view name);
 Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
                  const Arguments& arguments);
-// Those of strings; CallTextMethod REQUIRES: IsTextMethod(name).
+// Methods of strings. CallTextMethod REQUIRES: IsTextMethod(name).
 bool IsTextMethod(std::string_view name);
 Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
                      const Arguments& arguments);
@@ -57,15 +57,15 @@ Text Strip(const Text& text, Side side, const Text* chars);
 Text Replace(Interpreter& run, const Text& text, std::string_view from, const Text& to,
              int64_t max);
 Text Join(Interpreter& run, const std::vector<Value>& items, const Text& separator);
-// `times` copies; empty after a failure where the template may not build that much.
+// `times` copies; fails and returns "" when the template may not build so much.
 Text Repeat(Interpreter& run, const Text& text, int64_t times);
 std::vector<Text> SplitLines(const Text& text, bool keep_ends);
 
-// The table of filters, filled by the files that hold them.
+// The table of filters, filled by the source files of the filters.
 using FilterFunction = Value (*)(Interpreter&, const Value&, const Arguments&);
 struct Filter {
   FilterFunction apply;
-  bool reads_all;  // the whole weight of its input is charged before
+  bool reads_all;  // the whole weight of its input is charged first
 };
 using FilterTable = std::map<std::string_view, Filter>;
 

@@ -79,7 +79,7 @@ Text FormatNumber(Interpreter& run, const Value& value, const Spec& spec) {
   }
   if (value.is_float() && !(std::fabs(value.number()) < 9e18) &&
       std::string_view("dixXob").find(spec.type) != std::string::npos) {
-    run.Fail("cannot format a number that is no integer");
+    run.Fail("cannot format a number that is not an integer");
     return Text();
   }
   const bool negative = value.is_float() ? std::signbit(value.number()) : value.integer() < 0;
@@ -95,7 +95,7 @@ Text Truncated(Text text, const Spec& spec) {
   return text.Slice(0, CharOffset(text.view(), static_cast<size_t>(*spec.precision)));
 }
 
-// The items of the right side of %, one after the other, or by name.
+// The items on the right side of %, in order or by name.
 class PercentValues {
  public:
   PercentValues(Interpreter& run, const Value& values) : run_(run), values_(values) {
@@ -231,7 +231,7 @@ Spec TakeBraceSpec(std::string_view text) {
   return spec;
 }
 
-// The value that "0", "name", "name.attribute" or "name[key]" stands for.
+// The value of a field "0", "name", "name.attribute" or "name[key]".
 Value FieldValue(Interpreter& run, std::string_view field, const Arguments& arguments,
                  size_t* next) {
   const size_t end = std::min(field.find_first_of(".["), field.size());

@@ -29,7 +29,7 @@ Value Range(Interpreter& run, const Arguments& arguments) {
       step > 0 ? uint64_t(end) - uint64_t(begin) : uint64_t(begin) - uint64_t(end);
   const uint64_t stride = step > 0 ? uint64_t(step) : -uint64_t(step);
   const uint64_t count = runs ? (distance - 1) / stride + 1 : 0;
-  constexpr uint64_t kMaxRange = 100'000;  // jinja2's own bound in a sandbox
+  constexpr uint64_t kMaxRange = 100'000;  // jinja2's limit in a sandbox
   if (count > kMaxRange) return run.Fail(fmt::format("range too big: at most {}", kMaxRange));
   if (!run.Charge(count)) return Value();
   std::vector<Value> items;

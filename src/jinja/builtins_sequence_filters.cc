@@ -91,7 +91,7 @@ Value Path(Interpreter& run, Value item, const Value& attribute) {
   return item;
 }
 
-// What sort, unique and the like compare: the attribute where one is given, lower case by default.
+// The key that sort, unique and others compare: the attribute if given, in lower case by default.
 Value Key(Interpreter& run, const Value& item, const Value* attribute, bool case_sensitive) {
   Value key = attribute && !attribute->is_none() ? Path(run, item, *attribute) : item;
   if (case_sensitive || !key.is_string()) return key;
@@ -359,7 +359,7 @@ const FilterTable& Filters() {
 }  // namespace
 
 void AddSequenceFilters(FilterTable& table) {
-  // They walk over items, and count what they do with each.
+  // These filters visit items and charge for each of them.
   const auto add = [&table](std::string_view name, FilterFunction apply) {
     table[name] = {apply, /*reads_all=*/false};
   };

@@ -93,7 +93,7 @@ Value TruncateFilter(Interpreter& run, const Value& v, const Arguments& argument
   const int64_t leeway = IntArgument(run, arguments, 3, "leeway", 5);
   if (static_cast<int64_t>(CharCount(text.view())) <= length + leeway) return FromText(text);
   const int64_t keep = length - static_cast<int64_t>(CharCount(end.view()));
-  if (keep < 0) return run.Fail("truncate: the length is below that of the end");
+  if (keep < 0) return run.Fail("truncate: the length is less than that of the end");
   Text out = text.Slice(0, CharOffset(text.view(), static_cast<size_t>(keep)));
   const size_t space = out.bytes().rfind(' ');
   if (!kill && space != std::string::npos) out = out.Slice(0, space);

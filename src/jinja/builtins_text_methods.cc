@@ -71,7 +71,7 @@ std::vector<Text> SplitSpaceRight(const Text& text, int64_t max) {
   return out;
 }
 
-// What split and rsplit take; nothing after a failure.
+// Arguments of split and rsplit; absent after a failure.
 struct SplitArguments {
   const Text* separator;  // null: white space
   int64_t max;
@@ -215,7 +215,7 @@ Value JoinMethod(Interpreter& run, const Text& self, const Arguments& arguments)
   return FromText(Join(run, items, self));
 }
 
-// str.title: upper case after anything that is no letter.
+// str.title: upper case after every character that is not a letter.
 Value Title(Interpreter&, const Text& self, const Arguments&) {
   Text out;
   bool in_word = false;
@@ -267,7 +267,7 @@ Value Partition(Interpreter& run, const Text& self, const Arguments& arguments) 
                   List::Kind::kTuple);
 }
 
-template <Side side>  // the side that is filled; both: center
+template <Side side>  // the side to fill; both: center
 Value Justify(Interpreter& run, const Text& self, const Arguments& arguments) {
   const int64_t width = IntArgument(run, arguments, 0, "width", 0);
   const Text fill = TextArgument(arguments, 1, "fillchar", " ");
@@ -372,7 +372,7 @@ bool IsTextMethod(std::string_view name) { return TextMethods().contains(name); 
 
 Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
                      const Arguments& arguments) {
-  // These look at the ends of a text, or charge what they read.
+  // These methods read only the ends of a text, or charge for what they read.
   const bool reads_all = !name.starts_with("starts") && !name.starts_with("ends");
   if (reads_all && !run.Charge(1 + self.size() / 16 + self.runs().size())) return Value();
   return TextMethods().find(name)->second(run, self, arguments);

@@ -13,7 +13,7 @@ class ExpressionParser {
   explicit ExpressionParser(TokenReader& reader) : in_(reader) {}
   NodePtr Expression();             // with "a if b else c"
   NodePtr ExpressionNoCondition();  // the iterable of a for
-  // "a", or "a, b" as a tuple; what stands in {{ }}, set and for.
+  // "a", or "a, b" as a tuple: the grammar of {{ }}, set and for.
   NodePtr Tuple(bool with_condition = true);
   NodePtr Primary();
   NodePtr Postfix(NodePtr node);

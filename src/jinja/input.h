@@ -1,4 +1,4 @@
-// Request data to template values that know their origin.
+// Converts request data to template values that know their origin.
 #pragma once
 
 #include "base/json_tree.h"
@@ -7,8 +7,8 @@
 
 namespace kvasir::jinja {
 
-// Everything in the result is input. kInvalidArgument where data is nested too deeply. The order of
-// keys is kept.
+// Everything in the result has the origin input. Keeps the order of keys. kInvalidArgument when
+// data is nested too deeply.
 Result<Value> FromJson(const JsonValue& data);
 
 // The same for the list of messages, each tagged with its index. The role of a message counts as

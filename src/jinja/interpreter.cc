@@ -186,7 +186,7 @@ void Interpreter::For(const Node& node, const Value& iterable, size_t depth) {
   }
   --loops_;
   scope_ = outer;
-  // What a loop holds may hold the loop.
+  // The scope of a loop may refer to the loop.
   loop->scope.reset();
   loop->last_changed.clear();
 }

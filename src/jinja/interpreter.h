@@ -14,30 +14,30 @@
 
 namespace kvasir::jinja {
 
-// Names in one block, and the block around it.
+// The names of one block, and the block around it.
 struct Scope {
   std::vector<std::pair<std::string, Value>> names;
   std::shared_ptr<Scope> parent;
   void Set(std::string_view name, Value value);
 };
 
-// The names that a template sees from the start.
+// The names that a template has at the start.
 using Variables = std::map<std::string, Value, std::less<>>;
 
-// What a template may use up. A step is a node evaluated, an item made or walked, or 16 bytes of
-// text read or built, and takes some tens of nanoseconds.
+// The limits of a template. A step is one evaluated node, one item that is made or visited, or 16
+// bytes of text that is read or built. It takes some tens of nanoseconds.
 struct Limits {
   uint64_t steps = 5'000'000;
-  // Expressions and bodies inside each other, calls included: each takes up to a kilobyte of stack.
+  // Nesting of expressions and bodies, including calls: each takes up to a kilobyte of stack.
   uint32_t depth = 600;
 
-  // In proportion to what is rendered: 64 passes over it, and 5 million steps.
+  // Proportional to the variables: 64 passes over them, and 5 million steps.
   static Limits For(const Variables& variables);
 };
 
 // One rendering. The first error is kept and everything after it is a quick no-op, so callees
-// return plain values: a caller that loops checks failed(). Bytes that a loop writes while it walks
-// over messages belong to the message of the iteration. One thread.
+// return plain values: a caller that loops checks failed(). Bytes that a loop over messages writes
+// belong to the message of the iteration. One thread.
 class Interpreter {
  public:
   Interpreter(std::string_view source, Limits limits, int64_t now_unix_s)
@@ -49,12 +49,12 @@ class Interpreter {
 
   // For filters, tests, methods and functions.
   Value Fail(std::string_view what, Code code = Code::kInvalidArgument);
-  Value Raise(std::string_view message);  // raise_exception: the message alone
+  Value Raise(std::string_view message);  // raise_exception: only the message
   bool failed() const { return failed_; }
-  // False when the template has used up what it may.
+  // Counts steps; false when the template has used up its limit.
   bool Charge(uint64_t units);
   bool ChargeText(size_t bytes) { return Charge(1 + bytes / 16); }
-  // Writing a value as text copies what is inside once for each list around it.
+  // Writing a value as text copies its content once for each list around it.
   bool ChargeRepr(const Value& value) {
     return Charge(WeightOf(value) * std::max<uint64_t>(1, DepthOf(value)));
   }
@@ -88,7 +88,7 @@ class Interpreter {
   void CallBlock(const Node& node);
   void Assign(const Node& target, const Value& value);
   void Emit(const Value& value);
-  // Runs a body in a scope of its own and returns what it writes.
+  // Runs a body in a new scope and returns what it writes.
   Text Capture(const std::vector<NodePtr>& body);
   Flow InScope(const std::vector<NodePtr>& body);
   Value MacroValue(const Node& node);
@@ -117,13 +117,13 @@ class Interpreter {
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;
   const Node* at_ = nullptr;
-  std::optional<uint32_t> message_;  // whose iteration is running
+  std::optional<uint32_t> message_;  // the message of the current iteration
   int loops_ = 0;
   uint64_t steps_ = 0;
   uint32_t depth_ = 0;
   bool failed_ = false;
   Error error_;
-  // Namespaces and scopes that macros hold can form cycles: they are emptied at the end.
+  // Namespaces and scopes of macros can form cycles, so they are emptied at the end.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_;
 };

@@ -71,7 +71,7 @@ Value Interpreter::EvaluateKind(const Node& node) {
       if (node.children[2]) return Evaluate(*node.children[2]);
       return Undefine("the inline if-expression evaluated to false and has no else");
     default:
-      return Fail("a slice stands outside of a subscript");
+      return Fail("a slice is outside of a subscript");
   }
 }
 
@@ -135,7 +135,7 @@ Value Interpreter::CallNode(const Node& node) {
 }
 
 Value Interpreter::FilterNode(const Node& node, const Value* input) {
-  // In a chain without an input of its own (a filter block) the innermost takes `input`.
+  // In a chain without an input (a filter block) the innermost filter takes `input`.
   const Value value = node.children[0] ? (input ? FilterNode(*node.children[0], input)
                                                 : Evaluate(*node.children[0]))
                                        : *input;
@@ -347,7 +347,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
   const int64_t step = parts[2].value_or(1);
   if (step == 0) return Fail("slice step cannot be zero");
   if (!sized && !object.is_string()) {
-    return Fail(fmt::format("'{}' object has no slices", TypeName(object)));
+    return Fail(fmt::format("'{}' object cannot be sliced", TypeName(object)));
   }
   if (object.is_string() && !ChargeText(object.text().size())) return Value();
   const int64_t size =
@@ -370,7 +370,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
                    list->kind == List::Kind::kTuple ? list->kind : List::Kind::kList);
 }
 
-// Characters begin, begin + stride ... as far as `end`, by one walk over the text.
+// Characters begin, begin + stride ... up to `end`, in one pass over the text.
 Value Interpreter::SliceText(const Text& text, int64_t begin, int64_t end, int64_t stride) {
   if (stride > 0 ? begin >= end : begin <= end) return FromString("");
   const std::string_view view = text.view();

@@ -17,7 +17,7 @@ bool IsWordByte(char c) {
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsBlank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 
-// Walks the source once. After a failure error_ is set and nothing more is read.
+// Reads the source once. After a failure error_ is set and reading stops.
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(source) {}
@@ -53,7 +53,8 @@ class Lexer {
     return source_.size();
   }
 
-  // Text [begin, end) before a tag whose sign (0, '-' or '+') and kind decide what stays of it.
+  // Adds text [begin, end) before a tag; the tag's sign (0, '-' or '+') and kind decide what is
+  // trimmed.
   void PushData(size_t begin, size_t end, char sign, bool is_variable) {
     std::string_view text = source_.substr(begin, end - begin);
     if (sign == '-') {
@@ -70,7 +71,7 @@ class Lexer {
     if (!text.empty()) tokens_.push_back({Token::Kind::kData, std::string(text), begin});
   }
 
-  // str.rstrip() knows the spaces of Unicode; moves *keep before one if it stands there.
+  // Moves *keep before a Unicode space that ends there, like str.rstrip().
   static bool IsSpaceBefore(std::string_view text, size_t* keep) {
     size_t start = *keep - 1;
     while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
@@ -84,7 +85,8 @@ class Lexer {
     return 0;
   }
 
-  // After the end of a tag: "-" eats all white space, none eats one newline of a block or comment.
+  // After the end of a tag: "-" removes all white space; without a sign, a block or comment removes
+  // one newline.
   void AfterTag(char sign, bool is_variable) {
     if (sign == '-') {
       SkipSpaces();
@@ -126,7 +128,7 @@ class Lexer {
     AfterTag(before == '-' || before == '+' ? before : 0, false);
   }
 
-  // At the name of a block: takes a whole raw block if it is one.
+  // At the name of a block: reads a whole raw block if it is one.
   bool LexRaw(size_t tag) {
     const size_t start = at_;
     SkipSpaces();
@@ -279,7 +281,7 @@ class Lexer {
     tokens_.push_back({Token::Kind::kString, std::move(value), begin});
   }
 
-  // An escape of a Python string; one that Python does not know stays as it is.
+  // An escape of a Python string; unknown escapes do not change.
   void LexEscape(std::string& value) {
     const size_t begin = at_++;
     if (at_ >= source_.size()) return;
@@ -312,14 +314,14 @@ class Lexer {
       code = code * 16 + (IsDigit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
-      return Fail(begin, "escape of no character");
+      return Fail(begin, "escape that is not a character");
     }
     AppendUtf8(code, &value);
   }
 
   std::string_view source_;
   size_t at_ = 0;
-  bool line_starting_ = true;  // the text that follows begins a line
+  bool line_starting_ = true;  // the following text begins a line
   std::vector<char> brackets_;
   std::vector<Token> tokens_;
   bool failed_ = false;

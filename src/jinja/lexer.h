@@ -1,5 +1,5 @@
-// Template source to tokens, with the whitespace control that transformers sets (trim_blocks and
-// lstrip_blocks on, a newline at the end dropped).
+// Converts template source to tokens, with the whitespace control of transformers: trim_blocks and
+// lstrip_blocks on, and the newline at the end dropped.
 #pragma once
 
 #include <string>
@@ -33,11 +33,10 @@ struct Token {
 std::string Position(std::string_view source, size_t offset);
 size_t LineOf(std::string_view source, size_t offset);
 
-// CRLF and CR become LF and one newline at the end is dropped, as jinja2 does before all else.
+// CRLF and CR become LF and one newline at the end is dropped, as jinja2 does first.
 std::string NormalizeNewlines(std::string_view source);
 
-// kInvalidArgument with the position. Comments and raw blocks are gone from the result, which ends
-// with kEnd.
+// kInvalidArgument with the position. The result has no comments or raw blocks and ends with kEnd.
 Result<std::vector<Token>> Tokenize(std::string_view source);
 
 }  // namespace kvasir::jinja

@@ -93,18 +93,18 @@ TEST(JinjaLexer, EscapesOfStringsAreThoseOfPython) {
   EXPECT_EQ(StringOf(R"("it's")"), "it's");
   EXPECT_EQ(StringOf(R"('\x41\u00e9\U0001F600')"), "A\u00e9\U0001F600");
   EXPECT_EQ(StringOf(R"('\101\0601\7')"), std::string("A01\a"));
-  EXPECT_EQ(StringOf(R"('\d\%')"), R"(\d\%)");  // not an escape of Python's: as it is
+  EXPECT_EQ(StringOf(R"('\d\%')"), R"(\d\%)");  // not an escape in Python: unchanged
   EXPECT_EQ(StringOf("'a\\\nb'"), "ab");        // a newline behind a backslash joins two lines
   EXPECT_EQ(StringOf("'}} %} {{ #}'"), "}} %} {{ #}");
   EXPECT_NE(StringOf(R"('\x4')").find("escape with too few digits"), std::string::npos);
-  EXPECT_NE(StringOf(R"('\ud800')").find("escape of no character"), std::string::npos);
-  EXPECT_NE(StringOf(R"('\U00110000')").find("escape of no character"), std::string::npos);
+  EXPECT_NE(StringOf(R"('\ud800')").find("escape that is not a character"), std::string::npos);
+  EXPECT_NE(StringOf(R"('\U00110000')").find("escape that is not a character"), std::string::npos);
 }
 
 // trim_blocks and lstrip_blocks, as transformers sets them.
 TEST(JinjaLexer, BlocksTakeTheirOwnLineAndVariablesDoNot) {
   EXPECT_EQ(Dump("a\n  {% if x %}\nb\n"), "\"a|\" {% if x %} \"b|\" end");
-  EXPECT_EQ(Dump("a {% if x %}\nb"), "\"a \" {% if x %} \"b\" end");  // something stands before it
+  EXPECT_EQ(Dump("a {% if x %}\nb"), "\"a \" {% if x %} \"b\" end");  // text before it
   EXPECT_EQ(Dump("{% a %}\n\nb"), "{% a %} \"|b\" end");              // one newline, not all
   EXPECT_EQ(Dump("{% a %} \nb"), "{% a %} \" |b\" end");
   EXPECT_EQ(Dump("  {% a %}  {% b %}"), "{% a %} \"  \" {% b %} end");
@@ -117,7 +117,7 @@ TEST(JinjaLexer, SignsTrimOrKeepWhatIsBesideATag) {
   EXPECT_EQ(Dump("a \n {{- b -}} \n c"), "\"a\" {{ b }} \"c\" end");
   EXPECT_EQ(Dump("a \n {#- b -#} \n c"), "\"a\" \"c\" end");
   EXPECT_EQ(Dump("a\n  {%+ b +%}\nc"), "\"a|  \" {% b %} \"|c\" end");
-  EXPECT_EQ(Dump("a\u3000\u00A0{%- b -%}\u2003c"), "\"a\" {% b %} \"c\" end");  // Unicode's spaces
+  EXPECT_EQ(Dump("a\u3000\u00A0{%- b -%}\u2003c"), "\"a\" {% b %} \"c\" end");  // Unicode spaces
   EXPECT_EQ(Dump("{{ a -}}b"), "{{ a }} \"b\" end");
   EXPECT_EQ(Dump("{{ a - b }}"), "{{ a - b }} end");
 }

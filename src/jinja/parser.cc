@@ -51,7 +51,7 @@ class StatementParser {
 
   void EndBlock() { in_.Expect(TokenKind::kBlockEnd, "'%}'"); }
 
-  // A body up to {% end... %}, which is taken.
+  // A body up to {% end... %}, which is consumed.
   Body BodyUntil(std::string_view end) {
     EndBlock();
     Body body = Statements({end});
@@ -192,7 +192,7 @@ class StatementParser {
     in_.Expect(")");
   }
 
-  // A macro's body runs on its own: break and continue do not reach the loop around it.
+  // A macro's body runs separately: break and continue do not reach the loop around it.
   Body MacroBody(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = BodyUntil(end);

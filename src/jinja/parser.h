@@ -1,5 +1,5 @@
-// Template source to syntax tree: the grammar of jinja2 with its loopcontrols extension and the
-// generation block of transformers.
+// Parses template source to a syntax tree: the grammar of jinja2 with its loopcontrols extension
+// and the generation block of transformers.
 #pragma once
 
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace kvasir::jinja {
 
-// `source` as NormalizeNewlines leaves it. kInvalidArgument with line and column on a syntax error;
-// kUnsupported names a statement, filter or test that the interpreter does not know.
+// REQUIRES: `source` comes from NormalizeNewlines. kInvalidArgument with line and column on a
+// syntax error; kUnsupported names a statement, filter or test that the interpreter does not know.
 Result<std::vector<NodePtr>> ParseTemplate(std::string_view source);
 
 }  // namespace kvasir::jinja

@@ -33,7 +33,7 @@ Result<std::vector<NodePtr>> Parse(const Shape& s) {
                                          std::string(s.after)));
 }
 
-// Every construct that puts a node above or below another: refused, in time and without a crash.
+// Every construct that nests nodes: refused in time and without a crash.
 constexpr Shape kNested[] = {
     {"{% if ", "not ", "a", "", " %}{% endif %}"},
     {"{{ ", "-", "a", "", " }}"},
@@ -98,7 +98,7 @@ constexpr Shape kNested[] = {
     {"", "{% generation %}", "", "{% endgeneration %}", ""},
 };
 
-// Constructs that only get longer: they parse.
+// Constructs that only get longer must parse.
 constexpr Shape kLong[] = {
     {"{{ a", "~a", "", "", " }}"},
     {"{{ a", "<a", "", "", " }}"},
@@ -133,7 +133,7 @@ constexpr Shape kLong[] = {
     {"", "\r", "", "", ""},
 };
 
-// Templates that are cut off or close what they never opened.
+// Templates that are cut off, or that close a block they never opened.
 constexpr Shape kBroken[] = {
     {"{{ ", "not ", "", "", ""},      {"{{ ", "{1:", "", "", ""}, {"{{ ", "(", "", "", ""},
     {"{{ a", "+a", "", "", ""},       {"{{ '", "a", "", "", ""},  {"{# ", "a", "", "", ""},
@@ -142,7 +142,7 @@ constexpr Shape kBroken[] = {
     {"{{ a ", "\n", ")", "", "}}"},   {"{{ ", "1", "", "", "}}"},
 };
 
-// What a quadratic step would take: 200,000^2 / 2 of anything is above 10 s.
+// Quadratic work would take longer: 200,000^2 / 2 steps are more than 10 s.
 constexpr double kMaxSeconds = 3;
 
 double SecondsSince(std::clock_t begin) {
@@ -180,7 +180,7 @@ TEST(JinjaParser, BrokenTemplatesAreRefusedInBoundedTime) {
   }
 }
 
-// A deep tree inside another, by every way that a node owns one: the depths add up.
+// A deep tree inside another, for every way that a node owns a child: the depths add up.
 TEST(JinjaParser, DepthCountsEveryKindOfChild) {
   const std::string deep = "a" + Repeat(".a", 390);
   const auto error = [](const std::string& source) {

@@ -87,7 +87,7 @@ size_t FindLastText(std::string_view text, std::string_view part) {
 
 namespace {
 
-// The code point at offset, or -1, and how many bytes it takes.
+// The code point at offset, or -1, and its number of bytes.
 utf8proc_int32_t Decode(std::string_view text, size_t offset, size_t* bytes) {
   utf8proc_int32_t code = -1;
   const auto n = utf8proc_iterate(reinterpret_cast<const uint8_t*>(text.data()) + offset,
@@ -132,7 +132,7 @@ size_t PreviousChar(std::string_view text, size_t offset) {
          (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) {
     --begin;
   }
-  // Bytes that are not UTF-8 are a character each.
+  // Each byte that is not UTF-8 is one character.
   return begin + CharSize(text, begin) == offset ? begin : offset - 1;
 }
 
@@ -182,7 +182,7 @@ bool IsAlpha(char32_t code) {
 }
 
 std::string UpperOf(char32_t code) {
-  switch (code) {  // the full mappings that text in living languages meets
+  switch (code) {  // full mappings that occur in living languages
     case 0xDF:
       return "SS";
     case 0x149:

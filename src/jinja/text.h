@@ -1,4 +1,4 @@
-// Text that knows where its bytes came from, and the code point walks that Python's strings need.
+// Text that knows the origin of its bytes, and iteration over code points for Python's strings.
 #pragma once
 
 #include <cstdint>
@@ -43,21 +43,21 @@ class Text {
   void Reserve(size_t bytes) { bytes_.reserve(bytes); }
   void Append(const Text& other);
   void Append(const Text& other, size_t begin, size_t end);
-  // As Append; bytes that belong to no message yet become part of `message`.
+  // Like Append; bytes without a message become part of `message`.
   void AppendFor(const Text& other, std::optional<uint32_t> message);
   Text Slice(size_t begin, size_t end) const;
   Origin OriginAt(size_t offset) const;  // REQUIRES: offset < size(). O(log runs).
-  // What to say of a value made from all of these bytes: input if any is.
+  // The origin of a value made from all of these bytes: input if any byte is input.
   Origin Summary() const;
 
  private:
   std::string bytes_;
   Run first_{};            // the only run, while more_ is empty: most texts have one
-  std::vector<Run> more_;  // all runs, where there are several
+  std::vector<Run> more_;  // all runs, if there are several
 };
 
-// Where `part` begins in text[begin...], or npos; the last place before `end` of it. O(text +
-// part): never the product, whatever they hold. REQUIRES: part is not empty.
+// The first place of `part` in `text` at or after `begin`, and the last place; npos without one.
+// O(text + part) for any content. REQUIRES: part is not empty.
 size_t FindText(std::string_view text, std::string_view part, size_t begin = 0);
 size_t FindLastText(std::string_view text, std::string_view part);
 
@@ -65,7 +65,7 @@ size_t FindLastText(std::string_view text, std::string_view part);
 // character each and are never changed.
 size_t CharSize(std::string_view text, size_t offset);       // bytes of the character at offset
 char32_t CharAt(std::string_view text, size_t offset);       // its code point
-size_t PreviousChar(std::string_view text, size_t offset);   // where the one before begins
+size_t PreviousChar(std::string_view text, size_t offset);   // start of the character before
 size_t CharCount(std::string_view text);                     // O(size)
 size_t CharOffset(std::string_view text, size_t character);  // size() when past the end
 

@@ -1,5 +1,5 @@
-// What the parsers of statements and expressions share: the tokens, where we are, and the first
-// error.
+// TokenReader: shared by the parsers of statements and expressions; has the tokens, the position
+// and the first error.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 namespace kvasir::jinja {
 
-// After a failure the reader stands at the end of the template, so that every loop ends.
+// After a failure the reader is at the end of the template, so that every loop ends.
 class TokenReader {
  public:
   TokenReader(std::string_view source, std::vector<Token> tokens)
@@ -50,10 +50,10 @@ class TokenReader {
   const Error& error() const { return error_; }
 
   NodePtr Make(Node::Kind kind, size_t offset, std::string name = {});
-  // Adds a child; fails where the tree gets too deep to be walked. After a failure the child is
-  // dropped and null stands in its place, so that a tree never gets deeper than kMaxNodeDepth.
+  // Adds a child; fails when the tree gets too deep for recursion. After a failure null replaces
+  // the child, so that a tree never gets deeper than kMaxNodeDepth.
   void Adopt(Node& parent, NodePtr child);
-  // The same for a child that something else than parent.children will own.
+  // The same for a child that is not owned by parent.children.
   NodePtr Nest(Node& parent, NodePtr child);
 
  private:

@@ -57,7 +57,7 @@ namespace {
 
 constexpr size_t kMaxScanned = 16;  // keys of a dict without an index
 
-// A key that is a number, as the type that holds every int64_t and every double.
+// A numeric key as long double, which holds every int64_t and every double.
 std::optional<long double> AsNumberKey(const Value& key) {
   if (key.is_integer()) return static_cast<long double>(key.integer());
   if (key.is_float() && !std::isnan(key.number())) return key.number();
@@ -224,7 +224,7 @@ bool Equal(const Value& a, const Value& b) {
 std::partial_ordering Compare(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.integer() <=> b.integer();
   if (a.is_number() && b.is_number()) return a.number() <=> b.number();
-  // Bytes of UTF-8 order as code points do.
+  // The byte order of UTF-8 is the order of code points.
   if (a.is_string() && b.is_string()) return a.text().bytes() <=> b.text().bytes();
   const List *x = a.list(), *y = b.list();
   if (!x || !y || x->kind != y->kind) return std::partial_ordering::unordered;
@@ -248,14 +248,14 @@ std::string WhyUnhashable(const Value& value) {
 uint32_t DepthOf(const Value& value) {
   if (const List* list = value.list()) return list->depth;
   if (const Dict* dict = value.dict()) return dict->depth;
-  // What holds a value that can be put into a list again: freeing a chain of them recurses.
+  // Values that hold a value which can be put into a list again: freeing a chain of them recurses.
   if (const Callable* callable = value.callable()) return DepthOf(callable->self) + 1;
   if (const Loop* loop = value.loop()) return loop->held_depth + 1;
   return 0;
 }
 
 uint64_t WeightOf(const Value& value) {
-  // A run costs as much as its bytes do: some texts have one for every byte.
+  // Runs count like bytes, because some texts have a run for every byte.
   if (value.is_string()) return 1 + value.text().size() / 16 + value.text().runs().size();
   if (const List* list = value.list()) return list->weight;
   if (const Dict* dict = value.dict()) return dict->weight;
@@ -351,7 +351,7 @@ Text Repr(const Value& value) {
   if (value.is_string()) return ReprText(value.text(), origin);
   if (const List* list = value.list()) return ReprList(*list, origin);
   if (const Dict* dict = value.dict()) return ReprDict(*dict, origin);
-  if (value.ns()) return Text("<Namespace>", origin);  // may hold itself: never walked
+  if (value.ns()) return Text("<Namespace>", origin);  // may contain itself, so it is never visited
   return Text(fmt::format("<{}>", TypeName(value)), origin);
 }
 

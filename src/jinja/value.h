@@ -1,4 +1,4 @@
-// Values of a template: what a name, an expression or a message field can be.
+// Values of a template: of names, expressions and message fields.
 #pragma once
 
 #include <compare>
@@ -23,8 +23,7 @@ struct Loop;
 struct Node;
 struct Scope;
 
-// A name or field that is not there. Renders as nothing; using it further is an error that tells
-// why.
+// A missing name or field. Renders as nothing; any other use is an error with the reason.
 struct Undefined {
   std::shared_ptr<const std::string> why;
   bool operator==(const Undefined&) const = default;
@@ -41,7 +40,7 @@ struct Value {
                             std::shared_ptr<Namespace>, std::shared_ptr<const Callable>,
                             std::shared_ptr<Loop>>;
   Data data;
-  Origin origin;  // of what is no text: a number that a user sent renders as input
+  Origin origin;  // for values that are not text: a user's number renders as input
 
   Value() = default;
   Value(Data d, Origin o = {}) : data(std::move(d)), origin(o) {}
@@ -61,7 +60,7 @@ struct Value {
   bool is_float() const { return Is<double>(); }
   bool is_number() const { return is_integer() || is_float(); }
   bool is_string() const { return Is<std::shared_ptr<const Text>>(); }
-  // REQUIRES of these: the kind that the name says.
+  // REQUIRES: the value has the kind of the accessor's name.
   int64_t integer() const { return Is<bool>() ? std::get<bool>(data) : std::get<int64_t>(data); }
   double number() const { return is_float() ? std::get<double>(data) : double(integer()); }
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data); }
@@ -78,19 +77,19 @@ Value FromString(std::string_view text, Origin origin = {});
 Value FromInt(int64_t number, Origin origin = {});
 
 struct List {
-  // Generators are truthy, have no length and can be walked once; views have no subscript.
+  // Generators are truthy, have no length and can be iterated once; views have no subscript.
   enum class Kind { kList, kTuple, kGenerator, kView, kRange };
   Kind kind = Kind::kList;
   std::vector<Value> items;
   std::string name;    // what Python prints for a view, a generator or a range
-  uint32_t depth = 1;  // nesting and size of all that is inside, bounded by the interpreter
+  uint32_t depth = 1;  // nesting and size of the content, bounded by the interpreter
   uint64_t weight = 1;
   mutable size_t taken = 0;  // of a generator
 };
 Value FromItems(std::vector<Value> items, List::Kind kind = List::Kind::kList,
                 std::string name = {});
 
-// Looking up and setting take O(log items) for keys that are texts or numbers, O(items) for others.
+// Lookup and assignment take O(log items) for keys that are texts or numbers, O(items) for others.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in order of insertion
   uint32_t depth = 1;
@@ -99,16 +98,16 @@ struct Dict {
   const Value* Find(std::string_view key) const;
   const Value* Find(const Value& key) const;
   void Set(Value key, Value value);
-  void Append(Value key, Value value);  // REQUIRES: the key is not there yet.
+  void Append(Value key, Value value);  // REQUIRES: the key is new.
 
  private:
-  // Where keys stand, once there are many and somebody looks. (No hashes: a client that knows the
-  // function could make them all equal.) A copy makes its own.
+  // Positions of keys, built at the first lookup when there are many. (Not a hash table: a client
+  // that knows the function could make all hashes equal.) A copy builds its own.
   struct Index {
     std::map<std::string_view, size_t> texts;  // views of the keys' own texts, which never move
     std::map<long double, size_t> numbers;     // exact for int64_t and double
     std::vector<size_t> others;                // tuples, None, NaN
-    size_t covered = 0;                        // items that are in here
+    size_t covered = 0;                        // indexed items
   };
   struct LazyIndex {
     LazyIndex() = default;
@@ -132,8 +131,8 @@ struct Namespace {
   void Set(std::string_view key, Value value);
 };
 
-// Something to call: a global function, a method bound to self, or a macro with the scope that it
-// was defined in. (A recursive `loop` is called by its Loop.)
+// A callable value: a global function, a method bound to self, or a macro with the scope of its
+// definition. (Loop handles calls of a recursive `loop`.)
 struct Callable {
   enum class Kind { kFunction, kMethod, kMacro };
   Kind kind;
@@ -148,7 +147,7 @@ struct Loop {
   std::vector<Value> items;
   size_t index = 0;
   size_t depth = 0;
-  uint32_t held_depth = 0;  // of its items, the deepest
+  uint32_t held_depth = 0;  // of its deepest item
   const Node* node = nullptr;
   std::shared_ptr<Scope> scope;
   std::vector<Value> last_changed;
@@ -169,8 +168,9 @@ bool Equal(const Value& a, const Value& b);
 // unordered when Python would raise TypeError.
 std::partial_ordering Compare(const Value& a, const Value& b);
 uint32_t DepthOf(const Value& value);
-// Steps that walking all of a value takes: an item, or 16 bytes of text, each. Lists that hold each
-// other many times are short to write and endless to print; their weight tells.
+// The number of steps to visit all of a value: one for each item and each 16 bytes of text. Lists
+// that contain each other many times are short to write and very long to print; their weight shows
+// it.
 uint64_t WeightOf(const Value& value);
 
 // Why a value cannot be a key of a dict; "" if it can.

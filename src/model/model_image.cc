@@ -225,15 +225,15 @@ Result<std::optional<OpenedImage>> ModelImages::Open(const Digest& key, uint64_t
   RemoveImage(path);
   if (is_image && !same_version) {
     return Fail(Code::kCorruption,
-                "model image {}: of another version of Kvasir (file {}, layout {}; this one has "
-                "file {}, layout {})",
+                "model image {}: written by another version of Kvasir (file version {}, layout {}; "
+                "this one has {} and {})",
                 path.string(), header.version, header.layout, kVersion, kLayout);
   }
   if (bytes.size() == places.end) {
     return Fail(Code::kCorruption, "model image {}: damaged or made with another secret",
                 path.string());
   }
-  return Fail(Code::kCorruption, "model image {}: cut short or damaged: {} bytes, {} expected",
+  return Fail(Code::kCorruption, "model image {}: cut short or damaged: {} bytes; {} expected",
               path.string(), bytes.size(), places.end);
 }
 
@@ -276,13 +276,14 @@ Status ModelImages::Write(const Digest& key, const ImageTitle& title,
 
 Status ModelImages::MakeRoom(uint64_t bytes, const fs::path& except) const {
   if (bytes > cap_bytes_) {
-    return Fail(Code::kExhausted, "model image: its {} bytes are more than the cap of {}", bytes,
+    return Fail(Code::kExhausted,
+                "model image: its {} bytes are more than the limit of {} (--image-cap)", bytes,
                 cap_bytes_);
   }
   const uint64_t others = RemoveOthers(cap_bytes_ - bytes, except);
   if (others <= cap_bytes_ - bytes) return {};
-  return Fail(Code::kExhausted, "model image: {} bytes of others cannot be removed from {}", others,
-              folder_.string());
+  return Fail(Code::kExhausted, "model image: cannot remove {} bytes of other images from {}",
+              others, folder_.string());
 }
 
 void ModelImages::KeepCap(const fs::path& path, uint64_t bytes) const {

@@ -131,7 +131,7 @@ TEST_F(Images, OneOfAnotherVersionIsCalledSoAndRemoved) {
     file.close();
     fs::resize_file(path, 5000);  // another version may have another size too
     ExpectError(images.Open(key_, payload_.size(), pool_), Code::kCorruption,
-                {path.string(), "another version", at == 8 ? "file 7" : "layout 7"});
+                {path.string(), "another version", at == 8 ? "file version 7" : "layout 7"});
     EXPECT_FALSE(fs::exists(path));
   }
 }
@@ -246,7 +246,7 @@ TEST_F(Images, WhatAnotherProcessWritesCountsToTheCap) {
   ASSERT_EQ(flock(writer.fd(), LOCK_EX | LOCK_NB), 0);
   const ModelImages images = Make(2 * file_bytes - 1);
   ExpectError(images.Write(key_, {"a", "i8"}, small, pool_), Code::kExhausted,
-              {"bytes of others cannot be removed"});
+              {"bytes of other images"});
   // It got its name meanwhile: whoever comes last removes it.
   fs::rename(draft, folder_.path() / "images/image-11.kvw");
   ASSERT_TRUE(images.Write(key_, {"a", "i8"}, small, pool_));

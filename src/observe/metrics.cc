@@ -22,7 +22,7 @@ double Ratio(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Collects families in the order in which they are told.
+// Collects metric families in the order of the calls.
 class Exposition {
  public:
   void Counter(const char* name, const char* help, double value) {
@@ -96,7 +96,7 @@ void AddCache(const EngineStats& s, Exposition* out) {
                s.computed_tokens);
   out->Labelled(MetricType::Counter, "kvasir_reused_tokens_total", "Prompt tokens by source.",
                 "source", {{"pool", s.reused_pool}, {"partial", s.reused_partial}});
-  out->Counter("kvasir_cursor_hits_total", "Prompts answered from a Cursor, computing none.",
+  out->Counter("kvasir_cursor_hits_total", "Prompts answered from a Cursor without computing.",
                s.cursor_hits);
   std::vector<std::pair<const char*, double>> misses;
   for (size_t i = 0; i < std::size(s.misses); ++i) {

@@ -1,4 +1,4 @@
-// What an engine and this process count, as Prometheus text.
+// The counters of an engine and of this process as Prometheus text.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace kvasir {
 
-// Text exposition format 0.0.4. vLLM's names where the meaning is vLLM's; ours, with the unit in
-// the name, otherwise.
+// Text exposition format 0.0.4. Metrics with vLLM's meaning have vLLM's names; others begin with
+// kvasir_ and have their unit in the name.
 std::string PrometheusText(const EngineStats& stats);
 
 }  // namespace kvasir

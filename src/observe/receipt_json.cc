@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// Microseconds are as fine as the clock behind these figures is worth.
+// The clock behind these figures is not more precise than microseconds.
 double RoundMs(double ms) { return std::round(ms * 1000.0) / 1000.0; }
 
 nlohmann::json MissJson(const std::optional<Miss>& miss) {

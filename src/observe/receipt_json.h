@@ -1,4 +1,4 @@
-// A Receipt as users see it: `kvasir` in a server's answers, `receipt` in `kvasir run --json`.
+// A Receipt as JSON: `kvasir` in a server's answers, `receipt` in `kvasir run --json`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +9,7 @@ namespace kvasir {
 
 // {"prompt_tokens", "computed", "reused": {"pool", "partial", "disk", "remote"},
 //  "miss": {"reason", "at_token", "message_index"}, "ignored", "saved_ms", "queue_ms", "ttft_ms",
-//  "tpot_ms"}. Every key is always there; `miss` and `message_index` are null where absent.
+//  "tpot_ms"}. Every key is always present; `miss` and `message_index` are null where absent.
 nlohmann::json ReceiptJson(const Receipt& receipt);
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// A MemoryPlan as users see it: `kvasir plan --json` and `GET /v1/cache`.
+// A MemoryPlan as JSON, for `kvasir plan --json` and `GET /v1/cache`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// Every figure of the struct under its name, in its order.
+// Every field of the struct under its name, in the order of the struct.
 nlohmann::ordered_json PlanJson(const MemoryPlan& plan);
 
 }  // namespace kvasir

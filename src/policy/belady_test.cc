@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// The most hits from reference `at` on, by trying every victim.
+// Finds the most hits from reference `at` on by trying every victim.
 class EveryVictim {
  public:
   EveryVictim(std::vector<uint32_t> references, size_t num_blocks)

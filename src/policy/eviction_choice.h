@@ -11,16 +11,16 @@
 namespace kvasir {
 
 struct EvictionChoice {
-  const char* name;                                     // as --eviction takes it
-  uint64_t (*bytes_for)(const EvictionLimits& limits);  // what `make` allocates
+  const char* name;                                     // for --eviction
+  uint64_t (*bytes_for)(const EvictionLimits& limits);  // the bytes that `make` allocates
   std::unique_ptr<EvictionPolicy> (*make)(const EvictionLimits& limits);
 };
 
 std::span<const EvictionChoice> EvictionChoices();
-// The one that finds most in a replay of Mooncake's conversation trace with 10,000 blocks of 512
-// tokens (docs/decisions/0010-eviction.md).
+// The policy with the most hits in a replay of Mooncake's conversation trace with 10,000 blocks of
+// 512 tokens (docs/decisions/0010-eviction.md).
 const EvictionChoice& DefaultEvictionChoice();
-const EvictionChoice* FindEvictionChoice(std::string_view name);  // nullptr: there is none
+const EvictionChoice* FindEvictionChoice(std::string_view name);  // nullptr: unknown name
 std::string EvictionNames();                                      // "lru, s3fifo"
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// What every EvictionPolicy promises, whatever its order.
+// Conformance suite: the rules for every EvictionPolicy, independent of its order.
 #include "policy/eviction_policy.h"
 
 #include <gtest/gtest.h>
@@ -40,8 +40,8 @@ BlockFacts Facts(uint32_t ns, LayerGroupId group, uint64_t content) {
           .content = content};
 }
 
-// A cache of chains of blocks, in which everything is looked up by walking through all of it. Tells
-// two policies of the same kind the same.
+// A naive cache of chains of blocks that scans all blocks for each question. Makes the same calls
+// to two policies of the same kind.
 class Twin {
  public:
   Twin(const EvictionChoice& choice, uint64_t seed)
@@ -84,7 +84,7 @@ class Twin {
     Evict(scope);
   }
 
-  // Evicts what the policy names; whether there was something.
+  // Evicts the policy's victim; false when there is none.
   bool Evict(const EvictionScope& scope) {
     const auto within = [&](uint32_t id) {
       const BlockFacts& facts = blocks_[id].facts;
@@ -136,7 +136,7 @@ class Twin {
   bool HasChildren(uint32_t id) const {
     return std::ranges::any_of(blocks_, [&](const Block& b) { return b.here && b.parent == id; });
   }
-  // The blocks of a window need nobody after them.
+  // Blocks of a window may be evicted even when others follow them.
   bool IsEvictable(uint32_t id) const {
     const Block& block = blocks_[id];
     return block.here && !block.pinned && (block.facts.group == kWindowGroup || !HasChildren(id));
@@ -146,7 +146,7 @@ class Twin {
     call(*policy_);
     call(*other_);
   }
-  // Says what became of a block that was `before`.
+  // Reports a change of state to the policies; `before`: whether the block was evictable.
   void Tell(uint32_t id, bool before) {
     const bool now = IsEvictable(id);
     if (before && !now) Both([&](EvictionPolicy& p) { p.OnHeld(BlockId{id}); });
@@ -187,7 +187,7 @@ class Twin {
     const uint32_t parent = blocks_[id].parent;
     const bool before = parent < kLimits.num_blocks && IsEvictable(parent);
     blocks_[id].here = false;
-    for (Block& block : blocks_) {  // a window's block may leave others behind
+    for (Block& block : blocks_) {  // evicting a window's block may leave its successors
       if (block.parent == id) block.parent = kLimits.num_blocks;
     }
     Both([&](EvictionPolicy& p) {
@@ -278,7 +278,7 @@ TEST_P(EvictionPolicyConformance, EvictsEveryBlockOnceWhenNobodyUsesAny) {
   }
 }
 
-// One that looked through the blocks of others would take 2^34 steps, and this test minutes.
+// A policy that scans the blocks of other tenants would take 2^34 steps, and this test minutes.
 TEST_P(EvictionPolicyConformance, FindsATenantsBlocksBehindManyOfAnother) {
   constexpr uint32_t kHalf = 1 << 17;
   const EvictionLimits limits{.num_blocks = 2 * kHalf, .num_namespaces = 2, .num_groups = 1};

@@ -132,7 +132,7 @@ uint32_t EvictionQueue::Merge(uint32_t left, uint32_t right) {
   return root;
 }
 
-// `left`: what comes before node `at`; `right`: what comes after it.
+// `left` gets the nodes before `at`, `right` those after it.
 void EvictionQueue::Split(uint32_t tree, uint32_t at, uint32_t* left, uint32_t* right) {
   while (tree != kNone) {
     if (Before(at, tree)) {

@@ -1,4 +1,4 @@
-// EvictionQueue: evictable blocks in the order in which a policy wants them to go.
+// EvictionQueue: evictable blocks in the order in which a policy evicts them.
 #pragma once
 
 #include <vector>
@@ -7,23 +7,23 @@
 
 namespace kvasir {
 
-// A policy may keep several queues in one ("sections"): a block stands in one of them. Within each,
-// the blocks of one namespace and group form a lane, a treap by `order`; a tournament over the
-// lanes' first blocks answers for any range of lanes. So Insert and Remove are O(log blocks +
-// log lanes), expected, and First is O(log lanes) for each group where all namespaces are chosen,
-// and O(1) for each chosen namespace and group elsewhere. The treap's shape depends on block
-// numbers alone: nobody who writes prompts can steer it.
+// One EvictionQueue can hold several queues of a policy ("sections"); a block is in one of them. In
+// each section the blocks of one namespace and group form a lane, a treap by `order`; a tournament
+// over the lanes' first blocks finds the first block of any range of lanes. So Insert and Remove
+// are O(log blocks + log lanes), expected, and First is O(log lanes) for each group where all
+// namespaces are chosen, and O(1) for each chosen namespace and group elsewhere. The treap's shape
+// depends only on block numbers, so prompts cannot influence it.
 //
-// Allocates only when it is made. One thread at a time.
+// Allocates only in its constructor. One thread at a time.
 class EvictionQueue {
  public:
   static uint64_t BytesFor(const EvictionLimits& limits, uint32_t num_sections);
   EvictionQueue(const EvictionLimits& limits, uint32_t num_sections);
 
-  // Lower `order` goes first; between equal ones the lower block number.
-  // REQUIRES: the block does not stand in the queue.
+  // Lower `order` comes first; with equal order, the lower block number.
+  // REQUIRES: the block is not in the queue.
   void Insert(BlockId id, uint32_t section, NamespaceId ns, LayerGroupId group, uint64_t order);
-  void Remove(BlockId id);  // REQUIRES: it stands in the queue
+  void Remove(BlockId id);  // REQUIRES: it is in the queue
   // The first block of a section within `scope`.
   std::optional<BlockId> First(uint32_t section, const EvictionScope& scope) const;
 
@@ -38,7 +38,7 @@ class EvictionQueue {
     uint64_t order;
     uint32_t left;
     uint32_t right;
-    uint32_t lane = kNone;  // kNone: the block is not here
+    uint32_t lane = kNone;  // kNone: not in the queue
   };
 
   uint32_t LaneOf(uint32_t section, LayerGroupId group, uint32_t ns) const;

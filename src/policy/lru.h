@@ -1,4 +1,4 @@
-// Lru: the block whose last user let go of it first goes first.
+// Lru: evicts the block that was released longest ago.
 #pragma once
 
 #include "policy/eviction_queue.h"

@@ -1,4 +1,4 @@
-// S3Fifo: three queues that keep a stream of blocks used once away from those used often.
+// S3Fifo: three queues, so that blocks used once do not displace blocks used often.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 namespace kvasir {
 
 // S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP
-// 2023, algorithm 1). A new block enters the small queue, or the main one when it was evicted from
-// the small one lately (GhostSet, as many as main holds). While the small queue has at least a
-// tenth of the blocks, the oldest of it goes: to main if it was used more than once since, else out
-// of the cache. Otherwise the oldest of main goes; each of its uses (at most three count) puts it
-// behind the others once instead.
+// 2023, algorithm 1). A new block enters the small queue, or the main queue if it was recently
+// evicted from the small one (GhostSet, as many as main holds). While the small queue has at least
+// a tenth of the blocks, its oldest block leaves: to main if it was used more than once since it
+// entered, else out of the cache. Otherwise the oldest block of main is evicted, but each of its
+// uses (at most three count) moves it to the end once instead.
 //
-// Where the paper's queues hold everything, here only an evictable block can be at the head: one
-// that is pinned or has successors keeps its place and is passed over. Within a narrower scope the
-// rules are the same, for the blocks of that scope.
+// Unlike in the paper, only an evictable block can be at the head: a block that is pinned or has
+// successors keeps its place and is skipped. Within a narrower scope the same rules apply to the
+// blocks of that scope.
 class S3Fifo final : public EvictionPolicy {
  public:
   static uint64_t BytesFor(const EvictionLimits& limits);
@@ -43,14 +43,14 @@ class S3Fifo final : public EvictionPolicy {
     uint64_t place;  // in its section: lower is older
     NamespaceId ns;
     LayerGroupId group;
-    uint32_t hits;  // that are counted in `uses`, or were
+    uint32_t hits;  // hits already counted in `uses`
     uint8_t uses;
     Section section = kUnknown;
   };
 
   State& Of(BlockId id) { return states_[static_cast<size_t>(id)]; }
   void Enqueue(BlockId id, const State& state);
-  void Place(State& state, Section section);  // last in it
+  void Place(State& state, Section section);  // at its end
   void Unplace(State& state);
   size_t CountIndex(Section section, LayerGroupId group, uint32_t ns) const;
   uint64_t Count(Section section, const EvictionScope& scope) const;
@@ -61,7 +61,8 @@ class S3Fifo final : public EvictionPolicy {
   EvictionQueue queue_;
   GhostSet ghosts_;
   std::vector<State> states_;  // [num_blocks]
-  // Blocks held or evictable: [section][group][namespace], and at the end of each row their sum.
+  // Numbers of held and evictable blocks: [section][group][namespace], with the sum at the end of
+  // each row.
   std::vector<uint32_t> counts_;
 };
 

@@ -89,7 +89,7 @@ TEST_F(S3FifoTest, WhatIsForgottenIsNotRemembered) {
 }
 
 TEST_F(S3FifoTest, CountsTheSharesOfTheChosenNamespaceAlone) {
-  // Of namespace 1, 12 blocks go to main and 1 stays in small: less than a tenth of its own.
+  // Of namespace 1, 12 blocks go to main and 1 stays in small: less than a tenth of that namespace.
   for (uint32_t i = 0; i < 12; ++i) {
     Insert(i, i, 1);
     Use(i, 2);
@@ -151,7 +151,7 @@ TEST_F(S3FifoTest, NamesTheVictimsOfThePapersAlgorithm) {
     std::vector<uint32_t> free, resident;
     for (uint32_t i = 0; i < kLimits.num_blocks; ++i) free.push_back(i);
     for (int step = 0; step < 3000; ++step) {
-      // Few contents are asked for often.
+      // A few contents are requested often.
       const auto content = static_cast<uint32_t>(random.Below(random.Below(2) == 0 ? 12 : 120));
       const auto found =
           std::ranges::find(resident, content, [&](uint32_t id) { return content_[id]; });
@@ -192,7 +192,7 @@ TEST(GhostSet, RemembersWhatWasAddedLatelyAndNothingElse) {
       EXPECT_TRUE(!taken || i > 5000 - window);
       remembered += taken;
     }
-    // Each was added twice, so that the window reaches back to half as many.
+    // Each was added twice, so the window covers half as many.
     EXPECT_GE(remembered, window / 3);
   }
 }

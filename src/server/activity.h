@@ -1,4 +1,4 @@
-// Activity: what each tenant's requests took and got, for the tenant alone.
+// Activity: sums over each tenant's answers, which only that tenant may read.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct TenantActivity {
   uint64_t prompt = 0, computed = 0, reused_pool = 0, reused_partial = 0, generated = 0;
 };
 
-// Thread-safe. As many entries as there are API keys.
+// Thread-safe. Has at most as many entries as there are API keys.
 class Activity {
  public:
   void Add(const std::string& tenant, const Receipt& receipt, uint64_t generated_tokens) {

@@ -75,7 +75,7 @@ bool IsLoopbackHost(std::string_view host) {
     if (address->is_v4() || !address->to_v6().is_v4_mapped()) return address->is_loopback();
     return make_address_v4(boost::asio::ip::v4_mapped, address->to_v6()).is_loopback();
   }
-  if (host.ends_with('.')) host.remove_suffix(1);  // the same name, written as the root's
+  if (host.ends_with('.')) host.remove_suffix(1);  // an absolute DNS name is the same host
   return host == kLoopback || (host.size() > kLoopback.size() + 1 && host.ends_with(".localhost"));
 }
 
@@ -98,12 +98,13 @@ Status CheckCorsOrigins(const std::vector<std::string>& origins) {
     if (origin == kAny || origin == kNone) {
       if (origins.size() == 1) continue;
       return FailField(Code::kInvalidArgument, "cors_origin",
-                       "'{}' is given beside others; give it alone, or only the others", origin);
+                       "'{}' cannot be combined with other origins; give it alone, or leave it out",
+                       origin);
     }
     if (origin == kLoopback || ParseOrigin(origin)) continue;
     return FailField(Code::kInvalidArgument, "cors_origin",
                      "'{}' is not an origin; write SCHEME://HOST or SCHEME://HOST:PORT "
-                     "without a path, as https://app.example; or localhost, *, none",
+                     "without a path, such as https://app.example; or localhost, *, none",
                      origin);
   }
   return {};
@@ -115,7 +116,7 @@ Status CheckAllowedHosts(const std::vector<std::string>& hosts) {
     if ((authority && !authority->port && !host.ends_with(':')) || IsIpv6(host)) continue;
     return FailField(Code::kInvalidArgument, "allowed_host",
                      "'{}' is not a host; write a name or an address without scheme and "
-                     "port, as chat.example",
+                     "port, such as chat.example",
                      host);
   }
   return {};
@@ -142,23 +143,23 @@ std::optional<ApiError> BrowserRules::Check(const std::optional<std::string>& ho
     const bool allowed = authority && (IsLoopbackHost(authority->host) ||
                                        std::ranges::count(hosts_, authority->host) > 0);
     if (!allowed) {
-      return ApiError{.message = fmt::format("this server does not answer to the host '{}'; ask it "
-                                             "as localhost, or start it with --allowed-host NAME",
-                                             *host),
-                      .status = 421,
-                      .name = "misdirected"};
+      return ApiError{
+          .message = fmt::format("this server does not serve the host '{}'; use localhost, or "
+                                 "start the server with --allowed-host NAME",
+                                 *host),
+          .status = 421,
+          .name = "misdirected"};
     }
   }
   if (any_origin_ || origin.empty()) return std::nullopt;
   const auto from = ParseOrigin(origin);
   if (from && (IsListed(*from) || IsOwn(*from, host))) return std::nullopt;
-  return ApiError{
-      .code = Code::kPermissionDenied,
-      .message = fmt::format("pages of {} may not call this server; --cors-origin names "
-                             "those that may",
-                             from ? origin : "an origin without a name"),
-      .status = 403,
-      .name = "origin_not_allowed"};
+  return ApiError{.code = Code::kPermissionDenied,
+                  .message = fmt::format("pages of {} may not call this server; start it with "
+                                         "--cors-origin ORIGIN to allow them",
+                                         from ? origin : "an origin that is not SCHEME://HOST"),
+                  .status = 403,
+                  .name = "origin_not_allowed"};
 }
 
 std::string BrowserRules::AllowedOrigin(std::string_view origin) const {
@@ -172,8 +173,8 @@ bool BrowserRules::IsListed(const Origin& origin) const {
   return loopback_origins_ && DefaultPort(origin.scheme) && IsLoopbackHost(origin.authority.host);
 }
 
-// Also behind a proxy that speaks TLS: the scheme is the proxy's, the name and port are those that
-// the browser asked for.
+// Compares only name and port: behind a TLS proxy the scheme is the proxy's, but name and port are
+// those that the browser used.
 bool BrowserRules::IsOwn(const Origin& origin, const std::optional<std::string>& host) const {
   const auto standard = DefaultPort(origin.scheme);
   const auto own = host ? ParseAuthority(*host) : std::nullopt;

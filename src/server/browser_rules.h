@@ -1,4 +1,4 @@
-// BrowserRules: which names the server answers to, and which pages may call it.
+// BrowserRules: which host names the server serves, and which web pages may call it.
 #pragma once
 
 #include <cstdint>
@@ -19,52 +19,54 @@ struct Authority {
 
   bool operator==(const Authority&) const = default;
 };
-// Absent where it is none: another character, no host, no port that can be.
+// Absent when `text` is not an authority: a character that is not allowed, no host, an invalid
+// port.
 std::optional<Authority> ParseAuthority(std::string_view text);
-// Whether it names this machine and nothing else: localhost, *.localhost, 127.0.0.0/8, ::1.
+// Whether the name always means this machine: localhost, *.localhost, 127.0.0.0/8, ::1.
 bool IsLoopbackHost(std::string_view host);
 
-// Where a page comes from: "https://app.example", "http://127.0.0.1:3000". In lower case; without
-// the port that its scheme has anyway.
+// Where a page comes from: "https://app.example", "http://127.0.0.1:3000". In lower case, without
+// the default port of its scheme.
 struct Origin {
   std::string scheme;
   Authority authority;
 
   bool operator==(const Origin&) const = default;
 };
-// Absent where it is none: "null", a path or a slash behind it, no scheme, spaces.
+// Absent when `text` is not an origin: "null", a path or a slash at the end, no scheme, spaces.
 std::optional<Origin> ParseOrigin(std::string_view text);
 
-// kInvalidArgument, of the field "cors_origin" or "allowed_host", where a value cannot be used:
-// what is no origin and no keyword ("*": all, "none", "localhost": every loopback origin, on any
-// port), keywords for all or none beside others, what is no host.
+// kInvalidArgument with the field "cors_origin" or "allowed_host" when a value cannot be used. An
+// origin is SCHEME://HOST[:PORT] or a keyword: "*" (all), "none", "localhost" (every loopback
+// origin, on any port). "*" and "none" cannot be combined with other origins.
 Status CheckCorsOrigins(const std::vector<std::string>& origins);
 Status CheckAllowedHosts(const std::vector<std::string>& hosts);
 
-// Immutable but for ListensOnLoopback, which is called before there are requests; then thread-safe.
+// Immutable except for ListensOnLoopback, which must be called before the first request; then
+// thread-safe.
 //
-// Names: somebody's page can give its own name the address 127.0.0.1 (DNS rebinding), and is then
-// of the same origin as this server for the browser. So a server that listens on loopback alone
-// answers only to names of loopback and to `allowed_hosts`; another one answers to all names,
-// unless there are allowed_hosts.
+// Names: a web page can point its own name to the address 127.0.0.1 (DNS rebinding); for the
+// browser it then has the same origin as this server. So a server that listens only on loopback
+// serves only names of loopback and `allowed_hosts`; another server serves all names, unless
+// allowed_hosts are given.
 //
-// Pages: by default any page may call. With cors_origins a page of another origin gets nothing,
-// whatever its request is: a browser sends a POST of text/plain without asking first, and a request
-// whose answer the page cannot read would still cost time and memory.
+// Pages: by default any page may call. With cors_origins every request from a page of another
+// origin is refused: a browser sends a POST of text/plain without asking first, and a request whose
+// answer the page cannot read would still cost time and memory.
 class BrowserRules {
  public:
-  // REQUIRES: lists that CheckCorsOrigins and CheckAllowedHosts let pass.
+  // REQUIRES: CheckCorsOrigins and CheckAllowedHosts accept the lists.
   BrowserRules(const std::vector<std::string>& cors_origins,
                const std::vector<std::string>& allowed_hosts);
   void ListensOnLoopback() { checks_hosts_ = true; }
 
-  // Why the request gets nothing: 421 `misdirected`, 403 `origin_not_allowed`. `host`: of the
-  // request's target or its Host header; absent in HTTP/1.0, which no browser speaks. `origin`: its
-  // Origin header; "": it has none.
+  // Why the request is refused: 421 `misdirected`, 403 `origin_not_allowed`. `host` comes from the
+  // request's target or its Host header; absent in HTTP/1.0, which browsers do not use. `origin`:
+  // the Origin header, "" without one.
   std::optional<ApiError> Check(const std::optional<std::string>& host,
                                 std::string_view origin) const;
 
-  // What a request with this Origin gets as Access-Control-Allow-Origin; "": nothing.
+  // The value of Access-Control-Allow-Origin for a request with this Origin; "": no such header.
   std::string AllowedOrigin(std::string_view origin) const;
   bool any_origin() const { return any_origin_; }
 

@@ -109,7 +109,7 @@ TEST(BrowserRules, APageThatIsNotListedGetsNothing) {
     EXPECT_EQ(rules.AllowedOrigin(origin), "") << origin;
   }
   EXPECT_EQ(rules.AllowedOrigin("https://app.example"), "https://app.example");
-  EXPECT_EQ(rules.AllowedOrigin("http://srv:8080"), "");  // needs none
+  EXPECT_EQ(rules.AllowedOrigin("http://srv:8080"), "");  // the same origin needs no header
 }
 
 TEST(BrowserRules, AProxyWithTlsHasItsPortLeftOut) {

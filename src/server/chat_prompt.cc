@@ -12,13 +12,14 @@ using Member = JsonValue::Member;
 constexpr int kTooLarge = 413;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
-// Where what a message becomes is kept, and how many values its calls' arguments may still have.
+// The tree that keeps converted messages, and how many values the arguments of their calls may
+// still have.
 struct Room {
   JsonTree* tree;
   size_t values_left = kMaxJsonValues;
 };
 
-// Text parts are joined by a newline, as llama.cpp's server and vLLM do.
+// Joins text parts by newlines, as llama.cpp's server and vLLM do.
 ApiResult<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path) {
   std::string joined;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -60,7 +61,7 @@ ApiResult<JsonValue> ContentOf(JsonFields& message, const std::string& path, boo
                                    KindOf(*content)));
 }
 
-// `object` with another value of `key`, at its place, or at the end where it has none.
+// A copy of `object` with `value` for `key`, in the same place, or at the end if the key is new.
 JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& value,
                JsonTree* tree) {
   std::vector<Member> members(object.members().begin(), object.members().end());
@@ -82,7 +83,7 @@ ApiResult<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Ro
     return With(call, "function", With(*function, "arguments", *parsed, room.tree), room.tree);
   }
   if (parsed.error().status == kTooLarge) return tl::unexpected(parsed.error());
-  return call;  // it stays text
+  return call;  // invalid JSON stays text
 }
 
 ApiResult<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Room& room) {
@@ -129,7 +130,7 @@ ApiResult<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView
   if (role == "developer" && !model.knows_developer) {
     members.push_back({"role", room.tree->String("system")});
   }
-  return room.tree->Object(std::move(members));  // of doubled keys the last one counts
+  return room.tree->Object(std::move(members));  // the last one of equal keys counts
 }
 
 ApiResult<JsonValue> Tools(JsonFields& fields) {
@@ -140,7 +141,8 @@ ApiResult<JsonValue> Tools(JsonFields& fields) {
   }
   for (const JsonValue& tool : tools->items()) {
     if (!tool.is_object()) {
-      return Invalid("tools", fmt::format("tools: has {} where an object must be", KindOf(tool)));
+      return Invalid("tools",
+                     fmt::format("tools: has {}; each tool must be an object", KindOf(tool)));
     }
   }
   return tools->size() == 0 ? JsonValue() : *tools;
@@ -151,8 +153,8 @@ ApiResult<JsonValue> Tools(JsonFields& fields) {
 ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     const char* what = model.tokenizer == nullptr
-                           ? "the model has no tokenizer.json, so text cannot be read; put one "
-                             "beside it, or send ids as the prompt of /v1/completions"
+                           ? "the model has no tokenizer.json, which text needs; put one into the "
+                             "model's folder, or send token ids as the prompt of /v1/completions"
                            : "the model has no chat template; start the server with "
                              "--chat-template-file, or use /v1/completions";
     return tl::unexpected(ApiError{Code::kUnsupported, what, "messages"});
@@ -190,7 +192,7 @@ ApiError EncodeError(const Error& error, const std::string& param, const EncodeO
                      const ModelView& model) {
   if (error.code != Code::kExhausted) return ToApiError(error, param);
   return {Code::kInvalidArgument,
-          fmt::format("{}: has more than {} tokens; the context has {}", param, options.max_tokens,
+          fmt::format("{}: has more than {} tokens; the context is {}", param, options.max_tokens,
                       model.ctx_size),
           param};
 }
@@ -198,15 +200,15 @@ ApiError EncodeError(const Error& error, const std::string& param, const EncodeO
 ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
   EncodeOptions options;
-  options.add_special = false;  // the template writes them
+  options.add_special = false;  // the template writes special tokens
   options.literal = chat.literal;
   options.max_tokens = model.max_text_tokens();
   auto ids = tokenizer.Encode(chat.text, options);
   if (!ids) return tl::unexpected(EncodeError(ids.error(), "messages", options, model));
   ChatPrompt prompt;
   prompt.ids = std::move(*ids);
-  // A message ends with the token whose text reaches its last byte. (Where a tokenizer's decoding
-  // adds or drops a space this is off by it: good enough for a receipt's explanation.)
+  // A message ends with the token whose text reaches its last byte. (Where decoding adds or
+  // drops a space, the result may be off by one: good enough for a receipt.)
   TextStream stream(tokenizer, /*skip_special=*/false);
   size_t bytes = 0, message = 0;
   for (size_t i = 0; i < prompt.ids.size() && message < chat.message_end.size(); ++i) {

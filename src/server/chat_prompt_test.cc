@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// What `source` makes of a request body, or the error's message.
+// The text that the template `source` renders for a request body, or the error's message.
 std::string Rendered(std::string_view source, std::string_view body) {
   const auto chat_template = ChatTemplate::Parse(source);
   if (!chat_template) return chat_template.error().message;
@@ -38,7 +38,7 @@ TEST(ChatPrompt, ArgumentsOfACallKeepTheOrderInWhichTheirKeysWereSent) {
             R"({"to": 1, "from": {"y": 2, "b": 3}})");
 }
 
-// What a tool calls its arguments is its own: no list in them is one of token ids.
+// A tool's arguments may have any names: a list in them is never a list of token ids.
 TEST(ChatPrompt, ArgumentsMayHaveTheNamesOfOurFields) {
   for (const std::string arguments :
        {R"({"tokens": [1, 2]})", R"({"prompt": []})", R"({"tokens": [1.5, "a", -1]})",

@@ -27,20 +27,20 @@ namespace {
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
-constexpr size_t kMaxLingerBytes = 64 << 20;  // read and dropped after an early answer
-constexpr size_t kMaxUnsentBytes = 8 << 20;   // of a stream whose client does not keep up
+constexpr size_t kMaxLingerBytes = 64 << 20;  // dropped after an early answer
+constexpr size_t kMaxUnsentBytes = 8 << 20;   // waiting for a client that reads a stream too slowly
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
 // States: idle -> reading -> busy (Service answers, PreparePool prepares or an Engine generates)
-// -> idle, or -> lingering (what the client still sends is dropped, so that it can read the answer)
-// -> closed. One read at a time is pending: while busy it is there to notice that the client hung
-// up, and then the generation is cancelled. Bytes of the next request that come meanwhile wait in
-// the reader; the watch stops there. Events of the engine are posted to the strand: a slow client
-// never blocks the engine's thread; it is cut off when kMaxUnsentBytes wait for it, when no memory
-// for answers is left, or when a write takes kWriteTimeoutMs. Whatever a handler throws ends this
-// connection and no other (Run); Close never throws. The server may end it to make room for another
-// one until its request has been read, and while its client takes nothing of an answer. One strand.
+// -> idle, or -> lingering (drops what the client still sends, so that it can read the answer) ->
+// closed. One read at a time is pending: while busy, it notices when the client disconnects, and
+// then the generation is cancelled. Bytes of the next request that come meanwhile wait in the
+// reader, and the watch ends. Events of the engine are posted to the strand, so a slow client never
+// blocks the engine's thread. A client is disconnected when kMaxUnsentBytes wait for it, when no
+// memory for answers is left, or when a write takes kWriteTimeoutMs. An exception in a handler ends
+// only this connection (Run); Close never throws. The server may close the connection to make room
+// until its request has been read, and while its client reads nothing of an answer. One strand.
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
@@ -73,7 +73,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
  private:
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
 
-  // A handler: what it throws (mostly that memory is refused) ends the connection.
+  // Runs a handler; an exception (usually std::bad_alloc) ends the connection.
   template <typename Handler>
   void Run(Handler handler) noexcept {
     try {
@@ -86,15 +86,15 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Close();
   }
 
-  // What a read or write calls when it is done. Where the library destroys it without a call, since
-  // memory for the rest of the operation was refused, the connection ends.
+  // The handler of a read or write. When the library destroys it without a call, because memory for
+  // the rest of the operation was refused, the connection ends.
   template <typename Handler>
   class Pending {
    public:
     Pending(std::shared_ptr<Connection> self, Handler handler)
         : self_(std::move(self)), handler_(std::move(handler)) {}
     ~Pending() {
-      // Of a loop that has stopped everything is destroyed, also what Close refers to.
+      // A stopped loop destroys everything, including objects that Close uses.
       auto& io = static_cast<asio::io_context&>(self_->strand_.context());
       if (!called_ && !io.stopped()) self_->Close();
     }
@@ -112,7 +112,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     bool called_ = false;
   };
 
-  // handler(args...) on the strand, as the end of a read or write.
+  // Calls handler(args...) on the strand when a read or write ends.
   template <typename Handler>
   auto Then(Handler handler) {
     return [pending = std::make_shared<Pending<Handler>>(shared_from_this(), std::move(handler))](
@@ -134,7 +134,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       late_ = true;  // the pending read ends and answers 408
       ErrorCode ignored;
       socket_.cancel(ignored);
-      SetDeadline(kLingerTimeoutMs);  // between two reads there is none to cancel
+      SetDeadline(kLingerTimeoutMs);  // between two reads there is no read to cancel
       return;
     }
     Close();
@@ -153,8 +153,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void ReadHeadOrMore() { reader_.AtRequest() ? ReadHead() : ReadSome(); }
 
   void ReadSome() {
-    if (reader_.reading_some()) return;  // that read goes on
-    if (half_closed_) {                  // no event would come a second time
+    if (reader_.reading_some()) return;  // that read continues
+    if (half_closed_) {                  // the event does not come again
       return asio::post(strand_, [self = shared_from_this()] {
         self->Run([&] { self->OnSome(asio::error::eof, 0); });
       });
@@ -164,7 +164,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void OnSome(ErrorCode ec, size_t bytes) {
     if (state_ == State::kClosed) return;
-    // Half a close ends a generation; what else is awaited still has a reader.
+    // A half-closed connection ends a generation; the client can still read other answers.
     if (ec == asio::error::eof && awaiting_ && !Service::Generates(request_)) {
       half_closed_ = true;
       return;
@@ -182,7 +182,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     state_ = State::kReading;
     connections_.Set(this, Waits::kForRest);
     late_ = false;
-    // A head that cannot be read says nothing of these; nor does the request before.
+    // An unreadable request must not keep the fields of the one before.
     request_ = HttpRequest();
     writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
     SetDeadline(options_.read_timeout_ms);
@@ -229,13 +229,14 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Dispatch();
   }
 
-  // A request that cannot be read ends the connection, with an answer where the client may see it.
+  // An unreadable request ends the connection, with an answer if the client may still see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
-    if (!log_) log_.emplace("-", "-");  // not even its first line can be read
+    if (!log_) log_.emplace("-", "-");  // not even the first line can be read
     if (late_) {
-      return Respond(ErrorResponse(
-          {Code::kDeadlineExceeded, "the request did not arrive in time", "", 408, "timeout"}));
+      return Respond(
+          ErrorResponse({Code::kDeadlineExceeded, "the whole request did not arrive in time", "",
+                         408, "timeout"}));
     }
     const auto error = ReadError(ec, max_body_bytes_);
     if (!error) return Close();  // the client is gone
@@ -250,7 +251,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     ClearDeadline();
     if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
     awaiting_ = true;
-    // Weak: a connection that ends while it waits takes its body with it. Nobody writes request_
+    // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
     prepare_.Run(service_.TenantOf(request_), request_.body.size(),
                  [weak = weak_from_this(), exchange = exchange_](MemoryQuota& quota) {
@@ -259,7 +260,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!reader_.has_bytes()) ReadSome();
   }
 
-  // On a thread of the pool.
+  // Runs on a thread of the pool.
   void Prepare(uint64_t exchange, MemoryQuota& quota) noexcept {
     if (gone_.load(std::memory_order_relaxed)) return;
     bool made = false;
@@ -301,10 +302,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Generate(GenerationStart start) {
     if (!answer_memory_.Hold(start.answer_bytes)) {
-      return Respond(ErrorResponse(
-          {Code::kExhausted,
-           fmt::format("answers that are being made or sent leave no room for {} bytes more: wait",
-                       start.answer_bytes)}));
+      return Respond(
+          ErrorResponse({Code::kExhausted, fmt::format("running and unsent answers leave no room "
+                                                       "for an answer of {} bytes; try again later",
+                                                       start.answer_bytes)}));
     }
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
@@ -338,7 +339,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       writer_.PutStreamText(text);
       Send();
     }
-    if (!answer_ || !answer_->done()) return;  // absent: closed by what could not be sent
+    if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
     running_.clear();
     service_.Count(tenant_, *told_);
@@ -351,8 +352,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   static HttpResponse NoRoomToAnswer() {
-    return ErrorResponse({Code::kUnavailable,
-                          "answers that are not read yet leave no memory for this one; try again"});
+    return ErrorResponse(
+        {Code::kUnavailable,
+         "answers that clients have not read leave no memory for this one; try again"});
   }
 
   void Fail() {
@@ -365,7 +367,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void CancelAll() {
-    ++exchange_;  // what they still tell belongs to nothing
+    ++exchange_;  // later events of the cancelled requests are ignored
     answer_.reset();
     for (const RequestId id : running_) service_.engine().Cancel(id);
     running_.clear();
@@ -401,13 +403,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Send();
   }
 
-  // What the writer was given.
+  // Sends what was put into the writer.
   void Send() {
     if (answer_ && begun_ && !HoldUnsent()) return Close();
     if (!writer_.writing()) Write();
   }
 
-  // Of a stream.
+  // Holds memory for the unsent bytes of a stream.
   bool HoldUnsent() {
     const uint64_t bytes = writer_.held_bytes();
     return bytes <= kMaxUnsentBytes && answer_memory_.Hold(answer_->held_bytes() + bytes);
@@ -422,7 +424,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void OnWritten(ErrorCode ec) {
     if (state_ == State::kClosed) return;
     if (ec) return Close();
-    if (answer_ && begun_) HoldUnsent();  // less than before
+    if (answer_ && begun_) HoldUnsent();  // releases memory
     if (writer_.Advance()) return Write();
     connections_.Set(this, Waits::kNot);
     ClearDeadline();
@@ -468,9 +470,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     const bool answering = state_ == State::kBusy;
     state_ = State::kClosed;
     gone_.store(true, std::memory_order_relaxed);
-    // Hanging up once the whole answer is on its way is no loss.
+    // A client that disconnects when the whole answer is on its way loses nothing.
     if (answering) Try([&] { Log(writer_.all_in_flight() ? "" : " (the client is gone)"); });
-    Try([&] { CancelAll(); });  // else they end by themselves, and nobody hears of it
+    Try([&] { CancelAll(); });  // if this fails, they end by themselves
     Try([&] { timer_.cancel(); });
     body_memory_.Hold(0);
     DropAnswer();
@@ -479,7 +481,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     connections_.Remove(this);
   }
 
-  // What it throws must not keep the connection from ending.
+  // Runs one step of the end; an exception must not stop the other steps.
   template <typename Step>
   static void Try(Step step) noexcept {
     try {
@@ -497,7 +499,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   PreparePool& prepare_;
 
   State state_ = State::kIdle;
-  bool finishing_ = false;  // the server stops
+  bool finishing_ = false;  // the server is stopping
   bool late_ = false;       // the deadline of the request that is being read has passed
   RequestReader reader_{socket_};
   ResponseWriter writer_{socket_};
@@ -505,23 +507,23 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   HeldBytes body_memory_{connections_, &ConnectionSet::HoldBodyBytes};
   HeldBytes answer_memory_{connections_, &ConnectionSet::HoldAnswerBytes};
 
-  // Of the request that is being answered.
+  // The request that is being answered.
   HttpRequest request_;
   bool keep_alive_ = false;
-  bool begun_ = false;        // a stream's head was sent
-  bool awaiting_ = false;     // what the pool or the engine makes of it
-  bool half_closed_ = false;  // the client sends no more, and may still read
+  bool begun_ = false;        // the headers of a stream were sent
+  bool awaiting_ = false;     // waits for the pool or the engine
+  bool half_closed_ = false;  // the client sends nothing more, but may still read
   std::string tenant_;
   std::optional<RequestLog> log_;
-  uint64_t max_body_bytes_ = 0;  // of the request at hand
+  uint64_t max_body_bytes_ = 0;  // of the current request
   uint64_t exchange_ = 0;
   struct Prepared {
     QuotaShare share;  // held until the engine has the request
     Outcome outcome;
-  } prepared_;                      // on its way from the pool; nobody else looks meanwhile
-  std::atomic<bool> gone_{false};   // a hint for the pool, nothing behind it
-  std::unique_ptr<Answer> answer_;  // that events still make
-  std::unique_ptr<Answer> told_;    // that parts in writer_ refer to
+  } prepared_;                      // passed from the pool; not read by anybody else meanwhile
+  std::atomic<bool> gone_{false};   // a hint for the pool; publishes no data
+  std::unique_ptr<Answer> answer_;  // takes the coming events
+  std::unique_ptr<Answer> told_;    // parts in writer_ refer to it
   std::vector<RequestId> running_;
 };
 
@@ -530,13 +532,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
                      ConnectionSet& connections, PreparePool& prepare) {
   ErrorCode ignored;
-  socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // a token must not wait for the next
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // send each token at once
   auto connection =
       std::make_shared<Connection>(std::move(socket), service, options, connections, prepare);
   connections.Add(connection);
   try {
     connection->Start();
-  } catch (...) {  // no memory for its first handler: it would never end
+  } catch (...) {  // no memory for its first handler: without this it would never end
     connections.Remove(connection.get());
     throw;
   }

@@ -1,4 +1,4 @@
-// Connection: one client's HTTP/1.1 connection, its requests one after the other.
+// Connection: the HTTP/1.1 connection of one client; it serves one request after the other.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

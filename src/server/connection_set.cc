@@ -14,7 +14,7 @@ namespace {
 
 enum class Turn { kIdle, kSlow };
 
-// When a connection goes that has waited for so long. Absent: it stays.
+// In which turn a connection that has waited for so long may be closed. Absent: it stays.
 std::optional<Turn> TurnOf(Waits waits, uint64_t waited_ns) {
   const uint64_t waited_ms = waited_ns / 1'000'000;
   switch (waits) {
@@ -107,7 +107,7 @@ size_t ConnectionSet::MakeRoom(size_t count) {
   for (const auto& connection : chosen) {
     try {
       connection->CloseForRoom();
-    } catch (...) {  // no memory to tell it: it stays
+    } catch (...) {  // no memory to close it: it stays
       StopClosing(connection.get());
     }
   }
@@ -144,7 +144,7 @@ void ConnectionSet::FinishAll() {
   for (const auto& [key, entry] : open_) {
     try {
       entry.connection->Finish();
-    } catch (...) {  // no memory to tell it: the next call does
+    } catch (...) {  // no memory: the next call retries
     }
   }
 }

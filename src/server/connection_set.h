@@ -12,28 +12,29 @@
 
 namespace kvasir {
 
-// Before that a client may be about to send its request, or to take what was written.
+// A connection that has waited less than this may be about to send its request (kFreshMs) or to
+// read its answer (kStalledMs).
 inline constexpr uint32_t kFreshMs = 250, kStalledMs = 500;
 
-// What the server holds of a connection. It keeps itself in the set from Start to its end.
+// A connection as the set sees it. It adds itself at its start and removes itself at its end.
 class ConnectionHandle {
  public:
   virtual ~ConnectionHandle() = default;
-  // Ends the connection, after the answer it is writing if there is one. Any thread.
+  // Ends the connection, after the current answer if there is one. Any thread.
   virtual void Finish() = 0;
-  // Ends it if ConnectionSet::IsClosing still says so. Any thread.
+  // Ends the connection if ConnectionSet::IsClosing is still true. Any thread.
   virtual void CloseForRoom() = 0;
 };
 
 // What a connection waits for from its client.
 enum class Waits {
-  kForRequest,  // the next one, or that the client hangs up
-  kForRest,     // of a request: its head, then its body
-  kForClient,   // to take what is written
-  kNot,         // its request is being answered
+  kForRequest,  // the next request, or the end of the connection
+  kForRest,     // the rest of a request: its headers, then its body
+  kForClient,   // until the client reads the answer
+  kNot,         // nothing: its request is being answered
 };
 
-// The connections that are open. Thread-safe.
+// The open connections. Thread-safe.
 class ConnectionSet {
  public:
   ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes,
@@ -44,22 +45,22 @@ class ConnectionSet {
   size_t size() const;
   void FinishAll();  // call it until size() is 0
 
-  // A connection begins to wait. When it is added it waits for a request.
+  // A connection begins to wait. After Add it waits for a request.
   void Set(const ConnectionHandle* connection, Waits waits);
-  // Closes up to `count` connections: first those that wait for a request for kFreshMs; then all
-  // that are slow: they wait for a request or its rest, or their client takes nothing for
-  // kStalledMs. Of each kind those go first that have waited longest. One whose request is being
-  // answered stays.
-  // Returns how many; they leave the set when their strands come to it.
+  // Closes up to `count` connections: first those that have waited for a request for kFreshMs; then
+  // all slow ones, which wait for a request or its rest, or whose client has read nothing for
+  // kStalledMs. Within each kind it closes those that have waited longest. It never closes a
+  // connection whose request is being answered.
+  // Returns how many it closes; they remove themselves from the set later, on their strands.
   size_t MakeRoom(size_t count);
-  // Whether MakeRoom chose it, and its request has not been read meanwhile.
+  // Whether MakeRoom chose the connection and it has not read a request since.
   bool IsClosing(const ConnectionHandle* connection) const;
   size_t num_closing() const;
-  size_t num_staying() const;  // size() without those
+  size_t num_staying() const;  // size() - num_closing()
 
-  // Large bodies that are in memory at once share max_body_bytes, and large answers that are being
-  // made or not sent yet max_answer_bytes: a thousand connections with one each would not fit any
-  // machine. Changes what a connection holds from `held` to `wanted`; false: no room now.
+  // All large bodies in memory share max_body_bytes, and all large answers that are not sent yet
+  // share max_answer_bytes: without a limit a thousand connections would fill any machine. Changes
+  // the bytes of a connection from `held` to `wanted`; false when there is no room now.
   bool HoldBodyBytes(uint64_t held, uint64_t wanted);
   bool HoldAnswerBytes(uint64_t held, uint64_t wanted);
 
@@ -71,7 +72,7 @@ class ConnectionSet {
   struct Entry {
     std::shared_ptr<ConnectionHandle> connection;
     Waits waits;
-    uint64_t since_ns;  // the monotonic clock; of a request's head and body: from the head on
+    uint64_t since_ns;  // monotonic clock; for headers and body: the time when the headers began
     bool closing = false;
   };
   static bool Hold(Budget& budget, uint64_t held, uint64_t wanted);
@@ -84,8 +85,9 @@ class ConnectionSet {
   std::unordered_map<const ConnectionHandle*, Entry> open_ KV_GUARDED_BY(mutex_);
 };
 
-// What a connection holds of one of the set's two budgets. Hold(0) gives it back, its end does not:
-// a connection that is cut off when the server stops may outlive the set. Thread-compatible.
+// The bytes that a connection holds of one of the set's two budgets. Hold(0) releases them, the
+// destructor does not: a connection that is cut off when the server stops may outlive the set.
+// Thread-compatible.
 class HeldBytes {
  public:
   using Change = bool (ConnectionSet::*)(uint64_t held, uint64_t wanted);
@@ -93,10 +95,10 @@ class HeldBytes {
   HeldBytes(const HeldBytes&) = delete;
   HeldBytes& operator=(const HeldBytes&) = delete;
 
-  // Holds so many, more or less than before; up to kSmallBodyBytes are the connection's own and
-  // count as none. False: there is no room for so much now, and it holds what it did.
+  // Changes the bytes held, up or down. Up to kSmallBodyBytes belong to the connection and count as
+  // 0. False when there is no room now; then the bytes held do not change.
   bool Hold(uint64_t bytes);
-  // The same, but never less than before.
+  // The same, but never holds less than before.
   bool HoldMore(uint64_t bytes) { return bytes <= bytes_ || Hold(bytes); }
 
  private:

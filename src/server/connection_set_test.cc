@@ -14,7 +14,7 @@ uint64_t now_ns = 0;
 uint64_t Now() { return now_ns; }
 void Pass(uint64_t ms) { now_ns += ms * 1'000'000; }
 
-// A connection whose strand runs when the test says so.
+// A connection whose strand runs when the test calls it.
 class Handle : public ConnectionHandle {
  public:
   void Finish() override {}

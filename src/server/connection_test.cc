@@ -63,16 +63,17 @@ class ConnectionTest : public testing::Test {
   static void ExpectTooLate(const std::string& answer) {
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n")) << answer;
     EXPECT_NE(answer.find("\r\nConnection: close\r\n"), std::string::npos);
-    EXPECT_NE(answer.find(R"("message":"the request did not arrive in time")"), std::string::npos);
+    EXPECT_NE(answer.find(R"("message":"the whole request did not arrive in time")"),
+              std::string::npos);
     EXPECT_EQ(CountOf(answer, "HTTP/1.1 "), 1u) << answer;
   }
 
-  // Bytes of a body or head without end, until there is an answer. Each would be in time.
+  // Sends an endless body or head until there is an answer. Each byte alone would be in time.
   void SendUntilAnswered() {
     for (int i = 0; i < 30000 && !sockets_.Readable(/*wait_ms=*/2); ++i) sockets_.Send("a");
   }
 
-  MemoryQuota small_quota_{1 << 20}, large_quota_{16 << 20};  // outlive what io_ drops
+  MemoryQuota small_quota_{1 << 20}, large_quota_{16 << 20};  // must outlive what io_ destroys
   boost::asio::io_context io_, client_io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       io_.get_executor()};
@@ -114,7 +115,7 @@ TEST_F(ConnectionTest, ABodyThatTricklesIsAnswered408) {
 }
 
 TEST_F(ConnectionTest, ABodyThatWasAskedForAndDoesNotComeIsAnswered408) {
-  Start(Timeouts(/*read_ms=*/500));  // for the head to be read on a busy machine
+  Start(Timeouts(/*read_ms=*/500));  // enough to read the head on a busy machine
   sockets_.Send(kTokenize + "Expect: 100-continue\r\n\r\n");
   const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
   EXPECT_EQ(sockets_.Receive(go_on.size()), go_on);
@@ -125,7 +126,7 @@ TEST_F(ConnectionTest, NoDeadlineIsLeftOfARequestThatWasAnswered) {
   Start(Timeouts(/*read_ms=*/500, /*idle_ms=*/700));
   const uint64_t start_ns = MonotonicNs();
   sockets_.Send(kTokenize + "\r\n" + kBody);
-  // Beyond the request's deadline, and then closed without a word.
+  // The deadline passes, and the connection is closed without an answer.
   const std::string answer = sockets_.ReceiveAll();
   EXPECT_GE(MonotonicNs() - start_ns, 700'000'000u);  // idle_ms, not read_ms
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
@@ -135,11 +136,11 @@ TEST_F(ConnectionTest, NoDeadlineIsLeftOfARequestThatWasAnswered) {
 
 TEST_F(ConnectionTest, WhoAsksNothingIsClosedWithoutAWord) {
   Start(Timeouts(/*read_ms=*/60000, /*idle_ms=*/20));
-  sockets_.Send("\r\n");  // an empty line begins no request
+  sockets_.Send("\r\n");  // an empty line does not begin a request
   EXPECT_EQ(sockets_.ReceiveAll(), "");
 }
 
-// Ends when `connections` is empty; false: it never is.
+// Waits until `connections` is empty; false after a timeout.
 bool Empties(const ConnectionSet& connections) {
   const uint64_t end_ns = MonotonicNs() + 60'000'000'000;
   while (connections.size() > 0 && MonotonicNs() < end_ns) std::this_thread::yield();
@@ -188,7 +189,7 @@ TEST_F(ConnectionTest, WhatCannotBeReadIsAnsweredByItself) {
   const std::string answer = sockets_.ReceiveAll();
   const size_t second = answer.find("HTTP/1.1 400 Bad Request\r\n");
   ASSERT_NE(second, std::string::npos) << answer;
-  EXPECT_TRUE(answer.substr(0, second).ends_with("\r\n\r\n"));  // to HEAD: no body
+  EXPECT_TRUE(answer.substr(0, second).ends_with("\r\n\r\n"));  // HEAD gets no body
   EXPECT_EQ(CountOf(answer, "Access-Control-Allow-Origin"), 1u);
   const std::string_view error = std::string_view(answer).substr(second);
   EXPECT_NE(error.find("\r\n\r\n{\"error\":"), error.npos) << error;

@@ -27,7 +27,7 @@ bool Same(const Digest& a, const Digest& b) {
 Credentials::Credentials(const std::vector<std::string>& api_keys, const std::string& admin_key) {
   for (const std::string& key : api_keys) {
     const Digest digest = Sha256Of(key);
-    // Given twice it is one tenant.
+    // The same key twice is one tenant.
     if (std::find(digests_.begin(), digests_.end(), digest) == digests_.end()) {
       digests_.push_back(digest);
     }

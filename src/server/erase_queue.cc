@@ -10,7 +10,7 @@
 namespace kvasir {
 
 struct EraseQueue::State : std::enable_shared_from_this<State> {
-  struct Tenant {  // there while one of its erasures is in the engine
+  struct Tenant {  // exists while one of its erasures is in the engine
     std::vector<ErasureSink> running, waiting;
   };
 
@@ -22,7 +22,7 @@ struct EraseQueue::State : std::enable_shared_from_this<State> {
     });
   }
 
-  // The engine would call again what threw, and by then this state has moved on.
+  // noexcept: after an exception the engine would call again, but this state has already changed.
   void OnErased(const std::string& tenant, const Erasure& erasure) noexcept {
     std::vector<ErasureSink> told;
     bool again = false;
@@ -55,7 +55,7 @@ void EraseQueue::Erase(const std::string& tenant, ErasureSink done) {
     first.running.push_back(std::move(done));
     state_->tenants.emplace(tenant, std::move(first));
   }
-  UntilDone([&] { state_->Begin(tenant); });  // the tenant's entry is there already
+  UntilDone([&] { state_->Begin(tenant); });  // the tenant's entry exists already
 }
 
 }  // namespace kvasir

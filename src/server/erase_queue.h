@@ -8,16 +8,16 @@
 
 namespace kvasir {
 
-// A tenant has at most one erasure in the engine and one behind it. What is asked for while one is
-// in the engine waits, all together, for the next one: it begins after they all came, and so takes
-// what was there when each of them came. Thread-safe; nothing waits. Calls from before its end may
-// be told after it, or never; the engine must outlive those too.
+// A tenant has at most one erasure in the engine and one that follows. All calls that come while an
+// erasure runs share the following one: it starts after all of them, so it erases everything that
+// was cached at each call. Thread-safe; no call waits. `done` of an earlier call may be called
+// after the queue's end, or never; the engine must outlive those calls too.
 class EraseQueue {
  public:
   explicit EraseQueue(Engine& engine);
 
-  // `done` is called once, on the engine's thread (it must not block), when all that the tenant had
-  // cached at this call is gone.
+  // Calls `done` once, on the engine's thread (it must not block), when everything that the tenant
+  // had cached at this call is erased.
   void Erase(const std::string& tenant, ErasureSink done);
 
  private:

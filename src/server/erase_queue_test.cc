@@ -20,7 +20,7 @@ class EraseQueueTest : public testing::Test {
       told_.push_back(name + std::to_string(erasure.tokens));
     });
   }
-  // The engine is done with the oldest erasure that it has.
+  // Ends the oldest erasure in the engine.
   void Finish(uint64_t tokens) {
     const ErasureSink done = std::move(engine_.erasing.front());
     engine_.erasing.erase(engine_.erasing.begin());
@@ -42,7 +42,7 @@ TEST_F(EraseQueueTest, WhatComesMeanwhileSharesTheNextErasureAndNotTheRunningOne
   Finish(7);
   EXPECT_EQ(told_, Names{"first 7"});
   EXPECT_EQ(engine_.erased, (Names{"a", "a"}));
-  Erase("a", "fourth ");  // what was cached since the second began would be left
+  Erase("a", "fourth ");  // the second would miss what was cached since it began
   EXPECT_EQ(engine_.erased.size(), 2u);
   Finish(3);
   EXPECT_EQ(told_, (Names{"first 7", "second 3", "third 3"}));

@@ -1,4 +1,4 @@
-// What a server's event loop must do whatever the system refuses.
+// CheckEventLoop: finds out whether the system lets an event loop work.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -7,10 +7,10 @@
 
 namespace kvasir {
 
-// Whether `io` fires timers, takes signals and wakes for what another thread posts: Asio does not
-// say when the system refused to watch one of the descriptors for that. kIoError: it does not;
-// kExhausted: no thread to try it with. Takes milliseconds. REQUIRES: nothing is in `io` yet. It
-// must be restarted afterwards.
+// Whether `io` fires timers, takes signals and wakes when another thread posts. Asio does not
+// report when the system refuses to watch one of the descriptors for that. kIoError when one of
+// them fails; kExhausted when there is no thread for the test. Takes milliseconds. REQUIRES: `io`
+// has no work yet. `io` must be restarted afterwards.
 Status CheckEventLoop(boost::asio::io_context& io);
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// FakeEngine: an Engine without a model, for tests and the fuzzer of what stands in front of one.
+// FakeEngine: an Engine without a model, for tests and the fuzzer of the server.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace kvasir {
 
-// Keeps what it is asked; generates nothing by itself. One thread.
+// Keeps the requests that it gets and generates nothing. One thread.
 class FakeEngine : public Engine {
  public:
   FakeEngine(const Tokenizer* tokenizer, const ChatTemplate* chat_template)
@@ -59,7 +59,7 @@ class FakeEngine : public Engine {
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
   Erasure erasure;
-  bool holds_erasures = false;  // then `erasing` keeps what would tell of them
+  bool holds_erasures = false;  // then `erasing` keeps their callbacks
   std::vector<ErasureSink> erasing;
 
  private:
@@ -70,7 +70,7 @@ class FakeEngine : public Engine {
   EngineOptions options_;
 };
 
-// A body whole.
+// All pieces of a body.
 inline std::string Joined(Parts parts) {
   std::string text;
   for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) text += part;

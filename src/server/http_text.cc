@@ -39,10 +39,10 @@ std::optional<ApiError> CheckFraming(const http::request_header<>& head) {
   if (begin == end) return std::nullopt;
   ApiError error;
   if (head.count(http::field::content_length) > 0 || head.version() < 11) {
-    error.message = "Transfer-Encoding beside Content-Length, or before HTTP/1.1";
+    error.message = "Transfer-Encoding is not allowed with Content-Length, or before HTTP/1.1";
   } else if (std::next(begin) != end || !boost::beast::iequals(begin->value(), "chunked")) {
     error.code = Code::kUnsupported;
-    error.message = "the only Transfer-Encoding that is understood is chunked";
+    error.message = "unsupported Transfer-Encoding; only chunked is supported";
     error.status = 501;
   } else {
     return std::nullopt;
@@ -55,11 +55,11 @@ std::optional<ApiError> CheckHost(const http::request_header<>& head) {
   ApiError error;
   if (begin == end) {
     if (head.version() < 11) return std::nullopt;
-    error.message = "a request of HTTP/1.1 needs a Host header";
+    error.message = "an HTTP/1.1 request needs a Host header";
   } else if (std::next(begin) != end) {
     error.message = "the request has more than one Host header";
   } else if (begin->value().find_first_of(" \t/?#@\\\"<>{}|^`") != begin->value().npos) {
-    error.message = "the Host header has a character that is in no host or port";
+    error.message = "the Host header has a character that a host or port cannot have";
   } else {
     return std::nullopt;
   }
@@ -88,14 +88,15 @@ std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64
     answer.status = 413;
     answer.name = "body_too_large";
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    answer.message = fmt::format("the request's head has more than {} bytes", kHeadBytes);
+    answer.message =
+        fmt::format("the request line and headers have more than {} bytes", kHeadBytes);
     answer.status = 431;
     answer.name = "head_too_large";
   } else if (error == http::error::end_of_stream || error == http::error::partial_message ||
              error.category() != make_error_code(http::error::bad_method).category()) {
     return std::nullopt;
   } else {
-    answer.message = "no HTTP request: " + error.message();
+    answer.message = "not a valid HTTP request: " + error.message();
   }
   return answer;
 }

@@ -20,34 +20,35 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
-constexpr size_t kMaxNumberText = 40;  // of a number, in a message
+constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
 
-// Of a body that cannot be parsed beyond `position` bytes: the first thing that is wrong, counted
-// from 1.
+// The first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
 ApiError NoJson(std::string_view body, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
-    return {Code::kInvalidArgument,
-            fmt::format("the body is not UTF-8: byte {} is 0x{:02x}, in no character", bad + 1,
-                        static_cast<uint8_t>(body[bad]))};
+    return {Code::kInvalidArgument, fmt::format("the body is not valid UTF-8 at byte {} (0x{:02x})",
+                                                bad + 1, static_cast<uint8_t>(body[bad]))};
   }
   if (nul < std::min(position, body.size())) {
-    return {Code::kInvalidArgument, fmt::format("the body is no JSON: byte {} is NUL", nul + 1)};
+    return {Code::kInvalidArgument,
+            fmt::format("the body is not valid JSON: byte {} is NUL", nul + 1)};
   }
   if (position > body.size()) {
-    return {Code::kInvalidArgument,
-            fmt::format("the body is no JSON: it ends after byte {}, too early", body.size())};
+    return {
+        Code::kInvalidArgument,
+        fmt::format("the body is not valid JSON: it ends too early, after byte {}", body.size())};
   }
   const std::string_view before = body.substr(0, std::max<size_t>(position, 1) - 1);
   const auto line = std::ranges::count(before, '\n') + 1;
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
   return {Code::kInvalidArgument,
-          fmt::format("the body is no JSON: syntax error at byte {} (line {}, byte {} of it)",
-                      position, line, column)};
+          fmt::format(
+              "the body is not valid JSON: syntax error at byte {} (line {}, byte {} of that line)",
+              position, line, column)};
 }
 
-// Events of the parser: counts values, keeps lists of ids as such, and leaves the rest to the
-// builder. One parse.
+// Takes the parser's events: counts values, keeps lists of token ids packed, and passes the rest to
+// the builder. For one parse.
 class BodyReader : public JsonBuilder {
  public:
   BodyReader(std::string_view body, IdFields id_fields, size_t* values_left, JsonTree* tree)
@@ -68,7 +69,7 @@ class BodyReader : public JsonBuilder {
   }
   bool number_float(double value, const std::string& text) {
     if (!TakesNumber()) return Count() && JsonBuilder::number_float(value, text);
-    // 16.0 is an id, as some clients write it.
+    // 16.0 is an id: some clients write ids so.
     if (std::abs(value) < 0x1p53 && value == std::floor(value)) {
       return AddId(static_cast<int64_t>(value));
     }
@@ -117,8 +118,8 @@ class BodyReader : public JsonBuilder {
   bool Count() {
     if (*values_left_ == 0) {
       error_.message = fmt::format(
-          "the body's JSON has more than {} values (numbers, texts, lists and objects; lists of "
-          "token ids in a prompt count as one)",
+          "the body's JSON has more than {} values (numbers, strings, arrays and objects; an array "
+          "of token ids in a prompt counts as one)",
           kMaxJsonValues);
       error_.status = 413;
       error_.name = "body_too_large";
@@ -134,7 +135,7 @@ class BodyReader : public JsonBuilder {
     return false;
   }
 
-  // A value that is not a number: it neither ends a list of ids nor begins one.
+  // A value that is not a number; it cannot be in a list of ids.
   bool Other(std::string_view kind) {
     if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
     if (std::exchange(opened_, false) && !JsonBuilder::start_array(0)) return false;
@@ -158,8 +159,8 @@ class BodyReader : public JsonBuilder {
   const IdFields id_fields_;
   size_t* values_left_;
   size_t depth_ = 0;
-  std::string key_;           // of the body, where its value may hold ids; else empty
-  bool opened_ = false;       // an array whose first element decides what it is
+  std::string key_;           // the body's field if its value may hold ids; else empty
+  bool opened_ = false;       // an array whose first element is not known yet
   bool packing_ = false;      // inside a list of ids
   std::vector<TokenId> ids_;  // of that list
   ApiError error_;
@@ -175,7 +176,7 @@ ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size
   }
   BodyReader reader(text, id_fields, values_left, tree);
   if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
-  // The parser takes a NUL after a value for the end.
+  // The parser takes a NUL after a value as the end of the text.
   if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, text.size()));
   if (!reader.root().is_object()) {
     return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(reader.root())));

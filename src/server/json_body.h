@@ -1,4 +1,4 @@
-// From a request's body to JSON of bounded size.
+// Parses a request's body into JSON of bounded size.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace kvasir {
 
-// A template makes some hundred bytes of a value, and a hostile body of 8 MiB has four million.
+// Each value takes about a hundred bytes in a template, and a hostile body of 8 MiB could have four
+// million of them.
 inline constexpr size_t kMaxJsonValues = size_t{1} << 16;
 
 // The fields of a body that may hold lists of token ids.
@@ -22,36 +23,36 @@ inline constexpr std::string_view kCompletionIds[] = {"prompt", "stop_token_ids"
 inline constexpr std::string_view kChatIds[] = {"stop_token_ids"};
 inline constexpr std::string_view kDetokenizeIds[] = {"tokens"};
 
-// A request body: its fields, and the arena that holds them and what is made of them.
+// A request body: its fields, and the arena for them and for values made from them.
 struct JsonBody {
   JsonTree tree;
   JsonValue fields;  // an object
 };
 
-// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
-// templates above all, may recurse), of at most kMaxJsonValues values. Lists of numbers in
-// `id_fields` count as one value: they are kept as token ids, four bytes each (AsIds).
-// kInvalidArgument names the first byte that is wrong: not UTF-8, NUL, or not JSON; status 413 the
-// limit. Of a body that nests deeper nothing else is looked at. O(size log keys).
+// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (templates and other
+// readers may recurse), of at most kMaxJsonValues values. A list of numbers in `id_fields` counts
+// as one value and is kept as token ids, four bytes each (AsIds). kInvalidArgument names the first
+// wrong byte: not UTF-8, NUL, or not JSON; status 413 names the limit. A body that nests deeper
+// gets that error only. O(size log keys).
 ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {});
 
-// The same for a JSON object inside a body, whose values go to `tree`; they are taken from
+// The same for a JSON object inside a body. Its values go to `tree` and are subtracted from
 // *values_left.
 ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
                                  JsonTree* tree);
 
-// Whether a value is a list of token ids, an empty one included, and the ids of one that is.
+// Whether a value is a list of token ids (it may be empty), and its ids.
 bool IsIds(const JsonValue& value);
 std::span<const TokenId> AsIds(const JsonValue& value);
 
 // Text of a JSON value for an answer; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
 
-// Appends the front of `rest` as a JSON string has it, without quotes, and takes it off: whole
-// characters, 2 KiB or a little more.
+// Moves whole characters from the front of `rest` to `out`, escaped for a JSON string and without
+// quotes: 2 KiB or a little more.
 void AppendEscaped(std::string_view* rest, std::string* out);
 
-// What "a string" or "an array" a value is, for messages.
+// The kind of a value for messages: "a string", "an array".
 std::string_view KindOf(const JsonValue& value);
 
 }  // namespace kvasir

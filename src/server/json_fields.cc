@@ -8,10 +8,10 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxUnread = 64;       // names told
+constexpr size_t kMaxUnread = 64;       // names in the receipt
 constexpr size_t kMaxUnreadBytes = 64;  // of each
 
-// The integer that a value stands for.
+// The integer value of an integer or of a number such as 16.0.
 std::optional<int64_t> AsInteger(const JsonValue& value) {
   if (value.kind() == JsonValue::Kind::kInteger) return value.integer();
   if (value.kind() != JsonValue::Kind::kFloat) return std::nullopt;
@@ -54,7 +54,7 @@ void JsonFields::Number(std::string_view name, double min, double max, float* ou
   if (!value->is_number()) return Fail(name, fmt::format("is {}, not a number", KindOf(*value)));
   const double number = value->number();
   if (!(number >= min && number <= max)) {
-    return Fail(name, fmt::format("{} is not within {} and {}", number, min, max));
+    return Fail(name, fmt::format("{} is not between {} and {}", number, min, max));
   }
   *out = static_cast<float>(number);
 }
@@ -68,7 +68,7 @@ std::optional<int64_t> JsonFields::Integer(std::string_view name, int64_t min, i
   }
   const std::optional<int64_t> integer = AsInteger(*value);
   if (!integer || *integer < min || *integer > max) {
-    Fail(name, fmt::format("{} is no integer within {} and {}", NumberText(*value), min, max));
+    Fail(name, fmt::format("{} is not an integer between {} and {}", NumberText(*value), min, max));
     return std::nullopt;
   }
   return integer;
@@ -119,17 +119,17 @@ void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
   }
   const std::span<const JsonValue> list = value->is_string() ? std::span(value, 1) : value->items();
   if (list.size() > max) {
-    return Fail(name, fmt::format("has {} strings; at most {} are taken", list.size(), max));
+    return Fail(name, fmt::format("has {} strings; at most {} are allowed", list.size(), max));
   }
   for (const JsonValue& element : list) {
     if (!element.is_string()) {
-      return Fail(name, fmt::format("has {} where a string must be", KindOf(element)));
+      return Fail(name, fmt::format("has {}; each element must be a string", KindOf(element)));
     }
     const size_t bytes = element.size();
     if (bytes == 0) return Fail(name, "has an empty string");
     if (bytes > max_bytes) {
-      return Fail(name,
-                  fmt::format("has a string of {} bytes; at most {} are taken", bytes, max_bytes));
+      return Fail(
+          name, fmt::format("has a string of {} bytes; at most {} are allowed", bytes, max_bytes));
     }
     out->emplace_back(element.text());
   }
@@ -157,7 +157,7 @@ ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t voca
   const std::span<const TokenId> ids = AsIds(value);
   for (const TokenId id : ids) {
     if (id >= 0 && static_cast<uint32_t>(id) < vocab_size) continue;
-    return Invalid(param, fmt::format("{}: token id {} is not within 0 and {}", param, id,
+    return Invalid(param, fmt::format("{}: token id {} is not between 0 and {}", param, id,
                                       static_cast<int64_t>(vocab_size) - 1));
   }
   return std::vector<TokenId>(ids.begin(), ids.end());

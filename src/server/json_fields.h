@@ -1,4 +1,4 @@
-// Reading a request's JSON object field by field, so that every error names its field.
+// Reads a request's JSON object field by field, so that every error names its field.
 #pragma once
 
 #include <cstdint>
@@ -14,42 +14,41 @@
 
 namespace kvasir {
 
-// The fields of one object, which must outlive it. null counts as absent. Readers leave `out` alone
-// when the field is absent; the first wrong field is kept as error() and later ones do not replace
-// it. One thread.
+// The fields of one object, which must outlive it. null counts as absent. Readers do not
+// change `out` when the field is absent. error() is about the first wrong field. One thread.
 class JsonFields {
  public:
   // `path` comes before names in errors: "messages[2]."
   explicit JsonFields(const JsonValue& object, std::string path = "");
 
-  // nullptr: absent or null. `name` is kept: a literal.
+  // nullptr: absent or null. REQUIRES: `name` is a literal, because it is kept.
   const JsonValue* Find(std::string_view name);
   bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
 
   void Number(std::string_view name, double min, double max, float* out);
-  // Integers, and numbers such as 16.0 that some clients make of them.
+  // Takes integers, and also numbers such as 16.0, which some clients send.
   std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);
   void Unsigned(std::string_view name, uint32_t min, uint32_t max, uint32_t* out);
   void Bool(std::string_view name, bool* out);
   void String(std::string_view name, std::string* out);
   void Text(std::string_view name, std::string_view* out);  // the same, within the body
   void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
-  // One string or a list of at most `max` strings, none of them empty.
+  // One string or a list of at most `max` strings, all non-empty.
   void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
 
   const std::optional<ApiError>& error() const { return error_; }
-  // Names that nothing asked for: the first 64 of them, each cut to 64 bytes.
+  // Names of fields that no call has read: the first 64, each cut to 64 bytes.
   std::vector<std::string> Unread() const;
 
  private:
   const JsonValue& object_;
   std::string path_;
-  std::vector<std::string_view> read_;  // names that were asked for
+  std::vector<std::string_view> read_;  // names that Find looked for
   std::optional<ApiError> error_;
 };
 
-// The ids of a list that ParseBody kept, all of the vocabulary, or why it is none.
+// The ids of a list from ParseBody; an error when it is not a list of ids of the vocabulary.
 ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
                                            const std::string& param);
 

@@ -31,14 +31,15 @@ TEST(ParseBody, ANulIsNamedUnlessSomethingBeforeItIsWrong) {
        {"{}\0"sv, "{}\0\0"sv, "{\"a\":1}\0garbage"sv, "{\"a\":1}\0\xff{{{"sv, "\0{}"sv, "\0"sv,
         "{\"a\":\0}"sv, "{\"a\":1\0"sv, "{\"a\":12\0 3}"sv, "{\"a\":\"x\0\"}"sv, "{\"a\0\":1}"sv,
         "{\"a\":\"\\\0\"}"sv, "{\"a\":tr\0ue}"sv, "[]\0"sv, "{\0\"\0a\0\"\0}"sv}) {
-    EXPECT_EQ(says(body), fmt::format("the body is no JSON: byte {} is NUL", body.find('\0') + 1));
+    EXPECT_EQ(says(body),
+              fmt::format("the body is not valid JSON: byte {} is NUL", body.find('\0') + 1));
   }
-  EXPECT_EQ(says("{]\0"sv), "the body is no JSON: syntax error at byte 2 (line 1, byte 2 of it)");
+  EXPECT_EQ(says("{]\0"sv),
+            "the body is not valid JSON: syntax error at byte 2 (line 1, byte 2 of that line)");
   EXPECT_EQ(says("{\"a\":1}x\0"sv),
-            "the body is no JSON: syntax error at byte 8 (line 1, byte 8 of it)");
-  EXPECT_EQ(says("{\"a\":\"\xff\0\"}"sv), "the body is not UTF-8: byte 7 is 0xff, in no character");
-  EXPECT_EQ(says("{\"a\":\"\xe2\x82\0"sv),
-            "the body is not UTF-8: byte 7 is 0xe2, in no character");
+            "the body is not valid JSON: syntax error at byte 8 (line 1, byte 8 of that line)");
+  EXPECT_EQ(says("{\"a\":\"\xff\0\"}"sv), "the body is not valid UTF-8 at byte 7 (0xff)");
+  EXPECT_EQ(says("{\"a\":\"\xe2\x82\0"sv), "the body is not valid UTF-8 at byte 7 (0xe2)");
   EXPECT_EQ(says("{\"a\":1e999}\0"sv), "the body's JSON has a number that is too large");
 }
 
@@ -47,18 +48,20 @@ TEST(ParseBody, SaysWhetherBytesOrSyntaxAreWrongAndWhere) {
     const auto parsed = ParseBody(body);
     return parsed ? "" : parsed.error().message;
   };
-  EXPECT_EQ(says("{\"a\":\"x\xff\"}"), "the body is not UTF-8: byte 8 is 0xff, in no character");
-  // Two bytes of three, cut off.
-  EXPECT_EQ(says("{\"a\":\"\xe2\x82"), "the body is not UTF-8: byte 7 is 0xe2, in no character");
-  EXPECT_EQ(says("\xff"), "the body is not UTF-8: byte 1 is 0xff, in no character");
+  EXPECT_EQ(says("{\"a\":\"x\xff\"}"), "the body is not valid UTF-8 at byte 8 (0xff)");
+  // Two bytes of a character of three.
+  EXPECT_EQ(says("{\"a\":\"\xe2\x82"), "the body is not valid UTF-8 at byte 7 (0xe2)");
+  EXPECT_EQ(says("\xff"), "the body is not valid UTF-8 at byte 1 (0xff)");
   EXPECT_EQ(says("{\"a\":1,}"),
-            "the body is no JSON: syntax error at byte 8 (line 1, byte 8 of it)");
+            "the body is not valid JSON: syntax error at byte 8 (line 1, byte 8 of that line)");
   EXPECT_EQ(says("{\n \"a\": 1\n \"b\": 2}"),
-            "the body is no JSON: syntax error at byte 14 (line 3, byte 4 of it)");
-  // What is wrong after the error is not told before it.
-  EXPECT_EQ(says("{]\xff"), "the body is no JSON: syntax error at byte 2 (line 1, byte 2 of it)");
-  EXPECT_EQ(says("{\"a\":"), "the body is no JSON: it ends after byte 5, too early");
-  EXPECT_EQ(says("{\"a\":\"\\ud800\"}").find("the body is no JSON: syntax error at byte 13"), 0u);
+            "the body is not valid JSON: syntax error at byte 14 (line 3, byte 4 of that line)");
+  // Reports the first error, not a later one.
+  EXPECT_EQ(says("{]\xff"),
+            "the body is not valid JSON: syntax error at byte 2 (line 1, byte 2 of that line)");
+  EXPECT_EQ(says("{\"a\":"), "the body is not valid JSON: it ends too early, after byte 5");
+  EXPECT_EQ(says("{\"a\":\"\\ud800\"}").find("the body is not valid JSON: syntax error at byte 13"),
+            0u);
 }
 
 TEST(ParseBody, LimitsDepthAndNotBracketsInStrings) {

@@ -23,7 +23,8 @@ constexpr float kLowestLogprob = -9999.0f;
 
 float Finite(float logprob) { return logprob >= kLowestLogprob ? logprob : kLowestLogprob; }
 
-// What a token of a byte-level vocabulary stands for; nullopt: it is not written in that alphabet.
+// The bytes of a token of a byte-level vocabulary; nullopt when it has characters outside of that
+// alphabet.
 std::optional<std::string> FromByteLevel(std::string_view token) {
   std::string bytes;
   for (size_t pos = 0; pos < token.size();) {
@@ -34,7 +35,7 @@ std::optional<std::string> FromByteLevel(std::string_view token) {
   return bytes;
 }
 
-// The raw bytes of a token that is no whole text, from its vocabulary form.
+// The raw bytes of a token that is not whole UTF-8, from its form in the vocabulary.
 std::optional<std::string> PartialBytes(std::string_view token) {
   unsigned byte = 0;
   if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>' &&
@@ -70,7 +71,7 @@ json ChatToken(const GeneratedToken& token, const Tokenizer* tokenizer) {
 json LegacyTop(const GeneratedToken& token, const Tokenizer* tokenizer) {
   json top = json::object();
   for (const TokenLogprob& other : token.top) {
-    // Two ids of one spelling: the likelier one, which comes first, stays.
+    // When two ids have the same spelling, keeps the first, which is likelier.
     top.emplace(SpellToken(tokenizer, other.id).text, Finite(other.logprob));
   }
   top.emplace(SpellToken(tokenizer, token.id).text, Finite(token.logprob));

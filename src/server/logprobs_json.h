@@ -12,8 +12,8 @@
 
 namespace kvasir {
 
-// What one token stands for. `text` is UTF-8; a token that is part of a character is spelt as
-// OpenAI does, "bytes:\xe2\x80", and without a tokenizer as "token_id:17".
+// The spelling of a token. `text` is UTF-8; for a token that is part of a character it is
+// "bytes:\xe2\x80", as in OpenAI's API, and without a tokenizer "token_id:17".
 struct TokenSpelling {
   std::string text;
   std::string bytes;
@@ -24,22 +24,22 @@ TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id);
 nlohmann::json ChatLogprobs(const std::vector<GeneratedToken>& tokens, const Tokenizer* tokenizer);
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; offsets count characters, from
-// `text_offset`. The chosen token is always among its top_logprobs, so they may be one more.
+// `text_offset`. top_logprobs always include the chosen token, so there may be one more.
 nlohmann::json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset,
                               const Tokenizer* tokenizer);
 
 uint64_t CountCharacters(std::string_view utf8);
 
-// The tokens of a choice with their log probabilities, packed, until they are told.
+// The tokens of a choice with their log probabilities, packed until the answer is sent.
 class ScoredTokens {
  public:
   void Add(const GeneratedToken& token);
-  // What a token takes here.
+  // Memory of one token.
   static uint64_t TokenBytes(size_t num_top) {
     return sizeof(Entry) + num_top * sizeof(TokenLogprob);
   }
 
-  // The texts of ChatLogprobs and LegacyLogprobs, which refer to this.
+  // The texts of ChatLogprobs and LegacyLogprobs. `this` must outlive them.
   Parts ChatText(const Tokenizer* tokenizer) const;
   Parts LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const;
 
@@ -50,7 +50,7 @@ class ScoredTokens {
     uint32_t characters;  // of its text
     uint32_t num_top;
   };
-  // The next token without its text. `top` moves on behind its alternatives.
+  // The next token without its text. Moves `top` past its alternatives.
   static GeneratedToken Unpack(const Entry& entry, std::deque<TokenLogprob>::const_iterator* top);
 
   std::deque<Entry> entries_;  // deques do not double as they grow

@@ -22,14 +22,15 @@ ApiResult<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions&
     return EncodeText(one.text(), "prompt", options, model);
   }
   if (!one.is_array() && !IsIds(one)) {
-    return Invalid("prompt", fmt::format("prompt: has {} where a text or a list of token ids must "
-                                         "be",
-                                         KindOf(one)));
+    return Invalid(
+        "prompt",
+        fmt::format("prompt: has {}; each prompt must be a string or an array of token ids",
+                    KindOf(one)));
   }
   return ToTokenIds(one, model.vocab_size, "prompt");
 }
 
-// The texts in front of the answers.
+// The texts that `echo` puts before the answers.
 ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
                                            const RawPrompts& prompts, const ModelView& model) {
   std::vector<std::string> texts;
@@ -62,16 +63,17 @@ ApiResult<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_
     for (const JsonValue& one : prompt->items()) list.push_back(&one);
   }
   if (list.empty()) {
-    return Invalid("prompt", "prompt: must be a text, a list of token ids, or a list of those");
+    return Invalid("prompt", "prompt: must be a string, an array of token ids, or a list of those");
   }
   if (list.size() > model.max_prompts) {
     return Invalid("prompt", fmt::format("prompt: {} prompts; at most {} may run or wait at once",
                                          list.size(), model.max_prompts));
   }
   if (list.size() * num_choices > kMaxAnswers) {
-    return Invalid("prompt", fmt::format("prompt: {} prompts with n {}; at most {} answers to a "
-                                         "request",
-                                         list.size(), num_choices, kMaxAnswers));
+    return Invalid("prompt",
+                   fmt::format("prompt: {} prompts with n {}; a request may ask for at most {} "
+                               "answers",
+                               list.size(), num_choices, kMaxAnswers));
   }
   return list;
 }
@@ -82,12 +84,12 @@ ApiResult<void> CheckLength(size_t tokens, uint32_t max_tokens, const std::strin
   const uint32_t answer = max_tokens == 0 ? 0 : 1;
   if (tokens + answer <= model.ctx_size) return {};
   const bool is_largest = model.ctx_size >= model.max_ctx_size;
-  return Invalid(param, fmt::format("{}: has {} tokens, which with {} to generate do not fit the "
-                                    "context of {}{}",
-                                    param, tokens, answer, model.ctx_size,
-                                    is_largest ? ", the model's largest; shorten it"
-                                               : "; shorten it or start the server with a larger "
-                                                 "--ctx-size"));
+  return Invalid(
+      param, fmt::format("{}: {} tokens and {} to generate do not fit the context of {}{}", param,
+                         tokens, answer, model.ctx_size,
+                         is_largest ? ", the model's largest; shorten it"
+                                    : "; shorten it or start the server with a larger "
+                                      "--ctx-size"));
 }
 
 ApiResult<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
@@ -118,7 +120,7 @@ ApiResult<std::string> CheckModel(const std::string& name, const ModelView& mode
   if (name == "default") return model.names.front();
   if (std::find(model.names.begin(), model.names.end(), name) != model.names.end()) return name;
   ApiError error{Code::kNotFound,
-                 fmt::format("model: \"{}\" is not here; this server has \"{}\" (GET /v1/models)",
+                 fmt::format("model: unknown model \"{}\"; this server has \"{}\" (GET /v1/models)",
                              name, model.names.front()),
                  "model"};
   error.name = "model_not_found";
@@ -129,8 +131,8 @@ ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::str
                                            const EncodeOptions& options, const ModelView& model) {
   if (!model.tokenizer) {
     return tl::unexpected(ApiError{Code::kUnsupported,
-                                   param + ": the model has no tokenizer.json, so text cannot be "
-                                           "read; send token ids",
+                                   param + ": the model has no tokenizer.json, which text needs; "
+                                           "send token ids",
                                    param});
   }
   auto ids = model.tokenizer->Encode(text, options);
@@ -148,7 +150,7 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
   }
   if (text.size() <= model.max_decoded_bytes) decoder->Finish(&text);
   if (text.size() <= model.max_decoded_bytes) return text;
-  return Invalid(param, fmt::format("{}: the ids stand for more than {} bytes of text", param,
+  return Invalid(param, fmt::format("{}: the token ids decode to more than {} bytes of text", param,
                                     model.max_decoded_bytes));
 }
 
@@ -166,10 +168,11 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
   request.logprobs = call.spec.logprobs;
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) {
-    return tl::unexpected(ApiError{Code::kUnsupported,
-                                   "messages: the model has no tokenizer.json, so text cannot be "
-                                   "read; send token ids to /v1/completions",
-                                   "messages"});
+    return tl::unexpected(
+        ApiError{Code::kUnsupported,
+                 "messages: the model has no tokenizer.json, which text needs; send "
+                 "token ids to /v1/completions",
+                 "messages"});
   }
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
   request.prompt = std::move(prompt.ids);

@@ -1,4 +1,5 @@
-// OpenAI's request bodies, and what llama.cpp's server and vLLM add to them, as GenerateRequests.
+// Converts OpenAI's request bodies, with the additions of llama.cpp's server and vLLM, to
+// GenerateRequests.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace kvasir {
 
-// How an answer must look; what the engine does not need to know.
+// The format of an answer, which the engine does not need.
 struct AnswerSpec {
   bool chat = false;  // chat.completion, else text_completion
   bool stream = false;
@@ -24,7 +25,7 @@ struct AnswerSpec {
   std::optional<uint32_t> logprobs;
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
   std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
-  std::string model;              // as told in the answer
+  std::string model;              // the name in the answer
 };
 
 struct GenerationCall {
@@ -32,8 +33,9 @@ struct GenerationCall {
   AnswerSpec spec;
 };
 
-// Every error is found here or by Engine::Submit, before anything has an effect. A known field that
-// is not supported and would change the answer is kUnsupported; unknown ones go to `ignored`.
+// These functions and Engine::Submit find every error before the request has an effect. A known
+// field that is not supported and would change the answer gives kUnsupported; unknown fields go to
+// `ignored`.
 ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
 

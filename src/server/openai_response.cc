@@ -12,14 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kTextBytes = 8;  // of a token, with the room that texts grow into
+constexpr uint64_t kTextBytes = 8;  // average of a token, with the spare capacity of strings
 
 std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
 
-// Of each choice of an answer: deques have a first block.
+// Memory of the deques of each choice, which allocate a first block.
 constexpr uint64_t kDequeBytes = 512 + 64 + 2 * 16;
 
-// An object's text, open for more keys.
+// The text of an object without its closing brace.
 std::string OpenObject(const json& object) {
   std::string text = Dump(object);
   text.back() = ',';
@@ -58,7 +58,7 @@ uint64_t Answer::ExpectedBytes(uint64_t tokens) const {
   return held_bytes_ + tokens * token_bytes;
 }
 
-// The text in front of a choice's.
+// The text before a choice's text.
 std::string_view Answer::EchoOf(size_t index) const {
   return spec_.echo.empty() ? std::string_view() : spec_.echo[index / spec_.n];
 }
@@ -262,8 +262,8 @@ json Answer::Usage() const {
           {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
 }
 
-// Several prompts have one receipt: tokens add up, the first miss is told, the longest wait and the
-// first token's time count.
+// Several prompts share one receipt: it has the sums of tokens, the first miss, the longest wait
+// and the time of the first token.
 void Answer::AddReceipt(const Event& event) {
   const Receipt& one = event.receipt;
   completion_tokens_ += event.completion_tokens;

@@ -15,10 +15,10 @@
 
 namespace kvasir {
 
-// One answer in the making, of one or more prompts with n choices each. Every stream event is
-// `data: ` and an object that has `choices`; usage (when asked for) and the receipt ride on the
-// last one before `data: [DONE]`, so the finish of the last choice waits for all requests' last
-// events. One thread at a time.
+// Builds one answer, for one or more prompts with n choices each. Every stream event is `data: `
+// and an object that has `choices`. The last one before `data: [DONE]` has the receipt, and the
+// usage on request, so the finish of the last choice waits for the last events of all requests. One
+// thread at a time.
 class Answer {
  public:
   // `tokenizer` may be null and must outlive this. `id` is without its prefix.
@@ -29,19 +29,19 @@ class Answer {
   std::string Take(size_t prompt, const Event& event);
 
   bool done() const { return open_requests_ == 0 || error_; }
-  // The first error, after which nothing more is taken; the other requests should be cancelled.
+  // The first error. Later events are ignored; the caller should cancel the other requests.
   const std::optional<ApiError>& error() const { return error_; }
-  // The whole answer, which refers to this. REQUIRES: done() without error(), not streaming.
+  // The whole answer; `this` must outlive it. REQUIRES: done() without error(), not streaming.
   Parts Body() const;
-  // What this holds until its end, but for what waits in a stream: grows with each event.
+  // Bytes that this holds until its end, except text that waits in a stream; grows with each event.
   uint64_t held_bytes() const { return held_bytes_; }
-  // What it is expected to hold at most when `tokens` are generated in all: logprobs and ids
-  // exactly, texts by an average of kTextBytes a token.
+  // Expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs and ids, with
+  // an average of kTextBytes per token for texts.
   uint64_t ExpectedBytes(uint64_t tokens) const;
-  // What ends a stream that had begun when error() came.
+  // The event that ends a stream which had begun before error().
   std::string ErrorEvent() const;
   bool streams() const { return spec_.stream; }
-  // Whole once done() without error().
+  // Complete once done() without error().
   const Receipt& receipt() const { return receipt_; }
   uint64_t completion_tokens() const { return completion_tokens_; }
 
@@ -49,8 +49,8 @@ class Answer {
   struct Choice {
     bool started = false;
     std::string text;
-    uint64_t characters = 0;  // streaming: before the next token's text, its text_offset
-    // Not streaming, and only if asked for. (Deques do not double as they grow.)
+    uint64_t characters = 0;  // streaming: text_offset of the next token
+    // Only without streaming, on request. (A deque does not double when it grows.)
     std::deque<TokenId> ids;
     ScoredTokens scored;
     FinishReason finish = FinishReason::kNone;
@@ -74,7 +74,7 @@ class Answer {
   std::vector<Choice> choices_;
   size_t open_requests_;
   size_t open_choices_;
-  std::string held_;  // the last choice's finish event, until the receipt is whole
+  std::string held_;  // the last choice's finish event, until the receipt is complete
   Receipt receipt_;   // of all prompts
   uint64_t completion_tokens_ = 0;
   uint64_t held_bytes_;

@@ -126,7 +126,7 @@ TEST(Answer, AnErrorEndsItAndIsOneEvent) {
   EXPECT_EQ(ErrorResponse(*answer.error()).status, 429);
 }
 
-// Pieces joined, a body is what a tree of it would be.
+// The joined pieces equal the dumped JSON tree.
 TEST(Answer, ALongBodyComesInPieces) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   for (const bool chat : {false, true}) {
@@ -139,7 +139,7 @@ TEST(Answer, ALongBodyComesInPieces) {
     std::vector<GeneratedToken> tokens;
     std::string text;
     for (int i = 0; i < 600; ++i) {
-      // Three bytes each but for the first: some character lies across every border of a slice.
+      // Three bytes each except the first, so that a character crosses every border of a slice.
       text += i == 0 ? "a" : "\"\xe2\x82\xac\n";
       GeneratedToken token{i % 258, i == 0 ? "a" : "\"\xe2\x82\xac\n", -0.5f * i, {}};
       for (int other = 0; other < i % 4; ++other) token.top.push_back({other + 7, -1.0f * other});

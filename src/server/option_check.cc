@@ -18,7 +18,7 @@ Status CheckName(const std::string& name) {
       std::ranges::none_of(name, IsControl)) {
     return {};
   }
-  // Not shown: it could change what the terminal shows.
+  // The message does not show the name: it could have control codes for the terminal.
   return FailField(Code::kInvalidArgument, "alias",
                    "a name is empty, is not UTF-8 or has a control character; give another, or "
                    "leave the flag out");
@@ -29,21 +29,21 @@ Status CheckName(const std::string& name) {
 std::optional<std::string> KeyFault(std::string_view key) {
   if (key.empty()) return "is empty";
   if (key.size() > kMaxKeyBytes) {
-    return fmt::format("has {} characters; at most {} are taken", key.size(), kMaxKeyBytes);
+    return fmt::format("has {} characters; at most {} are allowed", key.size(), kMaxKeyBytes);
   }
   const auto bad = std::ranges::find_if(key, [](char c) { return c <= ' ' || c > '~'; });
   if (bad == key.end()) return std::nullopt;
   const char* what = *bad == ' '                         ? "a space"
-                     : static_cast<uint8_t>(*bad) >= 128 ? "a character beyond ASCII"
+                     : static_cast<uint8_t>(*bad) >= 128 ? "a character that is not ASCII"
                                                          : "a control character";
   return fmt::format("has {} at byte {}, which a header cannot carry", what, bad - key.begin() + 1);
 }
 
 Status CheckOptions(const ServerOptions& options) {
-  // The empty name means every address: nobody who leaves it empty wants to be reached by all.
+  // An empty name would mean every address, which a user with an empty --host does not want.
   if (options.host.empty() || options.host.find('\0') != std::string::npos) {
     return FailField(Code::kInvalidArgument, "host",
-                     "it is empty; give an address, as 127.0.0.1 (0.0.0.0: every network)");
+                     "is empty; give an address, such as 127.0.0.1 (0.0.0.0: all networks)");
   }
   for (const std::string& alias : options.aliases) KV_TRY(CheckName(alias));
   for (size_t i = 0; i < options.api_keys.size(); ++i) {

@@ -1,4 +1,4 @@
-// What must hold of ServerOptions before a model is loaded for them.
+// Checks ServerOptions before the model is loaded.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace kvasir {
 
-// What is wrong with a key, without showing it ("has a space at byte 3"): a header carries 1 to
-// kMaxKeyBytes visible ASCII characters, no space among them.
+// What is wrong with a key, without showing it ("has a space at byte 3"): a key has 1 to
+// kMaxKeyBytes visible ASCII characters and no spaces, so that a header can carry it.
 inline constexpr size_t kMaxKeyBytes = 1024;
 std::optional<std::string> KeyFault(std::string_view key);
 
-// kInvalidArgument where a value cannot be used; the error names its field, in the singular
-// ("cors_origin"). Never shows a key.
+// kInvalidArgument when a value cannot be used; the error names its field in the singular
+// ("cors_origin") and never shows a key.
 Status CheckOptions(const ServerOptions& options);
 
 }  // namespace kvasir

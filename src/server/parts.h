@@ -1,4 +1,4 @@
-// Parts: a long text that is made piece by piece, so that only a piece of it is in memory.
+// Parts: a long text that is generated piece by piece, so that only one piece is in memory.
 #pragma once
 
 #include <coroutine>
@@ -9,12 +9,12 @@
 
 namespace kvasir {
 
-// A piece is told when it has this many bytes; it may be a few times as long.
+// A piece ends when it has this many bytes; it may be a few times as long.
 inline constexpr size_t kPartBytes = 8 << 10;
 
-// What a coroutine makes that `co_yield`s a string at each end of a piece, and finds it empty
-// afterwards. What it refers to must outlive this. What the coroutine throws ends the text: Next
-// throws it. Thread-compatible.
+// The text of a coroutine that `co_yield`s a string at the end of each piece, and finds the string
+// empty afterwards. Objects that the coroutine refers to must outlive this. An exception of the
+// coroutine ends the text: Next throws it. Thread-compatible.
 class Parts {
  public:
   struct promise_type {
@@ -42,10 +42,10 @@ class Parts {
     if (handle_) handle_.destroy();
   }
 
-  // Whether there is a text, told whole or not.
+  // Whether there is a text; it may already be at its end.
   explicit operator bool() const { return static_cast<bool>(handle_); }
 
-  // The next piece; "": that was all. Throws what making it threw; then there is no more to come.
+  // The next piece; "" at the end. Throws what the coroutine threw; then the text has ended.
   std::string Next() {
     std::string piece;
     while (piece.empty() && handle_ && !handle_.done()) {

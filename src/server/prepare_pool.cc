@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// A body of megabytes takes a second: it gives way to those who wait for less.
+// A body of megabytes takes a second; it runs at a lower priority than small ones.
 constexpr int kLargeNice = 10;
 
 }  // namespace
@@ -42,7 +42,7 @@ void PreparePool::Run(const std::string& tenant, size_t body_bytes, Task task) {
     Lane& lane = body_bytes <= kSmallBodyBytes ? small_ : large_;
     std::deque<Task>& own = lane.waiting[tenant];
     std::list<std::string> turn;
-    if (own.empty()) turn.push_back(tenant);  // what may throw comes first
+    if (own.empty()) turn.push_back(tenant);  // may throw, so it comes first
     own.push_back(std::move(task));
     lane.turns.splice(lane.turns.end(), turn);
     ++lane.size;

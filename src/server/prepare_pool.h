@@ -1,5 +1,5 @@
-// PreparePool: the threads that make prompts of bodies, apart from those that read and write
-// sockets.
+// PreparePool: threads that turn request bodies into prompts, separate from those that read and
+// write sockets.
 #pragma once
 
 #include <condition_variable>
@@ -21,29 +21,29 @@
 
 namespace kvasir {
 
-// Runs tasks in two lanes, so that nobody waits for a body much larger than his own: one thread
-// takes small bodies only, the other one large bodies first. In a lane tenants take turns; a
-// tenant's own tasks keep their order. Each lane has a quota of memory. Thread-safe.
+// Runs tasks in two lanes, so that no request waits for a body much larger than its own: one thread
+// takes only small bodies, the other one large bodies first. In a lane tenants take turns; the
+// tasks of one tenant keep their order. Each lane has a memory quota. Thread-safe.
 class PreparePool {
  public:
-  // Must not throw; runs to its end on a thread of the pool. `quota`: of its lane.
+  // Must not throw; runs to its end on a thread of the pool. `quota` is that of its lane.
   using Task = std::function<void(MemoryQuota& quota)>;
 
-  // The quotas must outlive the shares that tasks keep of them, also those kept after the pool.
+  // The quotas must outlive the pool and all shares that tasks keep.
   PreparePool(MemoryQuota& small, MemoryQuota& large) : small_(small), large_(large) {}
   ~PreparePool() { Stop(); }
   PreparePool(const PreparePool&) = delete;
   PreparePool& operator=(const PreparePool&) = delete;
 
-  // kExhausted: the system gives no thread.
+  // kExhausted when the system refuses a thread.
   Status Start();
-  // Waits for the tasks that run; those that wait are dropped at the pool's end.
+  // Waits for the running tasks; the pool's destructor drops those that wait.
   void Stop();
   void Run(const std::string& tenant, size_t body_bytes, Task task);
   size_t num_waiting() const;
 
  private:
-  // Tasks that wait. A tenant is in `turns` once while it has some.
+  // Waiting tasks. A tenant is in `turns` exactly once while it has any.
   struct Lane {
     explicit Lane(MemoryQuota& of_lane) : quota(of_lane) {}
     MemoryQuota& quota;

@@ -1,4 +1,4 @@
-// RequestLog: one line about a request: who asked what, and how it ended.
+// RequestLog: one log line for a request: the client, what it asked, and how it ended.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace kvasir {
 
-// From a request's head to its end. Holds no text of a prompt or an answer. One thread.
+// Lives from a request's headers to its end. Holds no text of a prompt or an answer. One thread.
 class RequestLog {
  public:
   RequestLog(std::string_view method, std::string_view target);
   void set_status(int status) { status_ = status; }
-  void Told(const Answer& answer);  // the tokens of a generation that is done
+  void Told(const Answer& answer);  // adds the tokens of a finished generation
 
   // `127.0.0.1 POST /v1/completions 200 prompt 40 cached 29 generated 9 ttft 0.5 ms, 1.2 ms`; ""
-  // for what probes ask for all day, where the log leaves out kDebug. `remark` comes last.
+  // for requests of health probes when the log leaves out kDebug. `remark` is added at the end.
   std::string Line(std::string_view peer, std::string_view remark) const;
 
  private:

@@ -8,18 +8,18 @@
 
 namespace kvasir {
 
-inline constexpr uint32_t kHeadBytes = 32 << 10;  // of a request, at most
-// More counts in ConnectionSet: of a body, then of its answer (what is kept until the client has
-// read it; the piece that is being written has the place of the head).
+inline constexpr uint32_t kHeadBytes = 32 << 10;  // limit of a request's headers
+// Bytes beyond this count in ConnectionSet: of a body, then of its answer (kept until the client
+// has read it; the piece that is being written reuses the memory of the headers).
 inline constexpr uint64_t kSmallBodyBytes = 32 << 10;
 inline constexpr uint32_t kIoThreads = 2;
-// What parsing, rendering and tokenizing a body usually takes at most, as a multiple of its size.
-// Hostile bodies take more: they end where the quota does (server/prepare_pool.h).
+// Usual limit of the memory for parsing, rendering and tokenizing a body, as a multiple of its
+// size. Hostile bodies take more and fail when the quota is used up (server/prepare_pool.h).
 inline constexpr uint64_t kPrepareFactor = 12;
 
-// Of all request memory, in twentieths: twelve prepare requests (two of them small bodies only),
-// two are what connections hold, one is large bodies that are being read or wait to be prepared,
-// four answers that are being made or not sent yet, one requests that wait or run (kWaitingShare).
+// Divides the request memory into twentieths: twelve for preparing requests (two of them only for
+// small bodies), two for connections, one for large bodies that are read or wait to be prepared,
+// four for answers that are not sent yet, one for requests that wait or run (kWaitingShare).
 struct RequestMemory {
   uint64_t max_body_bytes;
   uint32_t max_connections;

@@ -19,8 +19,8 @@ namespace http = beast::http;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
-// Of what the parser has not taken yet. Neither header_limit nor body_limit counts chunk extensions
-// and trailers; and Beast throws at a field of 64 KiB.
+// Limit of bytes that the parser has not consumed yet. Neither header_limit nor body_limit counts
+// chunk extensions and trailers, and Beast throws at a field of 64 KiB.
 constexpr size_t kBufferBytes = kHeadBytes + kReadBytes;
 static_assert(kBufferBytes < 60 << 10);
 
@@ -66,7 +66,7 @@ void RequestReader::ReadSome(Done done) {
 void RequestReader::ReadHead(Done done) {
   auto& parser = state_->parser.emplace();
   parser.header_limit(kHeadBytes);
-  parser.body_limit(boost::none);  // ours, once the head is known to be welcome
+  parser.body_limit(boost::none);  // our limit applies once the head is accepted
   http::async_read_header(socket_, state_->buffer, parser, std::move(done));
 }
 

@@ -1,4 +1,4 @@
-// RequestReader: from the bytes of one connection to its requests.
+// RequestReader: reads the requests of one connection.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -15,20 +15,20 @@
 
 namespace kvasir {
 
-// What is known of a request before its body is read.
+// A request before its body is read.
 struct RequestHead {
   HttpRequest request;                 // without its body
-  std::optional<uint64_t> body_bytes;  // what Content-Length says
-  std::optional<ApiError> refusal;     // what to answer instead; the body must not be read
+  std::optional<uint64_t> body_bytes;  // from Content-Length
+  std::optional<ApiError> refusal;     // an error to answer instead of reading the body
   bool http11 = true;
   bool keep_alive = false;
   bool is_head = false;  // the answer has no body
   bool whole = false;    // no body follows
 };
 
-// Reads HTTP/1.1 requests, one after the other; what comes too early waits in the buffer. States:
-// between requests -> head read -> whole -> between requests. What ends with `done` goes on after
-// the call returns; `done` must keep the reader and its socket alive. One strand.
+// Reads HTTP/1.1 requests one after the other; bytes of the next request wait in the buffer.
+// States: between requests -> head read -> whole -> between requests. Calls with `done` return
+// before the read ends; `done` must keep the reader and its socket alive. One strand.
 class RequestReader {
  public:
   using ErrorCode = boost::system::error_code;
@@ -42,16 +42,16 @@ class RequestReader {
   bool has_bytes() const;
   void DropBytes();
 
-  // Reads what comes next and keeps it. Nothing where such a read is pending: then that one goes
-  // on, with its own `done`.
+  // Reads the next bytes and keeps them. Does nothing while such a read is pending: that one
+  // continues with its own `done`.
   void ReadSome(Done done);
   bool reading_some() const { return pending_; }
-  // Reads a head of at most kHeadBytes; what error() means is in ReadError (http_text.h).
+  // Reads headers of at most kHeadBytes. ReadError (http_text.h) explains error().
   void ReadHead(Done done);
   // REQUIRES: ReadHead is done, without an error.
   RequestHead Head() const;
-  // Tells a client that waits for it to go on (Expect), and reads. REQUIRES: a head that is not
-  // whole.
+  // Answers 100 Continue to a client that waits for it (Expect), and reads the body. REQUIRES: the
+  // head is not whole.
   void ReadBody(uint64_t max_bytes, Done done);
   // REQUIRES: ReadBody is done, without an error.
   std::string TakeBody();
@@ -60,7 +60,7 @@ class RequestReader {
   struct State;  // of the HTTP library, whose headers are large
 
   boost::asio::ip::tcp::socket& socket_;
-  bool pending_ = false;  // a ReadSome
+  bool pending_ = false;  // a ReadSome is pending
   const std::unique_ptr<State> state_;
 };
 

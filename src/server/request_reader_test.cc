@@ -18,7 +18,7 @@ using ErrorCode = RequestReader::ErrorCode;
 
 class RequestReaderTest : public testing::Test {
  protected:
-  // Runs what `start` begins to its end.
+  // Runs the operation that `start` begins to its end.
   template <typename Start>
   ErrorCode Run(Start start) {
     std::optional<ErrorCode> result;
@@ -39,7 +39,7 @@ class RequestReaderTest : public testing::Test {
     return Run([&](auto done) { reader_.ReadSome(std::move(done)); });
   }
 
-  // The head of one request that is sent.
+  // Sends one request and returns its head.
   RequestHead HeadOf(const std::string& text) {
     sockets_.Send(text);
     EXPECT_FALSE(ReadHead()) << text;
@@ -86,7 +86,7 @@ TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   EXPECT_EQ(head.request.method, "HEAD");
   EXPECT_EQ(head.request.target, "/health");
   EXPECT_EQ(head.request.authorization + head.request.origin,
-            "");  // not those of the request before
+            "");  // not from the request before
   EXPECT_EQ(head.body_bytes, std::nullopt);
   EXPECT_TRUE(head.is_head && head.whole && head.http11);
   EXPECT_FALSE(head.keep_alive);
@@ -169,7 +169,7 @@ TEST_F(RequestReaderTest, OneReadIsPendingAtATime) {
   EXPECT_EQ(first, 1);
   EXPECT_EQ(second, 0);
   sockets_.Send("c");
-  EXPECT_FALSE(ReadSome());  // the first is over
+  EXPECT_FALSE(ReadSome());  // the first has ended
   EXPECT_TRUE(reader_.has_bytes());
   reader_.DropBytes();
   EXPECT_FALSE(reader_.has_bytes());
@@ -179,11 +179,11 @@ TEST_F(RequestReaderTest, AClientThatWaitsIsToldToGoOnOnce) {
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   const std::string rest = "Expect: 100-Continue\r\nContent-Length: 1\r\n\r\n";
   HeadOf("POST / HTTP/1.1\r\nHost: x\r\n" + rest);
-  EXPECT_FALSE(sockets_.Readable(0));  // its body may be refused
+  EXPECT_FALSE(sockets_.Readable(0));  // no 100 Continue: the body may be refused
   sockets_.Send("x");
   ASSERT_FALSE(ReadBody());
   EXPECT_EQ(reader_.TakeBody(), "x");
-  HeadOf("POST / HTTP/1.0\r\n" + rest);  // knows no 100
+  HeadOf("POST / HTTP/1.0\r\n" + rest);  // HTTP/1.0 has no 100 Continue
   sockets_.Send("y");
   ASSERT_FALSE(ReadBody());
   EXPECT_EQ(reader_.TakeBody(), "y");
@@ -204,7 +204,7 @@ TEST_F(RequestReaderTest, RefusesRequestsThatNameNoOneHost) {
   const auto refusal = [&](const char* version, const std::string& headers) {
     return RefusalOf(std::string("GET / HTTP/") + version + "\r\n" + headers + "\r\n");
   };
-  const std::string none = "a request of HTTP/1.1 needs a Host header";
+  const std::string none = "an HTTP/1.1 request needs a Host header";
   const std::string many = "the request has more than one Host header";
   EXPECT_EQ(refusal("1.1", ""), none);
   EXPECT_EQ(refusal("1.1", "X-Host: x\r\n"), none);
@@ -246,7 +246,7 @@ TEST_F(RequestReaderTest, AClientThatIsGoneGetsNoAnswer) {
   EXPECT_TRUE(ReadSome());
 }
 
-// Neither counts to a body's bytes.
+// Trailers do not count as bytes of the body.
 TEST_F(RequestReaderTest, TrailersAreBounded) {
   ExpectTooLarge("0\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
 }

@@ -1,4 +1,4 @@
-// ResponseWriter: from answers to the bytes of one connection.
+// ResponseWriter: writes the answers of one connection.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -12,8 +12,8 @@
 
 namespace kvasir {
 
-// Frames answers as HTTP has them and sends them, one write at a time; what is put meanwhile waits.
-// A head is that of HeadText (http_text.h), without the headers of the body's framing. One strand.
+// Frames answers for HTTP and sends them, one write at a time; later Puts wait. Heads come from
+// HeadText (http_text.h), without the headers that frame the body. One strand.
 class ResponseWriter {
  public:
   using Done = std::function<void(boost::system::error_code)>;
@@ -21,39 +21,40 @@ class ResponseWriter {
   explicit ResponseWriter(boost::asio::ip::tcp::socket& socket)  // must outlive the writer
       : socket_(socket) {}
 
-  // The answers that follow are to a request in HTTP/1.1 (else 1.0), to HEAD or not.
+  // The next answers are to a request in HTTP/1.1 or 1.0, with the method HEAD or another one.
   void SetRequest(bool http11, bool is_head) {
     http11_ = http11;
     is_head_ = is_head;
   }
-  // Whether a client can tell the end of a body whose length is not known; else the connection's
-  // end is that of the body.
+  // Whether the client can find the end of a body of unknown length; if not, closing the connection
+  // ends the body.
   bool frames() const { return http11_; }
 
-  // Makes the beginning of a body that comes in parts; a short one whole, which then has no parts.
+  // Generates the beginning of a body that comes in parts. A short body becomes complete and then
+  // has no parts.
   static void Gather(HttpResponse* response);
 
-  // A gathered answer. Its parts are made as they are sent; to HEAD none are.
+  // Adds a gathered answer. Its parts are generated while they are sent; for HEAD none are.
   void Put(std::string head, HttpResponse response);
-  // A stream of events: its head once, its texts, its end.
+  // A stream of events: first its head, then its texts, then its end.
   void PutStreamHead(const std::string& head);
   void PutStreamText(const std::string& text);
   void PutStreamEnd();
 
-  // Writes what was put. `done`, called after the call returns, must keep the writer and its socket
-  // alive. REQUIRES: !writing().
+  // Writes what was put. Calls `done` after the call has returned; `done` must keep the writer and
+  // its socket alive. REQUIRES: !writing().
   void Write(Done done);
   bool writing() const { return writing_; }
-  // Whether there is more to write, and makes the next part if that is what comes.
+  // Whether there is more to write; generates the next part of the body when needed.
   bool Advance();
-  // Whether the end of the answer was put; NextAnswer forgets it.
+  // Whether the end of the answer was put; NextAnswer resets it.
   bool ended() const { return ended_; }
   bool all_in_flight() const { return ended_ && unsent_.empty(); }
   void NextAnswer() { ended_ = false; }
-  // No more parts are made.
+  // Drops the parts that are not generated yet.
   void DropParts() { parts_ = Parts(); }
 
-  // Memory of what was put and is not sent, parts to come apart.
+  // Memory of what was put and is not sent yet, without parts that are not generated yet.
   uint64_t held_bytes() const { return unsent_.capacity() + in_flight_.capacity(); }
 
  private:
@@ -61,7 +62,7 @@ class ResponseWriter {
   bool http11_ = true, is_head_ = false;
   bool writing_ = false;
   bool ended_ = false;  // all of the answer is in unsent_ or in_flight_
-  Parts parts_;         // of the body that is being sent
+  Parts parts_;         // parts of the current body
   std::string unsent_, in_flight_;
 };
 

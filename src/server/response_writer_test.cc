@@ -18,7 +18,7 @@ using ErrorCode = boost::system::error_code;
 
 const std::string kHead = "HTTP/1.1 200 OK\r\n";
 
-// `pieces` pieces of 10,000 letters: a, b, ...
+// Pieces of 10,000 letters each: a, b, ...
 Parts Letters(int pieces) {
   for (int i = 0; i < pieces; ++i) {
     std::string text(10000, static_cast<char>('a' + i));
@@ -52,7 +52,7 @@ HttpResponse ResponseOf(Parts rest) {
   return response;
 }
 
-// The body of chunks, which must end with the last one.
+// Joins the chunks of a body; the last chunk must be there.
 std::string Joined(std::string_view chunks) {
   std::string body;
   for (;;) {
@@ -82,12 +82,12 @@ class ResponseWriterTest : public testing::Test {
       done = true;
     });
     EXPECT_TRUE(writer_.writing());
-    EXPECT_FALSE(done);  // not within the call
+    EXPECT_FALSE(done);  // not during the call
     RunUntil(done);
     EXPECT_FALSE(writer_.writing());
     return result;
   }
-  // Writes all there is, and what the client then has.
+  // Writes everything and returns what the client received.
   std::string Sent() {
     static constexpr std::string_view kMark = "\x01the end\x01";
     std::string received;
@@ -187,7 +187,7 @@ TEST_F(ResponseWriterTest, WhatIsPutDuringAWriteWaitsInOrder) {
   EXPECT_TRUE(writer_.writing());
   EXPECT_GT(writer_.held_bytes(), 10'000u);
   RunUntil(written);
-  EXPECT_TRUE(writer_.Advance());  // what waits
+  EXPECT_TRUE(writer_.Advance());  // the waiting part
   writer_.PutStreamEnd();
   EXPECT_FALSE(writer_.all_in_flight());
   EXPECT_EQ(Sent(), kHead +

@@ -8,8 +8,8 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxChoices = 128;
-// Every prompt of a request has its own copy of these, and each token is compared with them: what
-// is written once must not cost a thousand times.
+// Every prompt of a request has its own copy of the stop strings, and each token is compared with
+// them, so their size is limited.
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
@@ -81,26 +81,27 @@ void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* samp
   const JsonValue* bias = fields.Find("logit_bias");
   if (!bias) return;
   if (!bias->is_object()) {
-    return fields.Fail("logit_bias",
-                       fmt::format("is {}, not an object from token id to bias", KindOf(*bias)));
+    return fields.Fail(
+        "logit_bias",
+        fmt::format("is {}, not an object that maps token ids to biases", KindOf(*bias)));
   }
   if (bias->size() > kMaxBiases) {
-    return fields.Fail(
-        "logit_bias", fmt::format("has {} tokens; at most {} are taken", bias->size(), kMaxBiases));
+    return fields.Fail("logit_bias", fmt::format("has {} tokens; at most {} are allowed",
+                                                 bias->size(), kMaxBiases));
   }
   for (const auto& [key, value] : bias->members()) {
     TokenId id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
         static_cast<uint32_t>(id) >= vocab_size) {
-      return fields.Fail("logit_bias", fmt::format("\"{}\" is no token id within 0 and {}", key,
+      return fields.Fail("logit_bias", fmt::format("\"{}\" is not a token id between 0 and {}", key,
                                                    static_cast<int64_t>(vocab_size) - 1));
     }
     const double amount = value.is_number() ? value.number() : 1000;
     if (!(amount >= -100 && amount <= 100)) {
-      return fields.Fail("logit_bias", fmt::format("the bias of token {} is no number within -100 "
-                                                   "and 100",
-                                                   id));
+      return fields.Fail(
+          "logit_bias",
+          fmt::format("the bias of token {} is not a number between -100 and 100", id));
     }
     sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
   }
@@ -126,7 +127,7 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   ReadLogitBias(fields, vocab_size, sampling);
 }
 
-// A choice of texts of which only some are there.
+// tool_choice: only some values are supported.
 void ReadToolChoice(JsonFields& fields) {
   const JsonValue* choice = fields.Find("tool_choice");
   if (choice && !IsText(*choice, "none") && !IsText(*choice, "auto")) {
@@ -171,7 +172,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   fields.Strings("stop", kMaxStops, kMaxStopBytes, &request->stop);
   fields.Ids("stop_token_ids", model.vocab_size, &request->stop_ids);
   if (request->stop_ids.size() > kMaxStopIds) {
-    fields.Fail("stop_token_ids", fmt::format("has {} ids; at most {} are taken",
+    fields.Fail("stop_token_ids", fmt::format("has {} ids; at most {} are allowed",
                                               request->stop_ids.size(), kMaxStopIds));
   }
   fields.Bool("ignore_eos", &request->ignore_eos);
@@ -199,8 +200,8 @@ void RefuseUnsupported(JsonFields& fields) {
   for (const UnsupportedField& field : kUnsupported) {
     const JsonValue* value = fields.Find(field.name);
     if (value && !AsksForNothing(*value, field.neutral)) {
-      return fields.Fail(field.name,
-                         "is not supported in this version, and would change the answer");
+      return fields.Fail(
+          field.name, "is not supported in this version and would change the answer; leave it out");
     }
   }
 }

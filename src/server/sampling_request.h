@@ -1,4 +1,4 @@
-// The fields of a request that say how to generate: what chat and text completions share.
+// The fields that chat and text completions share: how to generate.
 #pragma once
 
 #include "kvasir/engine.h"
@@ -8,12 +8,13 @@
 
 namespace kvasir {
 
-// Reads sampling, length, stop, n, stream and cache fields into the two. Errors stay in `fields`.
+// Reads sampling, length, stop, n, stream and cache fields into `request` and `spec`. Errors stay
+// in `fields`.
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec);
 
-// Fails on known fields that nothing here supports and that would change the answer, unless their
-// value asks for nothing (null, false, empty, or the neutral number).
+// Fails on known fields that are not supported and would change the answer, unless their value
+// changes nothing (null, false, empty, or the neutral number).
 void RefuseUnsupported(JsonFields& fields);
 
 }  // namespace kvasir

@@ -43,15 +43,15 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-constexpr int kAcceptsAtOnce = 64;      // then other handlers run
-constexpr size_t kMaxClosing = 64;      // connections that were told to go and hold memory still
+constexpr int kAcceptsAtOnce = 64;      // then other handlers get their turn
+constexpr size_t kMaxClosing = 64;      // closing connections that still hold memory
 constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
-constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // all are busy: until one is not
+constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
-constexpr int kMaxDrains = 2;                 // a signal each
+constexpr int kMaxDrains = 2;                 // one for each signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
 
-// Accepts connections and answers the signals. Its handlers run on one strand.
+// Accepts connections and handles signals. Its handlers run on one strand.
 class Server {
  public:
   Server(const ServerOptions& options, const RequestMemory& memory, Engine& engine,
@@ -78,7 +78,7 @@ class Server {
     if (ec || found.empty()) {
       return FailField(Code::kInvalidArgument, "host",
                        "cannot resolve '{}': {}; give a name or an address without port and "
-                       "brackets, as 127.0.0.1 or ::1",
+                       "brackets, such as 127.0.0.1 or ::1",
                        options_.host, ec.message());
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
@@ -97,35 +97,37 @@ class Server {
     return {};
   }
 
-  // Whether there are descriptors for a few connections: with fewer nobody could be served.
+  // Checks that there are descriptors for a few connections; with fewer the server could not serve.
   Status CheckFiles() {
     constexpr int kLeast = 4;
     std::vector<std::unique_ptr<Descriptor>> files;
     for (int i = 0; i < kLeast; ++i) {
       files.push_back(std::make_unique<Descriptor>(dup(acceptor_.native_handle())));
       if (!*files.back()) {
-        return Fail(Code::kIoError,
-                    "server: there are files left for {} connections, at least {} are needed: {}; "
-                    "raise their limit (ulimit -n)",
-                    i, kLeast, std::strerror(errno));
+        return Fail(
+            Code::kIoError,
+            "server: only {} more files can be opened, and connections need at least {}: {}; "
+            "raise the limit of open files (ulimit -n)",
+            i, kLeast, std::strerror(errno));
       }
     }
     return {};
   }
 
   Status Run() {
-    const auto work = asio::make_work_guard(io_);  // the threads start before there is any
-    io_.restart();                                 // CheckEventLoop left it without
+    const auto work =
+        asio::make_work_guard(io_);  // keeps the threads running while there is no work
+    io_.restart();                   // CheckEventLoop has stopped it
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
-    // Until it means to read the configuration again, it ends the server as the others do. Whoever
-    // started it with nohup wants it to go on without a terminal.
+    // SIGHUP ends the server like the others (it does not reload the configuration), except under
+    // nohup, where the server must continue without a terminal.
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     if (!ec && !ignored) signals_.add(SIGHUP, ec);
-    if (ec) return Fail(Code::kIoError, "cannot take signals: {}", ec.message());
-    // All threads are there before the first request: later the system may refuse one.
+    if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
+    // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
     if (started) started = StartThreads();
     if (started) {
@@ -145,8 +147,8 @@ class Server {
   }
 
  private:
-  // The second of kIoThreads; and one for each call of Drain, which blocks: a second call cancels
-  // what the first one waits for.
+  // Starts the second of kIoThreads, and a thread for each call of Drain, which blocks: a second
+  // call cancels the requests that the first one waits for.
   Status StartThreads() {
     const auto start = [this](auto body) -> Status {
       KV_ASSIGN(std::thread thread, StartThread("server", body));
@@ -159,8 +161,8 @@ class Server {
     return {};
   }
 
-  // Handlers of connections keep what they throw to themselves. What a library throws between them
-  // ends the read or write that it is about; that connection then ends at its deadline.
+  // Handlers of connections catch their own exceptions. An exception from a library between them
+  // ends its read or write; that connection then ends at its deadline.
   void RunHandlers() noexcept {
     for (;;) {
       try {
@@ -198,7 +200,8 @@ class Server {
     });
   }
 
-  // Takes those who wait. The newcomer comes in; who has waited for its client longest goes.
+  // Accepts waiting connections. When there are too many, closes those that have waited longest for
+  // their clients.
   void AcceptSome() noexcept {
     for (int i = 0; i < kAcceptsAtOnce && acceptor_.is_open(); ++i) {
       if (connections_.num_closing() >= kMaxClosing) return Retry(kAwaitClosing);
@@ -220,14 +223,14 @@ class Server {
     UntilDone([this] { asio::post(strand_, [this] { AcceptSome(); }); });
   }
 
-  // The system has no descriptor or no memory for another connection: some of ours go.
+  // Closes some connections, because the system has no descriptor or memory for another one.
   void AwaitRoom() {
     const bool closing = connections_.num_closing() > 0 || MakeRoom(kClosedForFiles) > 0;
     Retry(closing ? kAwaitClosing : kRetryAccept);
   }
 
-  // How many connections go. They were waiting for their clients: no answer is lost but those of
-  // requests that were still on their way. The log says so once a second at most.
+  // Closes connections that wait for their clients, and returns how many. Only requests that have
+  // not fully arrived lose their answers. Logs it at most once a second.
   size_t MakeRoom(size_t count) noexcept {
     try {
       const size_t closed = connections_.MakeRoom(count);
@@ -236,8 +239,7 @@ class Server {
       if (closed_for_room_ == 0 || now_ns < tell_room_at_ns_) return closed;
       Log(LogLevel::kWarning,
           "connections were closed to make room; to keep more at once, raise --request-memory or "
-          "the "
-          "limit of open files",
+          "the limit of open files",
           LogField("closed", std::exchange(closed_for_room_, 0)),
           LogField("kept", options_.max_connections));
       tell_room_at_ns_ = now_ns + 1'000'000'000;
@@ -270,8 +272,9 @@ class Server {
     if (++num_signals_ > kMaxDrains) return;
     service_->BeginDrain();
     if (!options_.on_listening) {
-      Log(LogLevel::kInfo,
-          num_signals_ == 1 ? "finishing what runs; a second signal stops at once" : "stopping");
+      Log(LogLevel::kInfo, num_signals_ == 1
+                               ? "finishing running requests; a second signal stops at once"
+                               : "stopping");
     }
     signals_taken_.release();
   }
@@ -283,7 +286,7 @@ class Server {
     UntilDone([this] { asio::post(strand_, [this] { Flush(); }); });
   }
 
-  // Every generation has told its last event; its connection may still be writing.
+  // Waits for connections that still write; all generations have had their last event.
   void Flush() {
     if (!acceptor_.is_open()) return;
     ErrorCode ignored;
@@ -307,26 +310,25 @@ class Server {
   const ServerOptions& options_;
   Engine& engine_;
   const std::unique_ptr<Service> service_;
-  // Connections that end with io_ give back their shares.
+  // Must outlive io_: its connections return their shares when it is destroyed.
   MemoryQuota small_quota_, large_quota_;
-  asio::io_context io_{kIoThreads};  // outlives the sockets in connections_
+  asio::io_context io_{kIoThreads};  // must outlive the sockets in connections_
   ConnectionSet connections_;
   PreparePool prepare_{small_quota_, large_quota_};
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_;
   uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
-  size_t closed_for_room_ = 0;  // since the log said so
+  size_t closed_for_room_ = 0;  // since the last log line about it
   asio::signal_set signals_;
   int num_signals_ = 0;
   std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};
   std::vector<std::thread> threads_;
 };
 
-// Connections that the limit of open files has room for, beside what else is open.
+// How many connections the limit of open files allows, beside other open files.
 uint32_t ConnectionsForFiles() {
-  constexpr rlim_t kOthers =
-      24;  // the standard ones, the event loop's, signals', a file that is read
+  constexpr rlim_t kOthers = 24;  // standard streams, event loop, signals, a file that is read
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return UINT32_MAX;
   const rlim_t most =
@@ -337,7 +339,7 @@ uint32_t ConnectionsForFiles() {
 }  // namespace
 
 Status RunServer(const ServerOptions& given, Engine& engine) {
-  // Freed memory goes back to the system soon, and large blocks at once: what is counted as free
+  // Returns freed memory to the system soon, and large blocks at once: memory that counts as free
   // must not stay resident.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 256 << 10);
@@ -351,10 +353,10 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
     KV_TRY(server.Listen());
     KV_TRY(server.CheckFiles());
     return server.Run();
-  } catch (const boost::system::system_error& e) {  // of the event loop: its descriptors
+  } catch (const boost::system::system_error& e) {  // from the event loop's descriptors
     return Fail(Code::kIoError,
-                "server: the system refuses an event loop: {}; if files are short, raise their "
-                "limit (ulimit -n)",
+                "server: the system refuses an event loop: {}; if too many files are open, raise "
+                "their limit (ulimit -n)",
                 e.code().message());
   }
 }

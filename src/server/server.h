@@ -1,4 +1,4 @@
-// Server: an Engine behind HTTP. What `kvasir serve` runs.
+// Server: an Engine behind HTTP; `kvasir serve` runs it.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,36 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8080;               // 0: the system chooses one
   std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
-  std::vector<std::string> api_keys;  // none: no credential is asked for
-  // The operator's: for sums over all tenants. "": with several api_keys nobody reads those, else
-  // whoever may call.
+  std::vector<std::string> api_keys;  // empty: no key is required
+  // The operator's key, for sums over all tenants. "": with several api_keys nobody may read the
+  // sums; otherwise every caller may.
   std::string admin_key;
-  std::string chat_template;  // source text, instead of the model's own; "": the model's
-  // Who may call from a browser, and by which names (server/browser_rules.h). cors_origins:
-  // origins, "localhost"; or "none", or "*" or none at all: any. allowed_hosts: names beside
-  // loopback's.
+  std::string chat_template;  // source text that replaces the model's template; "": the model's
+  // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
+  // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
+  // allowed_hosts: names beside those of loopback.
   std::vector<std::string> cors_origins, allowed_hosts;
-  // Both at most what the engine's request_memory_bytes allow (server/request_memory.h).
-  uint64_t max_body_bytes = uint64_t{8} << 20;  // more: 413; a million token ids fit
-  // At the limit the one that has waited longest for a request is closed; while all are busy, more
-  // wait in the listen queue.
+  // Both are limited further by the engine's request_memory_bytes (server/request_memory.h).
+  uint64_t max_body_bytes = uint64_t{8} << 20;  // a larger body gets 413; a million token ids fit
+  // At the limit the server closes the connection that has waited longest for a request; while all
+  // are busy, new ones wait in the listen queue.
   uint32_t max_connections = 512;
-  uint32_t read_timeout_ms = 60000;  // for a whole request head, then for its whole body
+  uint32_t read_timeout_ms = 60000;  // for all headers of a request, then for its whole body
   uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
   std::string summary;               // lines for stderr, before `listening on`
-  std::string version = "unknown";   // sent by /props and the Server header
+  std::string version = "unknown";   // shown by /props and the Server header
   // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
   // `listening on http://HOST:PORT` to stderr, if the log has its level, kInfo.
   std::function<void(std::string_view url)> on_listening;
-  // Called after each request but for GET /health, /ready and /metrics, from any thread, with one
-  // line: who, what, status, tokens, milliseconds. Never the text of a prompt or an answer.
+  // Called after each request except GET /health, /ready and /metrics, from any thread, with one
+  // line: client, request, status, tokens, milliseconds. It never has text of a prompt or an
+  // answer.
   std::function<void(std::string_view line)> on_request;
 };
 
 // Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
-// then it returns a success. A second one cancels what runs and returns kCancelled (exit 130).
-// SIGHUP is as SIGTERM, unless it was ignored before (nohup): then it still is.
+// then it returns success. A second one cancels running requests and returns kCancelled (exit 130).
+// SIGHUP works like SIGTERM, unless the process already ignored it (nohup): then it stays ignored.
 // kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
 // One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);

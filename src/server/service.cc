@@ -33,7 +33,7 @@ constexpr uint64_t kTrimBytes = 4 << 20;
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   ApiError error{Code::kInvalidArgument,
-                 fmt::format("the body has {} bytes; at most {} are taken", bytes, max_bytes)};
+                 fmt::format("the body has {} bytes; at most {} are allowed", bytes, max_bytes)};
   error.status = 413;
   error.name = "body_too_large";
   return ErrorResponse(error);
@@ -154,7 +154,8 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   const bool drains = route->drains || route->work == Route::kGeneration;
   if (drains && draining_.load(std::memory_order_relaxed)) {
-    return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
+    return ErrorResponse(
+        {Code::kUnavailable, "the server is stopping; send the request to another one"});
   }
   return std::nullopt;
 }
@@ -167,7 +168,8 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
   if (allowed.empty()) {
-    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
+    return ErrorResponse(
+        NotFound(fmt::format("unknown path {}; GET / lists the known ones", path)));
   }
   ApiError error{Code::kInvalidArgument,
                  fmt::format("{} takes {}, not {}", path, allowed, head.method)};
@@ -181,20 +183,22 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
 std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
   const bool is_tenant = caller.tenant.has_value();
   if (route.access == Access::kTenant && !is_tenant) {
-    return Forbidden("not_tenant", "the admin key has no prompts and no cache; send an API key");
+    return Forbidden("not_tenant",
+                     "the admin key cannot run prompts and has no cache; send an API key");
   }
   if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
     return std::nullopt;
   }
-  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
-  return Forbidden("not_admin", fmt::format("{} shows sums over all tenants; send the key that the "
-                                            "server was given as --admin-key",
-                                            route.path));
+  if (!credentials_.required()) return NoValidKey();  // only the admin key is required
+  return Forbidden("not_admin",
+                   fmt::format("{} shows sums over all tenants; send the key that --admin-key "
+                               "gave to the server",
+                               route.path));
 }
 
 namespace {
 
-// Turns whatever a library throws into an error answer, so that no request ends the server.
+// Turns exceptions of libraries into error answers, so that no request ends the server.
 template <typename Make>
 Outcome Guarded(const Make& make) {
   try {
@@ -202,7 +206,7 @@ Outcome Guarded(const Make& make) {
   } catch (const QuotaSpent&) {
     throw;
   } catch (const std::bad_alloc&) {
-    return ErrorResponse({Code::kUnavailable, "the system gives no memory now; try again"});
+    return ErrorResponse({Code::kUnavailable, "the system is out of memory; try again"});
   } catch (const std::exception&) {
     return ErrorResponse({Code::kCorruption, "the server failed on this request"});
   }
@@ -210,11 +214,11 @@ Outcome Guarded(const Make& make) {
 
 ApiError SpentError(bool never_fits, const MemoryQuota& quota) {
   if (never_fits) {
-    return {Code::kInvalidArgument,
-            fmt::format("reading, rendering and tokenizing this request takes more than the {} "
-                        "bytes that there are for it; send less, or start the server with a larger "
-                        "--request-memory",
-                        quota.max_bytes())};
+    return {
+        Code::kInvalidArgument,
+        fmt::format("reading, rendering and tokenizing this request needs more than the limit of "
+                    "{} bytes; send less, or start the server with a larger --request-memory",
+                    quota.max_bytes())};
   }
   return {Code::kUnavailable, "too many large requests are being read; try again"};
 }
@@ -256,7 +260,7 @@ Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaSh
   const uint64_t peak_bytes = meter.peak_bytes();
   const bool never_fits = meter.never_fits();
   *share = meter.Stop();
-  // What was freed goes back to the system, not to the heap of a thread that may not need it again.
+  // Returns freed memory to the system; this thread's heap may not need it again.
   if (peak_bytes > kTrimBytes) malloc_trim(0);
   if (spent) return ErrorResponse(SpentError(never_fits, quota));
   return outcome;
@@ -269,7 +273,7 @@ Outcome Service::Handle(const HttpRequest& request) {
 Outcome Service::Dispatch(const HttpRequest& request) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = RouteOf(request);
-  if (route == nullptr) return ErrorResponse(NotFound("not here"));
+  if (route == nullptr) return ErrorResponse(NotFound("not found"));
   const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
@@ -319,7 +323,7 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
   start.prompt_param = std::move(prompt_param);
   start.tenant = from.tenant();
-  std::array<uint8_t, 16> id;  // says nothing of the requests before it, whoever sent them
+  std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
@@ -336,9 +340,9 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   return ErrorResponse(
       {Code::kInvalidArgument,
        fmt::format(
-           "{}: up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
-           "are there for all answers (--request-memory); ask for fewer tokens, answers or "
-           "logprobs, or stream them",
+           "{}: up to {} tokens in {} answers may take {} bytes until they are sent; all answers "
+           "together may take {} (--request-memory); ask for fewer tokens, answers or logprobs, "
+           "or stream them",
            kField, tokens, num_choices, start.answer_bytes, max_answer_bytes_),
        kField});
 }

@@ -1,4 +1,4 @@
-// Service: what each path answers, without knowing of sockets.
+// Service: answers the requests of each path; it does not know about sockets.
 #pragma once
 
 #include <atomic>
@@ -25,22 +25,22 @@ namespace kvasir {
 struct HttpRequest {
   std::string method;               // HEAD arrives as GET
   std::string target;               // path and query, as sent
-  std::optional<std::string> host;  // of an absolute target, or the header; absent: HTTP/1.0
+  std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
   std::string authorization, api_key, requested_headers;
-  std::string origin;  // more than one header: joined, which is no origin
+  std::string origin;  // several headers are joined, which makes the origin invalid
   std::string body;
 };
 
-// A generation to start, and the answer that its events make.
+// A generation to start, and the Answer that takes its events.
 struct GenerationStart {
   std::vector<GenerateRequest> requests;
   std::unique_ptr<Answer> answer;
   std::string prompt_param;  // the field that an error of Submit is about
   std::string tenant;
-  uint64_t answer_bytes;  // to keep for the answer until it is sent
+  uint64_t answer_bytes;  // memory of the answer until it is sent
 };
 
-// An answer that comes when the engine has done something.
+// An answer that comes after the engine has done its work.
 struct LaterAnswer {
   using Reply = std::function<void(HttpResponse)>;
   // REQUIRES: called once. Calls `reply` once, now or later, on any thread: it must not block.
@@ -49,46 +49,48 @@ struct LaterAnswer {
 
 using Outcome = std::variant<HttpResponse, GenerationStart, LaterAnswer>;
 
-// Thread-safe. Nothing waits for the engine.
+// Thread-safe. No call waits for the engine.
 class Service {
  public:
   // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
   static Result<std::unique_ptr<Service>> Make(const ServerOptions& options, Engine& engine);
 
-  // Refuses what a request's head already decides (another host, a page that may not call, no such
-  // path, method or key, body too large, draining), before its body is read. nullopt: go on.
-  // `body_bytes` is what Content-Length says.
+  // Refuses a request by its headers before its body is read: wrong host, a page that may not call,
+  // unknown path, method or key, a body that is too large, draining. nullopt: the request may
+  // continue. `body_bytes` comes from Content-Length.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head,
                                         std::optional<uint64_t> body_bytes) const;
   // The largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
-  // Answers a request whose work does not grow with its body. REQUIRES: CheckHead let it pass.
+  // Answers a request whose work does not grow with its body. REQUIRES: CheckHead returned nullopt.
   Outcome Handle(const HttpRequest& request);
-  // Whether a body is read, rendered or tokenized for the answer: then Prepare makes it, on a
-  // thread where that may take its time (PreparePool).
+  // Whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it, on a
+  // thread where that may take long (PreparePool).
   static bool NeedsPreparing(const HttpRequest& request);
-  static bool Generates(const HttpRequest& request);  // and then the engine works for it
-  // The same as Handle, with the memory that it takes from `quota`; *share is what the outcome
-  // still holds of it. Where the quota is spent: 400 if the request alone needs more
-  // than all of it, else 503.
+  static bool Generates(const HttpRequest& request);  // also needs the engine
+  // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
+  // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
+  // else 503.
   Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
-  // Whom PreparePool takes in turn.
+  // The tenant whose turn it is in PreparePool.
   std::string TenantOf(const HttpRequest& request) const;
 
-  // Headers of every answer to this request: who made it, and who may read it (CORS).
+  // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
-  // A generation of the tenant has been answered.
+  // Counts an answered generation of the tenant.
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
-  void BeginDrain() { draining_.store(true, std::memory_order_relaxed); }  // a flag, nothing behind
+  void BeginDrain() {
+    draining_.store(true, std::memory_order_relaxed);
+  }  // relaxed: it publishes no data
   Engine& engine() { return engine_; }
 
  private:
-  struct Call;  // a request that was routed
+  struct Call;  // a request with its route
   struct Route;
   static const Route kRoutes[];
 

@@ -1,4 +1,4 @@
-// Who may ask for what: keys, the admin's, names and pages; and what answers tell of others.
+// Access: API keys, the admin key, host names and origins; and what answers show about others.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -160,7 +160,7 @@ TEST_F(ServiceAccess, BrowserRulesComeBeforeKeysAndPaths) {
   EXPECT_EQ(service_->CheckHead(request, 0), std::nullopt);
 }
 
-// SplitMix64's finaliser backwards: what is a mix of a counter shows it so.
+// Inverts SplitMix64's finaliser, to detect ids that are a mixed counter.
 uint64_t Unmix64(uint64_t x) {
   x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642b2d24d8ec3ull;
   x = (x ^ (x >> 27) ^ (x >> 54)) * 0x96de1b173f119089ull;

@@ -1,4 +1,4 @@
-// The endpoints around generating: models, cache, tokens, templates, state.
+// The endpoints that do not generate: models, cache, tokens, templates, state.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ json ModelEntry(const std::string& name, const ModelCard& card, int64_t created)
             {"n_params", card.parameters}}}};
 }
 
-// A path segment as sent: "%2F" is "/".
+// Decodes a path segment: "%2F" is "/".
 std::string PercentDecoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -56,13 +56,13 @@ json PieceJson(TokenId id, const Tokenizer* tokenizer) {
   const TokenSpelling spelling = SpellToken(tokenizer, id);
   json piece = spelling.text;
   if (spelling.text != spelling.bytes) {
-    piece = json::array();  // no whole character: its bytes, as llama.cpp sends them
+    piece = json::array();  // not a whole character: its bytes, as in llama.cpp
     for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
   }
   return {{"id", id}, {"piece", std::move(piece)}};
 }
 
-// `out`, then the ids, or the PieceJson of each, and the end of the object.
+// `out`, then the ids or the PieceJson of each, then the end of the object.
 Parts TokensText(std::string out, std::vector<TokenId> ids, const Tokenizer* pieces_of) {
   out += "\"tokens\":[";
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -74,7 +74,7 @@ Parts TokensText(std::string out, std::vector<TokenId> ids, const Tokenizer* pie
   co_yield out;
 }
 
-// An object whose keys all have the same text.
+// An object that has the same text under each key.
 Parts SameText(std::vector<std::string> keys, std::string text) {
   std::string out;
   for (const std::string& key : keys) {
@@ -166,7 +166,7 @@ Outcome Service::OneModel(const Call& call) {
   return JsonResponse(ModelEntry(*name, engine_.card(), started_));
 }
 
-// With several keys a tenant is told of its own requests: what the others did is theirs.
+// With several keys a tenant sees only sums over its own requests.
 Outcome Service::CacheState(const Call& call) {
   json body = PlanJson(engine_.plan());
   const char* mode = ModeName(engine_.options().cache_mode);
@@ -191,9 +191,9 @@ Outcome Service::EraseCache(const Call& call) {
 }
 
 Outcome Service::FlushCache(const Call&) {
-  return ErrorResponse({Code::kUnsupported,
-                        "nothing here is durable: the server runs without a disk tier (--disk DIR, "
-                        "which this version does not have yet)"});
+  return ErrorResponse(
+      {Code::kUnsupported,
+       "there is nothing to flush: this version has no disk tier yet (--disk DIR)"});
 }
 
 Outcome Service::Tokenize(const Call& call) {
@@ -204,7 +204,8 @@ Outcome Service::Tokenize(const Call& call) {
   std::string_view text;
   fields.Text(name, &text);
   if (!fields.Has(name)) fields.Fail(name, "is missing");
-  // Each name with its server's default: llama.cpp adds none, vLLM adds them.
+  // The default depends on the field: llama.cpp's `content` adds no special tokens, vLLM's `prompt`
+  // does.
   EncodeOptions options;
   options.add_special = name == std::string_view("prompt");
   options.max_tokens = kMaxTokens;
@@ -236,7 +237,8 @@ Outcome Service::Detokenize(const Call& call) {
   if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
   if (fields.error()) return ErrorResponse(*fields.error());
   if (ids.size() > kMaxTokens) {
-    fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));
+    fields.Fail("tokens",
+                fmt::format("has {} ids; at most {} are allowed", ids.size(), kMaxTokens));
     return ErrorResponse(*fields.error());
   }
   auto text = DecodeIds(ids, "tokens", model_);
@@ -278,13 +280,13 @@ Outcome Service::Props(const Call&) {
 
 Outcome Service::Health(const Call&) { return JsonResponse({{"status", "ok"}}); }
 
-// Names the model to those only who may call it.
+// Shows the model's name only to callers with a valid key.
 Outcome Service::Ready(const Call& call) {
   if (draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping"});
   }
   if (const Status model = engine_.CheckModel(); !model) {
-    // Without the path, which is not for who has no key.
+    // Without the path, because callers without a key get this answer too.
     return ErrorResponse({model.error().code,
                           "a file of the model was changed while the model is served: restart the "
                           "server (its log names the file)"});

@@ -1,4 +1,4 @@
-// What the parts of Service share: routed calls and the table of routes.
+// Routed calls and the table of routes, shared by the source files of Service.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,23 +12,23 @@ namespace kvasir {
 struct Service::Call {
   const HttpRequest& request;
   std::string_view path;  // without the query
-  Caller caller;          // of an open path too: whoever has no key is no tenant there
+  Caller caller;          // open paths too; a caller without a key is not a tenant there
 
-  const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: an Access of kTenant
+  const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: Access::kTenant
 };
 
-// Who may ask for a path: anybody; whoever has a valid key, the admin's included; tenants; whoever
-// may read sums over all tenants.
+// Who may use a path: everybody; callers with a valid key, including the admin key; tenants;
+// callers that may read sums over all tenants.
 enum class Access { kOpen, kKey, kTenant, kSums };
 
 struct Service::Route {
-  std::string_view path;    // a trailing "*" takes any rest
+  std::string_view path;    // a trailing "*" matches any rest
   std::string_view method;  // "": any
   Outcome (Service::*handler)(const Call&);
   Access access;
   enum Work { kSmall, kPrepared, kGeneration };
-  Work work = kSmall;  // time and memory: bounded; growing with the body; the same, then the engine
-  bool drains = false;  // refused while draining, as every generation is
+  Work work = kSmall;   // its work is bounded; grows with the body; also needs the engine
+  bool drains = false;  // refused while draining, like every generation
 };
 
 HttpResponse JsonResponse(const nlohmann::json& body);

@@ -113,7 +113,7 @@ TEST_F(ServiceTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_EQ(request.ignored, std::vector<std::string>{"extra"});
 }
 
-// A request has a thousand prompts at most, and each of them a copy of these.
+// A request may have a thousand prompts, and each has a copy of these fields.
 TEST_F(ServiceTest, WhatEveryPromptCarriesIsBounded) {
   const auto param = [&](const char* name, json value) {
     const json body = {{"prompt", "a"}, {name, std::move(value)}};

@@ -1,4 +1,4 @@
-// SocketPair: both ends of a connection within this machine, for the tests of this folder.
+// SocketPair: both ends of a connection inside this machine, for tests of the server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,12 +33,12 @@ struct SocketPair {
   }
   void EndSending() { client.shutdown(Socket::shutdown_send); }
 
-  // Whether there is something to read, the end included, after `wait_ms` at most.
+  // Waits at most `wait_ms`; whether there is something to read, or the end.
   bool Readable(int wait_ms) {
     pollfd wanted = {client.native_handle(), POLLIN, 0};
     return ::poll(&wanted, 1, wait_ms) == 1;
   }
-  // What the client reads: `bytes` of it, or less up to the end.
+  // Reads `bytes` bytes as the client, or less up to the end.
   std::string Receive(size_t bytes) {
     constexpr int kWaitMs = 60000;
     std::string received;

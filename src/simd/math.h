@@ -1,4 +1,4 @@
-// Elementary functions of our own in double: the same bits on every machine, unlike a libm's. For
+// Elementary functions in double with the same bits on every machine, unlike libm's. For
 // RoPE tables, the sampler and other code outside the vector kernels.
 #pragma once
 

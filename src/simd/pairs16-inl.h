@@ -1,5 +1,5 @@
 // P16 and I16: the integer lanes beside V16. A P16 holds sixteen pairs of int16, an I16 sixteen
-// int32 sums of products of pairs: exact, so that every target and every order gives the same.
+// int32 sums of products of pairs. They are exact, so all targets and orders give the same result.
 // Included by sources that define the macros of simd/vec16-inl.h.
 #pragma once
 
@@ -257,7 +257,7 @@ KV_INLINE void PairsOfValueLevels(const std::byte* p, const int8_t* levels, P16*
 
 #endif
 
-// Sixteen fp8 numbers as f32, exact; e4m3 2^8 smaller than it is usually (format/codec.h).
+// Sixteen fp8 numbers as f32, exact; e4m3 as its number / 2^8 (format/codec.h).
 struct StoredE5m2 {
   static constexpr uint32_t kBytes = 1;
   static KV_INLINE V16 At(const std::byte* p) {
@@ -275,7 +275,8 @@ struct StoredE4m3 {
   static constexpr uint32_t kBytes = 1;
   static KV_INLINE V16 At(const std::byte* p) {
 #if KVASIR_TARGET_ID == 1 || KVASIR_TARGET_ID == 2
-    // Sign-extended: bit 7 stands in bits 7 to 15; shifted by 7, the sign is left of the number.
+    // Sign-extended, so that bit 7 is in bits 7 to 15; shifting by 7 puts the sign before the
+    // number.
     const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i number = _mm256_slli_epi16(b, 7);
     const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xbfff));

@@ -41,7 +41,7 @@ Target FloatTarget(Target target) {
 #if defined(__x86_64__)
 namespace {
 
-// CPUID leaf 7, since GCC 12's __builtin_cpu_supports knows neither.
+// Reads CPUID leaf 7, because GCC 12's __builtin_cpu_supports knows neither feature.
 bool HasAvxVnni() {
   uint32_t a, b, c, d;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
@@ -51,7 +51,7 @@ bool HasAmxInt8() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   const bool tiles = (d >> 24 & 1) != 0, int8 = (d >> 25 & 1) != 0;
   if (!tiles || !int8) return false;
-  // Linux hands out tile registers on request, once for all threads of the process.
+  // Linux grants tile registers on request, once for all threads of the process.
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }

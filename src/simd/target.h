@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// kAvxVnni and kAvx512Vnni add 8-bit dot products, kAmx tiles of them, to what stands before.
+// kAvxVnni and kAvx512Vnni add 8-bit dot products to kAvx2 and kAvx512; kAmx adds tiles of them.
 enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx, kNeon };
 
 // "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon" (with dot products): values of
@@ -17,7 +17,7 @@ std::string_view NameOf(Target target);
 // The target whose float kernels it uses: scalar, avx2, avx512 or neon.
 Target FloatTarget(Target target);
 std::vector<Target> SupportedTargets();  // of this CPU, slowest first
-// nullopt: no such name, or not on this CPU.
+// nullopt: an unknown name, or a target that this CPU does not support.
 std::optional<Target> ParseTarget(std::string_view name);
 Target BestTarget();
 
@@ -25,7 +25,7 @@ Target BestTarget();
 // flush to zero, no denormals-are-zero. Every thread that computes calls it first.
 void EnterComputeThread();
 
-// The same for a thread that is not ours, until the scope ends: then it is as it was.
+// The same for a foreign thread; restores its environment at the end of the scope.
 class ComputeScope {
  public:
   ComputeScope() {

@@ -1,7 +1,7 @@
 // V16: sixteen f32 lanes, the width that portable-1 is defined on, on every target. A kernel is
 // written once against it and compiled once per target, in the namespace KVASIR_TARGET_NS; its bits
-// are those of the scalar form, since each operation is IEEE and lane by lane.
-// No include guard by pragma alone: each target's source defines the two macros first.
+// equal those of the scalar form, because each operation is IEEE and lane by lane.
+// Each target's source must define these macros before it includes this file:
 //   KVASIR_TARGET_NS   scalar | avx2 | avx512 | neon, or a target that adds integer products to one
 //   KVASIR_TARGET_ID   0 | 1 | 2 | 3
 #pragma once
@@ -18,7 +18,7 @@
 #endif
 
 #define KV_INLINE inline __attribute__((always_inline))
-#define KV_UNROLL _Pragma("GCC unroll 16")  // over arrays that are to live in registers
+#define KV_UNROLL _Pragma("GCC unroll 16")  // for loops over arrays that should be in registers
 
 namespace kvasir::KVASIR_TARGET_NS {
 
@@ -48,7 +48,7 @@ KV_INLINE V16 Pow2(V16 n) {
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }
-// Lanes whose bit is set of a, the others of b.
+// Lanes of a where the bit is set, else lanes of b.
 KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), b.v, a.v)};
 }
@@ -61,13 +61,13 @@ KV_INLINE V16 LoadBf16(const uint16_t* p) {
 }
 // a * 2^n for integral n in [-126, 127], rounded once.
 KV_INLINE V16 TimesPow2(V16 a, V16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
-// The larger of two numbers by their bits without sign: |a| or |b|, NaN above all.
+// max(|a|, |b|), compared as bits; NaN is largest.
 KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
   const __m512i mask = _mm512_set1_epi32(0x7fffffff);
   return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.v), mask),
                                                _mm512_and_si512(_mm512_castps_si512(b.v), mask)))};
 }
-// The largest lane of what MaxMagnitude gave.
+// The largest lane of a result of MaxMagnitude.
 KV_INLINE float MagnitudeLane(V16 a) {
   return FloatOf(_mm512_reduce_max_epu32(_mm512_castps_si512(a.v)));
 }
@@ -180,7 +180,7 @@ KV_INLINE V16 Add(V16 a, V16 b) { KV_QUARTERS(vaddq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Sub(V16 a, V16 b) { KV_QUARTERS(vsubq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Mul(V16 a, V16 b) { KV_QUARTERS(vmulq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Div(V16 a, V16 b) { KV_QUARTERS(vdivq_f32(a.v[i], b.v[i])); }
-// Not vmaxq: x86's max takes the second operand where one is NaN, and so does this.
+// Not vmaxq: like x86's max, this returns the second operand when one is NaN.
 KV_INLINE V16 Max(V16 a, V16 b) {
   KV_QUARTERS(vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
 }
@@ -356,8 +356,8 @@ KV_INLINE V16 Exp(V16 x) {
   const V16 low = SelectLess(x, Set(-87.3f), Zero(), y);
   return SelectLess(Set(88.722839f), x, Set(__builtin_inff()), low);
 }
-// The same bits for x <= 0, where 2^n is one factor: n >= -126. What a softmax needs. Lanes above
-// 0, which it does not look at, are 1.
+// The same bits for x <= 0, where 2^n is one factor: n >= -126. For softmax. Lanes with x > 0,
+// which softmax ignores, give 1.
 KV_INLINE V16 ExpNonPositive(V16 x) {
   const V16 clamped = Min(Max(x, Set(-87.3f)), Zero());
   const V16 n = RoundEven(Mul(clamped, Set(1.44269504088896341f)));

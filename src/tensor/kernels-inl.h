@@ -1,5 +1,5 @@
 // The lanes of tensor/kernels.h, compiled once per target. Each output is one lane's sum in a fixed
-// order, so the shape of a batch and the width of a register never show in a result.
+// order, so results do not depend on the shape of the batch or the width of a register.
 #pragma once
 
 #include "simd/vec16-inl.h"
@@ -21,13 +21,13 @@ constexpr int PanelsFor(int) { return 1; }
 
 using MatMulArgs = TensorKernels::MatMulArgs;
 
-// Bytes of a panel that are asked for ahead of their use. Decode, 1B in BF16, two cores of a
-// Sapphire Rapids: 11.6 tokens/s of a bound of 14.4 without, eight panels at a time; 14.1 with it
-// and four (two or three, and 1 to 4 KiB: the same or less).
+// Prefetch distance in bytes of a panel. Decode of 1B in BF16 on two cores of a Sapphire Rapids:
+// 11.6 tokens/s (bound: 14.4) without prefetch and eight panels at a time; 14.1 with it and four
+// panels (two or three panels, or 1 to 4 KiB, give the same or less).
 constexpr size_t kPrefetchAhead = 2048;
 
 // Adds `columns` columns to kRows x kPanels sums in registers, each in order. w: panels
-// panel_bytes apart; kAskAhead: they may still lie in memory.
+// panel_bytes apart; kAskAhead: prefetch, because they may not be in a cache.
 template <class Weight, int kRows, int kPanels, bool kAskAhead>
 KV_INLINE void AddColumns(const float* x, size_t x_stride, const std::byte* w, size_t panel_bytes,
                           uint32_t columns, V16 (*sum)[kPanels]) {
@@ -81,15 +81,16 @@ void RowBlock(const MatMulArgs& a, uint32_t row) {
   for (; panel < a.panel_end; ++panel) Block<Weight, kRows, 1>(a, row, panel);
 }
 
-// Rows [row, row + rows) with rows <= kRows: the largest block first.
+// Rows [row, row + rows) with rows <= kRows: starts with the largest block.
 template <class Weight, int kRows>
 void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
   if (rows == kRows) return RowBlock<Weight, kRows>(a, row);
   if constexpr (kRows > 1) Rows<Weight, kRows - 1>(a, row, rows);
 }
 
-// Where kMaxRows rows of kPanels panels will be stored: far apart, and in no cache. Prefill of 512,
-// BF16, two cores of a Sapphire Rapids: 165.5 tokens/s without, 167.5 with it.
+// Prefetches the destinations of kMaxRows rows of kPanels panels, which are far apart and not in a
+// cache. Prefill of 512, BF16, two cores of a Sapphire Rapids: 165.5 tokens/s without, 167.5 with
+// it.
 template <int kPanels>
 KV_INLINE void PrefetchOutputs(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   for (uint32_t r = row; r < row + kMaxRows; ++r) {
@@ -140,7 +141,8 @@ void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel)
   }
 }
 
-// Panels outside, rows inside: a few panels stay in the cache while all rows pass by.
+// Panels in the outer loop, rows in the inner one, so that a few panels stay in the cache for all
+// rows.
 template <class Weight>
 void MatMulOf(const MatMulArgs& a) {
   constexpr int kPanels = PanelsFor(kMaxRows);
@@ -173,7 +175,7 @@ void MatMul(const MatMulArgs& a) {
     case WeightFormat::kBf16:
       return MatMulOf<StoredBf16>(a);
     default:
-      return;  // quantised: another kernel's
+      return;  // quantised formats have another kernel
   }
 }
 
@@ -194,7 +196,7 @@ void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bo
     for (uint32_t j = 0; j < n; ++j) sum = __builtin_fmaf(x[j], x[j], sum);
   }
   const float mean = sum / static_cast<float>(n);
-  // Squares that overflow would scale everything to 0: then the row is no number, and is refused.
+  // When squares overflow, the row becomes NaN and is refused; otherwise it would be scaled to 0.
   const bool finite = mean <= __FLT_MAX__;
   const V16 scale = Set(finite ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf(""));
   for (i = 0; i < n; i += 16) {

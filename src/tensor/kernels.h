@@ -32,9 +32,9 @@ struct TensorKernels {
   };
   void (*mat_mul)(const MatMulArgs& args);
 
-  // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i] (RMSNorm, Zhang and Sennrich, 2019); the squares
-  // reduce over 16 lanes and one tree; where their sum is not finite, y is NaN. `other_order` is
-  // the fault lane-order: a serial sum.
+  // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i] (RMSNorm, Zhang and Sennrich, 2019). The squares
+  // are summed in 16 lanes and one tree; when the sum is not finite, y is NaN. `other_order` is for
+  // the injected fault lane-order: a serial sum.
   void (*rms_norm)(const float* x, const float* w, float eps, uint32_t n, float* y,
                    bool other_order);
 

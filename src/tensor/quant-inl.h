@@ -1,5 +1,5 @@
 // The lanes of tensor/quant.h, compiled once per target. A lane sums one output; the integers of a
-// group are exact, so their order is free, and groups are joined in order by FMA.
+// group are exact, so their order does not matter, and groups are added in order by FMA.
 #pragma once
 
 #include "tensor/quant.h"
@@ -10,7 +10,8 @@ namespace {
 
 using MatMulArgs = QuantKernels::MatMulArgs;
 
-// VNNI multiplies unsigned codes: signed ones are flipped, and are 128 too large then.
+// VNNI multiplies unsigned codes, so the sign bit of signed codes is flipped: they are 128 too
+// large.
 constexpr bool kFlipSigned = KVASIR_VNNI && KVASIR_TARGET_ID != 3;
 
 // A weight format as constants.
@@ -18,7 +19,7 @@ template <WeightFormat kStoredFormat>
 struct Stored {
   static constexpr WeightFormat kFormat = kStoredFormat;
   static constexpr WeightLayout kLayout = LayoutOf(kStoredFormat);
-  // Sums of a group that are scaled apart.
+  // Sums of a group with separate scales.
   static constexpr int kSums = kLayout.scale == ScaleKind::kSuperHalf ? 2 : 1;
   static constexpr bool kSigned = kLayout.code_bits == 8 || kLayout.table;
   // Steps (two products of a code and an activation each) that int16 holds.
@@ -177,10 +178,10 @@ KV_INLINE void StoreSums(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 
   StoreFirst(n, y, sum);
 }
 
-// Few rows are bound by memory, and some machines' own prefetching hardly works. A unit of a later
-// time is asked for in parts, group by group: into L2 first, then into L1. Measured on two cores of
-// a Sapphire Rapids, Q4_0: 96% of the bandwidth of plain reading, against 75% with codes alone and
-// one distance.
+// With few rows memory is the limit, and hardware prefetching hardly works on some machines. So
+// this prefetches a later unit in parts, group by group: first into L2, then into L1. Measured on
+// two cores of a Sapphire Rapids, Q4_0: 96% of the bandwidth of plain reading, against 75% when it
+// prefetches only codes, at one distance.
 template <class S>
 KV_INLINE void PrefetchAhead(const std::byte* unit, uint32_t g) {
   constexpr uint32_t kLines = (S::kLayout.unit_bytes() / 64 + S::kGroups - 1) / S::kGroups;
@@ -191,7 +192,7 @@ KV_INLINE void PrefetchAhead(const std::byte* unit, uint32_t g) {
   }
 }
 
-// Joins a group's dot products to the sums.
+// Adds a group's dot products to the sums.
 template <class S, int kRows, int kPanels>
 KV_INLINE void Join(const GroupDots<S, kRows, kPanels>& dots, int p, const Scales<S>& w,
                     const std::byte* const* rows, const ActivationLayout& layout, uint64_t group,
@@ -208,8 +209,8 @@ KV_INLINE void Join(const GroupDots<S, kRows, kPanels>& dots, int p, const Scale
   }
 }
 
-// Rows [row, row + kRows) of one panel, straight from the packed weights. Those beyond the last
-// row are the last again.
+// Rows [row, row + kRows) of one panel, directly from the packed weights. Repeats the last row for
+// rows beyond it.
 template <class S, int kRows>
 void MultiplyPacked(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   const ActivationLayout layout(a.k);
@@ -267,14 +268,14 @@ void ForFormat(const MatMulArgs& a) {
   }
 }
 
-// What the codes that a dot product sees are too large by.
+// By how much the codes in a dot product are too large.
 int32_t ExcessOf(WeightFormat format) {
   const WeightLayout layout = LayoutOf(format);
   if (layout.code_bits == 8 || layout.table) return kFlipSigned ? 128 : 0;
   return layout.zero;
 }
 
-// A group of activations: what is rounded from columns [at, at + kGroup) of x[k].
+// A group of activations: columns [at, at + kGroup) of x[k], rounded.
 struct RoundedGroup {
   V16 q[2];  // integers from -127 to 127
   float scale;

@@ -11,24 +11,24 @@
 
 namespace kvasir {
 
-// Where the parts of a quantised row of k activations lie, in bytes from its start. A row is for
-// the weight format and the target that it was quantised for: its `offsets` are what both want
-// added to a dot product.
+// The places of the parts of a quantised row of k activations, in bytes from its start. A row fits
+// only the weight format and the target that it was quantised for, because both decide the
+// `offsets` that are added to a dot product.
 struct ActivationLayout {
   explicit constexpr ActivationLayout(uint32_t k)
       : columns((k + 63) / 64 * 64), groups(columns / kGroup) {}
   constexpr uint64_t scales_at() const { return columns; }                    // f32 [groups]
   constexpr uint64_t scaled_sums_at() const { return columns + groups * 4; }  // f32 [groups]
   constexpr uint64_t offsets_at() const { return columns + groups * 8; }      // i32 [groups][2]
-  // An odd number of cache lines, so that rows do not fall into the same few sets.
+  // An odd number of cache lines, so that rows do not share a few cache sets.
   constexpr uint64_t bytes() const { return ((columns + groups * 16 + 63) / 64 | 1) * 64; }
 
   uint32_t columns;  // int8, zero beyond k
   uint64_t groups;
 };
 
-// Rows are quantised block by block: a target may lay out those of a whole block in its own way,
-// within the same bytes.
+// Rows are quantised block by block: a target may use its own layout for a whole block, within the
+// same bytes.
 constexpr uint32_t kBlockRows = 16;
 
 struct QuantKernels {
@@ -64,7 +64,7 @@ struct QuantKernels {
   };
   void (*mat_mul)(const MatMulArgs& args);
 
-  uint32_t item_rows;  // of a work item, where there are more: a multiple of kBlockRows
+  uint32_t item_rows;  // rows of a work item at most: a multiple of kBlockRows
 };
 
 // REQUIRES: the CPU has the target.

@@ -6,7 +6,7 @@
 namespace kvasir::amxsoft {
 namespace {
 
-// TDPBSSD as its definition has it (Intel SDM, volume 2), and nothing else.
+// TDPBSSD by its definition (Intel SDM, volume 2).
 struct SoftTiles {
   struct Session {
     ~Session() {}

@@ -1,9 +1,9 @@
-// What quant-inl.h is made of: 64 bytes of codes (16 outputs x 4 columns), 16 int32 sums, and the
+// The operations of quant-inl.h: 64 bytes of codes (16 outputs x 4 columns), 16 int32 sums, and the
 // exact dot products of both with four broadcast activations. KVASIR_VNNI: 1 where the target sums
 // products straight into int32; else int16 sums, which the formats keep in range.
 #pragma once
 
-#ifndef KVASIR_TARGET_ID  // read alone, by a tool
+#ifndef KVASIR_TARGET_ID  // when a tool reads this file alone
 #define KVASIR_TARGET_NS scalar
 #define KVASIR_TARGET_ID 0
 #define KVASIR_VNNI 1

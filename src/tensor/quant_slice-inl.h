@@ -1,5 +1,5 @@
-// Products of several rows: a slice of a panel (some groups) is unpacked once for all of them, so
-// that their loop has products and sums alone, and its operands in the first cache.
+// Products of several rows: a slice of a panel (some groups) is unpacked once for all rows, so that
+// their loop only multiplies and adds, with its operands in L1.
 #pragma once
 
 #include "tensor/quant-inl.h"
@@ -8,7 +8,7 @@ namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
 constexpr uint32_t kSliceGroups = 16;
-constexpr uint32_t kMaxPackedRows = 8;  // more go by slices
+constexpr uint32_t kMaxPackedRows = 8;  // more rows use slices
 constexpr uint32_t kSlicedRows = 96;    // whose sums are held meanwhile
 
 // Rows of one pass over packed weights.
@@ -34,7 +34,7 @@ struct Slice {
   alignas(64) std::byte codes[kMostGroups][512];
   Scales<S> scales[kMostGroups];
 
-  // ahead: whether to ask for later weights, since nobody else does.
+  // ahead: whether to prefetch later weights.
   void Load(const std::byte* panel, uint32_t first, uint32_t count, bool ahead) {
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = first + i, in_unit = group % S::kGroups;
@@ -58,7 +58,7 @@ template <class S>
 using LaneSlice = Slice<S, PackedCodes<S>, kSliceGroups>;
 
 // Adds groups [first, first + count) of kRegisterPanels panels to the sums of rows [row, row +
-// kRegisterRows), in order. Those at or beyond `end` are the last again, into spare sums.
+// kRegisterRows), in order. Repeats the last row for rows at or beyond `end`, into spare sums.
 template <class S>
 void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
                      const LaneSlice<S>* slices, uint32_t first, uint32_t count, uint32_t row,

@@ -35,7 +35,7 @@ AlignedBytes Allocate(size_t bytes, int fill) {
 
 enum class Numbers { kOrdinary, kWide, kExtreme };
 
-// A number whose exponent spreads over +-12, so that any other order of a sum shows.
+// A number with an exponent within +-12, so that another order of a sum gives other bits.
 float Wide(Random& random) {
   const float x = static_cast<float>(random.Uniform() * 2 - 1);
   return std::ldexp(x, static_cast<int>(random.Below(25)) - 12);
@@ -111,8 +111,9 @@ std::vector<float> Activations(Random& random, size_t count, Numbers numbers) {
   return x;
 }
 
-// In two calls, of the panels before and from `split` on. `padding`: floats behind each row of x
-// and y, which change nothing and are not changed; with it, products are added to y's 7.
+// Multiplies in two calls: the panels before `split`, and the rest. `padding`: floats after each
+// row of x and y, which must not matter or change; with padding, products are added to y, which
+// is 7.
 std::vector<float> Multiply(const QuantKernels& kernels, const Matrix& w,
                             const std::vector<float>& x, const std::vector<float>& bias,
                             uint32_t rows, uint32_t split = 0, uint32_t padding = 0) {
@@ -218,7 +219,7 @@ TEST_P(QuantTargets, ARowDoesNotDependOnTheOthers) {
       const auto alone = Multiply(kernels_, w, row, {}, 1);
       ASSERT_TRUE(SameBits(alone, std::span(all).subspan(size_t{r} * outputs, outputs))) << r;
     }
-    auto poisoned = x;  // a row that is not finite spoils itself alone
+    auto poisoned = x;  // a row that is not finite affects only itself
     for (uint32_t i = 0; i < k; ++i) poisoned[2 * k + i] = i % 3 == 0 ? NAN : INFINITY;
     const auto other = Multiply(kernels_, w, poisoned, {}, rows);
     for (uint32_t r = 0; r < rows; ++r) {

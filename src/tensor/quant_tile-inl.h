@@ -1,5 +1,5 @@
 // Products by tiles: 16 rows x 32 columns of activations times 32 columns x 16 outputs of weights,
-// the whole of a group in one instruction (TDPBSSD, exact int32). `Tiles` is the tile unit: the
+// a whole group in one instruction (TDPBSSD, exact int32). `Tiles` is the tile unit: the
 // CPU's, or one in plain C++.
 #pragma once
 
@@ -46,7 +46,7 @@ void QuantiseTiles(const QuantiseArgs& a) {
   }
 }
 
-// Codes of a group as the tile unit takes them: signed.
+// Signed codes of a group for the tile unit.
 template <class S>
 struct SignedCodes {
   const std::byte* codes;
@@ -61,7 +61,7 @@ struct SignedCodes {
 template <class S>
 using TileSlice = Slice<S, SignedCodes<S>, kTileGroups>;
 
-// Memory to ask for, step by step. It may end beyond what there is: prefetching never faults.
+// Memory to prefetch, step by step. It may end beyond the data: prefetching never faults.
 struct Ahead {
   const std::byte* from;
   size_t step;  // bytes, a multiple of 64
@@ -71,12 +71,12 @@ struct Ahead {
 };
 
 // Groups [first, first + count) of kTileRows rows and one panel, added to their sums in order.
-// Products, their way through memory and the sums are a group apart each, so that none waits for
+// Products, their stores and the sums each work on a different group, so that none waits for
 // another.
 template <class S, class Tiles>
 class TileSums {
  public:
-  // block: the rows. What rows and weights are needed next is asked for, group by group.
+  // block: the rows. Prefetches the next rows and weights, group by group.
   KV_INLINE TileSums(const TileLayout& layout, const TileSlice<S>& slice, const std::byte* block,
                      uint32_t first, const Ahead& rows, const Ahead& weights)
       : slice_(slice),
@@ -208,7 +208,7 @@ void TileProduct(const MatMulArgs& a, const QuantKernels& lanes) {
     }
   }
   if (whole == a.rows) return;
-  static_assert(kFlipSigned);  // as theirs, so that the offsets of the rows fit
+  static_assert(kFlipSigned);  // like the lanes, so that the offsets of the rows fit
   MatMulArgs rest = a;
   rest.x += whole * a.x_stride;
   rest.y += whole * a.y_stride;

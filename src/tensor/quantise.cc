@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-// Eight lanes; two of these are a panel's. Operators work lane by lane.
+// Eight lanes; a panel has two of these. Operators work lane by lane.
 constexpr uint32_t kLanes = 8;
 using V = float __attribute__((vector_size(32)));
 using Bits = uint32_t __attribute__((vector_size(32)));
@@ -52,7 +52,7 @@ V RoundToHalf(V x) {
 }
 
 struct CodeRange {
-  float low, high, centre;  // centre: fits are done around it, where the codes are small
+  float low, high, centre;  // fits are computed relative to centre, where the codes are small
 };
 V CodeOf(V x, CodeRange range) { return RoundEven(Min(Max(x, Set(range.low)), Set(range.high))); }
 
@@ -61,7 +61,7 @@ struct Fit {
   V d, m, error;
 };
 
-// Scale d and minimum m, into fit where their error is less than its own.
+// Tries scale d and minimum m; keeps them in fit if their error is smaller.
 void Try(const Numbers& x, CodeRange range, V d, V m, Fit& fit) {
   const V inverse = InverseOrZero(d);
   V error{};
@@ -97,9 +97,9 @@ void LeastSquares(const Numbers& x, CodeRange range, V inverse, V low, float fir
   m = determinant > 0.0f ? minimum : m;
 }
 
-// By how many codes the lowest and the highest number may lie outside: they are clipped for the
-// sake of all others. On normal numbers these take a tenth off the error of I4 and I8; 225
-// candidates would take off another fiftieth.
+// By how many codes the lowest and the highest number are clipped, which makes the others more
+// precise. On normal numbers these candidates reduce the error of I4 and I8 by a tenth; 225
+// candidates would reduce it by another fiftieth.
 struct Clip {
   float low, high;
 };

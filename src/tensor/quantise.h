@@ -2,14 +2,15 @@
 //
 //   Q8_0  as ggml: d = max|x| / 127, code = round half away from zero (x / d)
 //   Q4_0  as ggml: d = the number of largest magnitude / -8, code = min(15, trunc(x / d + 8.5))
-//   I8, Q4_1 (i4)  x = d * code + m with the least sum of squared errors that a search finds: from
-//         the range of the numbers, and from ones that clip its ends a little, codes are chosen, d
-//         and m fitted to them by least squares, rounded to f16, and the codes chosen again. The
-//         first of equal errors wins, and the plain range is the first candidate, so that the
+//   I8, Q4_1 (i4)  x = d * code + m with the least sum of squared errors of a search. Its
+//   candidates
+//         are the range of the numbers and ranges that clip its ends a little. For each it chooses
+//         codes, fits d and m to them by least squares, rounds both to f16, and chooses the codes
+//         again. The first of equal errors wins. The plain range is the first candidate, so the
 //         error is never above that of rounding to the range.
 //
-// Each of 16 lanes is an output's, with IEEE operations in a fixed order and no libm: every machine
-// makes the same bytes.
+// Each of 16 lanes belongs to one output and uses IEEE operations in a fixed order and no libm, so
+// every machine makes the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace kvasir {
 
-// The largest magnitude that a number to be quantised may have: scales are f16.
+// The largest magnitude that can be quantised, because scales are f16.
 inline constexpr float kMaxQuantised = 65504.0f;
 
 // x [32][16]: a group of each of 16 outputs; columns beyond `columns` are ignored and get the code

@@ -1,5 +1,5 @@
-// The readable form of the tensor kernels: plain loops in the order that portable-1 prescribes.
-// Tests hold every target to these bits.
+// The readable form of the tensor kernels: plain loops in the order of portable-1. Tests compare
+// the bits of every target with it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::vector<float> MatMul(std::span<const float> x, std::span<const float> w,
 std::vector<float> QuantMatMul(std::span<const float> x, std::span<const WeightGroup> w,
                                WeightFormat format, std::span<const float> bias, uint32_t rows,
                                uint32_t k, uint32_t outputs);
-// Sixteen running sums, then halves added to halves.
+// Sixteen running sums, then a tree that adds halves.
 float SumOfSquares(std::span<const float> x);
 std::vector<float> RmsNorm(std::span<const float> x, std::span<const float> w, float eps);
 // One head, in place; cos, sin [head_dim / 2].

@@ -121,8 +121,8 @@ TEST_P(TensorTargets, HadamardIsTheMatrixAndItsOwnInverse) {
   EXPECT_TRUE(SameBits(x, scalar));
 }
 
-// What the rotation is for: one channel of the keys that is far larger than the others, as models
-// with biases on K have, takes all of a token's scale.
+// The purpose of the rotation: in models with biases on K, one channel of the keys can be far
+// larger than the others and then uses up a token's scale.
 TEST_P(TensorTargets, HadamardSpreadsAnOutlierOverInt4sScale) {
   constexpr uint32_t kDim = 64;
   Random random(12);

@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-// Where a group of one lane lies.
+// The place of a group of one lane.
 struct Place {
   Place(const WeightLayout& layout, uint32_t lane, uint32_t group) {
     unit = size_t{group} / layout.groups() * layout.unit_bytes();

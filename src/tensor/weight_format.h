@@ -1,5 +1,5 @@
-// WeightFormat: how a weight matrix lies in memory. Outputs come in panels of 16, one lane each, so
-// that a lane sums one output whatever the register's width.
+// WeightFormat: the memory layout of a weight matrix. Outputs come in panels of 16, one lane each,
+// so that a lane sums one output for any width of a register.
 //
 //   f32, f16, bf16   panel = [k][16] numbers
 //   quantised        panel = units of unit_k columns, each a multiple of 64 bytes:
@@ -31,10 +31,10 @@ enum class WeightFormat : uint8_t {
   kF32 = 1,
   kF16 = 2,
   kBf16 = 3,
-  kI8 = 4,  // ours: as Q8_0 with a minimum
+  kI8 = 4,  // Kvasir's: Q8_0 with a minimum
   kQ8_0 = 5,
   kQ4_0 = 6,
-  kQ4_1 = 7,  // also what --weights i4 makes
+  kQ4_1 = 7,  // also the result of --weights i4
   kQ5_0 = 8,
   kQ5_1 = 9,
   kQ4K = 10,
@@ -51,7 +51,7 @@ enum class ScaleKind : uint8_t { kGroup, kSuper, kSuperHalf };  // see the gramm
 struct WeightLayout {
   std::string_view name;   // "Q4_K"
   uint32_t code_bits = 0;  // 0: not quantised
-  int32_t zero = 0;        // what is subtracted from a code
+  int32_t zero = 0;        // subtracted from a code
   ScaleKind scale = ScaleKind::kGroup;
   bool minimum = false;
   bool table = false;  // codes index kIq4NlLevels
@@ -116,7 +116,8 @@ constexpr uint64_t PanelBytes(WeightFormat format, uint32_t k) {
 }
 
 // A group of one output in a packed panel: codes as the format says (signed ones as int8 in a
-// byte), scales as stored. What a format has not is ignored, or read as 0.
+// byte), scales as stored. Parts that a format does not have are ignored when written and 0 when
+// read.
 struct WeightGroup {
   uint8_t codes[kGroup];
   uint16_t d = 0, dmin = 0;       // f16; of the unit where sub-scales exist

@@ -47,12 +47,13 @@ size_t EndOfSpaces(std::string_view text, size_t begin) {
 
 Result<AddedToken> ParseToken(const nlohmann::json& value) {
   if (!value.is_object()) {
-    return Fail(Code::kCorruption, "tokenizer.json: an added token is no object");
+    return Fail(Code::kCorruption, "tokenizer.json: an added token is not an object");
   }
   AddedToken token;
   KV_ASSIGN(token.content, StringField(value, "content", ""));
   if (token.content.size() > kMaxTokenBytes) {
-    return Fail(Code::kCorruption, "tokenizer.json: added token of {} bytes, at most {}",
+    return Fail(Code::kCorruption,
+                "tokenizer.json: added token of {} bytes; at most {} are supported",
                 token.content.size(), kMaxTokenBytes);
   }
   KV_ASSIGN(token.special, BoolField(value, "special", false));
@@ -72,7 +73,7 @@ Result<AddedTokens> AddedTokens::Parse(const nlohmann::json& value, const Bpe& b
   AddedTokens added;
   if (value.is_null()) return added;
   if (!value.is_array() || value.size() > kMaxTokens) {
-    return Fail(Code::kCorruption, "tokenizer.json: added_tokens is no array, or too long");
+    return Fail(Code::kCorruption, "tokenizer.json: added_tokens is not an array, or too long");
   }
   auto next_id = static_cast<TokenId>(bpe.num_tokens());
   for (const auto& item : value) {

@@ -1,4 +1,4 @@
-// Added tokens: texts that become one id before anything else looks at the prompt.
+// Added tokens: texts that become one id before any other step of tokenizing.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct AddedToken {
   bool single_word = false;  // not inside a word
   bool lstrip = false;       // swallows the white space before it
   bool rstrip = false;       // and after it
-  bool normalized = false;   // looked for in the normalised text
-  bool special = false;      // as the file says: left out of decoded text
-  bool control = false;      // special, BOS or EOS: nothing that parse_special = false lets through
-  bool blank = false;        // white space only: a run of spaces, no marker
+  bool normalized = false;   // matched in the normalised text
+  bool special = false;      // from the file: left out of decoded text
+  bool control = false;      // special, BOS or EOS: not recognised with parse_special = false
+  bool blank = false;        // only white space: a run of spaces, not a marker
 };
 
 // Which tokens count.
@@ -36,7 +36,7 @@ enum class ParseSpecial { kNo, kYes };
 // thread-safe.
 class AddedTokens {
  public:
-  // A part of a text: a token's id, or none for text to go on with.
+  // A part of a text: a token's id, or absent for text that is processed further.
   struct Part {
     size_t begin, end;
     std::optional<TokenId> id;
@@ -50,9 +50,9 @@ class AddedTokens {
                                    const Normalizer& normalizer, std::string_view bos,
                                    std::string_view eos);
 
-  // Visits the parts of text, in order and without gaps (but for `tokenizers`' own overlaps where a
-  // token swallows spaces that are one themselves), until a visit fails. A token that is not blank
-  // and overlaps a literal byte is not recognised.
+  // Visits the parts of text, in order and without gaps (except the overlaps of `tokenizers`, where
+  // a token swallows spaces that are a token themselves), until a visit fails. A token that is not
+  // blank and overlaps a literal byte is not recognised.
   Status Split(const MarkedText& text, Stage stage, ParseSpecial parse,
                const std::function<Status(const Part&)>& visit) const;
 
@@ -70,7 +70,7 @@ class AddedTokens {
     std::vector<Node> nodes;  // nodes[0] is the root; empty without tokens
     bool starts[256] = {};    // bytes that some token begins with
     void Add(std::string_view text, int32_t token);
-    // The longest token at text[pos]; its length 0 if none.
+    // The longest token at text[pos]; length 0 without one.
     std::pair<size_t, int32_t> Longest(std::string_view text, size_t pos) const;
   };
   const Trie& TrieOf(Stage stage) const { return stage == Stage::kPlain ? plain_ : normalized_; }

@@ -22,23 +22,23 @@ constexpr size_t kMaxRun = 1 << 20;        // of symbols: merging takes some 60 
 }  // namespace
 
 Result<Bpe> Bpe::Parse(const nlohmann::json& model) {
-  if (!model.is_object()) return Fail(Code::kCorruption, "tokenizer.json: model is no object");
+  if (!model.is_object()) return Fail(Code::kCorruption, "tokenizer.json: model is not an object");
   // Files without a type are old: BPE has merges, Unigram a list for a vocabulary.
   const bool has_merges = model.contains("merges");
   KV_ASSIGN(const std::string type, StringField(model, "type", has_merges ? "BPE" : "Unigram"));
   if (type != "BPE") {
-    return Fail(
-        Code::kUnsupported,
-        "tokenizer.json: model type {} is not supported, only BPE; use a BPE tokenizer.json", type);
+    return Fail(Code::kUnsupported,
+                "tokenizer.json: model type {} is not supported; use a tokenizer.json of type BPE",
+                type);
   }
   Bpe bpe;
   KV_TRY(bpe.ParseOptions(model));
   const auto vocab = model.find("vocab"), merges = model.find("merges");
   if (vocab == model.end() || !vocab->is_object()) {
-    return Fail(Code::kCorruption, "tokenizer.json: model.vocab is missing or no object");
+    return Fail(Code::kCorruption, "tokenizer.json: model.vocab is missing or not an object");
   }
   if (merges == model.end() || !merges->is_array()) {
-    return Fail(Code::kCorruption, "tokenizer.json: model.merges is missing or no array");
+    return Fail(Code::kCorruption, "tokenizer.json: model.merges is missing or not an array");
   }
   KV_TRY(bpe.ParseVocab(*vocab));
   KV_TRY(bpe.ParseMerges(*merges));
@@ -274,7 +274,7 @@ Status Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
                      std::vector<TokenId>* ids) const {
   if (symbols.size() > kMaxRun) {
     return Fail(Code::kInvalidArgument,
-                "tokenizer: {} characters without a place to cut them; at most {} are taken",
+                "tokenizer: the text has a word of {} characters; at most {} are allowed",
                 symbols.size(), kMaxRun);
   }
   if (symbols.size() > kShortWord) {

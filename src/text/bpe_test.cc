@@ -158,14 +158,14 @@ TEST(Bpe, RefusesWhatItCannotEncodeWith) {
     return model;
   };
   using enum Code;
-  ExpectRefused(json::array(), kCorruption, "model is no object");
+  ExpectRefused(json::array(), kCorruption, "model is not an object");
   ExpectRefused(with({{"type", "WordPiece"}}), kUnsupported, "WordPiece");
   ExpectRefused({{"vocab", json::array()}}, kUnsupported, "Unigram");
   ExpectRefused(with({{"vocab", 1}}), kCorruption, "vocab is missing");
   ExpectRefused(with({{"merges", 1}}), kCorruption, "merges is missing");
   ExpectRefused(with({{"continuing_subword_prefix", "##"}}), kUnsupported, "##");
   ExpectRefused(with({{"dropout", 0.1}}), kUnsupported, "dropout");
-  ExpectRefused(with({{"fuse_unk", "yes"}}), kCorruption, "fuse_unk is no boolean");
+  ExpectRefused(with({{"fuse_unk", "yes"}}), kCorruption, "fuse_unk is not a boolean");
   for (const json& id : {json(-1), json(1.5), json("1"), json(1 << 22), json(~0ull)}) {
     ExpectRefused(with({{"vocab", {{"a", id}}}}), kCorruption, "id of token \"a\"");
   }

@@ -7,9 +7,9 @@
 
 namespace kvasir {
 
-// UTF-8 of the character that stands for `byte`.
+// The character for `byte`, as UTF-8.
 std::string_view ByteLevelChar(uint8_t byte);
-// The byte that c stands for.
+// The byte of the character c.
 std::optional<uint8_t> ByteOfChar(char32_t c);
 
 }  // namespace kvasir

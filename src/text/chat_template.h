@@ -1,4 +1,4 @@
-// Chat templates: messages to the text that a model was trained on.
+// Chat templates: render messages to the text format that a model was trained on.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace kvasir {
 
-// Rendered text, and which bytes of it users wrote. Bytes outside `literal` came from the template.
+// Rendered text, and which bytes of it come from users. Bytes outside `literal` come from the
+// template.
 struct RenderedChat {
   std::string text;
   std::vector<std::pair<size_t, size_t>> literal;  // ascending byte ranges, for EncodeOptions
@@ -24,25 +25,25 @@ struct RenderedChat {
 
 struct ChatRenderOptions {
   bool add_generation_prompt = true;
-  std::string bos_token, eos_token;  // "" is as if the model had none: undefined in the template
+  std::string bos_token, eos_token;  // "": undefined in the template
   int64_t now_unix_s = 0;            // for strftime_now; 0: the clock of the machine
 };
 
 // A parsed template in the Jinja that transformers renders with: trim_blocks, lstrip_blocks, the
 // loop controls, an immutable sandbox, its tojson, raise_exception, strftime_now and generation
-// blocks. Text comes out byte for byte as there.
+// blocks. The text is byte for byte the same.
 //
-// Bytes that came from messages (but for a role that the API knows), tools or variables are
-// literal, whatever the template did to them; so is text made from a number that came from there.
-// What a template computes itself (loop.index, a length) is template text.
+// Bytes from messages (except a role that the API knows), tools or variables are literal, whatever
+// the template does with them; so is text made from their numbers. Values that a template computes
+// itself (loop.index, a length) are template text.
 //
-// A byte belongs to a message if it came from it, or was written in an iteration of a loop over
+// A byte belongs to a message if it comes from it, or was written in an iteration of a loop over
 // messages (or over indexes, from the first messages[i] on). Message i begins at the first byte of
 // message i or a later one, not before the end of the first literal bytes of message i-1.
 //
-// A template is untrusted: rendering ends with an error after a number of steps that grows with the
-// size of what it is given (jinja::Limits), and no more than that; steps also bound the text built
-// and the depth of calls. Immutable; thread-safe.
+// A template is untrusted: rendering ends with an error after a number of steps that is
+// proportional to the size of its input (jinja::Limits). Steps also limit the text built and the
+// depth of calls. Immutable; thread-safe.
 class ChatTemplate {
  public:
   // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that
@@ -54,9 +55,9 @@ class ChatTemplate {
 
   // messages: array of objects {role, content, ...} (content: string); tools: array or null;
   // variables: more template variables (chat_template_kwargs), object or null. Templates see the
-  // keys of objects in their order there: models are trained on tools as they were written. Errors:
-  // kInvalidArgument with the template's raise_exception message, or what went wrong. O(bytes of
-  // what is given).
+  // keys of objects in their original order, because models are trained on that order. Errors:
+  // kInvalidArgument with the template's raise_exception message, or with another problem. O(size
+  // of the arguments).
   virtual Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
                                       const JsonValue& variables,
                                       const ChatRenderOptions& options) const = 0;

@@ -1,4 +1,4 @@
-// Decoding stages that turn tokens to bytes, and bytes to text.
+// Decoding stages that turn tokens into bytes, and bytes into text.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// Collects a token that has to be seen whole.
+// Collects the whole token for stages that need it.
 class WholeTokenStage : public DecodeStage {
  public:
   using DecodeStage::DecodeStage;
@@ -43,8 +43,8 @@ class ByteLevelStage : public WholeTokenStage {
 };
 
 // <0xXX> tokens to bytes. A run of them is text if all of it is UTF-8, and else one U+FFFD a byte:
-// it is certain only where it ends. A run longer than kMaxRun gives its characters as they come, so
-// that a stream never waits for long; there alone a broken byte does not spoil what was before it.
+// it is certain only at its end. A run longer than kMaxRun gives its characters as they come, so
+// that a stream never waits long; only there a broken byte does not affect the bytes before it.
 class ByteFallbackStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;

@@ -251,7 +251,8 @@ Result<SpecPtr> ParseMetaspace(const nlohmann::json& value) {
 Result<SpecPtr> ParseStage(const nlohmann::json& value, bool* fused) {
   KV_ASSIGN(const std::string type, StringField(value, "type", ""));
   const auto late = [&] {
-    return Fail(Code::kUnsupported, "tokenizer.json: decoder \"{}\" after all tokens became one",
+    return Fail(Code::kUnsupported,
+                "tokenizer.json: decoder \"{}\" is not supported after one that joins all tokens",
                 type);
   };
   if (type == "ByteLevel" || type == "ByteFallback") {
@@ -277,7 +278,8 @@ Result<SpecPtr> ParseStage(const nlohmann::json& value, bool* fused) {
 
 Status ParseStages(const nlohmann::json& value, int depth, bool* fused,
                    std::vector<SpecPtr>* specs) {
-  if (!value.is_object()) return Fail(Code::kCorruption, "tokenizer.json: decoder: no object");
+  if (!value.is_object())
+    return Fail(Code::kCorruption, "tokenizer.json: decoder is not an object");
   if (value.value("type", nlohmann::json()) != "Sequence") {
     KV_ASSIGN(SpecPtr spec, ParseStage(value, fused));
     specs->push_back(std::move(spec));

@@ -12,7 +12,7 @@
 namespace kvasir {
 
 // One stage of a running decoder. A token comes as Append (any number of fragments of whole
-// characters) and EndToken; Finish once at the end. A stage passes on what has become certain. One
+// characters) and EndToken; Finish once at the end. A stage passes on text once it is certain. One
 // thread at a time.
 class DecodeStage {
  public:
@@ -26,11 +26,11 @@ class DecodeStage {
   DecodeStage* const next_;  // null in the last stage
 };
 
-// A decoder at work on one sequence: memory and time per token do not depend on the tokens before.
+// A running decoder of one sequence: memory and time per token do not depend on the tokens before.
 class DecoderRun {
  public:
-  void Append(std::string_view token, std::string* out);  // adds the text that became certain
-  void Finish(std::string* out);                          // and all that is left
+  void Append(std::string_view token, std::string* out);  // adds the text that is now certain
+  void Finish(std::string* out);                          // adds the rest
 
  private:
   friend class Decoder;
@@ -49,8 +49,8 @@ class DecoderRun {
 // Immutable; thread-safe.
 class Decoder {
  public:
-  // From the value of "decoder"; null puts spaces between tokens. kUnsupported names a type that we
-  // do not have, or that cannot work token by token where it stands.
+  // From the value of "decoder"; null puts spaces between tokens. kUnsupported names a type that is
+  // not implemented, or that cannot work token by token in its place.
   static Result<Decoder> Parse(const nlohmann::json& value);
   // REQUIRES: the Decoder outlives the run.
   DecoderRun Start() const;

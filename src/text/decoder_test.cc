@@ -144,12 +144,13 @@ TEST(Decoder, RunsOfOneDecoderKnowNothingOfEachOther) {
 TEST(Decoder, RefusesWhatItCannotStream) {
   using enum Code;
   ExpectRefused(R"({"type":"WordPiece"})", kUnsupported, "decoder \"WordPiece\"");
-  ExpectRefused("[]", kCorruption, "no object");
+  ExpectRefused("[]", kCorruption, "not an object");
   ExpectRefused(R"({"type":"Sequence"})", kCorruption, "has no list");
-  ExpectRefused(Sequence({kFuse, kByteFallback}), kUnsupported, "after all tokens became one");
-  ExpectRefused(Sequence({kByteLevel, kByteLevel}), kUnsupported, "after all tokens became one");
+  ExpectRefused(Sequence({kFuse, kByteFallback}), kUnsupported, "after one that joins all tokens");
+  ExpectRefused(Sequence({kByteLevel, kByteLevel}), kUnsupported,
+                "after one that joins all tokens");
   ExpectRefused(Sequence({kFuse, R"({"type":"Replace","pattern":{"Regex":"a"},"content":""})"}),
-                kUnsupported, "after all tokens became one");
+                kUnsupported, "after one that joins all tokens");
   ExpectRefused(Strip("ab", 1, 0), kCorruption, "not one character");
   ExpectRefused(Strip("a", -1, 0), kCorruption, "Strip.start is not in 0..1024");
   ExpectRefused(Strip("a", 0, 1025), kCorruption, "Strip.stop is not in 0..1024");

@@ -184,7 +184,8 @@ class SequenceStep : public Normalizer {
       KV_TRY(step->Apply(text));
       if (text->text.size() > max_bytes) {
         return Fail(Code::kInvalidArgument,
-                    "tokenizer: the normalizer makes the text {} times longer", kMaxGrowth);
+                    "tokenizer: the normalizer makes the text more than {} times longer",
+                    kMaxGrowth);
       }
     }
     return {};
@@ -196,8 +197,8 @@ class SequenceStep : public Normalizer {
 
 Status CheckLength(const char* field, const std::string& text) {
   if (text.size() <= kMaxGrowth) return {};
-  return Fail(Code::kUnsupported, "tokenizer.json: {} of {} bytes, at most {}", field, text.size(),
-              kMaxGrowth);
+  return Fail(Code::kUnsupported, "tokenizer.json: {} of {} bytes; at most {} are supported", field,
+              text.size(), kMaxGrowth);
 }
 
 Result<Step> ParseStep(const nlohmann::json& value) {
@@ -228,7 +229,8 @@ Result<Step> ParseStep(const nlohmann::json& value) {
 }
 
 Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
-  if (!value.is_object()) return Fail(Code::kCorruption, "tokenizer.json: normalizer: no object");
+  if (!value.is_object())
+    return Fail(Code::kCorruption, "tokenizer.json: normalizer is not an object");
   if (value.value("type", nlohmann::json()) != "Sequence") {
     KV_ASSIGN(Step step, ParseStep(value));
     steps->push_back(std::move(step));

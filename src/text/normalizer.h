@@ -1,4 +1,4 @@
-// Normalizers of tokenizer.json: text to text before anything is split.
+// Normalizers of tokenizer.json: change the text before it is split.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace kvasir {
 
-// Text, and which of its bytes users wrote: one flag (0 or 1) a byte, or no flags at all when
-// nobody asks.
+// Text, and which of its bytes come from users: one flag (0 or 1) per byte, or no flags when they
+// are not needed.
 struct MarkedText {
   std::string text;
   std::string literal;
@@ -20,12 +20,12 @@ struct MarkedText {
 // One step of normalisation. Immutable; thread-safe.
 class Normalizer {
  public:
-  // From the value of "normalizer"; null is the empty sequence. kUnsupported names a type that we
-  // do not have.
+  // From the value of "normalizer"; null is the empty sequence. kUnsupported names a type that is
+  // not implemented.
   static Result<std::unique_ptr<Normalizer>> Parse(const nlohmann::json& value);
   virtual ~Normalizer() = default;
 
-  // REQUIRES: text is well-formed UTF-8. What comes from flagged bytes is flagged.
+  // REQUIRES: text is well-formed UTF-8. Results of flagged bytes are flagged.
   virtual Status Apply(MarkedText* text) const = 0;
 };
 

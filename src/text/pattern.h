@@ -48,7 +48,7 @@ class Pattern {
 
  private:
   explicit Pattern(std::string text) : text_(std::move(text)) {}
-  std::string text_;  // not empty where there is no regex_
+  std::string text_;  // not empty without regex_
   std::optional<Regex> regex_;
 };
 

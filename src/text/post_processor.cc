@@ -40,11 +40,11 @@ Status AppendSpecial(const nlohmann::json& token, const nlohmann::json& value,
 
 Result<PostProcessor> ParseTemplate(const nlohmann::json& value) {
   const auto single = value.find("single");
-  if (single == value.end() || !single->is_array()) return Broken("single is no array");
+  if (single == value.end() || !single->is_array()) return Broken("single is not an array");
   PostProcessor processor;
   int num_sequences = 0;
   for (const auto& piece : *single) {
-    if (!piece.is_object()) return Broken("a piece of single is no object");
+    if (!piece.is_object()) return Broken("a piece of single is not an object");
     if (piece.contains("Sequence")) {
       ++num_sequences;
     } else if (piece.contains("SpecialToken")) {
@@ -54,7 +54,7 @@ Result<PostProcessor> ParseTemplate(const nlohmann::json& value) {
       return Broken("a piece of single is neither Sequence nor SpecialToken");
     }
   }
-  if (num_sequences != 1) return Broken("single does not hold its sequence once");
+  if (num_sequences != 1) return Broken("single does not hold its sequence exactly once");
   return processor;
 }
 
@@ -64,7 +64,7 @@ Result<PostProcessor> ParseClsSep(const nlohmann::json& value) {
   for (const char* name : {"cls", "sep"}) {
     const auto pair = value.find(name);
     if (pair == value.end() || !pair->is_array() || pair->size() != 2) {
-      return Broken("cls or sep is no [text, id]");
+      return Broken("cls or sep is not [text, id]");
     }
     KV_TRY(AppendId((*pair)[1], name[0] == 'c' ? &processor.prefix : &processor.suffix));
   }
@@ -73,7 +73,7 @@ Result<PostProcessor> ParseClsSep(const nlohmann::json& value) {
 
 // Each processor of a Sequence goes around what those before it made.
 Status ParseInto(const nlohmann::json& value, int depth, PostProcessor* all) {
-  if (!value.is_object()) return Broken("no object");
+  if (!value.is_object()) return Broken("is not an object");
   KV_ASSIGN(const std::string type, StringField(value, "type", ""));
   if (type == "ByteLevel") return {};  // moves offsets, which we do not keep
   if (type == "Sequence") {
@@ -94,7 +94,8 @@ Status ParseInto(const nlohmann::json& value, int depth, PostProcessor* all) {
   }
   all->prefix.insert(all->prefix.begin(), one.prefix.begin(), one.prefix.end());
   all->suffix.insert(all->suffix.end(), one.suffix.begin(), one.suffix.end());
-  if (all->prefix.size() + all->suffix.size() > kMaxAdded) return Broken("adds over 64 tokens");
+  if (all->prefix.size() + all->suffix.size() > kMaxAdded)
+    return Broken("adds more than 64 tokens");
   return {};
 }
 

@@ -226,7 +226,8 @@ class SequenceStep : public PreTokenizer {
     growth.bytes_after[i] += words->text.size();
     if (growth.bytes_after[i] <= growth.max_bytes) return {};
     return Fail(Code::kInvalidArgument,
-                "tokenizer: the pre-tokenizer makes the text {} times longer", kMaxGrowth);
+                "tokenizer: the pre-tokenizer makes the text more than {} times longer",
+                kMaxGrowth);
   }
 
   // Steps [first, ...). Each cutting step hands on what it found some thousand words at a time.
@@ -326,7 +327,7 @@ Result<Step> ParseStep(const nlohmann::json& value) {
 
 Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
   if (!value.is_object())
-    return Fail(Code::kCorruption, "tokenizer.json: pre-tokenizer: no object");
+    return Fail(Code::kCorruption, "tokenizer.json: pre-tokenizer is not an object");
   const nlohmann::json type = value.value("type", nlohmann::json());
   if (type == "ByteLevel") return ParseByteLevel(value, steps);
   if (type == "Metaspace") return ParseMetaspace(value, steps);

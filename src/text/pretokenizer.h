@@ -1,4 +1,4 @@
-// Pre-tokenizers of tokenizer.json: normalised text to the words that BPE sees.
+// Pre-tokenizers of tokenizer.json: split normalised text into words for BPE.
 #pragma once
 
 #include <functional>
@@ -31,13 +31,13 @@ struct Words {
 class PreTokenizer {
  public:
   // From the value of "pre_tokenizer"; null leaves the words as they are. kUnsupported names a type
-  // that we do not have.
+  // that is not implemented.
   static Result<std::unique_ptr<PreTokenizer>> Parse(const nlohmann::json& value);
   virtual ~PreTokenizer() = default;
 
   // REQUIRES: words->text is well-formed UTF-8.
   virtual Status Apply(Words* words) const = 0;
-  // The same for a text of any length: `sink` gets the words in order, some thousand at a time, and
+  // The same for a text of any length: `sink` gets the words in order, some thousands at a time, so
   // memory does not grow with their number. Ends with the first error of `sink`.
   using BatchSink = std::function<Status(const Words& batch)>;
   virtual Status ApplyInBatches(Words words, const BatchSink& sink) const {

@@ -10,8 +10,8 @@ namespace {
 Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return Fail(Code::kUnsupported,
-              "{} has no tokenizer.json, so text cannot be read; put one beside it, or give ids: "
-              "kvasir run --ids",
+              "{} has no tokenizer.json, which text needs; put one into its folder, or give ids "
+              "with 'kvasir run --ids'",
               engine.card().path);
 }
 
@@ -29,7 +29,7 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
   const ChatTemplate* chat_template = own != nullptr ? own : engine.chat_template();
   if (chat_template == nullptr) {
     return Fail(Code::kUnsupported,
-                "{} has no chat template; give one by --chat-template-file, or use 'kvasir run "
+                "{} has no chat template; give one with --chat-template-file, or use 'kvasir run "
                 "--prompt' instead",
                 engine.card().path);
   }

@@ -1,4 +1,4 @@
-// Prompts of a model: raw text or a conversation becomes token ids.
+// Prompts of a model: convert raw text or a conversation to token ids.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct ChatMessage {
   std::string role, content;
 };
 // The prompt of a conversation by the model's chat template. The text of a message never becomes a
-// special token. now_unix_s: what a template that writes the date takes for now; 0: the clock.
-// own: a template instead of the model's; nullptr: the model's.
+// special token. now_unix_s: the time for templates that write the date; 0: the clock. own:
+// replaces the model's template; nullptr: the model's.
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                         const std::vector<ChatMessage>& messages,
                                         int64_t now_unix_s = 0, const ChatTemplate* own = nullptr);

@@ -101,9 +101,10 @@ Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown
 
 Result<Regex> Regex::Compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes || FirstInvalidUtf8(pattern) != pattern.size()) {
-    return Fail(kvasir::Code::kCorruption,
-                "tokenizer.json: regular expression of {} bytes, at most {} of UTF-8",
-                pattern.size(), kMaxPatternBytes);
+    return Fail(
+        kvasir::Code::kCorruption,
+        "tokenizer.json: regular expression of {} bytes; at most {} bytes of UTF-8 are supported",
+        pattern.size(), kMaxPatternBytes);
   }
   KV_ASSIGN(const std::string pcre, TranslateOniguruma(pattern));
   return CompilePcre(pcre, pattern);
@@ -133,10 +134,10 @@ Result<std::optional<TextMatch>> Regex::Finder::Next() {
     work_left_ = scratch.work_left;
     if (count == PCRE2_ERROR_NOMATCH) return std::nullopt;
     if (count < 0) {
-      return Fail(
-          kvasir::Code::kInvalidArgument,
-          "tokenizer: a regular expression needs too much work on this text ({})",
-          count == PCRE2_ERROR_CALLOUT ? "it goes over it again and again" : MessageOf(count));
+      return Fail(kvasir::Code::kInvalidArgument,
+                  "tokenizer: a regular expression needs too much work on this text ({})",
+                  count == PCRE2_ERROR_CALLOUT ? "it scans the same text again and again"
+                                               : MessageOf(count));
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch.data);
     const TextMatch found{range[0], range[1]};

@@ -16,12 +16,12 @@ struct TextMatch {
 };
 
 // A compiled pattern that matches as Oniguruma does in `tokenizers`: where the two dialects differ
-// (\s, \w, \h, scripts, line anchors) the pattern is translated, and what cannot be translated is
-// refused. Work and memory are limited, so a hostile pattern fails and never hangs: all searches of
-// a text together may go over it 64 times. Immutable; thread-safe.
+// (\s, \w, \h, scripts, line anchors) the pattern is translated; syntax that cannot be translated
+// is refused. Work and memory are limited, so a hostile pattern fails and never hangs: all searches
+// of a text together may scan it 64 times. Immutable; thread-safe.
 class Regex {
  public:
-  // kUnsupported for syntax that we do not translate, kCorruption for a pattern that is wrong.
+  // kUnsupported for syntax that cannot be translated, kCorruption for a wrong pattern.
   static Result<Regex> Compile(std::string_view pattern);
   // \w+|[^\w\s]+ with \w and \s of Rust's regex: the pre-tokenizer Whitespace.
   static const Regex& RustWords();
@@ -30,8 +30,8 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // Walks the matches in text from left to right: never two that overlap, nor an empty match where
-  // the one before it ended.
+  // Finds the matches in text from left to right: no overlaps, and no empty match at the end of the
+  // match before.
   class Finder {
    public:
     // REQUIRES: regex and text (well-formed UTF-8) outlive the Finder.
@@ -41,7 +41,7 @@ class Regex {
     Result<std::optional<TextMatch>> Next();
 
    private:
-    // In bytes walked, forth and back. Patterns of known models go over a text once or twice.
+    // In scanned bytes, forwards and backwards. Patterns of known models scan a text once or twice.
     static constexpr uint64_t kPasses = 64, kLeastWork = 4096;
 
     const Regex& regex_;
@@ -58,7 +58,7 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// The PCRE2 pattern that means what Oniguruma takes `pattern` for. kUnsupported names the syntax.
+// The PCRE2 pattern with Oniguruma's meaning of `pattern`. kUnsupported names the syntax.
 Result<std::string> TranslateOniguruma(std::string_view pattern);
 
 }  // namespace kvasir

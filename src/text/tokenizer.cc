@@ -35,7 +35,7 @@ Result<std::optional<std::string>> TokenField(const nlohmann::json& config, cons
     KV_ASSIGN(std::string content, StringField(*it, "content", ""));
     return content;
   }
-  return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither text nor a token", name);
+  return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither a string nor a token", name);
 }
 
 std::optional<TokenId> IdField(const nlohmann::json& config, const char* name) {
@@ -195,9 +195,10 @@ Result<std::string> FlagsOf(std::string_view text, const EncodeOptions& options)
   size_t done = 0;
   for (const auto& [begin, end] : options.literal) {
     if (begin < done || end < begin || end > text.size()) {
-      return Fail(Code::kInvalidArgument,
-                  "tokenizer: literal range [{}, {}) is not ascending inside {} bytes", begin, end,
-                  text.size());
+      return Fail(
+          Code::kInvalidArgument,
+          "tokenizer: literal range [{}, {}) is out of order or outside of the {} bytes of text",
+          begin, end, text.size());
     }
     if (flags.empty()) flags.assign(text.size(), '\0');
     std::fill(flags.begin() + static_cast<ptrdiff_t>(begin),
@@ -221,8 +222,8 @@ MarkedText Slice(const MarkedText& text, size_t begin, size_t end) {
 Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
                                                   const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
-    return Fail(Code::kInvalidArgument, "tokenizer: text of {} bytes, at most {}", text.size(),
-                kMaxTextBytes);
+    return Fail(Code::kInvalidArgument, "tokenizer: text of {} bytes; at most {} are allowed",
+                text.size(), kMaxTextBytes);
   }
   const size_t invalid = FirstInvalidUtf8(text);
   if (invalid != text.size()) {

@@ -1,4 +1,5 @@
-// Typed fields of a JSON object from outside: absent or null is the default, a wrong type an error.
+// Typed fields of an untrusted JSON object: absent or null gives the default, a wrong type an
+// error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,21 +10,22 @@
 
 namespace kvasir {
 
-inline constexpr int kMaxNesting = 16;  // of Sequences in Sequences
+inline constexpr int kMaxNesting = 16;  // depth of Sequences in Sequences
 
 // kCorruption names the field.
 inline Result<std::string> StringField(const nlohmann::json& object, const char* name,
                                        std::string_view fallback) {
   const auto it = object.find(name);
   if (it == object.end() || it->is_null()) return std::string(fallback);
-  if (!it->is_string()) return Fail(Code::kCorruption, "tokenizer.json: {} is no string", name);
+  if (!it->is_string()) return Fail(Code::kCorruption, "tokenizer.json: {} is not a string", name);
   return it->get<std::string>();
 }
 
 inline Result<bool> BoolField(const nlohmann::json& object, const char* name, bool fallback) {
   const auto it = object.find(name);
   if (it == object.end() || it->is_null()) return fallback;
-  if (!it->is_boolean()) return Fail(Code::kCorruption, "tokenizer.json: {} is no boolean", name);
+  if (!it->is_boolean())
+    return Fail(Code::kCorruption, "tokenizer.json: {} is not a boolean", name);
   return it->get<bool>();
 }
 

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Checks that comments, messages and docs avoid phrases that readers stumble over, and that no line of
+the docs is longer than 120 columns.
+
+    tools/words.py              checks the tree
+    tools/words.py --self-test  checks that the check fails where it must
+"""
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SUFFIXES = (".h", ".cc", ".py", ".sh", ".md", ".cmake")
+MAX_DOC_COLUMNS = 120
+
+IS = r"(?:is|are|was|were|be|been|being)"
+# A phrase, and what to write instead.
+PHRASES = [
+    (rf"{IS} (?:not |never |also |only |already )?told", "say who reports what to whom"),
+    (rf"(?<!there ){IS} (?-i:none)\b(?! of)", "name the thing: \"unknown KV format 'x' (known: ...)\", \"there is no GGUF file\""),
+    # "there is no X", "there is none" and "is no longer" are plain.
+    (r"(?<!there )(?:is|are|was|were) no (?!\w+er\b|more\b|less\b)", "write \"is not a\""),
+    (r"but for", "write \"except\""),
+    (r"what (?:is|was) there", "name the thing"),
+    (r"of (?:its|their|our|your|his|her) own", "write \"its own X\" or \"a separate X\""),
+    (r"for want of", "write \"because there is no\""),
+]
+PATTERNS = [(re.compile(rf"\b{phrase}\b" if phrase[-1].isalpha() else rf"\b{phrase}", re.I), advice)
+            for phrase, advice in PHRASES]
+
+# Where a phrase may stand: (file, phrase in lower case, reason).
+EXCEPTIONS = [
+    ("tools/words.py", "", "lists the phrases"),
+]
+
+# Not reworded yet. A change that rewords one of these takes it from this list.
+PENDING = (
+    "README.md", "docs/performance.md", "src/cache/reservation.h", "src/engine/scheduler",
+    "src/engine/sequence.h", "src/import/architecture.cc",
+    "src/import/file_watch_test.cc", "src/import/importer.", "src/index/prefix_index.cc",
+    "src/model/weight_loader.", "src/text/bpe_test.cc", "src/text/normalizer.cc",
+    "src/text/regex_translate.cc", "src/text/tokenizer.",
+)
+
+# A line break inside a comment, a string of several pieces or a paragraph.
+BREAK = re.compile(r'"\s*\n\s*f?"|[ \t]*\n[ \t]*(?://|#|\*|>|-)?[ \t]*')
+LINK = re.compile(r"\]\([^)]*\)|https?://\S+")
+
+
+def phrases(name, text):
+    """Yields "file:line: message" for each phrase, also where it goes over a line's end."""
+    # Each character of `joined` comes from the line of the same index in `lines`.
+    pieces, lines, at, number = [], [], 0, 1
+    for found in BREAK.finditer(text):
+        kept = text[at:found.start()] + ("" if found[0][0] == '"' else " ")
+        pieces.append(kept)
+        lines += [number] * len(kept)
+        at, number = found.end(), number + found[0].count("\n")
+    pieces.append(text[at:])
+    lines += [number] * len(pieces[-1])
+    joined = "".join(pieces)
+    for pattern, advice in PATTERNS:
+        for found in pattern.finditer(joined):
+            phrase = found[0].strip().lower()
+            if not any(name == file and (part == phrase or not part) for file, part, _ in EXCEPTIONS):
+                yield f"{name}:{lines[found.start()]}: \"{phrase}\": {advice}"
+
+
+def long_lines(name, text):
+    """Yields "file:line: message" for each long line of a doc; code, tables and links may be long."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        if fenced or line.startswith(("|", "    ")):
+            continue
+        columns = len(LINK.sub("", line))
+        if columns > MAX_DOC_COLUMNS:
+            yield f"{name}:{number}: {columns} columns (at most {MAX_DOC_COLUMNS})"
+
+
+def check_file(name, text):
+    yield from phrases(name, text)
+    if name.endswith(".md"):
+        yield from long_lines(name, text)
+
+
+def check():
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True,
+                           check=True).stdout.split("\n")
+    files = [n for n in names if n.endswith(SUFFIXES) or n.endswith("CMakeLists.txt") or n == "dev"]
+    files = [n for n in files if (ROOT / n).exists()]
+    pending = [n for n in files if n.startswith(PENDING)]
+    files = [n for n in files if n not in pending]
+    found = [line for n in files for line in check_file(n, (ROOT / n).read_text())]
+    for line in found:
+        print(line)
+    left = [n for n in pending if any(check_file(n, (ROOT / n).read_text()))]
+    for entry in PENDING:
+        if not any(n.startswith(entry) for n in left):
+            print(f"note: {entry} holds no phrase any more: take it from PENDING")
+    print(f"words: {len(files)} files, {len(found)} phrases and lines to reword")
+    return 1 if found else 0
+
+
+def self_test():
+    """Good and bad text: exactly the bad ones are named, each by its line."""
+    wide = "word " * 30
+    files = {
+        "good.h": "// There is no file. It is no longer here, and no older. Told apart.\n",
+        "told.h": "int a;\n// A damaged image is told,\n// and is\n// told again.\n",
+        "none.cc": 'Fail("kv_format: \'{}\' "\n     "is none");\n',
+        "no.py": "# The body is no JSON.\nx = y is None and y is not z\n",
+        "but.cc": "// All of it but for\n// the last.\n",
+        "own.sh": "# A folder of its own.\n",
+        "long.md": f"# Title\n\n{wide}\n| {wide} |\n    {wide}\n```\n{wide}\n```\n[link](http://x/{'y' * 120})\n",
+    }
+    found = [line for name, text in files.items() for line in check_file(name, text)]
+    want = ["told.h:2: ", "told.h:3: ", "none.cc:2: ", "no.py:1: ", "but.cc:1: ", "own.sh:1: ",
+            "long.md:3: "]
+    ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(found, want))
+    print("words self-test:", "passed" if ok else f"FAILED, found {found}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(self_test() if sys.argv[1:] == ["--self-test"] else check())
