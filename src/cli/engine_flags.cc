@@ -51,7 +51,7 @@ std::vector<Flag> CommonFlags() {
       {"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
       {"kv-format", "F",
        "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
-       "V apart: k=int8,v=f16"},
+       "V separately: k=int8,v=f16"},
       {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
       {"weights", "W",
        "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "

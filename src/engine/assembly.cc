@@ -103,7 +103,7 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   if (!formats) {
     const std::optional<KvFormats> similar = SimilarKvFormats(options.kv_format);
     return FailField(Code::kInvalidArgument, "kv_format",
-                     "unknown KV format '{}'{} (known: {}); K and V apart: "
+                     "unknown KV format '{}'{} (known: {}); K and V separately: "
                      "k=int8,v=f16",
                      options.kv_format,
                      similar ? fmt::format(" (did you mean {}?)", NameOf(*similar)) : "",
