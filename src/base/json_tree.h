@@ -137,6 +137,8 @@ class JsonBuilder {
 
   // REQUIRES: the parser took the whole text.
   const JsonValue& root() const { return root_; }
+  // A key that some object had twice.
+  const std::optional<std::string_view>& doubled_key() const { return doubled_key_; }
 
  protected:
   bool Add(const JsonValue& value);
@@ -152,6 +154,7 @@ class JsonBuilder {
 
   JsonTree* tree_;
   JsonValue root_;
+  std::optional<std::string_view> doubled_key_;
   std::string_view key_;                     // of the value that comes next
   std::vector<Container> open_;              // outermost first
   std::vector<JsonValue::Member> children_;  // of all that is open

@@ -58,11 +58,10 @@ class BrowserRules {
                const std::vector<std::string>& allowed_hosts);
   void ListensOnLoopback() { checks_hosts_ = true; }
 
-  // Why the request gets nothing: 421 `misdirected`, 403 `origin_not_allowed`. `host`: of the
-  // request's target or its Host header; absent in HTTP/1.0, which no browser speaks. `origin`: its
-  // Origin header; "": it has none.
-  std::optional<ApiError> Check(const std::optional<std::string>& host,
-                                std::string_view origin) const;
+  // Why the request gets nothing: kPermissionDenied, of the field "host" or "origin". `host`: of
+  // the request's target or its Host header; absent in HTTP/1.0, which no browser speaks. `origin`:
+  // its Origin header; "": it has none.
+  std::optional<Error> Check(const std::optional<std::string>& host, std::string_view origin) const;
 
   // What a request with this Origin gets as Access-Control-Allow-Origin; "": nothing.
   std::string AllowedOrigin(std::string_view origin) const;

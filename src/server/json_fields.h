@@ -26,6 +26,7 @@ class JsonFields {
   const JsonValue* Find(std::string_view name);
   bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
+  void Fail(Error error);  // of an object within this one
 
   void Number(std::string_view name, double min, double max, float* out);
   // Integers, and numbers such as 16.0 that some clients make of them.
@@ -38,7 +39,7 @@ class JsonFields {
   // One string or a list of at most `max` strings, none of them empty.
   void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
 
-  const std::optional<ApiError>& error() const { return error_; }
+  const std::optional<Error>& error() const { return error_; }
   // Names that nothing asked for: the first 64 of them, each cut to 64 bytes.
   std::vector<std::string> Unread() const;
 
@@ -46,11 +47,11 @@ class JsonFields {
   const JsonValue& object_;
   std::string path_;
   std::vector<std::string_view> read_;  // names that were asked for
-  std::optional<ApiError> error_;
+  std::optional<Error> error_;
 };
 
 // The ids of a list that ParseBody kept, all of the vocabulary, or why it is none.
-ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
-                                           const std::string& param);
+Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
+                                        const std::string& field);
 
 }  // namespace kvasir

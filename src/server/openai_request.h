@@ -34,18 +34,18 @@ struct GenerationCall {
 
 // Every error is found here or by Engine::Submit, before anything has an effect. A known field that
 // is not supported and would change the answer is kUnsupported; unknown ones go to `ignored`.
-ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
-ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
+Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
 
 // kNotFound unless `name` is a listed name or "default". Returns the name to answer with.
-ApiResult<std::string> CheckModel(const std::string& name, const ModelView& model);
+Result<std::string> CheckModel(const std::string& name, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.
-ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
-                                           const EncodeOptions& options, const ModelView& model);
+Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
+                                        const EncodeOptions& options, const ModelView& model);
 
 // The text of ids, at most model.max_decoded_bytes. REQUIRES: a tokenizer.
-ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
-                                 const ModelView& model);
+Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
+                              const ModelView& model);
 
 }  // namespace kvasir

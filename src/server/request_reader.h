@@ -19,7 +19,7 @@ namespace kvasir {
 struct RequestHead {
   HttpRequest request;                 // without its body
   std::optional<uint64_t> body_bytes;  // what Content-Length says
-  std::optional<ApiError> refusal;     // what to answer instead; the body must not be read
+  std::optional<Error> refusal;        // what to answer instead; the body must not be read
   bool http11 = true;
   bool keep_alive = false;
   bool is_head = false;  // the answer has no body

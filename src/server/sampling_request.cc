@@ -153,7 +153,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
   JsonFields inner(*options, "stream_options.");
   inner.Bool("include_usage", &spec->include_usage);
-  if (inner.error()) fields.Fail("stream_options", inner.error()->message);
+  if (inner.error()) fields.Fail(*inner.error());
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace kvasir {
 namespace {
 
-ApiError NotFound(std::string message) { return ApiError{Code::kNotFound, std::move(message)}; }
+Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
 
 std::string_view PathOf(std::string_view target) {
   std::string_view path = target.substr(0, target.find_first_of("?#"));
@@ -32,25 +32,15 @@ constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
 constexpr uint64_t kTrimBytes = 4 << 20;
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
-  ApiError error{Code::kInvalidArgument,
-                 fmt::format("the body has {} bytes; at most {} are taken", bytes, max_bytes)};
-  error.status = 413;
-  error.name = "body_too_large";
-  return ErrorResponse(error);
+  return ErrorResponse({Code::kExhausted,
+                        fmt::format("has {} bytes; at most {} are taken", bytes, max_bytes),
+                        "body"});
 }
 
 HttpResponse NoValidKey() {
-  ApiError error{Code::kPermissionDenied,
-                 "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
-  error.name = "invalid_api_key";
-  return ErrorResponse(error);
-}
-
-HttpResponse Forbidden(const char* name, std::string message) {
-  ApiError error{Code::kPermissionDenied, std::move(message)};
-  error.status = 403;
-  error.name = name;
-  return ErrorResponse(error);
+  return ErrorResponse(
+      {Code::kPermissionDenied,
+       "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", "api_key"});
 }
 
 }  // namespace
@@ -150,7 +140,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (!open && !caller) return NoValidKey();
   const Route* route = RouteOf(head);
   if (!route) return NoSuchRoute(head);
-  if (auto refused = CheckAccess(*route, caller.value_or(Caller()))) return refused;
+  if (auto refused = CheckAccess(*route, caller ? *caller : Caller())) return refused;
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   const bool drains = route->drains || route->work == Route::kGeneration;
   if (drains && draining_.load(std::memory_order_relaxed)) {
@@ -169,11 +159,9 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
   if (allowed.empty()) {
     return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
   }
-  ApiError error{Code::kInvalidArgument,
-                 fmt::format("{} takes {}, not {}", path, allowed, head.method)};
-  error.status = 405;
-  error.name = "method_not_allowed";
-  HttpResponse response = ErrorResponse(error);
+  HttpResponse response =
+      ErrorResponse({Code::kUnsupported,
+                     fmt::format("{} takes {}, not {}", path, allowed, head.method), "method"});
   response.headers.emplace_back("Allow", allowed);
   return response;
 }
@@ -181,15 +169,18 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
 std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
   const bool is_tenant = caller.tenant.has_value();
   if (route.access == Access::kTenant && !is_tenant) {
-    return Forbidden("not_tenant", "the admin key has no prompts and no cache; send an API key");
+    return ErrorResponse({Code::kPermissionDenied,
+                          "the admin key has no prompts and no cache; send an API key", "tenant"});
   }
   if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
     return std::nullopt;
   }
   if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
-  return Forbidden("not_admin", fmt::format("{} shows sums over all tenants; send the key that the "
-                                            "server was given as --admin-key",
-                                            route.path));
+  return ErrorResponse({Code::kPermissionDenied,
+                        fmt::format("{} shows sums over all tenants; send the key that the server "
+                                    "was given as --admin-key",
+                                    route.path),
+                        "admin_key"});
 }
 
 namespace {
@@ -208,7 +199,7 @@ Outcome Guarded(const Make& make) {
   }
 }
 
-ApiError SpentError(bool never_fits, const MemoryQuota& quota) {
+Error SpentError(bool never_fits, const MemoryQuota& quota) {
   if (never_fits) {
     return {Code::kInvalidArgument,
             fmt::format("reading, rendering and tokenizing this request takes more than the {} "
@@ -309,15 +300,15 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
   return headers;
 }
 
-Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param) {
+Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
   for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
-  start.prompt_param = std::move(prompt_param);
+  start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // says nothing of the requests before it, whoever sent them
-  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
+  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
   uint64_t num_choices = 0, tokens = 0;
@@ -329,15 +320,13 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   }
   start.answer_bytes = start.answer->ExpectedBytes(start.answer->streams() ? 0 : tokens);
   if (start.answer_bytes <= max_answer_bytes_) return start;
-  constexpr const char* kField = "max_tokens";
   return ErrorResponse(
       {Code::kInvalidArgument,
-       fmt::format(
-           "{}: up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
-           "are there for all answers (--request-memory); ask for fewer tokens, answers or "
-           "logprobs, or stream them",
-           kField, tokens, num_choices, start.answer_bytes, max_answer_bytes_),
-       kField});
+       fmt::format("up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
+                   "are there for all answers (--request-memory); ask for fewer tokens, answers or "
+                   "logprobs, or stream them",
+                   tokens, num_choices, start.answer_bytes, max_answer_bytes_),
+       "max_tokens"});
 }
 
 Outcome Service::Chat(const Call& call) {

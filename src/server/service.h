@@ -35,7 +35,7 @@ struct HttpRequest {
 struct GenerationStart {
   std::vector<GenerateRequest> requests;
   std::unique_ptr<Answer> answer;
-  std::string prompt_param;  // the field that an error of Submit is about
+  std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
   uint64_t answer_bytes;  // to keep for the answer until it is sent
 };
@@ -101,7 +101,7 @@ class Service {
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
-  Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
+  Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
 
   Outcome Chat(const Call& call);
   Outcome Complete(const Call& call);
