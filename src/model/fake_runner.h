@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,7 +23,8 @@ class FakeRunner final : public Runner {
     uint32_t max_positions = 256;
     uint32_t block_tokens = 16;
     uint32_t max_rows = 32;
-    TokenId not_finite = -1;  // the activations of this token are not finite
+    TokenId not_finite = -1;                // the activations of this token are not finite
+    std::function<void()> on_step = [] {};  // called in each Step: its time may pass there
   };
 
   explicit FakeRunner(const Options& options) : options_(options), layout_(LayoutFor(options)) {
@@ -52,6 +54,7 @@ class FakeRunner final : public Runner {
 
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     KV_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows);
+    options_.on_step();
     for (const StepSequence& sequence : sequences) {
       KV_CHECK(sequence.position + sequence.num_rows <=
                sequence.blocks.size() * options_.block_tokens);
