@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -31,6 +32,10 @@ AtomicFile::AtomicFile(fs::path path, fs::path draft, int fd, const AtomicFileOp
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(fs::path path,
                                                        const AtomicFileOptions& options) {
+  std::error_code unknown;  // then the system says below what is wrong
+  if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown)) {
+    return Fail(Code::kInvalidArgument, "cannot write {}: not a regular file", path.string());
+  }
   // Random, since a process id is not one of a kind where containers share a folder.
   std::array<uint8_t, 8> unique;
   KV_TRY(FillRandom(unique));

@@ -31,7 +31,8 @@ struct AtomicFileOptions {
 // file or the new one. The draft's lock is held while it is written, so that who cleans up can tell
 // it from what a crash left behind; the destructor removes it if it was not published. Any number
 // of processes may write the same file: each has a draft of its own.
-// Errors are those of CodeOfErrno, "cannot write PATH: why". Not thread-safe.
+// Errors are those of CodeOfErrno, "cannot write PATH: why"; kInvalidArgument where PATH is there
+// and is not a regular file, which a rename would replace (/dev/null, as root). Not thread-safe.
 class AtomicFile {
  public:
   static Result<std::unique_ptr<AtomicFile>> Create(std::filesystem::path path,

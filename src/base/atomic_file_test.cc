@@ -140,8 +140,24 @@ TEST_P(AtomicFileTest, AFolderOfItsNameIsAnErrorAndStays) {
   fs::create_directory(path_);
   const Status written = WriteAtomicFile(path_, "x", Options());
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().message, "cannot replace " + path_.string() + ": Is a directory");
+  EXPECT_EQ(written.error().message, "cannot write " + path_.string() + ": not a regular file");
   EXPECT_EQ(Names(), std::vector<std::string>{"file"});
+}
+
+TEST_P(AtomicFileTest, ADeviceOrAPipeOfItsNameIsAnErrorAndStays) {
+  for (const bool linked : {false, true}) {
+    ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+    path_ = folder_ / (linked ? "file" : "pipe");
+    if (linked) fs::create_symlink("pipe", path_);
+    const Status written = WriteAtomicFile(path_, "x", Options());
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code, Code::kInvalidArgument);
+    EXPECT_TRUE(fs::is_fifo(path_));
+    EXPECT_EQ(Names().size(), linked ? 2u : 1u);
+    fs::remove(folder_ / "pipe");
+  }
+  EXPECT_FALSE(WriteAtomicFile("/dev/null", "x", Options()));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 TEST_P(AtomicFileTest, ALinkIsReplacedNotFollowed) {

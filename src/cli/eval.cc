@@ -73,9 +73,13 @@ std::vector<std::string> SplitFormats(const std::string& text) {
 // Before hours of work: whether a file can be written there at the end.
 Status CheckSvgPath(const std::string& path) {
   std::error_code error;
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
+    return Fail(Code::kInvalidArgument, "--svg: '{}' is not a regular file; give another name",
+                path);
+  }
   const fs::path folder = fs::path(path).parent_path();
-  const bool good = !path.empty() && !fs::is_directory(path, error) &&
-                    access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
+  const bool good =
+      !path.empty() && access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
   if (good) return {};
   return Fail(Code::kInvalidArgument,
               "--svg: cannot write '{}'; give a file in a folder that can be written", path);
