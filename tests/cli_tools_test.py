@@ -82,7 +82,7 @@ class LogitsTest(CliTest):
 
     def test_out_replaces_files_behind_links_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.wrong("logits", "--ids", "1", "--out", folder, says="no regular file")
+            self.wrong("logits", "--ids", "1", "--out", folder, says="not a regular file")
             file, link = os.path.join(folder, "x.npy"), os.path.join(folder, "link.npy")
             pathlib.Path(file).write_bytes(b"old")
             os.symlink(file, link)
@@ -222,8 +222,8 @@ class BenchTest(CliTest):
         self.wrong("bench", "-p", "-5", says="-p")
         self.wrong("bench", "-n", "-5", says="-n")
         self.wrong("bench", "-d", "x", says="-d")
-        self.wrong("bench", "-p", "0", "-n", "0", says="nothing to measure")
-        self.wrong("bench", "-d", "2040", says="2048")
+        self.wrong("bench", "-p", "0", "-n", "0", says="-n: nothing to measure")
+        self.wrong("bench", "-d", "2040", says=["-d: ", "2048"])
 
 
 class InfoTest(CliTest):

@@ -39,8 +39,8 @@ struct BenchReport {
   uint64_t parameters = 0;
 };
 
-// A depth is filled with generated KV, never prefilled. kInvalidArgument when a depth and its
-// tokens exceed the model's context.
+// A depth is filled with generated KV, never prefilled. kInvalidArgument, of the field "depth" or
+// "decode_tokens": nothing to measure; a depth and its tokens exceed the model's context.
 Result<BenchReport> RunBench(const BenchOptions& options);
 
 // Of an engine's prefill, the share spent inside Match, Extend and Commit, with nothing to reuse.
@@ -50,7 +50,8 @@ struct CacheShare {
   double cache_us = 0;  // of it, inside the cache
   double share() const { return step_ms > 0 ? cache_us / 1000 / step_ms : 0; }
 };
-// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument: none to run.
+// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument, of the field
+// "repeats" or "prompt_tokens": none to run.
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens);
 
 }  // namespace kvasir

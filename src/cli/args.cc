@@ -44,9 +44,9 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
 }
 
 Status RefuseAbsent(const Flag& flag) {
-  if (flag.absent_part.empty()) return {};
+  if (!flag.absent_part) return {};
   return Fail(Code::kUnsupported, "{}: {} is not in this version; leave the flag out",
-              Dashed(flag.name), flag.absent_part);
+              Dashed(flag.name), *flag.absent_part);
 }
 
 // What was given for one flag: as often as it may be, and a value only where one belongs.

@@ -24,7 +24,8 @@ struct Flag {
   std::string value;  // what stands for the value in help: "N"; "" for a switch
   std::string help;
   FlagKind kind = FlagKind::kValue;
-  std::string absent_part = {};  // not "": refused, since this part is not there yet
+  std::optional<std::string> absent_part = {};  // refused, since this part is not there yet
+  std::optional<std::string> field = {};  // of the library's options, where that is another name
 };
 
 struct FloatRange {

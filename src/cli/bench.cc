@@ -120,6 +120,10 @@ Result<int> Run(const Args& args) {
   options.engine.progress = [&](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
   };
+  options.engine.warn = [&progress, warn = options.engine.warn](const std::string& text) {
+    progress.Clear();
+    warn(text);
+  };
   KV_ASSIGN(const BenchReport report, RunBench(options));
   std::optional<CacheShare> cache;
   if (!options.prefill_tokens.empty() && !args.Has("speed-only")) {
@@ -144,16 +148,21 @@ Command BenchCommand() {
               "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
-             {"n", "N", "decode N tokens (default 64; 0 skips decode)"},
-             {"d", "N,...",
-              "after this many tokens, whose KV is generated, not computed (default 0)"},
+             {.name = "n",
+              .value = "N",
+              .help = "decode N tokens (default 64; 0 skips decode)",
+              .field = "decode_tokens"},
+             {.name = "d",
+              .value = "N,...",
+              .help = "after this many tokens, whose KV is generated, not computed (default 0)",
+              .field = "depth"},
              {"repeats", "N", "at least N times each; the median counts (default 5)"},
              {"speed-only", "", "no cache row, which takes a load and prompts of its own",
               FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
              {"eviction", "POLICY", "of the cache that is measured: lru (default), s3fifo"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
-            CommonFlags()}),
+            LoadFlags()}),
       Run};
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "base/log.h"
 #include "base/result.h"
@@ -45,7 +46,7 @@ Result<CacheMode> CacheModeOf(const Args& args) {
 
 }  // namespace
 
-std::vector<Flag> CommonFlags() {
+std::vector<Flag> ModelFlags() {
   return {{"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
           {"kv-format", "F",
            "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
@@ -56,12 +57,20 @@ std::vector<Flag> CommonFlags() {
            "(default: as in the files)"},
           {"threads", "N", "threads that compute (default: a thread for each core it may use)"},
           {"pin-threads", "", "keep each of them on a processor of its own", FlagKind::kSwitch},
-          {"cache-dir", "DIR",
-           "for digests of weights and model images (default: XDG_CACHE_HOME/kvasir)"},
-          {"image-cap", "SIZE",
-           "the most that model images take there (default 16GiB; 0: none are kept)"},
           {"log-level", "LEVEL",
            "error, warning, info (default) or debug: what standard error gets of the log"}};
+}
+
+std::vector<Flag> CacheDirFlags() {
+  return {{"cache-dir", "DIR",
+           "for digests of weights and model images (default: XDG_CACHE_HOME/kvasir)"}};
+}
+
+std::vector<Flag> LoadFlags() {
+  return Join({ModelFlags(),
+               CacheDirFlags(),
+               {{"image-cap", "SIZE",
+                 "the most that model images take there (default 16GiB; 0: none are kept)"}}});
 }
 
 std::vector<Flag> CacheFlags() {
@@ -119,6 +128,9 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   const auto* found = std::ranges::find(kLogLevelNames, level);
   SetLogLevel(static_cast<LogLevel>(found - std::begin(kLogLevelNames)));
   EngineOptions options;
+  options.warn = [said = std::make_shared<std::set<std::string>>()](const std::string& text) {
+    if (said->insert(text).second) Log(LogLevel::kWarning, text);
+  };
   if (const auto model = args.Text("model")) {
     if (model->empty()) {
       return Fail(Code::kInvalidArgument,
@@ -243,9 +255,9 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
   };
-  options.warn = [&progress](const std::string& text) {
+  options.warn = [&progress, warn = options.warn](const std::string& text) {
     progress.Clear();
-    Log(LogLevel::kWarning, text);
+    warn(text);
   };
   return Engine::Load(options);
 }

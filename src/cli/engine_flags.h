@@ -10,8 +10,12 @@
 
 namespace kvasir::cli {
 
-// Of every command: the model, its weights and KV format, threads, the cache folder.
-std::vector<Flag> CommonFlags();
+// Of commands about a model: which, its weights and KV format, threads, the log.
+std::vector<Flag> ModelFlags();
+// --cache-dir: of commands that look into that folder.
+std::vector<Flag> CacheDirFlags();
+// Of commands that load a model: all of these, and what may be kept in the folder.
+std::vector<Flag> LoadFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: of commands that hold a
 // cache.
 std::vector<Flag> CacheFlags();
@@ -30,7 +34,7 @@ std::vector<Flag> AbsentFlags();
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 
 // Reads the flags above as far as they were given, and sets the log's level; KVASIR_TARGET is
-// checked here too.
+// checked here too. What the library warns of goes to the log, each sentence once.
 Result<EngineOptions> EngineOptionsOf(const Args& args);
 // The sampling of a request, its stop strings and max_tokens. Temperature 0 unless given: a command
 // line that is run again says the same again.

@@ -291,7 +291,7 @@ Command EvalCommand() {
               "average no probability changes by more than 5 percentage points)"},
              {"svg", "FILE", "a plot"},
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
-            CommonFlags()}),
+            LoadFlags()}),
       Run,
       "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
       "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "

@@ -77,7 +77,7 @@ Result<int> Run(const Args& args) {
 
 Command InfoCommand() {
   return {"info", "version, build, numerics, and the instruction sets that this CPU offers",
-          "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, CommonFlags()}),
+          "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, ModelFlags()}),
           Run};
 }
 

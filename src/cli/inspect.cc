@@ -74,7 +74,7 @@ Command InspectCommand() {
   return {"inspect", "lists the model images that make the next start fast, and what eval measured",
           "inspect",
           Join({{{"json", "", "one object with every image and measurement", FlagKind::kSwitch}},
-                CommonFlags()}),
+                CacheDirFlags()}),
           Run};
 }
 

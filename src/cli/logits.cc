@@ -126,7 +126,7 @@ Command LogitsCommand() {
                   "compute the prompt, then again with its KV from the cache; tells of the second",
                   FlagKind::kSwitch},
                  {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
-                CommonFlags(),
+                LoadFlags(),
                 CacheFlags()}),
           Run};
 }

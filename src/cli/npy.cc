@@ -17,7 +17,7 @@ Result<NpyWriter> NpyWriter::Open(const std::string& given, uint64_t rows, uint6
   std::string path = given;
   if (fs::exists(given, ignored)) {
     if (!fs::is_regular_file(given, ignored)) {
-      return Fail(Code::kInvalidArgument, "--out: '{}' is no regular file; give another name",
+      return Fail(Code::kInvalidArgument, "--out: '{}' is not a regular file; give another name",
                   given);
     }
     const fs::path target = fs::canonical(given, ignored);

@@ -59,7 +59,7 @@ Command PlanCommand() {
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
                  {"config", "F.json", "the file that 'kvasir serve' is given; flags here win"}},
-                CommonFlags(),
+                ModelFlags(),
                 CacheFlags(),
                 RequestFlags()}),
           Run};

@@ -143,7 +143,7 @@ Command RunCommand() {
                   FlagKind::kSwitch}},
                 TemplateFlags(),
                 SamplingFlags(),
-                CommonFlags(),
+                LoadFlags(),
                 CacheFlags()}),
           Run};
 }

@@ -38,7 +38,7 @@ std::vector<Flag> ServeFlags() {
          FlagKind::kList},
         {"config", "F.json", "an object whose keys are these flags; flags given here win"}},
        TemplateFlags(),
-       CommonFlags(),
+       LoadFlags(),
        CacheFlags(),
        RequestFlags(),
        AbsentFlags()});

@@ -153,9 +153,10 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   engine.ctx_size = 0;
   KV_ASSIGN(Assembly assembly, Assemble(engine));
   if (max_tokens > assembly.ctx_size) {
-    return Fail(Code::kInvalidArgument,
-                "-d and -p or -n: {} tokens are more than the model's context of {}", max_tokens,
-                assembly.ctx_size);
+    return FailField(Code::kInvalidArgument, "depth",
+                     "with the longest prompt or answer these are {} tokens, more than the model's "
+                     "context of {}",
+                     max_tokens, assembly.ctx_size);
   }
   assembly.runner.max_positions = max_tokens;
   bench.max_rows_ = assembly.runner.max_rows;
@@ -216,12 +217,16 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   uint32_t longest = options.decode_tokens;
   for (const uint32_t tokens : options.prefill_tokens) longest = std::max(longest, tokens);
   if (longest == 0 || options.depths.empty()) {
-    return Fail(Code::kInvalidArgument, "nothing to measure: give -p, -n or both, and a depth");
+    if (options.depths.empty()) {
+      return FailField(Code::kInvalidArgument, "depth", "nothing to measure; give at least one");
+    }
+    return FailField(Code::kInvalidArgument, "decode_tokens",
+                     "nothing to measure with no prompt either; give one of both");
   }
   const uint64_t max_tokens =
       uint64_t{longest} + *std::max_element(options.depths.begin(), options.depths.end());
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
-    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many", max_tokens);
+    return FailField(Code::kInvalidArgument, "depth", "{} tokens are too many", max_tokens);
   }
   const ComputeScope compute;
   BenchReport report;
@@ -251,8 +256,8 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
 
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
   if (prompt_tokens == 0 || options.repeats == 0) {
-    return Fail(Code::kInvalidArgument, "{} prompts of {} tokens: give at least one of each",
-                options.repeats, prompt_tokens);
+    const char* field = options.repeats == 0 ? "repeats" : "prompt_tokens";
+    return FailField(Code::kInvalidArgument, field, "0; give at least 1");
   }
   if (options.progress) options.progress("measuring the cache's share of a prefill");
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));

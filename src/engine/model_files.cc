@@ -40,8 +40,8 @@ Result<fs::path> FindModel(const std::string& option) {
   if (!named.empty()) {
     KV_ASSIGN(const bool exists, Exists(named));
     if (exists) return fs::path(named);
-    return Fail(Code::kNotFound,
-                "model: no file or folder {}: give a Hugging Face folder or a GGUF file", named);
+    return FailField(Code::kNotFound, option.empty() ? "KVASIR_MODEL" : "model",
+                     "no file or folder {}; give a Hugging Face folder or a GGUF file", named);
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error).parent_path();
   const std::array candidates = {executable / "../../models" / kBundledModel,
