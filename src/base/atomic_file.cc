@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/random_bytes.h"
 #include "base/system_error.h"
-#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -90,6 +89,18 @@ Status WriteAtomicFile(const fs::path& path, std::string_view bytes,
   KV_ASSIGN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path, options));
   KV_TRY(file->WriteAt(std::as_bytes(std::span(bytes)), 0));
   return file->Publish();
+}
+
+bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = EIO;  // no file does that
+    if (n <= 0) return false;
+    offset += static_cast<uint64_t>(n);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return true;
 }
 
 bool IsDraftName(std::string_view name) {

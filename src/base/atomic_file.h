@@ -63,6 +63,11 @@ class AtomicFile {
 Status WriteAtomicFile(const std::filesystem::path& path, std::string_view bytes,
                        const AtomicFileOptions& options);
 
+// Writes `bytes` from `offset` of a file on, and goes on where a call writes fewer or a signal
+// comes: a disk that fills up writes some first, and says why with the next call only. False: errno
+// says why, and some of them may be written.
+bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset);
+
 // Whether a file of this name is a draft, of a writer or of a crash.
 bool IsDraftName(std::string_view name);
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "server/sampling_request.h"
-
 namespace kvasir {
 namespace {
 

@@ -11,6 +11,7 @@
 #include "kvasir/engine.h"
 #include "server/chat_prompt.h"
 #include "server/errors.h"
+#include "server/json_fields.h"
 
 namespace kvasir {
 
@@ -36,6 +37,14 @@ struct GenerationCall {
 // is not supported and would change the answer is kUnsupported; unknown ones go to `ignored`.
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+
+// Reads sampling, length, stop, n, stream and cache fields into the two. Errors stay in `fields`.
+void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
+                          AnswerSpec* spec);
+
+// Fails on known fields that nothing here supports and that would change the answer, unless their
+// value asks for nothing (null, false, empty, or the neutral number).
+void RefuseUnsupported(JsonFields& fields);
 
 // kNotFound unless `name` is a listed name or "default". Returns the name to answer with.
 Result<std::string> CheckModel(const std::string& name, const ModelView& model);

@@ -1,8 +1,9 @@
-#include "server/sampling_request.h"
-
+// The fields of a request that say how to generate: what chat and text completions share.
 #include <fmt/format.h>
 
 #include <charconv>
+
+#include "server/openai_request.h"
 
 namespace kvasir {
 namespace {
