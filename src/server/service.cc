@@ -14,7 +14,9 @@
 namespace kvasir {
 namespace {
 
-Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
+constexpr uint64_t kTrimBytes = 4 << 20;
+
+}  // namespace
 
 std::string_view PathOf(std::string_view target) {
   std::string_view path = target.substr(0, target.find_first_of("?#"));
@@ -22,28 +24,13 @@ std::string_view PathOf(std::string_view target) {
   return path;
 }
 
-bool Matches(std::string_view pattern, std::string_view path) {
+bool PathMatches(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with('*')) return pattern == path;
   pattern.remove_suffix(1);
   return path.size() > pattern.size() && path.starts_with(pattern);
 }
 
-constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
-constexpr uint64_t kTrimBytes = 4 << 20;
-
-HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
-  return ErrorResponse({Code::kExhausted,
-                        fmt::format("has {} bytes; at most {} are taken", bytes, max_bytes),
-                        "body"});
-}
-
-HttpResponse NoValidKey() {
-  return ErrorResponse(
-      {Code::kPermissionDenied,
-       "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", "api_key"});
-}
-
-}  // namespace
+Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
 
 const Service::Route Service::kRoutes[] = {
     {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
@@ -73,6 +60,8 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/sessions", "", &Service::NotYet, Access::kKey},
     {"/v1/sessions/*", "", &Service::NotYet, Access::kKey},
 };
+
+std::span<const Service::Route> Service::Routes() { return kRoutes; }
 
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
   std::unique_ptr<ChatTemplate> own_template;
@@ -108,7 +97,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
 
 const Service::Route* Service::FindRoute(std::string_view path) {
   const auto* route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                   [path](const Route& r) { return Matches(r.path, path); });
+                                   [path](const Route& r) { return PathMatches(r.path, path); });
   return route == std::end(kRoutes) ? nullptr : route;
 }
 
@@ -118,69 +107,6 @@ std::vector<std::string> Service::Endpoints() {
     if (!route.method.empty()) endpoints.push_back(fmt::format("{} {}", route.method, route.path));
   }
   return endpoints;
-}
-
-bool Service::IsOpen(std::string_view method, const Route* route) {
-  return method == "OPTIONS" || (route != nullptr && route->access == Access::kOpen);
-}
-
-uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
-  return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
-}
-
-std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
-                                               std::optional<uint64_t> body_bytes) const {
-  if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
-  const uint64_t max_bytes = MaxBodyBytes(head);
-  if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  if (head.method == "OPTIONS") return std::nullopt;
-  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
-  if (!open && !caller) return NoValidKey();
-  const Route* route = RouteOf(head);
-  if (!route) return NoSuchRoute(head);
-  if (auto refused = CheckAccess(*route, caller ? *caller : Caller())) return refused;
-  if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  const bool drains = route->drains || route->work == Route::kGeneration;
-  if (drains && draining_.load(std::memory_order_relaxed)) {
-    return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
-  }
-  return std::nullopt;
-}
-
-HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
-  const std::string_view path = PathOf(head.target);
-  std::string allowed;
-  for (const Route& route : kRoutes) {
-    if (!Matches(route.path, path)) continue;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
-  }
-  if (allowed.empty()) {
-    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
-  }
-  HttpResponse response =
-      ErrorResponse({Code::kUnsupported,
-                     fmt::format("{} takes {}, not {}", path, allowed, head.method), "method"});
-  response.headers.emplace_back("Allow", allowed);
-  return response;
-}
-
-std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
-  const bool is_tenant = caller.tenant.has_value();
-  if (route.access == Access::kTenant && !is_tenant) {
-    return ErrorResponse({Code::kPermissionDenied,
-                          "the admin key has no prompts and no cache; send an API key", "tenant"});
-  }
-  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
-    return std::nullopt;
-  }
-  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
-  return ErrorResponse({Code::kPermissionDenied,
-                        fmt::format("{} shows sums over all tenants; send the key that the server "
-                                    "was given as --admin-key",
-                                    route.path),
-                        "admin_key"});
 }
 
 namespace {
@@ -215,7 +141,7 @@ Error SpentError(bool never_fits, const MemoryQuota& quota) {
 const Service::Route* Service::RouteOf(const HttpRequest& request) {
   const std::string_view path = PathOf(request.target);
   const auto* route = std::ranges::find_if(kRoutes, [&](const Route& r) {
-    return Matches(r.path, path) && (r.method.empty() || r.method == request.method);
+    return PathMatches(r.path, path) && (r.method.empty() || r.method == request.method);
   });
   return route == std::end(kRoutes) ? nullptr : route;
 }
@@ -263,41 +189,6 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   if (route == nullptr) return ErrorResponse(NotFound("not here"));
   const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
-}
-
-Outcome Service::Preflight(const HttpRequest& request) const {
-  HttpResponse response;
-  const std::string_view path = PathOf(request.target);
-  std::string allowed = "OPTIONS";
-  for (const Route& route : kRoutes) {
-    if (!Matches(route.path, path) || route.method.empty()) continue;
-    allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
-  }
-  response.headers.emplace_back("Allow", allowed);
-  if (!request.origin.empty() && !request.requested_headers.empty()) {
-    response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
-  }
-  if (!request.origin.empty()) {
-    // Without a key any page that somebody visits could erase their cache: reading is enough there.
-    response.headers.emplace_back("Access-Control-Allow-Methods",
-                                  credentials_.required() ? "GET, POST, DELETE" : "GET, POST");
-    response.headers.emplace_back("Access-Control-Max-Age", "86400");
-  }
-  response.body = "{}";
-  return response;
-}
-
-std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
-    const HttpRequest& request) const {
-  std::vector<std::pair<std::string, std::string>> headers = {
-      {"Server", "kvasir/" + options_.version}};
-  if (request.origin.empty()) return headers;
-  if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
-  std::string allowed = browser_rules_.AllowedOrigin(request.origin);
-  if (!allowed.empty()) {
-    headers.emplace_back("Access-Control-Allow-Origin", std::move(allowed));
-  }
-  return headers;
 }
 
 Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -91,6 +92,7 @@ class Service {
   struct Call;  // a request that was routed
   struct Route;
   static const Route kRoutes[];
+  static std::span<const Route> Routes();
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   static const Route* FindRoute(std::string_view path);
