@@ -50,7 +50,7 @@ inline EngineOptions DemoOptions() {
 // Random weights whose sizes are multiples of nothing: rows cost a tenth of the bundled model's.
 inline EngineOptions TinyOptions() {
   EngineOptions options = DemoOptions();
-  options.model.clear();
+  options.model.reset();
   options.shape = "tiny";
   return options;
 }

@@ -30,40 +30,42 @@ enum class CacheMode { kPrefix, kSequence, kNone };
 inline constexpr uint64_t kWaitingShare = 20;
 
 struct EngineOptions {
-  std::string model;  // Hugging Face folder or GGUF file; "": the bundled model
-  std::string shape;  // instead of model: random weights (bench)
-  // "" or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
+  // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
+  std::optional<std::string> model;
+  std::optional<std::string> shape;  // instead of model: random weights (bench)
+  // Absent or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
   // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
-  std::string weights;
+  std::optional<std::string> weights;
   // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; K and V apart: "k=int8,v=f16".
   std::string kv_format = "f16";
   std::vector<uint32_t> kv_skip_layers;  // these are kept in f16
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
-  uint32_t ctx_size = 0;      // 0: what the model was trained for
-  uint32_t parallel = 8;      // sequences that run at once
-  uint32_t max_queued = 256;  // more are refused: kExhausted
+  std::optional<uint32_t> ctx_size;  // absent: what the model was trained for
+  uint32_t parallel = 8;             // sequences that run at once
+  uint32_t max_queued = 256;         // more are refused: kExhausted
   // What requests take beside the KV cache: being read, parsed and answered (by a server), and
   // waiting. At least 16 MiB. Counted, not allocated: what does not fit is kExhausted.
   uint64_t request_memory_bytes = uint64_t{320} << 20;
-  uint32_t threads = 0;      // 0: a thread for each core that this process may use
-  bool pin_threads = false;  // each to a processor of its own
+  std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
+  bool pin_threads = false;         // each to a processor of its own
   uint32_t block_tokens = 16;
   std::string eviction = "lru";  // which idle blocks go first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // the prompts of more are computed and not kept
   uint32_t step_tokens = 512;    // rows of one step
-  std::string target;            // kernel target; "": KVASIR_TARGET, else the best of this CPU
-  // "": XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds the
-  // digests of weights and the model images.
-  std::string cache_dir;
+  // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
+  std::optional<std::string> target;
+  // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
+  // the digests of weights and the model images.
+  std::optional<std::string> cache_dir;
   // The most that model images may take there; the least recently used go. 0: none are kept, nor
   // where the state folder has no secret.
   uint64_t image_cap_bytes = kDefaultImageCapBytes;
-  // "": XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are derived
-  // from, made at first start. Where it cannot be written, or there is no home, a secret of this
-  // process alone is used, since nothing is stored outside of it yet. A secret that is there and
-  // that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
-  std::string state_dir;
+  // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
+  // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
+  // this process alone is used, since nothing is stored outside of it yet. A secret that is there
+  // and that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
+  std::optional<std::string> state_dir;
   // Called while loading, from Load's thread: a phase and its share done.
   std::function<void(const char* phase, double share)> progress;
   // Called while loading, from Load's thread: a sentence on what did not go as it should and was

@@ -14,7 +14,7 @@ inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
 
 // The folder of a cache folder (EngineOptions::cache_dir) that has the images, and what else is
 // kept of models. Absent: there is no home. It may not be there yet.
-std::optional<std::string> ImageFolderOf(const std::string& cache_dir);
+std::optional<std::string> ImageFolderOf(const std::optional<std::string>& cache_dir);
 
 struct ImageEntry {
   std::string path;
@@ -25,6 +25,6 @@ struct ImageEntry {
 
 // The images of a cache folder (EngineOptions::cache_dir), last used first. Only an engine verifies
 // them, when it opens one.
-std::vector<ImageEntry> ListImages(const std::string& cache_dir);
+std::vector<ImageEntry> ListImages(const std::optional<std::string>& cache_dir);
 
 }  // namespace kvasir

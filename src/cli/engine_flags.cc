@@ -122,6 +122,11 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
   return all;
 }
 
+std::optional<std::string> CacheDirOf(const Args& args) {
+  const auto given = args.Text("cache-dir");
+  return given && !given->empty() ? given : std::nullopt;
+}
+
 Result<EngineOptions> EngineOptionsOf(const Args& args) {
   KV_TRY(CheckTarget());
   KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
@@ -146,18 +151,22 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                                                     "f32", "f16", "bf16"};
     KV_ASSIGN(options.weights, args.OneOf("weights", kFormats, ""));
   }
-  options.cache_dir = args.Text("cache-dir").value_or("");
+  options.cache_dir = CacheDirOf(args);
   if (args.Text("image-cap") == "0") {
     options.image_cap_bytes = 0;
   } else {
     KV_ASSIGN(options.image_cap_bytes, args.Bytes("image-cap", options.image_cap_bytes));
   }
-  KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
+  if (args.Has("threads")) {
+    KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 1));
+  }
   options.pin_threads = args.Has("pin-threads");
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));
-  KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 0));
+  if (args.Has("ctx-size")) {
+    KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));
+  }
   KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
   KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));
   if (options.block_tokens % 16 != 0) {
@@ -203,8 +212,9 @@ namespace {
 
 // Whether the folder can be written; what is remembered in one that cannot is computed at each
 // start: worth a word.
-bool CheckCacheDir(const std::string& folder) {
-  if (folder.empty()) return true;
+bool CheckCacheDir(const std::optional<std::string>& given) {
+  if (!given) return true;
+  const std::string& folder = *given;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error && !std::filesystem::is_directory(folder)) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cli/args.h"
@@ -33,6 +34,8 @@ std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 
+// Absent too where it is empty.
+std::optional<std::string> CacheDirOf(const Args& args);
 // Reads the flags above as far as they were given, and sets the log's level; KVASIR_TARGET is
 // checked here too. What the library warns of goes to the log, each sentence once.
 Result<EngineOptions> EngineOptionsOf(const Args& args);

@@ -120,9 +120,9 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
   KV_ASSIGN(const std::string layers, args.OneOf("layers", kLayers, "auto"));
   if (layers != "auto") options.layers = layers == "on";
-  if (engine.ctx_size != 0 && engine.ctx_size < kMinWindowTokens) {
+  if (engine.ctx_size && *engine.ctx_size < kMinWindowTokens) {
     return Fail(Code::kInvalidArgument,
-                "--ctx-size: windows of {} tokens say little; give {} or more", engine.ctx_size,
+                "--ctx-size: windows of {} tokens say little; give {} or more", *engine.ctx_size,
                 kMinWindowTokens);
   }
   if (!engine.kv_skip_layers.empty()) {
@@ -236,7 +236,7 @@ Result<int> Run(const Args& args) {
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
   KV_ASSIGN(const EvalOptions options, ReadOptions(args, engine));
   ExitOnInterrupt();
-  if (engine.ctx_size == 0) {
+  if (!engine.ctx_size) {
     KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(engine));
     engine.ctx_size = std::min(plan.ctx_size, kDefaultWindow);
   }

@@ -50,8 +50,8 @@ void PrintTable(const std::vector<ImageEntry>& images) {
 }
 
 Result<int> Run(const Args& args) {
-  const std::vector<ImageEntry> images = ListImages(args.Text("cache-dir").value_or(""));
-  const auto folder = ImageFolderOf(args.Text("cache-dir").value_or(""));
+  const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
+  const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);

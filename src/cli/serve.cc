@@ -114,7 +114,7 @@ std::string SummaryOf(const Engine& engine) {
              FormatBytes(plan.weights_bytes)) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
-                     options.threads == 0 ? DefaultThreads() : options.threads, engine.target());
+                     options.threads ? *options.threads : DefaultThreads(), engine.target());
 }
 
 Result<int> Run(const Args& given) {

@@ -150,7 +150,7 @@ class ModelBench {
 Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_tokens) {
   ModelBench bench;
   EngineOptions engine = options.engine;
-  engine.ctx_size = 0;
+  engine.ctx_size.reset();
   KV_ASSIGN(Assembly assembly, Assemble(engine));
   if (max_tokens > assembly.ctx_size) {
     return FailField(Code::kInvalidArgument, "depth",

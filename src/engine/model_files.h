@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,13 @@ namespace kvasir {
 // The model to load: `option`, else $KVASIR_MODEL, else the bundled models/kvasir-demo, looked for
 // beside the executable (../../models, ../share/kvasir/models, models) and where it was built.
 // kNotFound names what was looked at.
-Result<std::filesystem::path> FindModel(const std::string& option);
+Result<std::filesystem::path> FindModel(const std::optional<std::string>& option);
 
 // `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
 // when there is no home: a folder that others can write to is no place for either. Nothing is
 // created.
-std::filesystem::path CacheDir(const std::string& option);
-std::filesystem::path StateDir(const std::string& option);
+std::filesystem::path CacheDir(const std::optional<std::string>& option);
+std::filesystem::path StateDir(const std::optional<std::string>& option);
 // Where a cache folder has the model images.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 
