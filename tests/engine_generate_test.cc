@@ -327,6 +327,12 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   options.ctx_size = 4096;
   fails(options, Code::kInvalidArgument, "2048", "ctx_size");
   options = DemoOptions();
+  options.ctx_size = 0;
+  fails(options, Code::kInvalidArgument, "0 tokens", "ctx_size");
+  options = DemoOptions();
+  options.threads = 0;
+  fails(options, Code::kInvalidArgument, "0 is not in [1, 1024]", "threads");
+  options = DemoOptions();
   options.block_tokens = 20;
   fails(options, Code::kInvalidArgument, "20 is not a multiple of 16", "block_tokens");
   options = DemoOptions();

@@ -65,6 +65,9 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
   if (options.threads) KV_TRY(CheckLimit("threads", *options.threads, 1, 1024));
+  if (options.ctx_size == 0u) {
+    return FailField(Code::kInvalidArgument, "ctx_size", "0 tokens; give at least 1");
+  }
   if (options.request_memory_bytes < kMinRequestMemoryBytes) {
     return FailField(Code::kInvalidArgument, "request_memory", "{} bytes are less than {} MiB",
                      options.request_memory_bytes, kMinRequestMemoryBytes >> 20);
