@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kSeed = 20240917;
+constexpr uint64_t kPromptSeed = 20240917;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t promp
   KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
   // One position is the answer's; a context of one token is refused by Submit.
   prompt_tokens = std::min(prompt_tokens, std::max(engine->card().ctx_size, 2u) - 1);
-  Random random(kSeed);
+  Random random(kPromptSeed);
   EngineStats before;
   // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.
   for (uint32_t prompt = 0; prompt <= options.repeats; ++prompt) {
