@@ -173,8 +173,8 @@ int Main(const EngineOptions& options) {
         "\"vocab\":{},"
         "\"one_thread_us\":{:.0f},\"threads\":{},\"us\":{:.0f},\"step_us\":{:.0f},"
         "\"share\":{:.5f},\"target\":{}}}\n",
-        options.weights.empty() ? "bf16" : options.weights, way.name, logits, kBatch, kVocab,
-        one_us, all.size(), us, step_us, us / step_us, kTarget);
+        options.weights.value_or("bf16"), way.name, logits, kBatch, kVocab, one_us, all.size(), us,
+        step_us, us / step_us, kTarget);
   };
   for (const Way& way : Ways()) {
     tell(way, "peaked", peaked);
@@ -190,7 +190,8 @@ int Main(const EngineOptions& options) {
 int main(int argc, char** argv) {
   kvasir::EngineOptions options;
   options.shape = argc > 1 ? argv[1] : "llama-1b";
-  options.threads = argc > 2 ? static_cast<uint32_t>(std::max(0, std::atoi(argv[2]))) : 0;
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
+  if (threads > 0) options.threads = static_cast<uint32_t>(threads);
   if (argc > 3) options.weights = argv[3];
   return kvasir::Main(options);
 }

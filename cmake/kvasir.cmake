@@ -57,13 +57,14 @@ function(kvasir_test name)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
 endfunction()
 
-# kvasir_library(NAME DEPS...): static library kvasir_NAME from all *.cc of the folder, and the test
-# binary NAME_test from its *_test.cc when tests are on.
+# kvasir_library(NAME DEPS...): static library kvasir_NAME from all *.cc of the folder, but EXCLUDE, and
+# SOURCES; and the test binary NAME_test from its *_test.cc when tests are on.
 function(kvasir_library name)
-  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
   list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE})
+  list(APPEND sources ${L_SOURCES})
   if(sources)
     add_library(kvasir_${name} STATIC ${sources})
     # Nothing that is installed names the folder where it was built.
@@ -84,8 +85,18 @@ function(kvasir_library name)
   endif()
 endfunction()
 
-# kvasir_target_sources(OUT PREFIX TARGETS...): PREFIX_TARGET.cc of each target is compiled for it where
-# the CPU's family has it. Sets OUT to what kvasir_library must leave out.
+# kvasir_target_sources(OUT HEADER PREFIX TARGETS...): HEADER, compiled once for each of the targets that
+# the CPU's family has. Sets OUT to sources PREFIX_TARGET.cc in the build folder that include it and nothing
+# else. What the compiler gets for a target: KVASIR_OPTIONS_TARGET, and KVASIR_LANES_TARGET as definitions.
+# KVASIR_TARGET_ID says which registers there are (simd/vec16-inl.h), KVASIR_VNNI whether one instruction
+# sums four products of bytes (tensor/quant_ops-inl.h).
+set(KVASIR_LANES_scalar KVASIR_TARGET_ID=0 KVASIR_VNNI=1)
+set(KVASIR_LANES_avx2 KVASIR_TARGET_ID=1 KVASIR_VNNI=0)
+set(KVASIR_LANES_avxvnni KVASIR_TARGET_ID=1 KVASIR_VNNI=1)
+set(KVASIR_LANES_avx512 KVASIR_TARGET_ID=2 KVASIR_VNNI=0)
+set(KVASIR_LANES_avx512vnni KVASIR_TARGET_ID=2 KVASIR_VNNI=1)
+set(KVASIR_LANES_amx KVASIR_TARGET_ID=2 KVASIR_VNNI=1)
+set(KVASIR_LANES_neon KVASIR_TARGET_ID=3 KVASIR_VNNI=1)
 set(KVASIR_OPTIONS_scalar "")
 if(KVASIR_SANITIZE)
   # No sanitised test is for them alone (tools/sanitize.sh), and GCC takes minutes to instrument them.
@@ -107,15 +118,17 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   list(APPEND KVASIR_TARGETS neon)
 endif()
-function(kvasir_target_sources out prefix)
-  set(others "")
+function(kvasir_target_sources out header prefix)
+  set(sources "")
   foreach(target ${ARGN})
-    set(file ${CMAKE_CURRENT_SOURCE_DIR}/${prefix}_${target}.cc)
-    if(target IN_LIST KVASIR_TARGETS)
-      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}")
-    else()
-      list(APPEND others ${file})
+    if(NOT target IN_LIST KVASIR_TARGETS)
+      continue()
     endif()
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${prefix}_${target}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${header}\"\n")
+    set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}"
+      COMPILE_DEFINITIONS "KVASIR_TARGET_NS=${target};${KVASIR_LANES_${target}}")
+    list(APPEND sources ${file})
   endforeach()
-  set(${out} ${others} PARENT_SCOPE)
+  set(${out} ${sources} PARENT_SCOPE)
 endfunction()

@@ -270,7 +270,8 @@ class InputTest(EvalTest):
         self.wrong_eval("--ctx-size", "16", says="--ctx-size")
         self.wrong_eval("--ctx-size", "4096", says="2048")
         self.wrong_eval("--svg", "/no/such/folder/x.svg", says="--svg")
-        self.wrong_eval("--svg", str(self.folder), says="--svg")
+        for path in (str(self.folder), "/dev/null", "/dev/stdout"):
+            self.wrong_eval("--svg", path, says=f"--svg: '{path}' is not a regular file")
 
     def test_a_model_without_tokenizer_or_evaluation_set(self):
         bundled = ROOT / "models/kvasir-demo"

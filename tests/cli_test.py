@@ -36,7 +36,7 @@ class HelpTest(CliTest):
         for command in self.COMMANDS:
             text = self.ok(command, "--help")
             self.assertIn("Example:", text)
-            for flag in ["--model", "--kv-format", "--weights", "--threads", "--pin-threads", "--cache-dir"]:
+            for flag in ["--model", "--kv-format", "--weights", "--threads", "--pin-threads"]:
                 self.assertIn(flag, text, command)
             self.assertNotIn("--disk", text)
 

@@ -222,8 +222,8 @@ class BenchTest(CliTest):
         self.wrong("bench", "-p", "-5", says="-p")
         self.wrong("bench", "-n", "-5", says="-n")
         self.wrong("bench", "-d", "x", says="-d")
-        self.wrong("bench", "-p", "0", "-n", "0", says="nothing to measure")
-        self.wrong("bench", "-d", "2040", says="2048")
+        self.wrong("bench", "-p", "0", "-n", "0", says="-n: nothing to measure")
+        self.wrong("bench", "-d", "2040", says=["-d: ", "2048"])
 
 
 class InfoTest(CliTest):

@@ -319,13 +319,19 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   fails(options, Code::kInvalidArgument, "layers are 0 to 3", "kv_skip_layers");
   options = DemoOptions();
   options.model = "/nowhere/at/all";
-  fails(options, Code::kNotFound, "/nowhere/at/all");
+  fails(options, Code::kNotFound, "/nowhere/at/all", "model");
   options = DemoOptions();
   options.kv_memory_bytes = 1000;
   fails(options, Code::kInvalidArgument, "1000 bytes are too few", "kv_memory");
   options = DemoOptions();
   options.ctx_size = 4096;
   fails(options, Code::kInvalidArgument, "2048", "ctx_size");
+  options = DemoOptions();
+  options.ctx_size = 0;
+  fails(options, Code::kInvalidArgument, "0 tokens", "ctx_size");
+  options = DemoOptions();
+  options.threads = 0;
+  fails(options, Code::kInvalidArgument, "0 is not in [1, 1024]", "threads");
   options = DemoOptions();
   options.block_tokens = 20;
   fails(options, Code::kInvalidArgument, "20 is not a multiple of 16", "block_tokens");
@@ -341,14 +347,14 @@ TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {
   namespace fs = std::filesystem;
   EngineOptions options = TinyOptions();
   options.state_dir = ScratchDir() / "exposed";
-  fs::create_directories(options.state_dir);
-  std::ofstream(options.state_dir + "/secret") << std::string(32, 'x');
-  fs::permissions(options.state_dir + "/secret", fs::perms(0644));
+  fs::create_directories(*options.state_dir);
+  std::ofstream(*options.state_dir + "/secret") << std::string(32, 'x');
+  fs::permissions(*options.state_dir + "/secret", fs::perms(0644));
   const auto exposed = Engine::Load(options);
   ASSERT_FALSE(exposed);
   EXPECT_EQ(exposed.error().code, Code::kPermissionDenied);
   EXPECT_NE(exposed.error().message.find("chmod 600"), std::string::npos);
-  options.state_dir += "/secret/below a file";
+  *options.state_dir += "/secret/below a file";
   EXPECT_TRUE(Engine::Load(options)) << "a secret of this process will do";
 }
 

@@ -50,7 +50,7 @@ inline EngineOptions DemoOptions() {
 // Random weights with odd sizes; a row takes a tenth of the time of the bundled model's.
 inline EngineOptions TinyOptions() {
   EngineOptions options = DemoOptions();
-  options.model.clear();
+  options.model.reset();
   options.shape = "tiny";
   return options;
 }

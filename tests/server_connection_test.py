@@ -222,7 +222,8 @@ class Log(unittest.TestCase):
     def test_each_request_has_a_line_without_its_text(self):
         server = Server("--parallel", "2")
         body = {"prompt": "Zanzibar", "max_tokens": 3, "ignore_eos": True}
-        for count, one in enumerate((body, body | {"stream": True}, {"prompt": 5}), 1):
+        refused = ({"prompt": 5}, body | {"temperature": "Zanzibar"}, b'{"Zanzibar": 1, "Zanzibar": 2}')
+        for count, one in enumerate((body, body | {"stream": True}, *refused), 1):
             server.request("POST", "/v1/completions", one)
             # A line may come after its answer was read.
             server.until("a line", lambda: sum(line[:4].isdigit() for line in server.log) == count)
@@ -243,11 +244,14 @@ class Log(unittest.TestCase):
         # Each connection writes its own line, so their order may differ from that of the requests.
         for line in (r"POST /v1/completions 200 prompt \d+ cached 0 generated 3 " + times,
                      r"POST /v1/completions 200 prompt \d+ cached [1-9]\d* generated 3 " + times,
-                     r"POST /v1/completions 400 \d+\.\d ms$", r"GET /nothing%0a 404 \d+\.\d ms$",
-                     r"- - 400 \d+\.\d ms$", r"- - 431 \d+\.\d ms$"):
+                     r"POST /v1/completions 400 code=invalid_argument field=prompt \d+\.\d ms$",
+                     r"POST /v1/completions 400 code=invalid_argument field=temperature \d+\.\d ms$",
+                     r"POST /v1/completions 400 code=invalid_argument \d+\.\d ms$",
+                     r"GET /nothing%0a 404 code=not_found \d+\.\d ms$",
+                     r"- - 400 code=invalid_argument field=head \d+\.\d ms$",
+                     r"- - 431 code=head_too_large field=head \d+\.\d ms$"):
             self.assertEqual(len([r for r in requests if re.search(stamp + line, r)]), 1, (line, requests))
-        self.assertEqual(len(requests), 6, requests)
-
+        self.assertEqual(len(requests), 8, requests)
 
     def test_probes_have_lines_at_level_debug(self):
         server = Server("--log-level", "debug")

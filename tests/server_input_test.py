@@ -25,6 +25,13 @@ class BadInput(WithServer):
         self.refused("/v1/completions", b'{"prompt": "x",}', text="syntax error at byte 16")
         self.refused("/v1/completions", b'{"prompt": "x"', text="too early")
 
+    def test_a_key_that_is_there_twice(self):
+        for path, body in (("/v1/completions", b'{"prompt": "x", "max_tokens": 1, "max_tokens": 2}'),
+                           ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x", "max_tokens": 1, '
+                                                    b'"max_tokens": 1}], "max_tokens": 1}'),
+                           ("/tokenize", b'{"content": "x", "max_tokens": 1, "max_tokens": null}')):
+            self.refused(path, body, text='two \"max_tokens\"')
+
     def test_fields_of_both(self):
         for param, values in {
                 "temperature": ["NaN", -1, 1000, True, []], "top_p": [2, -0.1, "1"], "top_k": [-2, 1.5, "5"],

@@ -23,12 +23,20 @@ compile() {
   if [ -f "$object" ] && [ -z "$(find src include "$1" -newer "$object" -print -quit)" ]; then return; fi
   "$cxx" "${flags[@]}" "${@:2}" -c "$1" -o "$object"
 }
+# The sources that CMake makes for a target (cmake/kvasir.cmake).
+for header in tensor/kernels tensor/quant_slice attention/kernels; do
+  for target in scalar neon; do
+    source=$out/${header//\//_}_$target.cc
+    [ -f "$source" ] || printf '#include "%s-inl.h"\n' "$header" >"$source"
+    lanes=(-DKVASIR_TARGET_ID=0 -DKVASIR_VNNI=1)
+    if [ "$target" = neon ]; then lanes=(-DKVASIR_TARGET_ID=3 -DKVASIR_VNNI=1 -O3 -march=armv8.2-a+dotprod); fi
+    compile "$source" "-DKVASIR_TARGET_NS=$target" "${lanes[@]}"
+  done
+done
 for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
   src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc \
   src/engine/{sampler,sampler_definition_test,logit_scan,weight_order,weighted_draw}.cc; do
   case $source in
-    *_avx2.cc | *_avxvnni.cc | *_avx512.cc | *_avx512vnni.cc | *_amx.cc) continue ;;
-    *_neon.cc) compile "$source" -O3 -march=armv8.2-a+dotprod ;;
     */logit_scan.cc) compile "$source" -O3 -fno-trapping-math ;;
     *) compile "$source" ;;
   esac

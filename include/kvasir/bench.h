@@ -39,8 +39,8 @@ struct BenchReport {
   uint64_t parameters = 0;
 };
 
-// Fills each depth with generated KV instead of computing it. kInvalidArgument when a depth and the
-// tokens after it exceed the model's context.
+// A depth is filled with generated KV, never prefilled. kInvalidArgument, of the field "depth" or
+// "decode_tokens": nothing to measure; a depth and its tokens exceed the model's context.
 Result<BenchReport> RunBench(const BenchOptions& options);
 
 // The share of an engine's prefill that goes to Match, Extend and Commit when nothing can be
@@ -51,8 +51,8 @@ struct CacheShare {
   double cache_us = 0;  // mean time inside the cache, as part of step_ms
   double share() const { return step_ms > 0 ? cache_us / 1000 / step_ms : 0; }
 };
-// The mean over options.repeats prompts; a prompt is cut to the model's context. kInvalidArgument
-// when there is no prompt to run.
+// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument, of the field
+// "repeats" or "prompt_tokens": none to run.
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens);
 
 }  // namespace kvasir

@@ -31,43 +31,43 @@ enum class CacheMode { kPrefix, kSequence, kNone };
 inline constexpr uint64_t kWaitingShare = 20;
 
 struct EngineOptions {
-  std::string model;  // Hugging Face folder or GGUF file; "": the bundled model
-  std::string shape;  // instead of model: random weights (bench)
-  // "": the format of the model's files (of a shape: bf16). "i8", "i4", "q8_0" and "q4_0" quantise
-  // at load, with embedding and output head in i8 (q8_0). "f32", "f16" and "bf16" are accepted for
-  // a shape, or where the files have that format.
-  std::string weights;
+  // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
+  std::optional<std::string> model;
+  std::optional<std::string> shape;  // instead of model: random weights (bench)
+  // Absent or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
+  // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
+  std::optional<std::string> weights;
   // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; "k=int8,v=f16" sets K and V separately.
   std::string kv_format = "f16";
   std::vector<uint32_t> kv_skip_layers;  // layers whose KV stays in f16
   CacheMode cache_mode = CacheMode::kPrefix;
   uint64_t kv_memory_bytes = uint64_t{2} << 30;
-  uint32_t ctx_size = 0;      // 0: what the model was trained for
-  uint32_t parallel = 8;      // sequences that run at once
-  uint32_t max_queued = 256;  // the engine refuses more with kExhausted
+  std::optional<uint32_t> ctx_size;  // absent: what the model was trained for
+  uint32_t parallel = 8;             // sequences that run at once
+  uint32_t max_queued = 256;         // the engine refuses more with kExhausted
   // Limit of the memory that requests take beside the KV cache: while a server reads, parses and
   // answers them, and while they wait. At least 16 MiB. The engine counts these bytes and does not
   // allocate them ahead; a request beyond the limit gets kExhausted.
   uint64_t request_memory_bytes = uint64_t{320} << 20;
-  uint32_t threads = 0;      // 0: a thread for each core that this process may use
-  bool pin_threads = false;  // each thread to a separate processor
+  std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
+  bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   uint32_t step_tokens = 512;    // rows of one step, at most
-  std::string target;            // kernel target; "": KVASIR_TARGET, else the best of this CPU
-  // Folder of the digests of weights and of the model images. "": XDG_CACHE_HOME/kvasir, else
-  // ~/.cache/kvasir; without a home folder nothing is kept.
-  std::string cache_dir;
+  // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
+  std::optional<std::string> target;
+  // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
+  // the digests of weights and the model images.
+  std::optional<std::string> cache_dir;
   // Limit of the model images there; the least recently used are removed first. 0: no images are
   // kept. Without a secret in the state folder no images are kept either.
   uint64_t image_cap_bytes = kDefaultImageCapBytes;
-  // Folder of the secret that keys are derived from; the first start creates it. "":
-  // XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Where the folder cannot be written, or there
-  // is no home folder, the engine uses a temporary secret: nothing is stored outside of the process
-  // yet. Load fails when a stored secret can be read by other users (kPermissionDenied) or is
-  // damaged (kCorruption).
-  std::string state_dir;
+  // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
+  // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
+  // this process alone is used, since nothing is stored outside of it yet. A secret that is there
+  // and that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
+  std::optional<std::string> state_dir;
   // Called while loading, from Load's thread: a phase and the share of it that is done.
   std::function<void(const char* phase, double share)> progress;
   // Called while loading, from Load's thread, with a sentence about a problem that Load has

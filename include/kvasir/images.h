@@ -14,7 +14,7 @@ inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
 
 // The folder inside a cache folder (EngineOptions::cache_dir) that holds the images and other files
 // kept for models. It may not exist yet. Absent when there is no home folder.
-std::optional<std::string> ImageFolderOf(const std::string& cache_dir);
+std::optional<std::string> ImageFolderOf(const std::optional<std::string>& cache_dir);
 
 struct ImageEntry {
   std::string path;
@@ -25,6 +25,6 @@ struct ImageEntry {
 
 // The images of a cache folder (EngineOptions::cache_dir), most recently used first. They are not
 // verified here: an engine verifies an image when it opens it.
-std::vector<ImageEntry> ListImages(const std::string& cache_dir);
+std::vector<ImageEntry> ListImages(const std::optional<std::string>& cache_dir);
 
 }  // namespace kvasir

@@ -37,7 +37,7 @@ struct MachineLimits {
   double f32_flops_per_s = 0;   // all threads, fused multiply-adds counted as two
   uint32_t threads = 0;
 };
-// Takes about a second. threads 0: DefaultThreads().
-MachineLimits MeasureLimits(uint32_t threads);
+// Takes about a second. threads absent: DefaultThreads().
+MachineLimits MeasureLimits(std::optional<uint32_t> threads);
 
 }  // namespace kvasir

@@ -6,12 +6,12 @@
 
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
 #include "base/random_bytes.h"
 #include "base/system_error.h"
-#include "base/write_at.h"
 
 namespace kvasir {
 namespace {
@@ -31,6 +31,10 @@ AtomicFile::AtomicFile(fs::path path, fs::path draft, int fd, const AtomicFileOp
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(fs::path path,
                                                        const AtomicFileOptions& options) {
+  std::error_code unknown;  // then the system says below what is wrong
+  if (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown)) {
+    return Fail(Code::kInvalidArgument, "cannot write {}: not a regular file", path.string());
+  }
   // Random, because process ids are not unique where containers share a folder.
   std::array<uint8_t, 8> unique;
   KV_TRY(FillRandom(unique));
@@ -85,6 +89,18 @@ Status WriteAtomicFile(const fs::path& path, std::string_view bytes,
   KV_ASSIGN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path, options));
   KV_TRY(file->WriteAt(std::as_bytes(std::span(bytes)), 0));
   return file->Publish();
+}
+
+bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = EIO;  // no file does that
+    if (n <= 0) return false;
+    offset += static_cast<uint64_t>(n);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return true;
 }
 
 bool IsDraftName(std::string_view name) {

@@ -31,7 +31,8 @@ struct AtomicFileOptions {
 // old file or the new one. The draft is locked while it is written, so that a cleanup can
 // distinguish it from one that a crash left behind. The destructor removes a draft that was not
 // published. Any number of processes may write the same file, each with its own draft. Errors are
-// those of CodeOfErrno, "cannot write PATH: why". Not thread-safe.
+// those of CodeOfErrno, "cannot write PATH: why"; kInvalidArgument where PATH is there and is not a
+// regular file, which a rename would replace (/dev/null, as root). Not thread-safe.
 class AtomicFile {
  public:
   static Result<std::unique_ptr<AtomicFile>> Create(std::filesystem::path path,
@@ -61,6 +62,11 @@ class AtomicFile {
 // Writes a whole file in one call.
 Status WriteAtomicFile(const std::filesystem::path& path, std::string_view bytes,
                        const AtomicFileOptions& options);
+
+// Writes `bytes` at `offset` of a file. Continues after a short write or a signal: a disk that
+// fills up writes some bytes first and fails only at the next call. False: errno has the reason,
+// and some of the bytes may be written.
+bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset);
 
 // Whether a file of this name is a draft, of a running writer or left by a crash.
 bool IsDraftName(std::string_view name);

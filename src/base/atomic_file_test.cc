@@ -1,16 +1,20 @@
 #include "base/atomic_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/file_limit_for_test.h"
 
 namespace kvasir {
@@ -140,8 +144,24 @@ TEST_P(AtomicFileTest, AFolderOfItsNameIsAnErrorAndStays) {
   fs::create_directory(path_);
   const Status written = WriteAtomicFile(path_, "x", Options());
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().message, "cannot replace " + path_.string() + ": Is a directory");
+  EXPECT_EQ(written.error().message, "cannot write " + path_.string() + ": not a regular file");
   EXPECT_EQ(Names(), std::vector<std::string>{"file"});
+}
+
+TEST_P(AtomicFileTest, ADeviceOrAPipeOfItsNameIsAnErrorAndStays) {
+  for (const bool linked : {false, true}) {
+    ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+    path_ = folder_ / (linked ? "file" : "pipe");
+    if (linked) fs::create_symlink("pipe", path_);
+    const Status written = WriteAtomicFile(path_, "x", Options());
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code, Code::kInvalidArgument);
+    EXPECT_TRUE(fs::is_fifo(path_));
+    EXPECT_EQ(Names().size(), linked ? 2u : 1u);
+    fs::remove(folder_ / "pipe");
+  }
+  EXPECT_FALSE(WriteAtomicFile("/dev/null", "x", Options()));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 TEST_P(AtomicFileTest, ALinkIsReplacedNotFollowed) {
@@ -204,6 +224,56 @@ TEST_P(AtomicFileTest, APathWithoutAFolderIsInTheCurrentOne) {
   EXPECT_TRUE(WriteAtomicFile("file", "x", Options()));
   fs::current_path(before);
   EXPECT_EQ(Read(), "x");
+}
+
+std::span<const std::byte> BytesOf(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string Contents(int fd) {
+  std::string text(1000, '\0');
+  const ssize_t n = pread(fd, text.data(), text.size(), 0);
+  text.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  return text;
+}
+
+class WriteAllAtTest : public testing::Test {
+ protected:
+  void TearDown() override { std::fclose(file_); }
+  std::FILE* const file_ = std::tmpfile();
+  const int fd_ = fileno(file_);
+};
+
+TEST_F(WriteAllAtTest, WritesWhereItIsTold) {
+  EXPECT_TRUE(WriteAllAt(fd_, BytesOf("abcdef"), 0));
+  EXPECT_TRUE(WriteAllAt(fd_, BytesOf("XY"), 2));
+  EXPECT_TRUE(WriteAllAt(fd_, {}, 100));
+  EXPECT_EQ(Contents(fd_), "abXYef");
+}
+
+TEST_F(WriteAllAtTest, SaysWhyAWriteFellShort) {
+  bool written = true;
+  int error = 0;
+  {
+    const FileLimit limit(10);
+    written = WriteAllAt(fd_, BytesOf("0123456789abc"), 4);
+    error = errno;
+  }
+  EXPECT_FALSE(written);
+  EXPECT_EQ(error, EFBIG);
+  EXPECT_EQ(Contents(fd_), std::string(4, '\0') + "012345");  // what there was room for
+}
+
+TEST(WriteAllAt, SaysThatADiskIsFull) {
+  const Descriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  if (!full) GTEST_SKIP() << "no /dev/full";
+  EXPECT_FALSE(WriteAllAt(full.fd(), BytesOf("a"), 0));
+  EXPECT_EQ(errno, ENOSPC);
+}
+
+TEST(WriteAllAt, SaysThatAFileIsNotOpen) {
+  EXPECT_FALSE(WriteAllAt(-1, BytesOf("a"), 0));
+  EXPECT_EQ(errno, EBADF);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "base/json_object.h"
 
@@ -176,6 +177,13 @@ void JsonBuilder::Close() {
 bool JsonBuilder::end_object() {
   const auto first = children_.begin() + static_cast<ptrdiff_t>(open_.back().begin);
   const JsonValue object = tree_->Object({first, children_.end()});
+  if (object.size() < static_cast<size_t>(children_.end() - first) && !doubled_key_) {
+    std::unordered_set<std::string_view> seen;
+    const auto doubled = std::find_if(first, children_.end(), [&](const Member& member) {
+      return !seen.insert(member.key).second;
+    });
+    doubled_key_ = doubled->key;
+  }
   Close();
   return Add(object);
 }

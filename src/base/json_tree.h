@@ -138,6 +138,8 @@ class JsonBuilder {
 
   // REQUIRES: the parser took the whole text.
   const JsonValue& root() const { return root_; }
+  // A key that some object had twice.
+  const std::optional<std::string_view>& doubled_key() const { return doubled_key_; }
 
  protected:
   bool Add(const JsonValue& value);
@@ -153,6 +155,7 @@ class JsonBuilder {
 
   JsonTree* tree_;
   JsonValue root_;
+  std::optional<std::string_view> doubled_key_;
   std::string_view key_;                     // key of the next value
   std::vector<Container> open_;              // outermost first
   std::vector<JsonValue::Member> children_;  // of all open containers

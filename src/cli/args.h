@@ -24,8 +24,8 @@ struct Flag {
   std::string value;  // placeholder of the value in help: "N"; "" for a switch
   std::string help;
   FlagKind kind = FlagKind::kValue;
-  std::string absent_part =
-      {};  // not "": the flag is refused, because this part does not exist yet
+  std::optional<std::string> absent_part = {};  // refused, since this part is not there yet
+  std::optional<std::string> field = {};  // of the library's options, where that is another name
 };
 
 struct FloatRange {

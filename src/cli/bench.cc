@@ -32,7 +32,7 @@ Result<BenchOptions> ReadOptions(const Args& args) {
   if (args.Has("shape") && args.Has("model")) {
     return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
   }
-  options.engine.shape = args.Text("shape").value_or("");
+  options.engine.shape = args.Text("shape");
   KV_ASSIGN(options.prefill_tokens, Counts(args, "p", {512}));
   if (options.prefill_tokens == std::vector<uint32_t>{0}) options.prefill_tokens.clear();
   for (const uint32_t tokens : options.prefill_tokens) {
@@ -122,6 +122,10 @@ Result<int> Run(const Args& args) {
   options.engine.progress = [&](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
   };
+  options.engine.warn = [&progress, warn = options.engine.warn](const std::string& text) {
+    progress.Clear();
+    warn(text);
+  };
   KV_ASSIGN(const BenchReport report, RunBench(options));
   std::optional<CacheShare> cache;
   if (!options.prefill_tokens.empty() && !args.Has("speed-only")) {
@@ -146,9 +150,15 @@ Command BenchCommand() {
               "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
-             {"n", "N", "decode N tokens (default 64; 0 skips decode)"},
-             {"d", "N,...",
-              "measure after this many tokens; their KV is generated, not computed (default 0)"},
+             {.name = "n",
+              .value = "N",
+              .help = "decode N tokens (default 64; 0 skips decode)",
+              .field = "decode_tokens"},
+             {.name = "d",
+              .value = "N,...",
+              .help =
+                  "measure after this many tokens; their KV is generated, not computed (default 0)",
+              .field = "depth"},
              {"repeats", "N", "measure each row at least N times; the median counts (default 5)"},
              {"speed-only", "",
               "skip the cache row, which loads the model again and runs more prompts",
@@ -156,7 +166,7 @@ Command BenchCommand() {
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
              {"eviction", "POLICY", "eviction policy of the measured cache: lru (default), s3fifo"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
-            CommonFlags()}),
+            LoadFlags()}),
       Run};
 }
 

@@ -168,7 +168,7 @@ Command ChatCommand() {
           Join({{{"system", "TEXT", "the system message"}},
                 TemplateFlags(),
                 SamplingFlags(),
-                CommonFlags(),
+                LoadFlags(),
                 CacheFlags()}),
           Run,
           "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "

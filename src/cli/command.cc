@@ -61,7 +61,7 @@ std::string HelpOf(const Command& command) {
   std::string help = fmt::format("kvasir {}: {}\n\nExample:\n  kvasir {}\n\nFlags:\n", command.name,
                                  Wrap(command.purpose, 0), command.example);
   for (const Flag& flag : command.flags) {
-    if (flag.absent_part.empty()) help += FlagLine(flag);
+    if (!flag.absent_part) help += FlagLine(flag);
   }
   help += FlagLine({"help", "", "this text", FlagKind::kSwitch});
   if (!command.notes.empty()) help += "\n" + Wrap(command.notes, 0) + "\n";
@@ -77,11 +77,12 @@ std::string HelpOf(const std::vector<Command>& commands) {
     help += fmt::format("            kvasir {}\n", command.example);
   }
   help +=
-      "\nEvery command takes --model (a Hugging Face folder or a GGUF file; default: the bundled\n"
-      "model), --kv-format, --weights, --threads, --pin-threads and --cache-dir; 'kvasir COMMAND\n"
-      "--help' lists its flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir "
-      "info'\n"
-      "lists them).\n"
+      "\nEvery command but inspect takes --model (a Hugging Face folder or a GGUF file; default: "
+      "the\n"
+      "bundled model), --kv-format, --weights, --threads and --pin-threads; 'kvasir COMMAND "
+      "--help'\n"
+      "lists its flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir info' lists\n"
+      "them).\n"
       "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
   return help;
 }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "base/log.h"
 #include "base/result.h"
@@ -46,12 +47,12 @@ Result<CacheMode> CacheModeOf(const Args& args) {
 
 }  // namespace
 
-std::vector<Flag> CommonFlags() {
+std::vector<Flag> ModelFlags() {
   return {
       {"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
       {"kv-format", "F",
        "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
-       "V separately: k=int8,v=f16"},
+       "V apart: k=int8,v=f16"},
       {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
       {"weights", "W",
        "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
@@ -59,11 +60,20 @@ std::vector<Flag> CommonFlags() {
       {"threads", "N",
        "threads that compute (default: one for each core that the process may use)"},
       {"pin-threads", "", "pin each of these threads to a separate processor", FlagKind::kSwitch},
-      {"cache-dir", "DIR",
-       "folder of model images and digests of weights (default: XDG_CACHE_HOME/kvasir)"},
-      {"image-cap", "SIZE", "limit of the model images there (default 16GiB; 0: keep no images)"},
       {"log-level", "LEVEL",
        "error, warning, info (default) or debug: the least level that the log on stderr shows"}};
+}
+
+std::vector<Flag> CacheDirFlags() {
+  return {{"cache-dir", "DIR",
+           "folder of model images and digests of weights (default: XDG_CACHE_HOME/kvasir)"}};
+}
+
+std::vector<Flag> LoadFlags() {
+  return Join({ModelFlags(),
+               CacheDirFlags(),
+               {{"image-cap", "SIZE",
+                 "limit of the model images there (default 16GiB; 0: keep no images)"}}});
 }
 
 std::vector<Flag> CacheFlags() {
@@ -115,12 +125,20 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
   return all;
 }
 
+std::optional<std::string> CacheDirOf(const Args& args) {
+  const auto given = args.Text("cache-dir");
+  return given && !given->empty() ? given : std::nullopt;
+}
+
 Result<EngineOptions> EngineOptionsOf(const Args& args) {
   KV_TRY(CheckTarget());
   KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
   const auto* found = std::ranges::find(kLogLevelNames, level);
   SetLogLevel(static_cast<LogLevel>(found - std::begin(kLogLevelNames)));
   EngineOptions options;
+  options.warn = [said = std::make_shared<std::set<std::string>>()](const std::string& text) {
+    if (said->insert(text).second) Log(LogLevel::kWarning, text);
+  };
   if (const auto model = args.Text("model")) {
     if (model->empty()) {
       return Fail(Code::kInvalidArgument,
@@ -136,18 +154,22 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                                                     "f32", "f16", "bf16"};
     KV_ASSIGN(options.weights, args.OneOf("weights", kFormats, ""));
   }
-  options.cache_dir = args.Text("cache-dir").value_or("");
+  options.cache_dir = CacheDirOf(args);
   if (args.Text("image-cap") == "0") {
     options.image_cap_bytes = 0;
   } else {
     KV_ASSIGN(options.image_cap_bytes, args.Bytes("image-cap", options.image_cap_bytes));
   }
-  KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 0));
+  if (args.Has("threads")) {
+    KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 1));
+  }
   options.pin_threads = args.Has("pin-threads");
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));
-  KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 0));
+  if (args.Has("ctx-size")) {
+    KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));
+  }
   KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
   KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));
   if (options.block_tokens % 16 != 0) {
@@ -194,8 +216,9 @@ namespace {
 
 // Whether the folder can be written. Warns if not, because then each start computes again what the
 // folder would keep.
-bool CheckCacheDir(const std::string& folder) {
-  if (folder.empty()) return true;
+bool CheckCacheDir(const std::optional<std::string>& given) {
+  if (!given) return true;
+  const std::string& folder = *given;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error && !std::filesystem::is_directory(folder)) {
@@ -246,9 +269,9 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   options.progress = [&progress](const char* phase, double share) {
     progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
   };
-  options.warn = [&progress](const std::string& text) {
+  options.warn = [&progress, warn = options.warn](const std::string& text) {
     progress.Clear();
-    Log(LogLevel::kWarning, text);
+    warn(text);
   };
   return Engine::Load(options);
 }

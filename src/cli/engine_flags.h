@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cli/args.h"
@@ -10,8 +11,12 @@
 
 namespace kvasir::cli {
 
-// Flags of every command: the model, its weights and KV format, threads, the cache folder.
-std::vector<Flag> CommonFlags();
+// Of commands about a model: which, its weights and KV format, threads, the log.
+std::vector<Flag> ModelFlags();
+// --cache-dir: of commands that look into that folder.
+std::vector<Flag> CacheDirFlags();
+// Of commands that load a model: all of these, and what may be kept in the folder.
+std::vector<Flag> LoadFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: for commands that have
 // a cache.
 std::vector<Flag> CacheFlags();
@@ -29,7 +34,10 @@ std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 
-// Reads the given flags of those above and sets the log's level. Also checks KVASIR_TARGET.
+// Absent too where it is empty.
+std::optional<std::string> CacheDirOf(const Args& args);
+// Reads the given flags of those above and sets the log's level. Also checks KVASIR_TARGET. What
+// the library warns of goes to the log, each sentence once.
 Result<EngineOptions> EngineOptionsOf(const Args& args);
 // Reads sampling, stop strings and max_tokens of a request. The default temperature is 0, so that
 // the same command line gives the same answer again.

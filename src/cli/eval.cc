@@ -74,9 +74,13 @@ std::vector<std::string> SplitFormats(const std::string& text) {
 // Checks before hours of work whether the file can be written at the end.
 Status CheckSvgPath(const std::string& path) {
   std::error_code error;
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
+    return Fail(Code::kInvalidArgument, "--svg: '{}' is not a regular file; give another name",
+                path);
+  }
   const fs::path folder = fs::path(path).parent_path();
-  const bool good = !path.empty() && !fs::is_directory(path, error) &&
-                    access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
+  const bool good =
+      !path.empty() && access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
   if (good) return {};
   return Fail(Code::kInvalidArgument, "--svg: cannot write '{}'; give a file in a writable folder",
               path);
@@ -117,10 +121,10 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
   KV_ASSIGN(const std::string layers, args.OneOf("layers", kLayers, "auto"));
   if (layers != "auto") options.layers = layers == "on";
-  if (engine.ctx_size != 0 && engine.ctx_size < kMinWindowTokens) {
+  if (engine.ctx_size && *engine.ctx_size < kMinWindowTokens) {
     return Fail(Code::kInvalidArgument,
                 "--ctx-size: windows of {} tokens are too short to measure; give {} or more",
-                engine.ctx_size, kMinWindowTokens);
+                *engine.ctx_size, kMinWindowTokens);
   }
   if (!engine.kv_skip_layers.empty()) {
     if (options.layers == true) {
@@ -234,7 +238,7 @@ Result<int> Run(const Args& args) {
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
   KV_ASSIGN(const EvalOptions options, ReadOptions(args, engine));
   ExitOnInterrupt();
-  if (engine.ctx_size == 0) {
+  if (!engine.ctx_size) {
     KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(engine));
     engine.ctx_size = std::min(plan.ctx_size, kDefaultWindow);
   }
@@ -289,7 +293,7 @@ Command EvalCommand() {
               "average no probability changes by more than 5 percentage points)"},
              {"svg", "FILE", "a plot"},
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
-            CommonFlags()}),
+            LoadFlags()}),
       Run,
       "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
       "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "

@@ -43,7 +43,7 @@ Result<int> Run(const Args& args) {
   const bool is_forced = forced != nullptr && *forced != '\0';
   const std::string target = is_forced ? forced : BestTargetName();
   const std::vector<std::string> targets = SupportedTargetNames();
-  const uint32_t threads = options.threads != 0 ? options.threads : DefaultThreads();
+  const uint32_t threads = options.threads ? *options.threads : DefaultThreads();
   const MachineProcessors processors = DescribeProcessors();
   if (args.Has("json")) {
     const nlohmann::json json = {
@@ -77,7 +77,7 @@ Result<int> Run(const Args& args) {
 
 Command InfoCommand() {
   return {"info", "version, build, numerics, and the instruction sets that this CPU offers",
-          "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, CommonFlags()}),
+          "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, ModelFlags()}),
           Run};
 }
 

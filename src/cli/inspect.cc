@@ -50,8 +50,8 @@ void PrintTable(const std::vector<ImageEntry>& images) {
 }
 
 Result<int> Run(const Args& args) {
-  const std::vector<ImageEntry> images = ListImages(args.Text("cache-dir").value_or(""));
-  const auto folder = ImageFolderOf(args.Text("cache-dir").value_or(""));
+  const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
+  const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);
@@ -74,7 +74,7 @@ Command InspectCommand() {
   return {"inspect", "lists the model images that make the next start fast, and what eval measured",
           "inspect",
           Join({{{"json", "", "one object with every image and measurement", FlagKind::kSwitch}},
-                CommonFlags()}),
+                CacheDirFlags()}),
           Run};
 }
 

@@ -127,7 +127,7 @@ Command LogitsCommand() {
               "compute the prompt, then again with its KV from the cache; print the second result",
               FlagKind::kSwitch},
              {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
-            CommonFlags(),
+            LoadFlags(),
             CacheFlags()}),
       Run};
 }

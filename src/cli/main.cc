@@ -51,9 +51,10 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
   std::string name = *error.field;
   std::replace(name.begin(), name.end(), '_', '-');
   if (name == "prompt" && args.Has("ids")) name = "ids";
-  const bool known = std::any_of(command.flags.begin(), command.flags.end(),
-                                 [&name](const Flag& flag) { return flag.name == name; });
-  if (known) error.field = Dashed(name);
+  const auto flag = std::ranges::find_if(command.flags, [&](const Flag& one) {
+    return one.field ? one.field == error.field : one.name == name;
+  });
+  if (flag != command.flags.end()) error.field = Dashed(flag->name);
   return error;
 }
 

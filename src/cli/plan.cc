@@ -59,7 +59,7 @@ Command PlanCommand() {
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
                  {"config", "F.json",
                   "the config file of 'kvasir serve'; flags on the command line win"}},
-                CommonFlags(),
+                ModelFlags(),
                 CacheFlags(),
                 RequestFlags()}),
           Run};

@@ -146,7 +146,7 @@ Command RunCommand() {
              FlagKind::kSwitch}},
            TemplateFlags(),
            SamplingFlags(),
-           CommonFlags(),
+           LoadFlags(),
            CacheFlags()}),
       Run};
 }

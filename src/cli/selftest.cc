@@ -106,7 +106,7 @@ Command SelftestCommand() {
       Join({{{"inject", "FAULT", "break something on purpose; the test must fail: " + FaultNames()},
              {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
-            CommonFlags()}),
+            LoadFlags()}),
       Run};
 }
 

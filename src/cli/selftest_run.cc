@@ -116,10 +116,10 @@ void Check::Expect(bool condition, const std::string& what) {
 Result<Lab> Lab::Create(EngineOptions options) {
   Lab lab(std::move(options));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
-  lab.options_.ctx_size = std::min(plan.ctx_size, kCtxSize);
+  const uint32_t ctx_size = std::min(plan.ctx_size, kCtxSize);
+  lab.options_.ctx_size = ctx_size;
   KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
   const bool large = lab.engine_->card().parameters > kLargeParameters;
-  const uint32_t ctx_size = lab.options_.ctx_size;
   if (ctx_size < 32) {
     return Fail(Code::kUnsupported, "the model's context of {} tokens is too short to test",
                 ctx_size);

@@ -39,7 +39,7 @@ std::vector<Flag> ServeFlags() {
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
        TemplateFlags(),
-       CommonFlags(),
+       LoadFlags(),
        CacheFlags(),
        RequestFlags(),
        AbsentFlags()});
@@ -116,7 +116,7 @@ std::string SummaryOf(const Engine& engine) {
              FormatBytes(plan.weights_bytes)) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
-                     options.threads == 0 ? DefaultThreads() : options.threads, engine.target());
+                     options.threads ? *options.threads : DefaultThreads(), engine.target());
 }
 
 Result<int> Run(const Args& given) {

@@ -25,35 +25,35 @@ constexpr const char* kWeightsHelp =
 
 Result<ImportedModel> OpenShape(const EngineOptions& options) {
   DType dtype = DType::kBf16;
-  if (!options.weights.empty() && !FindWeightChoice(options.weights)) {
+  if (options.weights && !FindWeightChoice(*options.weights)) {
     constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBf16};
-    const auto* found = std::ranges::find(kStored, options.weights, &WeightsName);
+    const auto* found = std::ranges::find(kStored, *options.weights, &WeightsName);
     if (found == std::end(kStored)) {
       return FailField(Code::kInvalidArgument, "weights",
                        "unknown format '{}' for a shape (known: f32, f16, bf16); {}",
-                       options.weights, kWeightsHelp);
+                       *options.weights, kWeightsHelp);
     }
     dtype = *found;
   }
-  return SyntheticModel(options.shape, dtype, kShapeSeed);
+  return SyntheticModel(*options.shape, dtype, kShapeSeed);
 }
 
 // Imports the model and checks options.weights.
 Result<ImportedModel> OpenModel(const EngineOptions& options) {
-  if (!options.shape.empty()) return OpenShape(options);
+  if (options.shape) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
   KV_ASSIGN(ImportedModel model, ImportModel(path));
   const std::string stored = WeightsName(MainFormat(model));
-  if (options.weights.empty() || options.weights == stored) return model;
+  if (!options.weights || options.weights == stored) return model;
   if (HasQuantised(model)) {
     return FailField(Code::kInvalidArgument, "weights",
                      "{} is quantised already ({}) and is used as it is; leave --weights out",
                      path.string(), stored);
   }
-  if (!FindWeightChoice(options.weights)) {
+  if (!FindWeightChoice(*options.weights)) {
     return FailField(Code::kInvalidArgument, "weights",
-                     "{} is not the format of this model's files ({}); {}", options.weights, stored,
-                     kWeightsHelp);
+                     "{} is not the format of this model's files ({}); {}", *options.weights,
+                     stored, kWeightsHelp);
   }
   return model;
 }
@@ -67,7 +67,10 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("parallel", options.parallel, 1, kMaxParallel));
   KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
   KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
-  KV_TRY(CheckLimit("threads", options.threads, 0, 1024));
+  if (options.threads) KV_TRY(CheckLimit("threads", *options.threads, 1, 1024));
+  if (options.ctx_size == 0u) {
+    return FailField(Code::kInvalidArgument, "ctx_size", "0 tokens; give at least 1");
+  }
   if (options.request_memory_bytes < kMinRequestMemoryBytes) {
     return FailField(Code::kInvalidArgument, "request_memory",
                      "{} bytes are too few; give at least {} MiB", options.request_memory_bytes,
@@ -88,7 +91,7 @@ Status CheckOptions(const EngineOptions& options) {
 Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   RunnerOptions runner;
   const CpuTopology topology = ReadCpuTopology();
-  runner.threads = options.threads == 0 ? topology.default_threads() : options.threads;
+  runner.threads = options.threads.value_or(topology.default_threads());
   if (options.pin_threads) {
     runner.cpus = topology.PinOrder(runner.threads);
     if (runner.threads > topology.cpus.size() && options.warn) {
@@ -112,7 +115,7 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
   runner.kv_format = *formats;
   runner.kv_skip_layers = options.kv_skip_layers;
   const char* env = std::getenv("KVASIR_TARGET");
-  const std::string name = options.target.empty() && env != nullptr ? env : options.target;
+  const std::string name = options.target ? *options.target : env != nullptr ? env : "";
   if (name.empty()) return runner;
   const std::optional<Target> target = ParseTarget(name);
   if (!target) {
@@ -184,7 +187,9 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options));
   KV_ASSIGN(ImportedModel model, OpenModel(options));
-  if (!HasQuantised(model)) runner.weights = FindWeightChoice(options.weights);
+  if (options.weights && !HasQuantised(model)) {
+    runner.weights = FindWeightChoice(*options.weights);
+  }
   const uint32_t trained = model.config.max_positions;
   for (const uint32_t layer : runner.kv_skip_layers) {
     if (layer < model.config.num_layers) continue;
@@ -193,13 +198,13 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                      model.config.num_layers - 1);
   }
   std::sort(runner.kv_skip_layers.begin(), runner.kv_skip_layers.end());
-  if (options.ctx_size > trained) {
+  const uint32_t ctx_size = options.ctx_size.value_or(trained);
+  if (ctx_size > trained) {
     return FailField(Code::kInvalidArgument, "ctx_size",
                      "{} is more than the {} positions that the model was trained for; give at "
                      "most that, or leave it out",
-                     options.ctx_size, trained);
+                     ctx_size, trained);
   }
-  const uint32_t ctx_size = options.ctx_size == 0 ? trained : options.ctx_size;
   // Every running sequence wants one row a step; a few more serve requests for all rows.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
   runner.max_positions = ctx_size;

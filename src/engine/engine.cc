@@ -386,7 +386,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
-                     .identity = IdentityFor(assembly, content, options),
+                     .identity = IdentityFor(content, assembly.plan, parts.cache->layout()),
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};

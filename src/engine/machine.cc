@@ -130,9 +130,9 @@ MachineProcessors DescribeProcessors() {
   return all;
 }
 
-MachineLimits MeasureLimits(uint32_t threads) {
+MachineLimits MeasureLimits(std::optional<uint32_t> threads) {
   MachineLimits limits;
-  limits.threads = threads == 0 ? DefaultThreads() : threads;
+  limits.threads = threads ? *threads : DefaultThreads();
   ThreadPool pool(limits.threads, EnterComputeThread);
   limits.threads = pool.num_threads();  // fewer if the system refused one
   // Results go where the compiler cannot drop the work that made them; a line for each thread.

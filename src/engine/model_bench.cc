@@ -158,12 +158,13 @@ class ModelBench {
 
 Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_tokens) {
   EngineOptions engine = options.engine;
-  engine.ctx_size = 0;
+  engine.ctx_size.reset();
   KV_ASSIGN(Assembly assembly, Assemble(engine));
   if (max_tokens > assembly.ctx_size) {
-    return Fail(Code::kInvalidArgument,
-                "-d and -p or -n: {} tokens are more than the model's context of {}", max_tokens,
-                assembly.ctx_size);
+    return FailField(Code::kInvalidArgument, "depth",
+                     "with the longest prompt or answer these are {} tokens, more than the model's "
+                     "context of {}",
+                     max_tokens, assembly.ctx_size);
   }
   assembly.runner.max_positions = max_tokens;
   ModelBench bench(Runner::LayoutFor(assembly.model.config, assembly.runner));
@@ -222,13 +223,17 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   uint32_t longest = options.decode_tokens;
   for (const uint32_t tokens : options.prefill_tokens) longest = std::max(longest, tokens);
   if (longest == 0 || options.depths.empty()) {
-    return Fail(Code::kInvalidArgument, "nothing to measure: give -p, -n or both, and a depth");
+    if (options.depths.empty()) {
+      return FailField(Code::kInvalidArgument, "depth", "nothing to measure; give at least one");
+    }
+    return FailField(Code::kInvalidArgument, "decode_tokens",
+                     "nothing to measure with no prompt either; give one of both");
   }
   const uint64_t max_tokens =
       uint64_t{longest} + *std::max_element(options.depths.begin(), options.depths.end());
   if (max_tokens > std::numeric_limits<uint32_t>::max()) {
-    return Fail(Code::kInvalidArgument, "-d: {} tokens are too many; give less than 2^32",
-                max_tokens);
+    return FailField(Code::kInvalidArgument, "depth", "{} tokens are too many; give less than 2^32",
+                     max_tokens);
   }
   const ComputeScope compute;
   BenchReport report;
@@ -254,38 +259,6 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
     report.results.push_back(result);
   }
   return report;
-}
-
-Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens) {
-  if (prompt_tokens == 0 || options.repeats == 0) {
-    return Fail(Code::kInvalidArgument,
-                "{} prompts of {} tokens; give at least one prompt of one token", options.repeats,
-                prompt_tokens);
-  }
-  if (options.progress) options.progress("measuring the cache's share of a prefill");
-  KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options.engine));
-  // The answer needs one position; Submit refuses a context of one token.
-  prompt_tokens = std::min(prompt_tokens, std::max(engine->card().ctx_size, 2u) - 1);
-  Random random(kSeed);
-  EngineStats before;
-  // The first prompt warms up and is not counted; each begins with another token, so that nothing
-  // can be reused.
-  for (uint32_t prompt = 0; prompt <= options.repeats; ++prompt) {
-    if (prompt == 1) before = engine->Stats();
-    GenerateRequest request;
-    request.max_tokens = 1;
-    request.ignore_eos = true;
-    for (uint32_t i = 0; i < prompt_tokens; ++i) {
-      request.prompt.push_back(static_cast<TokenId>(random.Below(engine->card().vocab_size)));
-    }
-    request.prompt[0] = static_cast<TokenId>(prompt);
-    KV_TRY(Generate(*engine, std::move(request)));
-  }
-  const EngineStats after = engine->Stats();
-  const double prompts = options.repeats;
-  return CacheShare{prompt_tokens,
-                    static_cast<double>(after.step_ns - before.step_ns) / 1e6 / prompts,
-                    static_cast<double>(after.cache_ns - before.cache_ns) / 1e3 / prompts};
 }
 
 }  // namespace kvasir

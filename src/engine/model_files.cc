@@ -22,8 +22,9 @@ std::string Env(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-fs::path UserDir(const std::string& option, const char* xdg, const char* below_home) {
-  if (!option.empty()) return option;
+fs::path UserDir(const std::optional<std::string>& option, const char* xdg,
+                 const char* below_home) {
+  if (option) return *option;
   if (const std::string dir = Env(xdg); !dir.empty()) return fs::path(dir) / "kvasir";
   if (const std::string home = Env("HOME"); !home.empty()) {
     return fs::path(home) / below_home / "kvasir";
@@ -33,14 +34,14 @@ fs::path UserDir(const std::string& option, const char* xdg, const char* below_h
 
 }  // namespace
 
-Result<fs::path> FindModel(const std::string& option) {
-  const std::string named = option.empty() ? Env("KVASIR_MODEL") : option;
+Result<fs::path> FindModel(const std::optional<std::string>& option) {
+  const std::string named = option ? *option : Env("KVASIR_MODEL");
   std::error_code error;
   if (!named.empty()) {
     KV_ASSIGN(const bool exists, Exists(named));
     if (exists) return fs::path(named);
-    return Fail(Code::kNotFound,
-                "model: no file or folder {}; give a Hugging Face folder or a GGUF file", named);
+    return FailField(Code::kNotFound, option ? "model" : "KVASIR_MODEL",
+                     "no file or folder {}; give a Hugging Face folder or a GGUF file", named);
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {
@@ -73,21 +74,23 @@ Result<fs::path> FindBundledModel(const fs::path& executable_folder) {
               looked);
 }
 
-fs::path CacheDir(const std::string& option) { return UserDir(option, "XDG_CACHE_HOME", ".cache"); }
+fs::path CacheDir(const std::optional<std::string>& option) {
+  return UserDir(option, "XDG_CACHE_HOME", ".cache");
+}
 
-fs::path StateDir(const std::string& option) {
+fs::path StateDir(const std::optional<std::string>& option) {
   return UserDir(option, "XDG_STATE_HOME", ".local/state");
 }
 
 fs::path ImageFolder(const fs::path& cache_dir) { return cache_dir / "images"; }
 
-std::optional<std::string> ImageFolderOf(const std::string& cache_dir) {
+std::optional<std::string> ImageFolderOf(const std::optional<std::string>& cache_dir) {
   const fs::path folder = CacheDir(cache_dir);
   if (folder.empty()) return std::nullopt;
   return ImageFolder(folder).string();
 }
 
-std::vector<ImageEntry> ListImages(const std::string& cache_dir) {
+std::vector<ImageEntry> ListImages(const std::optional<std::string>& cache_dir) {
   std::vector<ImageEntry> entries;
   const std::optional<std::string> folder = ImageFolderOf(cache_dir);
   if (!folder) return entries;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace kvasir {
 
 // The model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names the places
 // that were searched.
-Result<std::filesystem::path> FindModel(const std::string& option);
+Result<std::filesystem::path> FindModel(const std::optional<std::string>& option);
 // kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
 // installed, else in models (each build folder links to it), else in ../../models (of a repository
 // that was copied without that link).
@@ -26,8 +27,8 @@ Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& exec
 // `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
 // without a home folder, because neither may be in a folder that others can write to. Creates
 // nothing.
-std::filesystem::path CacheDir(const std::string& option);
-std::filesystem::path StateDir(const std::string& option);
+std::filesystem::path CacheDir(const std::optional<std::string>& option);
+std::filesystem::path StateDir(const std::optional<std::string>& option);
 // The folder of the model images inside a cache folder.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 

@@ -42,21 +42,21 @@ TEST(ModelFiles, FoldersAreTheOptionElseXdgElseBelowHomeElseNone) {
   const Environment none{
       {"XDG_CACHE_HOME", nullptr}, {"XDG_STATE_HOME", nullptr}, {"HOME", nullptr}};
   EXPECT_EQ(CacheDir("/given"), "/given");
-  EXPECT_EQ(CacheDir(""), "");
-  EXPECT_EQ(StateDir(""), "");
+  EXPECT_EQ(CacheDir(std::nullopt), "");
+  EXPECT_EQ(StateDir(std::nullopt), "");
   {
     const Environment home{{"HOME", "/home/me"}};
-    EXPECT_EQ(CacheDir(""), "/home/me/.cache/kvasir");
-    EXPECT_EQ(StateDir(""), "/home/me/.local/state/kvasir");
+    EXPECT_EQ(CacheDir(std::nullopt), "/home/me/.cache/kvasir");
+    EXPECT_EQ(StateDir(std::nullopt), "/home/me/.local/state/kvasir");
   }
   const Environment xdg{{"XDG_CACHE_HOME", "/c"}, {"XDG_STATE_HOME", "/s"}};
-  EXPECT_EQ(CacheDir(""), "/c/kvasir");
-  EXPECT_EQ(StateDir(""), "/s/kvasir");
+  EXPECT_EQ(CacheDir(std::nullopt), "/c/kvasir");
+  EXPECT_EQ(StateDir(std::nullopt), "/s/kvasir");
 }
 
 TEST(ModelFiles, AModelIsTheOptionElseTheEnvironmentsElseTheBundledOne) {
   const Environment named{{"KVASIR_MODEL", "/nowhere/named"}};
-  const auto missing = FindModel("");
+  const auto missing = FindModel(std::nullopt);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, Code::kNotFound);
   EXPECT_NE(missing.error().message.find("/nowhere/named"), std::string::npos);

@@ -1,13 +1,16 @@
-// Random schedules over a FakeRunner: every answer is what its tokens alone decide, whatever shared
-// a step, was matched, forked, evicted, erased or cancelled; invariants hold after each step.
+// Random schedules over a FakeRunner and an OwnClock: every answer is what its tokens alone decide,
+// whatever shared a step, was matched, forked, evicted, erased, cancelled or timed out; invariants
+// hold after each step, and receipts have the times of the clock to the nanosecond.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 
+#include "base/clock_for_test.h"
 #include "base/fault.h"
 #include "base/random.h"
 #include "engine/request_check.h"
@@ -27,9 +30,18 @@ struct Asked {
   std::vector<FinishReason> reasons;
   std::optional<Error> error;
   bool cancelled = false;  // asked for
+  bool expired = false;    // cancelled since its deadline had passed
   bool ended = false;
   Receipt receipt;
+  // By the clock. A deadline of 0: none. Of tokens and end: when they were heard, but the end of a
+  // cancelled request is when that was asked for.
+  uint64_t submitted_ns = 0, deadline_ns = 0, end_ns = 0;
+  std::optional<uint64_t> first_token_ns;
+  uint64_t last_token_ns = 0;
 };
+
+// What a receipt says, in whole nanoseconds.
+uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * 1e6)); }
 
 // What a choice says, by its tokens alone. `reason` is why it ends.
 std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, FinishReason* reason) {
@@ -63,7 +75,8 @@ class Schedule {
                  .max_positions = kContext,
                  .max_rows = parallel_ + static_cast<uint32_t>(random_.Below(24)),
                  .windows = Windows(random_.Below(6)),
-                 .not_finite = kNotFinite}),
+                 .not_finite = kNotFinite,
+                 .on_step = [this] { PassTime(); }}),
         cache_(MakeCache()),
         scheduler_(runner_, *cache_,
                    {.cache_mode = mode_,
@@ -81,6 +94,9 @@ class Schedule {
       }
       if (random_.Below(20) == 0 && !asked_.empty()) Cancel();
       if (random_.Below(30) == 0) scheduler_.Erase(Tenant(), [](const Erasure&) {});
+      if (random_.Below(4) == 0) PassTime();
+      CancelExpired();
+      step_start_ns_ = MonotonicNs();
       scheduler_.Step();
       scheduler_.CheckInvariants();
       if (testing::Test::HasFailure()) return;
@@ -89,7 +105,7 @@ class Schedule {
   }
 
   uint64_t wrong = 0;  // choices that do not say what their tokens decide
-  uint64_t reused = 0, computed = 0, cancelled = 0, failed = 0, forked = 0;
+  uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
@@ -102,6 +118,8 @@ class Schedule {
     if (choice == 2) return {0, 0, 33, 33};
     return {0};
   }
+
+  void PassTime() { clock_.Advance(std::chrono::nanoseconds(random_.Below(40'000'000))); }
 
   std::unique_ptr<KvCache> MakeCache() {
     KvCacheOptions options{.layout = runner_.layout(),
@@ -167,7 +185,10 @@ class Schedule {
                                  .cache_mode = mode_});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
+    (*checked)->submitted_ns = MonotonicNs();
     Asked& asked = asked_[id];
+    asked.submitted_ns = MonotonicNs();
+    if (random_.Below(4) == 0) asked.deadline_ns = MonotonicNs() + random_.Below(1'000'000'000);
     asked.spec = std::move(spec);
     asked.max_tokens = (*checked)->max_tokens;
     asked.answers.resize(asked.spec.n);
@@ -178,13 +199,36 @@ class Schedule {
   void Cancel() {
     auto it = asked_.begin();
     std::advance(it, static_cast<ptrdiff_t>(random_.Below(asked_.size())));
-    scheduler_.Cancel(RequestId{it->first});
-    it->second.cancelled = true;
+    Cancel(it->first, it->second);
+  }
+
+  void Cancel(uint64_t id, Asked& asked) {
+    scheduler_.Cancel(RequestId{id});
+    asked.cancelled = true;
+    if (!asked.ended) asked.end_ns = MonotonicNs();
+  }
+
+  // As a caller does whose clients wait no longer.
+  void CancelExpired() {
+    for (auto& [id, asked] : asked_) {
+      if (asked.ended || asked.cancelled || !IsPast(asked.deadline_ns)) continue;
+      Cancel(id, asked);
+      asked.expired = true;
+    }
+  }
+
+  static bool IsPast(uint64_t deadline_ns) {
+    return deadline_ns != 0 && MonotonicNs() >= deadline_ns;
   }
 
   void Hear(uint64_t id, const Event& event) {
     Asked& asked = asked_.at(id);
     EXPECT_FALSE(asked.ended) << "an event after the last one";
+    if (!event.tokens.empty()) {
+      EXPECT_FALSE(asked.cancelled) << "a token after the end was asked for";
+      if (!asked.first_token_ns) asked.first_token_ns = MonotonicNs();
+      asked.last_token_ns = MonotonicNs();
+    }
     for (const GeneratedToken& token : event.tokens) {
       asked.answers[event.choice].push_back(token.id);
     }
@@ -196,6 +240,26 @@ class Schedule {
     if (!event.last) return;
     asked.ended = true;
     asked.receipt = event.receipt;
+    if (asked.cancelled) return;
+    asked.end_ns = MonotonicNs();
+    EXPECT_TRUE(asked.deadline_ns == 0 || step_start_ns_ < asked.deadline_ns) << "ran on";
+  }
+
+  // `admitted_ns`: when the request before it was admitted.
+  static void CheckTimes(const Asked& asked, uint64_t* admitted_ns) {
+    const uint64_t first_ns = asked.first_token_ns.value_or(asked.end_ns);
+    EXPECT_EQ(Ns(asked.receipt.ttft_ms), first_ns - asked.submitted_ns);
+    EXPECT_LE(asked.receipt.queue_ms, asked.receipt.ttft_ms);
+    size_t longest = 0;
+    for (const auto& answer : asked.answers) longest = std::max(longest, answer.size());
+    if (longest > 1) {
+      const auto between_ns = static_cast<double>(asked.last_token_ns - first_ns);
+      EXPECT_DOUBLE_EQ(asked.receipt.tpot_ms, between_ns * 1e-6 / static_cast<double>(longest - 1));
+    }
+    if (asked.cancelled && !asked.first_token_ns) return;  // it may never have been admitted
+    const uint64_t admitted = asked.submitted_ns + Ns(asked.receipt.queue_ms);
+    EXPECT_GE(admitted, *admitted_ns) << "somebody was overtaken";
+    *admitted_ns = admitted;
   }
 
   static bool BeginsWith(const std::vector<TokenId>& whole, const std::vector<TokenId>& begin) {
@@ -205,8 +269,12 @@ class Schedule {
   void Check() {
     EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
     EXPECT_EQ(cache_->reserved_blocks(), 0u);
+    uint64_t admitted_ns = 0;
     for (const auto& [id, asked] : asked_) {
       ASSERT_TRUE(asked.ended) << "request " << id;
+      SCOPED_TRACE(testing::Message() << "request " << id);
+      CheckTimes(asked, &admitted_ns);
+      expired += asked.expired;
       const bool bad_prompt = std::ranges::count(asked.spec.prompt, kNotFinite) > 0;
       FinishReason reason = FinishReason::kNone;
       const std::vector<TokenId> want =
@@ -236,6 +304,8 @@ class Schedule {
     }
   }
 
+  OwnClock clock_;
+  uint64_t step_start_ns_ = 0;
   Random random_;
   const CacheMode mode_;
   const uint32_t parallel_;
@@ -257,8 +327,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   const char* only = std::getenv("KVASIR_SEED");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   if (only != nullptr) count = 1;
-  uint64_t reused = 0, computed = 0, cancelled = 0, failed = 0, forked = 0, evicted = 0,
-           cursors = 0;
+  uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
+           evicted = 0, cursors = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     Schedule schedule(seed);
@@ -267,20 +337,23 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     reused += schedule.reused;
     computed += schedule.computed;
     cancelled += schedule.cancelled;
+    expired += schedule.expired;
     failed += schedule.failed;
     forked += schedule.forked;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
   }
   std::printf(
-      "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, %llu failed, "
-      "%llu forks, %llu blocks evicted, %llu cursor hits\n",
+      "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, "
+      "%llu requests timed out, %llu choices failed, %llu forks, %llu blocks evicted, %llu cursor "
+      "hits\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
       static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),
-      static_cast<unsigned long long>(failed), static_cast<unsigned long long>(forked),
-      static_cast<unsigned long long>(evicted), static_cast<unsigned long long>(cursors));
+      static_cast<unsigned long long>(expired), static_cast<unsigned long long>(failed),
+      static_cast<unsigned long long>(forked), static_cast<unsigned long long>(evicted),
+      static_cast<unsigned long long>(cursors));
   if (count < 1000) return;
-  for (const uint64_t seen : {reused, cancelled, failed, forked, evicted, cursors}) {
+  for (const uint64_t seen : {reused, cancelled, expired, failed, forked, evicted, cursors}) {
     EXPECT_GT(seen, count / 100);
   }
 }

@@ -72,11 +72,11 @@ std::string GroupsText(const KvLayout& layout) {
 
 }  // namespace
 
-Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options) {
-  parts.kv_format = assembly.plan.kv_format;
-  parts.layout = fmt::format("{} block_tokens {} tile {}", GroupsText(assembly.cache.layout),
-                             options.block_tokens, kRunTokens);
-  return IdentityOf(parts);
+Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout) {
+  content.kv_format = plan.kv_format;
+  content.layout = fmt::format("{} block_tokens {} tile {}", GroupsText(layout),
+                               layout.block_tokens(), kRunTokens);
+  return IdentityOf(content);
 }
 
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,

@@ -29,7 +29,7 @@ Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
 // The parts of the Identity that decide a logit, without the KV.
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer);
-Identity IdentityFor(const Assembly& assembly, IdentityParts parts, const EngineOptions& options);
+Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout);
 
 // Absent when there is nothing to keep (a shape's weights are generated), no folder, or no stored
 // secret that the next start could verify the image with.

@@ -235,13 +235,13 @@ std::string QualityLine(const Engine& engine) {
     }
   }
   std::string command = "kvasir eval";
-  if (!options.model.empty()) command += " --model " + Quoted(options.model);
-  if (!options.weights.empty()) command += " --weights " + Quoted(options.weights);
+  if (options.model) command += " --model " + Quoted(*options.model);
+  if (options.weights) command += " --weights " + Quoted(*options.weights);
   command += " --kv-format " + Quoted(format);
   if (!options.kv_skip_layers.empty()) {
     command += fmt::format(" --kv-skip-layers {}", fmt::join(options.kv_skip_layers, ","));
   }
-  if (!options.cache_dir.empty()) command += " --cache-dir " + Quoted(options.cache_dir);
+  if (options.cache_dir) command += " --cache-dir " + Quoted(*options.cache_dir);
   return fmt::format("{}: not measured for this model; run: {}", kv_format, command);
 }
 

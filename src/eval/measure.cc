@@ -103,7 +103,7 @@ Comparison::Comparison(ComparisonOptions options, uint32_t threads)
     : options_(std::move(options)), pool_(threads, [] {}) {}
 
 Result<std::unique_ptr<Comparison>> Comparison::Create(ComparisonOptions options) {
-  const uint32_t threads = options.engine.threads == 0 ? DefaultThreads() : options.engine.threads;
+  const uint32_t threads = options.engine.threads ? *options.engine.threads : DefaultThreads();
   std::unique_ptr<Comparison> made(new Comparison(std::move(options), threads));
   KV_TRY(made->pool_.status());
   KV_TRY(made->LoadReference());

@@ -30,7 +30,10 @@ Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& s
   if (now->size_bytes != stamp.size_bytes) {
     return fmt::format("went from {} bytes to {}", stamp.size_bytes, now->size_bytes);
   }
-  if (now->mtime_ns != stamp.mtime_ns) return "was written to";
+  // The bytes may be the same (touch): what was loaded cannot be compared with them any more.
+  if (now->mtime_ns != stamp.mtime_ns) {
+    return "has a new time of change (it was written to or touched)";
+  }
   const bool was_at_path = std::exchange(at_path, LeadsTo(file.path(), *now));
   if (now->links == stamp.links && was_at_path && at_path) {
     return "was changed (its bytes, owner or permissions)";

@@ -59,7 +59,7 @@ TEST_F(FileWatchTest, NothingHappensToAFileThatIsOnlyRead) {
 TEST_F(FileWatchTest, AWriteInPlaceIsAChange) {
   Watch();
   Overwrite(path_);
-  ExpectChanged("was written to");
+  ExpectChanged("has a new time of change");
 }
 
 TEST_F(FileWatchTest, AWriteThatPutsItsTimeBackIsAChange) {
@@ -97,7 +97,8 @@ TEST_F(FileWatchTest, RemovingThePathIsAnErrorUntilItIsBack) {
   ExpectUnchanged();
   EXPECT_EQ(told_.size(), 1u);
   Overwrite(path_);
-  ExpectError(watch_.CheckStep(), Code::kModelChanged, {path_.string(), "was written to"});
+  ExpectError(watch_.CheckStep(), Code::kModelChanged,
+              {path_.string(), "has a new time of change"});
 }
 
 TEST_F(FileWatchTest, AFileThatIsMovedAsideForAnotherIsServedOn) {
@@ -126,7 +127,7 @@ TEST_F(FileWatchTest, AnotherNameOfTheFileIsNoChange) {
   fs::create_hard_link(path_, folder_.path() / "backup");
   ExpectUnchanged();
   Overwrite(folder_.path() / "backup");
-  ExpectChanged("was written to");
+  ExpectChanged("has a new time of change");
 }
 
 TEST_F(FileWatchTest, AnImageMayBeRemovedButNotWrittenTo) {
@@ -136,15 +137,15 @@ TEST_F(FileWatchTest, AnImageMayBeRemovedButNotWrittenTo) {
   fs::remove(folder_.path() / "aside");
   ExpectUnchanged();
   Overwrite(folder_.path() / "other");
-  ExpectChanged("was written to");
+  ExpectChanged("has a new time of change");
 }
 
 TEST_F(FileWatchTest, WhatStepsDoNotReadIsLookedAtByCheckAll) {
   Watch(FileWatch::Path::kMustStay, FileWatch::Reads::kWhileLoading);
   Overwrite(path_);
   EXPECT_TRUE(watch_.CheckStep());
-  ExpectError(watch_.CheckAll(), Code::kModelChanged, {"was written to"});
-  ExpectError(watch_.CheckStep(), Code::kModelChanged, {"was written to"});
+  ExpectError(watch_.CheckAll(), Code::kModelChanged, {"has a new time of change"});
+  ExpectError(watch_.CheckStep(), Code::kModelChanged, {"has a new time of change"});
 }
 
 TEST_F(FileWatchTest, OneCallerLooksAndTheOthersGetTheLastResult) {
@@ -158,8 +159,8 @@ TEST_F(FileWatchTest, OneCallerLooksAndTheOthersGetTheLastResult) {
   Overwrite(path_);
   EXPECT_TRUE(watch_.CheckLately());
   clock.Advance(FileWatch::kLately);
-  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
-  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"was written to"});
+  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"has a new time of change"});
+  ExpectError(watch_.CheckLately(), Code::kModelChanged, {"has a new time of change"});
   EXPECT_EQ(meanwhile, std::vector<bool>{true});
 }
 
@@ -168,7 +169,7 @@ TEST_F(FileWatchTest, AChangeWhileLoadingNamesTheFile) {
   EXPECT_TRUE(CheckWhileLoading(files));
   Overwrite(path_);
   ExpectError(CheckWhileLoading(files), Code::kModelChanged,
-              {path_.string(), "was written to", "start again"});
+              {path_.string(), "has a new time of change", "start again"});
 }
 
 }  // namespace

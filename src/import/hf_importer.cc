@@ -1,5 +1,3 @@
-#include "import/hf_importer.h"
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -9,6 +7,7 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/hf_config.h"
+#include "import/importer.h"
 #include "import/safetensors.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"

@@ -7,7 +7,6 @@
 #include "base/system_error.h"
 #include "import/file_watch.h"
 #include "import/gguf_importer.h"
-#include "import/hf_importer.h"
 
 namespace kvasir {
 namespace {

@@ -47,6 +47,9 @@ Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& fi
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
 // the numbers, and the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path);
+// The same for a Hugging Face folder: config.json, safetensors in one or many files, tokenizer
+// files.
+Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
 // qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how

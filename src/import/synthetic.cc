@@ -186,7 +186,7 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
     known += (known.empty() ? "" : ", ") + std::string(candidate.name);
   }
   if (found == nullptr) {
-    return Fail(Code::kInvalidArgument, "unknown shape '{}' (known: {})", shape, known);
+    return FailField(Code::kInvalidArgument, "shape", "'{}' is unknown (known: {})", shape, known);
   }
   ImportedModel model;
   model.config = found->config;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,8 +23,9 @@ class FakeRunner final : public Runner {
     uint32_t max_positions = 256;
     uint32_t block_tokens = 16;
     uint32_t max_rows = 32;
-    std::vector<uint32_t> windows = {0};  // [layer]: tokens that it sees, 1 is too few; 0: all
-    TokenId not_finite = -1;              // the activations of this token are not finite
+    std::vector<uint32_t> windows = {0};    // [layer]: tokens that it sees, 1 is too few; 0: all
+    TokenId not_finite = -1;                // the activations of this token are not finite
+    std::function<void()> on_step = [] {};  // called in each Step: its time may pass there
   };
 
   explicit FakeRunner(const Options& options) : options_(options), layout_(LayoutOf(options)) {
@@ -57,6 +59,7 @@ class FakeRunner final : public Runner {
 
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     KV_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows);
+    options_.on_step();
     for (const StepSequence& sequence : sequences) {
       KV_CHECK(sequence.tables.size() == layout_.num_groups());
       KV_CHECK(sequence.position + sequence.num_rows <=

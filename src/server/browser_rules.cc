@@ -136,30 +136,28 @@ BrowserRules::BrowserRules(const std::vector<std::string>& cors_origins,
   }
 }
 
-std::optional<ApiError> BrowserRules::Check(const std::optional<std::string>& host,
-                                            std::string_view origin) const {
+std::optional<Error> BrowserRules::Check(const std::optional<std::string>& host,
+                                         std::string_view origin) const {
   if (checks_hosts_ && host) {
     const auto authority = ParseAuthority(*host);
     const bool allowed = authority && (IsLoopbackHost(authority->host) ||
                                        std::ranges::count(hosts_, authority->host) > 0);
     if (!allowed) {
-      return ApiError{
-          .message = fmt::format("this server does not serve the host '{}'; use localhost, or "
-                                 "start the server with --allowed-host NAME",
-                                 *host),
-          .status = 421,
-          .name = "misdirected"};
+      return Error{Code::kPermissionDenied,
+                   fmt::format("this server does not answer to '{}'; ask it as localhost, or start "
+                               "it with --allowed-host NAME",
+                               *host),
+                   "host"};
     }
   }
   if (any_origin_ || origin.empty()) return std::nullopt;
   const auto from = ParseOrigin(origin);
   if (from && (IsListed(*from) || IsOwn(*from, host))) return std::nullopt;
-  return ApiError{.code = Code::kPermissionDenied,
-                  .message = fmt::format("pages of {} may not call this server; start it with "
-                                         "--cors-origin ORIGIN to allow them",
-                                         from ? origin : "an origin that is not SCHEME://HOST"),
-                  .status = 403,
-                  .name = "origin_not_allowed"};
+  return Error{Code::kPermissionDenied,
+               fmt::format("pages of {} may not call this server; --cors-origin names those that "
+                           "may",
+                           from ? origin : "an origin that is not SCHEME://HOST"),
+               "origin"};
 }
 
 std::string BrowserRules::AllowedOrigin(std::string_view origin) const {

@@ -60,11 +60,10 @@ class BrowserRules {
                const std::vector<std::string>& allowed_hosts);
   void ListensOnLoopback() { checks_hosts_ = true; }
 
-  // Why the request is refused: 421 `misdirected`, 403 `origin_not_allowed`. `host` comes from the
-  // request's target or its Host header; absent in HTTP/1.0, which browsers do not use. `origin`:
-  // the Origin header, "" without one.
-  std::optional<ApiError> Check(const std::optional<std::string>& host,
-                                std::string_view origin) const;
+  // Why the request gets nothing: kPermissionDenied, of the field "host" or "origin". `host`: of
+  // the request's target or its Host header; absent in HTTP/1.0, which no browser speaks. `origin`:
+  // its Origin header; "": it has none.
+  std::optional<Error> Check(const std::optional<std::string>& host, std::string_view origin) const;
 
   // The value of Access-Control-Allow-Origin for a request with this Origin; "": no such header.
   std::string AllowedOrigin(std::string_view origin) const;

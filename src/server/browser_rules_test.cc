@@ -65,7 +65,9 @@ TEST(Origin, HasASchemeAHostAndMaybeAPort) {
   }
 }
 
-std::string CodeOf(const std::optional<ApiError>& error) { return error ? error->name : "passes"; }
+std::string CodeOf(const std::optional<Error>& error) {
+  return error ? RefusalOf(*error).code : "passes";
+}
 
 TEST(BrowserRules, AServerOnLoopbackAnswersToItsNamesOnly) {
   BrowserRules rules({}, {});
@@ -78,7 +80,7 @@ TEST(BrowserRules, AServerOnLoopbackAnswersToItsNamesOnly) {
   for (const char* host : {"evil.example", "evil.example:8080", "", "x", "localhost@evil",
                            "127.0.0.1.evil", "192.168.1.5", "0.0.0.0:8080", "localhost:x"}) {
     EXPECT_EQ(CodeOf(rules.Check(host, "")), "misdirected") << host;
-    EXPECT_EQ(rules.Check(host, "")->status, 421);
+    EXPECT_EQ(HttpStatus(*rules.Check(host, "")), 421);
   }
   EXPECT_EQ(CodeOf(rules.Check(std::nullopt, "")), "passes");
 }

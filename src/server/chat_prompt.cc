@@ -9,7 +9,6 @@ namespace {
 
 using Member = JsonValue::Member;
 
-constexpr int kTooLarge = 413;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
 // The tree that keeps converted messages, and how many values the arguments of their calls may
@@ -20,13 +19,12 @@ struct Room {
 };
 
 // Joins text parts by newlines, as llama.cpp's server and vLLM do.
-ApiResult<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path) {
+Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path) {
   std::string joined;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string part_path = fmt::format("{}[{}]", path, i);
     if (!parts[i].is_object()) {
-      return Invalid(part_path,
-                     fmt::format("{}: is {}, not an object", part_path, KindOf(parts[i])));
+      return FailField(Code::kInvalidArgument, part_path, "is {}, not an object", KindOf(parts[i]));
     }
     JsonFields part(parts[i], part_path + ".");
     std::string_view type, text;
@@ -45,20 +43,20 @@ ApiResult<std::string> JoinParts(std::span<const JsonValue> parts, const std::st
   return joined;
 }
 
-ApiResult<JsonValue> ContentOf(JsonFields& message, const std::string& path, bool may_be_absent,
-                               JsonTree* tree) {
+Result<JsonValue> ContentOf(JsonFields& message, const std::string& path, bool may_be_absent,
+                            JsonTree* tree) {
   const JsonValue* content = message.Find("content");
   if (!content) {
     if (may_be_absent) return tree->String("");
-    return Invalid(path, path + ": is missing");
+    return FailField(Code::kInvalidArgument, path, "is missing");
   }
   if (content->is_string()) return *content;
   if (content->is_array()) {
     KV_ASSIGN(const std::string joined, JoinParts(content->items(), path));
     return tree->String(joined);
   }
-  return Invalid(path, fmt::format("{}: is {}, not a string or an array of text parts", path,
-                                   KindOf(*content)));
+  return FailField(Code::kInvalidArgument, path, "is {}, not a string or an array of text parts",
+                   KindOf(*content));
 }
 
 // A copy of `object` with `value` for `key`, in the same place, or at the end if the key is new.
@@ -70,11 +68,11 @@ JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& v
 }
 
 // Templates expect arguments as an object; the API carries them as JSON text.
-ApiResult<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Room& room) {
+Result<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Room& room) {
   const JsonValue* function = call.Find("function");
   const JsonValue* name = function ? function->Find("name") : nullptr;
   if (!name || !name->is_string()) {
-    return Invalid(path, path + ": must be an object with a name");
+    return FailField(Code::kInvalidArgument, path, "must be an object with a name");
   }
   const JsonValue* arguments = function->Find("arguments");
   if (!arguments || !arguments->is_string()) return call;
@@ -82,13 +80,13 @@ ApiResult<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Ro
   if (parsed) {
     return With(call, "function", With(*function, "arguments", *parsed, room.tree), room.tree);
   }
-  if (parsed.error().status == kTooLarge) return tl::unexpected(parsed.error());
+  if (parsed.error().code == Code::kExhausted) return tl::unexpected(parsed.error());
   return call;  // invalid JSON stays text
 }
 
-ApiResult<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Room& room) {
+Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Room& room) {
   if (!calls.is_array()) {
-    return Invalid(path, fmt::format("{}: is {}, not an array", path, KindOf(calls)));
+    return FailField(Code::kInvalidArgument, path, "is {}, not an array", KindOf(calls));
   }
   std::vector<JsonValue> made;
   made.reserve(calls.size());
@@ -100,11 +98,10 @@ ApiResult<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, 
   return room.tree->Array(made);
 }
 
-ApiResult<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView& model,
-                             Room& room) {
+Result<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView& model, Room& room) {
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
-    return Invalid(path, fmt::format("{}: is {}, not an object", path, KindOf(raw)));
+    return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(raw));
   }
   JsonFields fields(raw, path + ".");
   std::string_view role;
@@ -133,16 +130,16 @@ ApiResult<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView
   return room.tree->Object(std::move(members));  // the last one of equal keys counts
 }
 
-ApiResult<JsonValue> Tools(JsonFields& fields) {
+Result<JsonValue> Tools(JsonFields& fields) {
   const JsonValue* tools = fields.Find("tools");
   if (!tools) return JsonValue();
   if (!tools->is_array()) {
-    return Invalid("tools", fmt::format("tools: is {}, not an array", KindOf(*tools)));
+    return FailField(Code::kInvalidArgument, "tools", "is {}, not an array", KindOf(*tools));
   }
   for (const JsonValue& tool : tools->items()) {
     if (!tool.is_object()) {
-      return Invalid("tools",
-                     fmt::format("tools: has {}; each tool must be an object", KindOf(tool)));
+      return FailField(Code::kInvalidArgument, "tools", "has {} where an object must be",
+                       KindOf(tool));
     }
   }
   return tools->size() == 0 ? JsonValue() : *tools;
@@ -150,19 +147,20 @@ ApiResult<JsonValue> Tools(JsonFields& fields) {
 
 }  // namespace
 
-ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
+Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     const char* what = model.tokenizer == nullptr
                            ? "the model has no tokenizer.json, which text needs; put one into the "
                              "model's folder, or send token ids as the prompt of /v1/completions"
                            : "the model has no chat template; start the server with "
                              "--chat-template-file, or use /v1/completions";
-    return tl::unexpected(ApiError{Code::kUnsupported, what, "messages"});
+    return FailField(Code::kUnsupported, "messages", "{}", what);
   }
   const JsonValue* messages = fields.Find("messages");
-  if (!messages) return Invalid("messages", "messages: is missing");
+  if (!messages) return FailField(Code::kInvalidArgument, "messages", "is missing");
   if (!messages->is_array() || messages->size() == 0) {
-    return Invalid("messages", "messages: must be an array with at least one message");
+    return FailField(Code::kInvalidArgument, "messages",
+                     "must be an array with at least one message");
   }
   Room room{tree};
   std::vector<JsonValue> rendered_from;
@@ -184,20 +182,20 @@ ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const
   }
   auto chat = model.chat_template->Render(tree->Array(rendered_from), tools,
                                           variables ? *variables : JsonValue(), options);
-  if (!chat) return tl::unexpected(ToApiError(chat.error(), "messages"));
+  if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
   return std::move(*chat);
 }
 
-ApiError EncodeError(const Error& error, const std::string& param, const EncodeOptions& options,
-                     const ModelView& model) {
-  if (error.code != Code::kExhausted) return ToApiError(error, param);
+Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,
+                  const ModelView& model) {
+  if (error.code != Code::kExhausted) return {error.code, error.text(), field};
   return {Code::kInvalidArgument,
-          fmt::format("{}: has more than {} tokens; the context is {}", param, options.max_tokens,
+          fmt::format("has more than {} tokens; the context has {}", options.max_tokens,
                       model.ctx_size),
-          param};
+          field};
 }
 
-ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) {
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
   EncodeOptions options;
   options.add_special = false;  // the template writes special tokens

@@ -31,13 +31,13 @@ struct ModelView {
 };
 
 // The API error for an error of Tokenizer::Encode.
-ApiError EncodeError(const Error& error, const std::string& param, const EncodeOptions& options,
-                     const ModelView& model);
+Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,
+                  const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
 // kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
 // sees them; it is the tree of `fields` or lives as long.
-ApiResult<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
+Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
 struct ChatPrompt {
   std::vector<TokenId> ids;
@@ -45,6 +45,6 @@ struct ChatPrompt {
 };
 
 // Special tokens are recognised only in the text of the template. O(text). REQUIRES: a tokenizer.
-ApiResult<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model);
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model);
 
 }  // namespace kvasir

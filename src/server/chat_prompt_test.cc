@@ -14,14 +14,14 @@ using nlohmann::json;
 // The text that the template `source` renders for a request body, or the error's message.
 std::string Rendered(std::string_view source, std::string_view body) {
   const auto chat_template = ChatTemplate::Parse(source);
-  if (!chat_template) return chat_template.error().message;
+  if (!chat_template) return chat_template.error().text();
   ModelView model;
   model.chat_template = chat_template->get();
   auto parsed = ParseBody(body);
-  if (!parsed) return parsed.error().message;
+  if (!parsed) return parsed.error().text();
   JsonFields fields(parsed->fields);
   const auto chat = RenderMessages(fields, &parsed->tree, model);
-  return chat ? chat->text : chat.error().message;
+  return chat ? chat->text : chat.error().text();
 }
 
 TEST(ChatPrompt, ToolsKeepTheOrderInWhichTheirKeysWereSent) {

@@ -234,9 +234,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     keep_alive_ = false;
     if (!log_) log_.emplace("-", "-");  // not even the first line can be read
     if (late_) {
-      return Respond(
-          ErrorResponse({Code::kDeadlineExceeded, "the whole request did not arrive in time", "",
-                         408, "timeout"}));
+      return Respond(ErrorResponse({Code::kDeadlineExceeded, "did not arrive in time", "request"}));
     }
     const auto error = ReadError(ec, max_body_bytes_);
     if (!error) return Close();  // the client is gone
@@ -320,7 +318,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     auto ids = service_.engine().SubmitAll(std::move(start.requests), std::move(sink));
     if (!ids) {
       CancelAll();
-      return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_param)));
+      return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_field)));
     }
     running_ = std::move(*ids);
     if (!reader_.has_bytes()) ReadSome();
@@ -362,6 +360,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(*answer->error()));
     keep_alive_ = false;
+    if (log_) log_->Refused(RefusalOf(*answer->error()));
     writer_.PutStreamText(answer->ErrorEvent());
     EndStream();
   }
@@ -399,6 +398,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     }
     if (response.rest && !writer_.frames()) keep_alive_ = false;
     const std::string head = Head(response.status, response.content_type);
+    if (log_ && response.refusal) log_->Refused(*response.refusal);
     writer_.Put(head, std::move(response));
     Send();
   }

@@ -1,6 +1,9 @@
 #include "server/errors.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace kvasir {
 namespace {
@@ -8,7 +11,7 @@ namespace {
 struct CodeRow {
   Code code;
   int status;
-  const char* name;
+  std::string_view name;
 };
 
 constexpr CodeRow kCodes[] = {
@@ -25,15 +28,43 @@ constexpr CodeRow kCodes[] = {
     {Code::kModelChanged, 503, "model_changed"},
 };
 
-const CodeRow& RowOf(Code code) {
+// Fields for which HTTP or OpenAI has an answer of its own.
+struct FieldRow {
+  std::string_view field;
+  CodeRow row;
+  enum Of { kRequest, kBody } of = kRequest;  // kBody: a field of the body's JSON
+};
+
+constexpr FieldRow kFields[] = {
+    {"body", {Code::kExhausted, 413, "body_too_large"}},
+    {"head", {Code::kExhausted, 431, "head_too_large"}},
+    {"head", {Code::kInvalidArgument, 400, "invalid_argument"}},
+    {"request", {Code::kDeadlineExceeded, 408, "timeout"}},
+    {"method", {Code::kUnsupported, 405, "method_not_allowed"}},
+    {"transfer_encoding", {Code::kUnsupported, 501, "unsupported"}},
+    {"host", {Code::kPermissionDenied, 421, "misdirected"}},
+    {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
+    {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
+    {"tenant", {Code::kPermissionDenied, 403, "not_tenant"}},
+    {"admin_key", {Code::kPermissionDenied, 403, "not_admin"}},
+    {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
+};
+
+const FieldRow* FieldRowOf(const Error& error) {
+  const auto* found = std::ranges::find_if(kFields, [&](const FieldRow& row) {
+    return row.row.code == error.code && row.field == error.field;
+  });
+  return found == std::end(kFields) ? nullptr : found;
+}
+
+const CodeRow& RowOf(const Error& error) {
+  if (const FieldRow* row = FieldRowOf(error)) return row->row;
   for (const CodeRow& row : kCodes) {
-    if (row.code == code) return row;
+    if (row.code == error.code) return row;
   }
   static constexpr CodeRow kUnknown = {Code::kIoError, 500, "internal"};
   return kUnknown;
 }
-
-int StatusOf(const ApiError& error) { return error.status ? error.status : HttpStatus(error.code); }
 
 const char* TypeOf(int status) {
   switch (status) {
@@ -54,20 +85,26 @@ const char* TypeOf(int status) {
 
 }  // namespace
 
-int HttpStatus(Code code) { return RowOf(code).status; }
+int HttpStatus(const Error& error) { return RowOf(error).status; }
 
-std::string ErrorObject(const ApiError& error) {
-  nlohmann::json object = {{"message", error.message},
-                           {"type", TypeOf(StatusOf(error))},
+Refusal RefusalOf(const Error& error) { return {std::string(RowOf(error).name), error.field}; }
+
+std::string ErrorObject(const Error& error) {
+  const CodeRow& row = RowOf(error);
+  nlohmann::json object = {{"message", error.text()},
+                           {"type", TypeOf(row.status)},
                            {"param", nullptr},
-                           {"code", error.name.empty() ? RowOf(error.code).name : error.name}};
-  if (!error.param.empty()) object["param"] = error.param;
+                           {"code", row.name}};
+  const FieldRow* field_row = FieldRowOf(error);
+  const bool of_body = field_row == nullptr || field_row->of == FieldRow::kBody;
+  if (error.field && of_body) object["param"] = *error.field;
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-HttpResponse ErrorResponse(const ApiError& error) {
+HttpResponse ErrorResponse(const Error& error) {
   HttpResponse response;
-  response.status = StatusOf(error);
+  response.status = HttpStatus(error);
+  response.refusal = RefusalOf(error);
   response.body = "{\"error\":" + ErrorObject(error) + "}";
   if (response.status == 429) response.headers.emplace_back("Retry-After", "1");
   if (response.status == 503) response.headers.emplace_back("Retry-After", "5");
@@ -75,18 +112,10 @@ HttpResponse ErrorResponse(const ApiError& error) {
   return response;
 }
 
-tl::unexpected<ApiError> Invalid(std::string param, std::string message) {
-  return tl::unexpected(ApiError{Code::kInvalidArgument, std::move(message), std::move(param)});
-}
-
-ApiError ToApiError(const Error& error, std::string param) {
-  return ApiError{error.code, error.text(), std::move(param)};
-}
-
-ApiError SubmitError(const Error& error, const std::string& prompt_param) {
-  if (error.code != Code::kInvalidArgument) return ToApiError(error);
-  const std::string field = error.field.value_or("prompt");
-  return ToApiError(error, field == "prompt" ? prompt_param : field);
+Error SubmitError(Error error, const std::string& prompt_field) {
+  if (error.code != Code::kInvalidArgument) return {error.code, error.text()};
+  if (!error.field || error.field == "prompt") error.field = prompt_field;
+  return error;
 }
 
 }  // namespace kvasir

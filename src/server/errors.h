@@ -1,9 +1,10 @@
-// Errors as HTTP clients see them: one table from Code to status, one JSON shape (OpenAI's).
+// Errors as HTTP clients see them: one table from Code and field to status, one JSON shape
+// (OpenAI's).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <tl/expected.hpp>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,12 @@
 
 namespace kvasir {
 
+// What the log says of a refused request; never text that the client sent.
+struct Refusal {
+  std::string code;  // as `error.code` of the answer has it
+  std::optional<std::string> field;
+};
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
@@ -20,29 +27,22 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
   Parts rest;               // the rest of the body, where it may be long
   uint64_t rest_bytes = 0;  // memory that `rest` holds until its end
+  std::optional<Refusal> refusal = {};
 };
 
-struct ApiError {
-  Code code = Code::kInvalidArgument;
-  std::string message;
-  std::string param;  // the request's field; "": no field
-  int status = 0;     // 0: HttpStatus(code)
-  std::string name;   // OpenAI's `code`; "": the name of the code
-};
-
-template <typename T>
-using ApiResult = tl::expected<T, ApiError>;
-
-int HttpStatus(Code code);
+// An error about a part of a request that is not a field of its body names that part as its field
+// ("body", "head", "method", "host": all in errors.cc), which decides the status together with the
+// code. Every other field is one of the body, and the answer's `param`.
+int HttpStatus(const Error& error);
+Refusal RefusalOf(const Error& error);
 
 // {"message", "type", "param", "code"} as text: the value of `error`.
-std::string ErrorObject(const ApiError& error);
+std::string ErrorObject(const Error& error);
 // {"error": {...}}, with Retry-After and WWW-Authenticate where the status needs them.
-HttpResponse ErrorResponse(const ApiError& error);
+HttpResponse ErrorResponse(const Error& error);
 
-tl::unexpected<ApiError> Invalid(std::string param, std::string message);
-ApiError ToApiError(const Error& error, std::string param = "");
-// The API error for an error of Engine::Submit. `prompt_param`: the request's name for its prompt.
-ApiError SubmitError(const Error& error, const std::string& prompt_param);
+// An error of Engine::Submit, about the request's fields. `prompt_field` is what the request calls
+// its prompt.
+Error SubmitError(Error error, const std::string& prompt_field);
 
 }  // namespace kvasir

@@ -14,6 +14,12 @@ namespace kvasir {
 
 namespace http = boost::beast::http;
 
+namespace {
+
+Error InHead(std::string message) { return {Code::kInvalidArgument, std::move(message), "head"}; }
+
+}  // namespace
+
 std::string HeadText(int status, std::string_view content_type, bool keep_alive,
                      const std::vector<std::pair<std::string, std::string>>& headers) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
@@ -34,36 +40,30 @@ std::string ChunkText(const std::string& text, bool http11) {
 
 std::string LastChunkText(bool http11) { return http11 ? "0\r\n\r\n" : ""; }
 
-std::optional<ApiError> CheckFraming(const http::request_header<>& head) {
+std::optional<Error> CheckFraming(const http::request_header<>& head) {
   const auto [begin, end] = head.equal_range(http::field::transfer_encoding);
   if (begin == end) return std::nullopt;
-  ApiError error;
   if (head.count(http::field::content_length) > 0 || head.version() < 11) {
-    error.message = "Transfer-Encoding is not allowed with Content-Length, or before HTTP/1.1";
-  } else if (std::next(begin) != end || !boost::beast::iequals(begin->value(), "chunked")) {
-    error.code = Code::kUnsupported;
-    error.message = "unsupported Transfer-Encoding; only chunked is supported";
-    error.status = 501;
-  } else {
-    return std::nullopt;
+    return InHead("Transfer-Encoding needs HTTP/1.1 and no Content-Length");
   }
-  return error;
+  if (std::next(begin) != end || !boost::beast::iequals(begin->value(), "chunked")) {
+    return Error{Code::kUnsupported, "chunked is the only one that is understood",
+                 "transfer_encoding"};
+  }
+  return std::nullopt;
 }
 
-std::optional<ApiError> CheckHost(const http::request_header<>& head) {
+std::optional<Error> CheckHost(const http::request_header<>& head) {
   const auto [begin, end] = head.equal_range(http::field::host);
-  ApiError error;
   if (begin == end) {
     if (head.version() < 11) return std::nullopt;
-    error.message = "an HTTP/1.1 request needs a Host header";
-  } else if (std::next(begin) != end) {
-    error.message = "the request has more than one Host header";
-  } else if (begin->value().find_first_of(" \t/?#@\\\"<>{}|^`") != begin->value().npos) {
-    error.message = "the Host header has a character that a host or port cannot have";
-  } else {
-    return std::nullopt;
+    return InHead("an HTTP/1.1 request needs a Host header");
   }
-  return error;
+  if (std::next(begin) != end) return InHead("the request has more than one Host header");
+  if (begin->value().find_first_of(" \t/?#@\\\"<>{}|^`") != begin->value().npos) {
+    return InHead("the Host header has a character that a host or port cannot have");
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> HostOfTarget(std::string_view target) {
@@ -81,24 +81,18 @@ std::string OriginForm(std::string_view target) {
   return rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
 }
 
-std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes) {
-  ApiError answer;
+std::optional<Error> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes) {
   if (error == http::error::body_limit) {
-    answer.message = fmt::format("the body has more than {} bytes", max_body_bytes);
-    answer.status = 413;
-    answer.name = "body_too_large";
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    answer.message =
-        fmt::format("the request line and headers have more than {} bytes", kHeadBytes);
-    answer.status = 431;
-    answer.name = "head_too_large";
-  } else if (error == http::error::end_of_stream || error == http::error::partial_message ||
-             error.category() != make_error_code(http::error::bad_method).category()) {
-    return std::nullopt;
-  } else {
-    answer.message = "not a valid HTTP request: " + error.message();
+    return Error{Code::kExhausted, fmt::format("has more than {} bytes", max_body_bytes), "body"};
   }
-  return answer;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return Error{Code::kExhausted, fmt::format("has more than {} bytes", kHeadBytes), "head"};
+  }
+  if (error == http::error::end_of_stream || error == http::error::partial_message ||
+      error.category() != make_error_code(http::error::bad_method).category()) {
+    return std::nullopt;
+  }
+  return InHead("not a valid HTTP request: " + error.message());
 }
 
 }  // namespace kvasir

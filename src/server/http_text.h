@@ -26,11 +26,11 @@ std::string LastChunkText(bool http11);
 
 // Why a request's body must not be read: with a transfer coding other than chunked, or with two
 // lengths, this server and a proxy could disagree about its end (RFC 9112, section 6.3).
-std::optional<ApiError> CheckFraming(const boost::beast::http::request_header<>& head);
+std::optional<Error> CheckFraming(const boost::beast::http::request_header<>& head);
 
 // Why a request does not name exactly one host (RFC 9112, section 3.2): no Host (allowed in
 // HTTP/1.0), two of them, or a character that a host or port cannot have.
-std::optional<ApiError> CheckHost(const boost::beast::http::request_header<>& head);
+std::optional<Error> CheckHost(const boost::beast::http::request_header<>& head);
 
 // The host and port of an absolute target: "http://x:1/health" has "x:1". Absent for other targets.
 std::optional<std::string> HostOfTarget(std::string_view target);
@@ -39,6 +39,6 @@ std::optional<std::string> HostOfTarget(std::string_view target);
 std::string OriginForm(std::string_view target);
 
 // The answer to a request that could not be read; nullopt when the client is gone.
-std::optional<ApiError> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes);
+std::optional<Error> ReadError(const boost::system::error_code& error, uint64_t max_body_bytes);
 
 }  // namespace kvasir

@@ -21,9 +21,10 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
+constexpr size_t kMaxKeyText = 64;     // of a key
 
 // The first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
-ApiError NoJson(std::string_view body, size_t position) {
+Error NoJson(std::string_view body, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
     return {Code::kInvalidArgument, fmt::format("the body is not valid UTF-8 at byte {} (0x{:02x})",
@@ -106,23 +107,22 @@ class BodyReader : public JsonBuilder {
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) {
     constexpr int kNumberOverflow = 406;
-    error_ = e.id == kNumberOverflow ? ApiError{Code::kInvalidArgument,
-                                                "the body's JSON has a number that is too large"}
-                                     : NoJson(body_, position);
+    error_ = e.id == kNumberOverflow
+                 ? Error{Code::kInvalidArgument, "the body's JSON has a number that is too large"}
+                 : NoJson(body_, position);
     return false;
   }
 
-  const ApiError& error() const { return error_; }
+  const Error& error() const { return error_; }
 
  private:
   bool Count() {
     if (*values_left_ == 0) {
-      error_.message = fmt::format(
-          "the body's JSON has more than {} values (numbers, strings, arrays and objects; an array "
-          "of token ids in a prompt counts as one)",
-          kMaxJsonValues);
-      error_.status = 413;
-      error_.name = "body_too_large";
+      error_ = {Code::kExhausted,
+                fmt::format("its JSON has more than {} values (numbers, texts, lists and objects; "
+                            "lists of token ids in a prompt counts as one)",
+                            kMaxJsonValues),
+                "body"};
       return false;
     }
     --*values_left_;
@@ -130,8 +130,7 @@ class BodyReader : public JsonBuilder {
   }
 
   bool Fail(std::string_view what) {
-    error_.param = key_;
-    error_.message = fmt::format("{}: {}", key_, what);
+    error_ = {Code::kInvalidArgument, std::string(what), key_};
     return false;
   }
 
@@ -163,31 +162,46 @@ class BodyReader : public JsonBuilder {
   bool opened_ = false;       // an array whose first element is not known yet
   bool packing_ = false;      // inside a list of ids
   std::vector<TokenId> ids_;  // of that list
-  ApiError error_;
+  Error error_{};
 };
 
 }  // namespace
 
-ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
-                                 JsonTree* tree) {
-  if (text.empty()) return Invalid("", "the body is empty; send a JSON object");
+namespace {
+
+Result<JsonValue> Read(std::string_view text, BodyReader& reader) {
+  if (text.empty()) return Fail(Code::kInvalidArgument, "the body is empty; send a JSON object");
   if (NestsDeeper(text, kMaxDepth)) {
-    return Invalid("", fmt::format("the body's JSON nests deeper than {} levels", kMaxDepth));
+    return Fail(Code::kInvalidArgument, "the body's JSON nests deeper than {} levels", kMaxDepth);
   }
-  BodyReader reader(text, id_fields, values_left, tree);
   if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
   // The parser takes a NUL after a value as the end of the text.
   if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, text.size()));
   if (!reader.root().is_object()) {
-    return Invalid("", fmt::format("the body is {}; send a JSON object", KindOf(reader.root())));
+    return Fail(Code::kInvalidArgument, "the body is {}; send a JSON object",
+                KindOf(reader.root()));
   }
   return reader.root();
 }
 
-ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields) {
+}  // namespace
+
+Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
+                              JsonTree* tree) {
+  BodyReader reader(text, id_fields, values_left, tree);
+  return Read(text, reader);
+}
+
+Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields) {
   JsonBody parsed;
   size_t values_left = kMaxJsonValues;
-  KV_ASSIGN(parsed.fields, ParseObject(body, id_fields, &values_left, &parsed.tree));
+  BodyReader reader(body, id_fields, &values_left, &parsed.tree);
+  KV_ASSIGN(parsed.fields, Read(body, reader));
+  if (const auto key = reader.doubled_key()) {
+    return Fail(Code::kInvalidArgument,
+                "the body has an object with two \"{}\"; give each key once",
+                key->substr(0, kMaxKeyText));
+  }
   return parsed;
 }
 

@@ -29,17 +29,19 @@ struct JsonBody {
   JsonValue fields;  // an object
 };
 
-// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (templates and other
-// readers may recurse), of at most kMaxJsonValues values. A list of numbers in `id_fields` counts
-// as one value and is kept as token ids, four bytes each (AsIds). kInvalidArgument names the first
-// wrong byte: not UTF-8, NUL, or not JSON; status 413 names the limit. A body that nests deeper
-// gets that error only. O(size log keys).
-ApiResult<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {});
+// Parses a request body: a JSON object in UTF-8, nested at most 64 deep (what reads it afterwards,
+// templates above all, may recurse), of at most kMaxJsonValues values. Lists of numbers in
+// `id_fields` count as one value: they are kept as token ids, four bytes each (AsIds). O(size log
+// keys). Of a body that nests deeper nothing else is looked at. Errors:
+// - kInvalidArgument names the first byte that is wrong: not UTF-8, NUL, or not JSON.
+// - kInvalidArgument names a key that an object has twice: readers differ in which value counts.
+// - kExhausted, of the field "body", names the limit.
+Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {});
 
-// The same for a JSON object inside a body. Its values go to `tree` and are subtracted from
-// *values_left.
-ApiResult<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
-                                 JsonTree* tree);
+// The same for a JSON object inside a body's text, where the last value of a key counts. Its values
+// go to `tree`; they are taken from *values_left.
+Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
+                              JsonTree* tree);
 
 // Whether a value is a list of token ids (it may be empty), and its ids.
 bool IsIds(const JsonValue& value);

@@ -43,9 +43,11 @@ bool JsonFields::Has(std::string_view name) const {
 }
 
 void JsonFields::Fail(std::string_view name, std::string message) {
-  if (error_) return;
-  const std::string param = path_ + std::string(name);
-  error_ = ApiError{Code::kInvalidArgument, fmt::format("{}: {}", param, message), param};
+  Fail({Code::kInvalidArgument, std::move(message), path_ + std::string(name)});
+}
+
+void JsonFields::Fail(Error error) {
+  if (!error_) error_ = std::move(error);
 }
 
 void JsonFields::Number(std::string_view name, double min, double max, float* out) {
@@ -103,11 +105,8 @@ void JsonFields::Ids(std::string_view name, uint32_t vocab_size, std::vector<Tok
   const JsonValue* value = Find(name);
   if (!value) return;
   auto ids = ToTokenIds(*value, vocab_size, path_ + std::string(name));
-  if (ids) {
-    *out = std::move(*ids);
-  } else if (!error_) {
-    error_ = ids.error();
-  }
+  if (!ids) return Fail(std::move(ids.error()));
+  *out = std::move(*ids);
 }
 
 void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
@@ -146,19 +145,21 @@ std::vector<std::string> JsonFields::Unread() const {
   return names;
 }
 
-ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
-                                           const std::string& param) {
+Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
+                                        const std::string& field) {
   if (!IsIds(value)) {
-    return Invalid(param,
-                   value.is_array()
-                       ? fmt::format("{}: has {}, not a token id", param, KindOf(value.items()[0]))
-                       : fmt::format("{}: is {}, not an array of token ids", param, KindOf(value)));
+    if (!value.is_array()) {
+      return FailField(Code::kInvalidArgument, field, "is {}, not an array of token ids",
+                       KindOf(value));
+    }
+    return FailField(Code::kInvalidArgument, field, "has {}, not a token id",
+                     KindOf(value.items()[0]));
   }
   const std::span<const TokenId> ids = AsIds(value);
   for (const TokenId id : ids) {
     if (id >= 0 && static_cast<uint32_t>(id) < vocab_size) continue;
-    return Invalid(param, fmt::format("{}: token id {} is not between 0 and {}", param, id,
-                                      static_cast<int64_t>(vocab_size) - 1));
+    return FailField(Code::kInvalidArgument, field, "token id {} is not within 0 and {}", id,
+                     static_cast<int64_t>(vocab_size) - 1);
   }
   return std::vector<TokenId>(ids.begin(), ids.end());
 }

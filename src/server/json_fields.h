@@ -25,6 +25,7 @@ class JsonFields {
   const JsonValue* Find(std::string_view name);
   bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
+  void Fail(Error error);  // of an object within this one
 
   void Number(std::string_view name, double min, double max, float* out);
   // Takes integers, and also numbers such as 16.0, which some clients send.
@@ -37,7 +38,7 @@ class JsonFields {
   // One string or a list of at most `max` strings, all non-empty.
   void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
 
-  const std::optional<ApiError>& error() const { return error_; }
+  const std::optional<Error>& error() const { return error_; }
   // Names of fields that no call has read: the first 64, each cut to 64 bytes.
   std::vector<std::string> Unread() const;
 
@@ -45,11 +46,11 @@ class JsonFields {
   const JsonValue& object_;
   std::string path_;
   std::vector<std::string_view> read_;  // names that Find looked for
-  std::optional<ApiError> error_;
+  std::optional<Error> error_;
 };
 
 // The ids of a list from ParseBody; an error when it is not a list of ids of the vocabulary.
-ApiResult<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
-                                           const std::string& param);
+Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
+                                        const std::string& field);
 
 }  // namespace kvasir

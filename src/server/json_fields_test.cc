@@ -85,7 +85,7 @@ TEST(ParseBody, LimitsValuesButNotTokenIds) {
   for (const char* unit : {"1", "[]", "{}", "\"\"", "null", "{\"a\":1}", "[1]"}) {
     const auto parsed = ParseBody(ListOf("x", unit, kMaxJsonValues));
     ASSERT_FALSE(parsed) << unit;
-    EXPECT_EQ(parsed.error().status, 413);
+    EXPECT_EQ(HttpStatus(parsed.error()), 413);
     EXPECT_NE(parsed.error().message.find("65536"), std::string::npos);
   }
   const auto ids = ParseBody(ListOf("prompt", "7", 1 << 20), kCompletionIds);
@@ -103,7 +103,7 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
   const auto prompt = body->fields.Find("prompt")->items();
   ASSERT_EQ(prompt.size(), 4u);
   EXPECT_EQ(ToTokenIds(prompt[0], 17, "p").value(), (std::vector<TokenId>{1, 16}));
-  EXPECT_EQ(ToTokenIds(prompt[0], 16, "p").error().param, "p");
+  EXPECT_EQ(ToTokenIds(prompt[0], 16, "p").error().field, "p");
   EXPECT_TRUE(ToTokenIds(prompt[1], 17, "p")->empty());
   EXPECT_FALSE(ToTokenIds(prompt[3], 17, "p"));
   EXPECT_TRUE(IsIds(*body->fields.Find("tokens")));
@@ -118,9 +118,25 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
                           R"({"prompt":[4294967296]})", R"({"prompt":[1,null]})"}) {
     const auto parsed = ParseBody(bad, kCompletionIds);
     ASSERT_FALSE(parsed) << bad;
-    EXPECT_EQ(parsed.error().param, "prompt");
-    EXPECT_EQ(HttpStatus(parsed.error().code), 400);
+    EXPECT_EQ(parsed.error().field, "prompt");
+    EXPECT_EQ(HttpStatus(parsed.error()), 400);
   }
+}
+
+TEST(ParseBody, RefusesAKeyThatIsThereTwice) {
+  for (const char* body :
+       {R"({"n":1,"n":2})", R"({"a":[{"b":{"n":null,"c":1,"n":null}}]})",
+        R"({"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"n":1,"j":1,"n":1})"}) {
+    const auto parsed = ParseBody(body);
+    ASSERT_FALSE(parsed) << body;
+    EXPECT_EQ(HttpStatus(parsed.error()), 400);
+    EXPECT_NE(parsed.error().message.find("\"n\""), std::string::npos) << parsed.error().message;
+  }
+  EXPECT_TRUE(ParseBody(R"({"n":{"n":1},"a":[{"n":1},{"n":2}]})"));
+  const std::string long_key(1000, 'k');
+  const auto parsed = ParseBody("{\"" + long_key + "\":1,\"" + long_key + "\":1}");
+  ASSERT_FALSE(parsed);
+  EXPECT_LT(parsed.error().message.size(), 150u);
 }
 
 TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
@@ -136,7 +152,7 @@ TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
   fields.Unsigned("b", 0, 9, &b);
   fields.Unsigned("c", 0, 9, &b);
   ASSERT_TRUE(fields.error());
-  EXPECT_EQ(fields.error()->param, "top.a");
+  EXPECT_EQ(fields.error()->field, "top.a");
   EXPECT_EQ(a, 7);
   EXPECT_EQ(b, 8u);
   EXPECT_EQ(fields.Unread(), std::vector<std::string>{"e"});
@@ -148,19 +164,36 @@ TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
   JsonFields fields(object);
   EXPECT_EQ(fields.Integer("a", 0, 100), 16);
   EXPECT_EQ(fields.Integer("b", 0, 100), std::nullopt);
-  EXPECT_EQ(fields.error()->param, "b");
+  EXPECT_EQ(fields.error()->field, "b");
   EXPECT_EQ(JsonFields(object).Integer("c", INT64_MIN, INT64_MAX), std::nullopt);
   EXPECT_EQ(JsonFields(object).Integer("d", INT64_MIN, INT64_MAX), std::nullopt);
 }
 
 TEST(SubmitError, NamesTheFieldAsTheRequestDoes) {
-  const auto param_of = [](Error error) { return SubmitError(error, "messages").param; };
+  const auto param_of = [](Error error) { return SubmitError(error, "messages").field; };
   EXPECT_EQ(param_of({Code::kInvalidArgument, "9 is too much", "n"}), "n");
   EXPECT_EQ(param_of({Code::kInvalidArgument, "no tokens", "prompt"}), "messages");
   EXPECT_EQ(param_of({Code::kInvalidArgument, "n: prose is not read"}), "messages");
-  EXPECT_EQ(param_of({Code::kExhausted, "the queue is full", "n"}), "");
-  EXPECT_EQ(SubmitError({Code::kInvalidArgument, "token 9", "prompt", 3}, "messages").message,
-            "prompt[3]: token 9");
+  EXPECT_EQ(param_of({Code::kExhausted, "the queue is full", "n"}), std::nullopt);
+  EXPECT_EQ(SubmitError({Code::kInvalidArgument, "token 9", "prompt", 3}, "messages").text(),
+            "messages[3]: token 9");
+}
+
+// A part of a request that is no field of its body decides the status too, and is no `param`.
+TEST(ErrorResponse, HasStatusAndNameOfTheFieldWhereHttpHas) {
+  const auto answer = [](Code code, const char* field) {
+    const HttpResponse response = ErrorResponse({code, "what happened", field});
+    const json error = json::parse(response.body)["error"];
+    EXPECT_EQ(response.refusal->code, error["code"]);
+    EXPECT_EQ(response.refusal->field, field);
+    return fmt::format("{} {} {}", response.status, std::string(error["code"]),
+                       error["param"].dump());
+  };
+  EXPECT_EQ(answer(Code::kExhausted, "body"), "413 body_too_large null");
+  EXPECT_EQ(answer(Code::kUnsupported, "method"), "405 method_not_allowed null");
+  EXPECT_EQ(answer(Code::kPermissionDenied, "origin"), "403 origin_not_allowed null");
+  EXPECT_EQ(answer(Code::kNotFound, "model"), "404 model_not_found \"model\"");
+  EXPECT_EQ(answer(Code::kInvalidArgument, "body"), "400 invalid_argument \"body\"");
 }
 
 TEST(ErrorResponse, HasOneStatusForEachCode) {

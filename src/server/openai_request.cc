@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "server/sampling_request.h"
-
 namespace kvasir {
 namespace {
 
@@ -16,23 +14,21 @@ constexpr uint32_t kDefaultCompletionTokens =
 
 using RawPrompts = std::vector<std::vector<TokenId>>;
 
-ApiResult<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions& options,
-                                      const ModelView& model) {
+Result<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions& options,
+                                   const ModelView& model) {
   if (one.is_string()) {
     return EncodeText(one.text(), "prompt", options, model);
   }
   if (!one.is_array() && !IsIds(one)) {
-    return Invalid(
-        "prompt",
-        fmt::format("prompt: has {}; each prompt must be a string or an array of token ids",
-                    KindOf(one)));
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "has {} where a text or a list of token ids must be", KindOf(one));
   }
   return ToTokenIds(one, model.vocab_size, "prompt");
 }
 
 // The texts that `echo` puts before the answers.
-ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
-                                           const RawPrompts& prompts, const ModelView& model) {
+Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
+                                        const RawPrompts& prompts, const ModelView& model) {
   std::vector<std::string> texts;
   size_t bytes = 0;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -43,8 +39,8 @@ ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> lis
     KV_ASSIGN(std::string text, DecodeIds(prompts[i], "prompt", model));
     bytes += text.size();
     if (bytes > model.max_decoded_bytes) {
-      return Invalid("echo", fmt::format("echo: the prompts have more than {} bytes of text",
-                                         model.max_decoded_bytes));
+      return FailField(Code::kInvalidArgument, "echo",
+                       "the prompts have more than {} bytes of text", model.max_decoded_bytes);
     }
     texts.push_back(std::move(text));
   }
@@ -52,10 +48,10 @@ ApiResult<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> lis
 }
 
 // `prompt`: a text, a list of ids, or a list of those.
-ApiResult<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
-                                                     const ModelView& model) {
+Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
+                                                  const ModelView& model) {
   const JsonValue* prompt = fields.Find("prompt");
-  if (!prompt) return Invalid("prompt", "prompt: is missing");
+  if (!prompt) return FailField(Code::kInvalidArgument, "prompt", "is missing");
   std::vector<const JsonValue*> list;
   if (prompt->is_string() || prompt->kind() == JsonValue::Kind::kIds) {
     list.push_back(prompt);
@@ -63,36 +59,36 @@ ApiResult<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_
     for (const JsonValue& one : prompt->items()) list.push_back(&one);
   }
   if (list.empty()) {
-    return Invalid("prompt", "prompt: must be a string, an array of token ids, or a list of those");
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "must be a text, a list of token ids, or a list of those");
   }
   if (list.size() > model.max_prompts) {
-    return Invalid("prompt", fmt::format("prompt: {} prompts; at most {} may run or wait at once",
-                                         list.size(), model.max_prompts));
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} prompts; at most {} may run or wait at once", list.size(),
+                     model.max_prompts);
   }
   if (list.size() * num_choices > kMaxAnswers) {
-    return Invalid("prompt",
-                   fmt::format("prompt: {} prompts with n {}; a request may ask for at most {} "
-                               "answers",
-                               list.size(), num_choices, kMaxAnswers));
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} prompts with n {}; at most {} answers to a request", list.size(),
+                     num_choices, kMaxAnswers);
   }
   return list;
 }
 
-ApiResult<void> CheckLength(size_t tokens, uint32_t max_tokens, const std::string& param,
-                            const ModelView& model) {
-  if (tokens == 0) return Invalid(param, param + ": has no tokens");
+Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
+                   const ModelView& model) {
+  if (tokens == 0) return FailField(Code::kInvalidArgument, field, "has no tokens");
   const uint32_t answer = max_tokens == 0 ? 0 : 1;
   if (tokens + answer <= model.ctx_size) return {};
   const bool is_largest = model.ctx_size >= model.max_ctx_size;
-  return Invalid(
-      param, fmt::format("{}: {} tokens and {} to generate do not fit the context of {}{}", param,
-                         tokens, answer, model.ctx_size,
-                         is_largest ? ", the model's largest; shorten it"
-                                    : "; shorten it or start the server with a larger "
-                                      "--ctx-size"));
+  return FailField(Code::kInvalidArgument, field,
+                   "has {} tokens, which with {} to generate do not fit the context of {}{}",
+                   tokens, answer, model.ctx_size,
+                   is_largest ? ", the model's largest; shorten it"
+                              : "; shorten it or start the server with a larger --ctx-size");
 }
 
-ApiResult<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
+Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
   std::string name = "default";
   fields.String("model", &name);
   if (fields.error()) return tl::unexpected(*fields.error());
@@ -116,32 +112,27 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
 
 }  // namespace
 
-ApiResult<std::string> CheckModel(const std::string& name, const ModelView& model) {
+Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
   if (name == "default") return model.names.front();
   if (std::find(model.names.begin(), model.names.end(), name) != model.names.end()) return name;
-  ApiError error{Code::kNotFound,
-                 fmt::format("model: unknown model \"{}\"; this server has \"{}\" (GET /v1/models)",
-                             name, model.names.front()),
-                 "model"};
-  error.name = "model_not_found";
-  return tl::unexpected(std::move(error));
+  return FailField(Code::kNotFound, "model",
+                   "\"{}\" is not here; this server has \"{}\" (GET /v1/models)", name,
+                   model.names.front());
 }
 
-ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
-                                           const EncodeOptions& options, const ModelView& model) {
+Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
+                                        const EncodeOptions& options, const ModelView& model) {
   if (!model.tokenizer) {
-    return tl::unexpected(ApiError{Code::kUnsupported,
-                                   param + ": the model has no tokenizer.json, which text needs; "
-                                           "send token ids",
-                                   param});
+    return FailField(Code::kUnsupported, field,
+                     "the model has no tokenizer.json, so text cannot be read; send token ids");
   }
   auto ids = model.tokenizer->Encode(text, options);
-  if (!ids) return tl::unexpected(EncodeError(ids.error(), param, options, model));
+  if (!ids) return tl::unexpected(EncodeError(ids.error(), field, options, model));
   return std::move(*ids);
 }
 
-ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
-                                 const ModelView& model) {
+Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
+                              const ModelView& model) {
   std::string text;
   const auto decoder = model.tokenizer->StartDecoder(/*skip_special=*/false);
   for (const TokenId id : ids) {
@@ -150,11 +141,11 @@ ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string
   }
   if (text.size() <= model.max_decoded_bytes) decoder->Finish(&text);
   if (text.size() <= model.max_decoded_bytes) return text;
-  return Invalid(param, fmt::format("{}: the token ids decode to more than {} bytes of text", param,
-                                    model.max_decoded_bytes));
+  return FailField(Code::kInvalidArgument, field, "the ids stand for more than {} bytes of text",
+                   model.max_decoded_bytes);
 }
 
-ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
   KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
   JsonFields fields(parsed.fields);
   GenerationCall call;
@@ -168,19 +159,14 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
   request.logprobs = call.spec.logprobs;
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) {
-    return tl::unexpected(
-        ApiError{Code::kUnsupported,
-                 "messages: the model has no tokenizer.json, which text needs; send "
-                 "token ids to /v1/completions",
-                 "messages"});
+    return FailField(Code::kUnsupported, "messages",
+                     "the model has no tokenizer.json, so text cannot be read; send token ids to "
+                     "/v1/completions");
   }
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
-  if (auto fits = CheckLength(request.prompt.size(), request.max_tokens, "messages", model);
-      !fits) {
-    return tl::unexpected(fits.error());
-  }
+  KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
   request.ignored = fields.Unread();
   if (const JsonValue* tools = fields.Find("tools");
       tools && tools->size() > 0 && !model.uses_tools) {
@@ -190,7 +176,7 @@ ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelVie
   return call;
 }
 
-ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
+Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
   JsonFields fields(parsed.fields);
   GenerationCall call;
@@ -216,8 +202,7 @@ ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const Mo
   RawPrompts prompts;
   for (const JsonValue* one : list) {
     KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
-    auto fits = CheckLength(prompts.back().size(), request.max_tokens, "prompt", model);
-    if (!fits) return tl::unexpected(fits.error());
+    KV_TRY(CheckLength(prompts.back().size(), request.max_tokens, "prompt", model));
   }
   if (echo) {
     KV_ASSIGN(call.spec.echo, EchoOf(list, prompts, model));

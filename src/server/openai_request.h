@@ -12,6 +12,7 @@
 #include "kvasir/engine.h"
 #include "server/chat_prompt.h"
 #include "server/errors.h"
+#include "server/json_fields.h"
 
 namespace kvasir {
 
@@ -36,18 +37,27 @@ struct GenerationCall {
 // These functions and Engine::Submit find every error before the request has an effect. A known
 // field that is not supported and would change the answer gives kUnsupported; unknown fields go to
 // `ignored`.
-ApiResult<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
-ApiResult<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
+Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+
+// Reads sampling, length, stop, n, stream and cache fields into `request` and `spec`. Errors stay
+// in `fields`.
+void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
+                          AnswerSpec* spec);
+
+// Fails on known fields that are not supported and would change the answer, unless their value
+// changes nothing (null, false, empty, or the neutral number).
+void RefuseUnsupported(JsonFields& fields);
 
 // kNotFound unless `name` is a listed name or "default". Returns the name to answer with.
-ApiResult<std::string> CheckModel(const std::string& name, const ModelView& model);
+Result<std::string> CheckModel(const std::string& name, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.
-ApiResult<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& param,
-                                           const EncodeOptions& options, const ModelView& model);
+Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
+                                        const EncodeOptions& options, const ModelView& model);
 
 // The text of ids, at most model.max_decoded_bytes. REQUIRES: a tokenizer.
-ApiResult<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& param,
-                                 const ModelView& model);
+Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
+                              const ModelView& model);
 
 }  // namespace kvasir

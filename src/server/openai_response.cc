@@ -30,9 +30,9 @@ json FinishJson(FinishReason reason) {
   return reason == FinishReason::kNone ? json() : json(ToString(reason));
 }
 
-ApiError ErrorOf(const Event& event) {
-  if (event.error) return ToApiError(*event.error);
-  return ApiError{Code::kUnavailable, "the generation was cancelled: the server is stopping"};
+Error ErrorOf(const Event& event) {
+  if (event.error) return *event.error;
+  return {Code::kUnavailable, "the generation was cancelled: the server is stopping"};
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class Answer {
 
   bool done() const { return open_requests_ == 0 || error_; }
   // The first error. Later events are ignored; the caller should cancel the other requests.
-  const std::optional<ApiError>& error() const { return error_; }
+  const std::optional<Error>& error() const { return error_; }
   // The whole answer; `this` must outlive it. REQUIRES: done() without error(), not streaming.
   Parts Body() const;
   // Bytes that this holds until its end, except text that waits in a stream; grows with each event.
@@ -78,7 +78,7 @@ class Answer {
   Receipt receipt_;   // of all prompts
   uint64_t completion_tokens_ = 0;
   uint64_t held_bytes_;
-  std::optional<ApiError> error_;
+  std::optional<Error> error_;
 };
 
 }  // namespace kvasir

@@ -27,6 +27,11 @@ RequestLog::RequestLog(std::string_view method, std::string_view target)
       probe_(what_ == "GET /health" || what_ == "GET /ready" || what_ == "GET /metrics"),
       start_ns_(MonotonicNs()) {}
 
+void RequestLog::Refused(const Refusal& refusal) {
+  refusal_ = " code=" + refusal.code;
+  if (refusal.field) refusal_ += " field=" + *refusal.field;
+}
+
 void RequestLog::Told(const Answer& answer) {
   const Receipt& receipt = answer.receipt();
   tokens_ = fmt::format(" prompt {} cached {} generated {} ttft {:.1f} ms,", receipt.prompt_tokens,
@@ -36,7 +41,8 @@ void RequestLog::Told(const Answer& answer) {
 std::string RequestLog::Line(std::string_view peer, std::string_view remark) const {
   if (probe_ && status_ < 400 && !IsLogged(LogLevel::kDebug)) return "";
   const double ms = static_cast<double>(MonotonicNs() - start_ns_) / 1e6;
-  return fmt::format("{} {} {}{} {:.1f} ms{}", peer, what_, status_, tokens_, ms, remark);
+  return fmt::format("{} {} {}{}{} {:.1f} ms{}", peer, what_, status_, refusal_, tokens_, ms,
+                     remark);
 }
 
 }  // namespace kvasir

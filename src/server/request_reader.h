@@ -18,8 +18,8 @@ namespace kvasir {
 // A request before its body is read.
 struct RequestHead {
   HttpRequest request;                 // without its body
-  std::optional<uint64_t> body_bytes;  // from Content-Length
-  std::optional<ApiError> refusal;     // an error to answer instead of reading the body
+  std::optional<uint64_t> body_bytes;  // what Content-Length says
+  std::optional<Error> refusal;        // what to answer instead; the body must not be read
   bool http11 = true;
   bool keep_alive = false;
   bool is_head = false;  // the answer has no body
@@ -60,7 +60,7 @@ class RequestReader {
   struct State;  // of the HTTP library, whose headers are large
 
   boost::asio::ip::tcp::socket& socket_;
-  bool pending_ = false;  // a ReadSome is pending
+  bool pending_ = false;  // a ReadSome is pending is pending
   const std::unique_ptr<State> state_;
 };
 

@@ -46,16 +46,16 @@ class RequestReaderTest : public testing::Test {
     return reader_.Head();
   }
   std::string RefusalOf(const std::string& text) {
-    const std::optional<ApiError> refusal = HeadOf(text).refusal;
+    const std::optional<Error> refusal = HeadOf(text).refusal;
     return refusal ? refusal->message : "";
   }
 
   void ExpectTooLarge(const std::string& chunked_body) {
     HeadOf("GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     sockets_.Send(chunked_body);
-    const std::optional<ApiError> error = ReadError(ReadBody(), 1 << 20);
+    const std::optional<Error> error = ReadError(ReadBody(), 1 << 20);
     ASSERT_TRUE(error.has_value());
-    EXPECT_EQ(error->status, 431);
+    EXPECT_EQ(HttpStatus(*error), 431);
   }
 
   boost::asio::io_context io_;
@@ -225,7 +225,7 @@ TEST_F(RequestReaderTest, AHeadHasABound) {
   sockets_.Send("GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(kHeadBytes, 'a') + "\r\n\r\n");
   const auto error = ReadError(ReadHead(), 0);
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->status, 431);
+  EXPECT_EQ(HttpStatus(*error), 431);
 }
 
 TEST_F(RequestReaderTest, ABodyHasABound) {
@@ -233,8 +233,8 @@ TEST_F(RequestReaderTest, ABodyHasABound) {
   sockets_.Send("4\r\nabcd\r\n4\r\nabcd\r\n0\r\n\r\n");
   const auto error = ReadError(ReadBody(7), 7);
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->status, 413);
-  EXPECT_EQ(error->message, "the body has more than 7 bytes");
+  EXPECT_EQ(HttpStatus(*error), 413);
+  EXPECT_EQ(error->text(), "body: has more than 7 bytes");
 }
 
 TEST_F(RequestReaderTest, AClientThatIsGoneGetsNoAnswer) {

@@ -14,7 +14,9 @@
 namespace kvasir {
 namespace {
 
-ApiError NotFound(std::string message) { return ApiError{Code::kNotFound, std::move(message)}; }
+constexpr uint64_t kTrimBytes = 4 << 20;
+
+}  // namespace
 
 std::string_view PathOf(std::string_view target) {
   std::string_view path = target.substr(0, target.find_first_of("?#"));
@@ -22,38 +24,13 @@ std::string_view PathOf(std::string_view target) {
   return path;
 }
 
-bool Matches(std::string_view pattern, std::string_view path) {
+bool PathMatches(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with('*')) return pattern == path;
   pattern.remove_suffix(1);
   return path.size() > pattern.size() && path.starts_with(pattern);
 }
 
-constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
-constexpr uint64_t kTrimBytes = 4 << 20;
-
-HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
-  ApiError error{Code::kInvalidArgument,
-                 fmt::format("the body has {} bytes; at most {} are allowed", bytes, max_bytes)};
-  error.status = 413;
-  error.name = "body_too_large";
-  return ErrorResponse(error);
-}
-
-HttpResponse NoValidKey() {
-  ApiError error{Code::kPermissionDenied,
-                 "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""};
-  error.name = "invalid_api_key";
-  return ErrorResponse(error);
-}
-
-HttpResponse Forbidden(const char* name, std::string message) {
-  ApiError error{Code::kPermissionDenied, std::move(message)};
-  error.status = 403;
-  error.name = name;
-  return ErrorResponse(error);
-}
-
-}  // namespace
+Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
 
 const Service::Route Service::kRoutes[] = {
     {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
@@ -83,6 +60,8 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/sessions", "", &Service::NotYet, Access::kKey},
     {"/v1/sessions/*", "", &Service::NotYet, Access::kKey},
 };
+
+std::span<const Service::Route> Service::Routes() { return kRoutes; }
 
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
   std::unique_ptr<ChatTemplate> own_template;
@@ -118,7 +97,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
 
 const Service::Route* Service::FindRoute(std::string_view path) {
   const auto* route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                   [path](const Route& r) { return Matches(r.path, path); });
+                                   [path](const Route& r) { return PathMatches(r.path, path); });
   return route == std::end(kRoutes) ? nullptr : route;
 }
 
@@ -128,72 +107,6 @@ std::vector<std::string> Service::Endpoints() {
     if (!route.method.empty()) endpoints.push_back(fmt::format("{} {}", route.method, route.path));
   }
   return endpoints;
-}
-
-bool Service::IsOpen(std::string_view method, const Route* route) {
-  return method == "OPTIONS" || (route != nullptr && route->access == Access::kOpen);
-}
-
-uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
-  return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
-}
-
-std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
-                                               std::optional<uint64_t> body_bytes) const {
-  if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
-  const uint64_t max_bytes = MaxBodyBytes(head);
-  if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  if (head.method == "OPTIONS") return std::nullopt;
-  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
-  if (!open && !caller) return NoValidKey();
-  const Route* route = RouteOf(head);
-  if (!route) return NoSuchRoute(head);
-  if (auto refused = CheckAccess(*route, caller.value_or(Caller()))) return refused;
-  if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  const bool drains = route->drains || route->work == Route::kGeneration;
-  if (drains && draining_.load(std::memory_order_relaxed)) {
-    return ErrorResponse(
-        {Code::kUnavailable, "the server is stopping; send the request to another one"});
-  }
-  return std::nullopt;
-}
-
-HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
-  const std::string_view path = PathOf(head.target);
-  std::string allowed;
-  for (const Route& route : kRoutes) {
-    if (!Matches(route.path, path)) continue;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
-  }
-  if (allowed.empty()) {
-    return ErrorResponse(
-        NotFound(fmt::format("unknown path {}; GET / lists the known ones", path)));
-  }
-  ApiError error{Code::kInvalidArgument,
-                 fmt::format("{} takes {}, not {}", path, allowed, head.method)};
-  error.status = 405;
-  error.name = "method_not_allowed";
-  HttpResponse response = ErrorResponse(error);
-  response.headers.emplace_back("Allow", allowed);
-  return response;
-}
-
-std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
-  const bool is_tenant = caller.tenant.has_value();
-  if (route.access == Access::kTenant && !is_tenant) {
-    return Forbidden("not_tenant",
-                     "the admin key cannot run prompts and has no cache; send an API key");
-  }
-  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
-    return std::nullopt;
-  }
-  if (!credentials_.required()) return NoValidKey();  // only the admin key is required
-  return Forbidden("not_admin",
-                   fmt::format("{} shows sums over all tenants; send the key that --admin-key "
-                               "gave to the server",
-                               route.path));
 }
 
 namespace {
@@ -212,7 +125,7 @@ Outcome Guarded(const Make& make) {
   }
 }
 
-ApiError SpentError(bool never_fits, const MemoryQuota& quota) {
+Error SpentError(bool never_fits, const MemoryQuota& quota) {
   if (never_fits) {
     return {
         Code::kInvalidArgument,
@@ -228,7 +141,7 @@ ApiError SpentError(bool never_fits, const MemoryQuota& quota) {
 const Service::Route* Service::RouteOf(const HttpRequest& request) {
   const std::string_view path = PathOf(request.target);
   const auto* route = std::ranges::find_if(kRoutes, [&](const Route& r) {
-    return Matches(r.path, path) && (r.method.empty() || r.method == request.method);
+    return PathMatches(r.path, path) && (r.method.empty() || r.method == request.method);
   });
   return route == std::end(kRoutes) ? nullptr : route;
 }
@@ -278,53 +191,15 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
 
-Outcome Service::Preflight(const HttpRequest& request) const {
-  HttpResponse response;
-  const std::string_view path = PathOf(request.target);
-  std::string allowed = "OPTIONS", for_pages;
-  for (const Route& route : kRoutes) {
-    if (!Matches(route.path, path) || route.method.empty()) continue;
-    allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
-    // Without a key any page that somebody visits could erase their cache: reading is enough there.
-    if (route.method == "DELETE" && !credentials_.required()) continue;
-    for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
-  }
-  response.headers.emplace_back("Allow", allowed);
-  if (!request.origin.empty() && !request.requested_headers.empty()) {
-    response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
-  }
-  if (!request.origin.empty()) {
-    if (!for_pages.empty()) {
-      response.headers.emplace_back("Access-Control-Allow-Methods", for_pages);
-    }
-    response.headers.emplace_back("Access-Control-Max-Age", "86400");
-  }
-  response.body = "{}";
-  return response;
-}
-
-std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
-    const HttpRequest& request) const {
-  std::vector<std::pair<std::string, std::string>> headers = {
-      {"Server", "kvasir/" + options_.version}};
-  if (request.origin.empty()) return headers;
-  if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
-  std::string allowed = browser_rules_.AllowedOrigin(request.origin);
-  if (!allowed.empty()) {
-    headers.emplace_back("Access-Control-Allow-Origin", std::move(allowed));
-  }
-  return headers;
-}
-
-Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param) {
+Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
   for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
-  start.prompt_param = std::move(prompt_param);
+  start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
-  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(ToApiError(drawn.error()));
+  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
   uint64_t num_choices = 0, tokens = 0;
@@ -336,15 +211,13 @@ Outcome Service::Start(ApiResult<GenerationCall> call, const Call& from, std::st
   }
   start.answer_bytes = start.answer->ExpectedBytes(start.answer->streams() ? 0 : tokens);
   if (start.answer_bytes <= max_answer_bytes_) return start;
-  constexpr const char* kField = "max_tokens";
   return ErrorResponse(
       {Code::kInvalidArgument,
-       fmt::format(
-           "{}: up to {} tokens in {} answers may take {} bytes until they are sent; all answers "
-           "together may take {} (--request-memory); ask for fewer tokens, answers or logprobs, "
-           "or stream them",
-           kField, tokens, num_choices, start.answer_bytes, max_answer_bytes_),
-       kField});
+       fmt::format("up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
+                   "are there for all answers (--request-memory); ask for fewer tokens, answers or "
+                   "logprobs, or stream them",
+                   tokens, num_choices, start.answer_bytes, max_answer_bytes_),
+       "max_tokens"});
 }
 
 Outcome Service::Chat(const Call& call) {

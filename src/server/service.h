@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -35,7 +36,7 @@ struct HttpRequest {
 struct GenerationStart {
   std::vector<GenerateRequest> requests;
   std::unique_ptr<Answer> answer;
-  std::string prompt_param;  // the field that an error of Submit is about
+  std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
   uint64_t answer_bytes;  // memory of the answer until it is sent
 };
@@ -93,6 +94,7 @@ class Service {
   struct Call;  // a request with its route
   struct Route;
   static const Route kRoutes[];
+  static std::span<const Route> Routes();
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   static const Route* FindRoute(std::string_view path);
@@ -103,7 +105,7 @@ class Service {
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
-  Outcome Start(ApiResult<GenerationCall> call, const Call& from, std::string prompt_param);
+  Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
 
   Outcome Chat(const Call& call);
   Outcome Complete(const Call& call);

@@ -1,4 +1,4 @@
-// The endpoints that do not generate: models, cache, tokens, templates, state.
+// The endpoints around generating: models, cache, state.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +14,6 @@ namespace kvasir {
 namespace {
 
 using nlohmann::json;
-
-constexpr size_t kMaxTokens = size_t{1} << 20;  // of /tokenize and /detokenize
 
 json ModelEntry(const std::string& name, const ModelCard& card, int64_t created) {
   return {{"id", name},
@@ -49,51 +47,6 @@ std::string PercentDecoded(std::string_view text) {
     }
   }
   return out;
-}
-
-// {"id", "piece"} of a token.
-json PieceJson(TokenId id, const Tokenizer* tokenizer) {
-  const TokenSpelling spelling = SpellToken(tokenizer, id);
-  json piece = spelling.text;
-  if (spelling.text != spelling.bytes) {
-    piece = json::array();  // not a whole character: its bytes, as in llama.cpp
-    for (const char c : spelling.bytes) piece.push_back(static_cast<unsigned char>(c));
-  }
-  return {{"id", id}, {"piece", std::move(piece)}};
-}
-
-// `out`, then the ids or the PieceJson of each, then the end of the object.
-Parts TokensText(std::string out, std::vector<TokenId> ids, const Tokenizer* pieces_of) {
-  out += "\"tokens\":[";
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) out += ',';
-    out += pieces_of ? Dump(PieceJson(ids[i], pieces_of)) : std::to_string(ids[i]);
-    if (out.size() >= kPartBytes) co_yield out;
-  }
-  out += "]}";
-  co_yield out;
-}
-
-// An object that has the same text under each key.
-Parts SameText(std::vector<std::string> keys, std::string text) {
-  std::string out;
-  for (const std::string& key : keys) {
-    out += (out.empty() ? "{\"" : "\",\"") + key + "\":\"";
-    std::string_view rest = text;
-    while (!rest.empty()) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += "\"}";
-  co_yield out;
-}
-
-HttpResponse TextResponse(std::vector<std::string> keys, std::string text) {
-  HttpResponse response;
-  response.rest_bytes = text.capacity();
-  response.rest = SameText(std::move(keys), std::move(text));
-  return response;
 }
 
 json CacheJson(const EngineStats& stats, const char* mode) {
@@ -194,65 +147,6 @@ Outcome Service::FlushCache(const Call&) {
   return ErrorResponse(
       {Code::kUnsupported,
        "there is nothing to flush: this version has no disk tier yet (--disk DIR)"});
-}
-
-Outcome Service::Tokenize(const Call& call) {
-  const auto body = ParseBody(call.request.body);
-  if (!body) return ErrorResponse(body.error());
-  JsonFields fields(body->fields);
-  const char* name = fields.Has("content") || !fields.Has("prompt") ? "content" : "prompt";
-  std::string_view text;
-  fields.Text(name, &text);
-  if (!fields.Has(name)) fields.Fail(name, "is missing");
-  // The default depends on the field: llama.cpp's `content` adds no special tokens, vLLM's `prompt`
-  // does.
-  EncodeOptions options;
-  options.add_special = name == std::string_view("prompt");
-  options.max_tokens = kMaxTokens;
-  bool with_pieces = false;
-  fields.Bool("add_special_tokens", &options.add_special);
-  fields.Bool("add_special", &options.add_special);
-  fields.Bool("parse_special", &options.parse_special);
-  fields.Bool("with_pieces", &with_pieces);
-  if (fields.error()) return ErrorResponse(*fields.error());
-  auto ids = EncodeText(text, name, options, model_);
-  if (!ids) return ErrorResponse(ids.error());
-  ids->shrink_to_fit();
-  HttpResponse response;
-  response.rest_bytes = ids->size() * sizeof(TokenId);
-  std::string counts =
-      fmt::format(R"({{"count":{},"max_model_len":{},)", ids->size(), model_.ctx_size);
-  response.rest =
-      TokensText(std::move(counts), std::move(*ids), with_pieces ? model_.tokenizer : nullptr);
-  return response;
-}
-
-Outcome Service::Detokenize(const Call& call) {
-  const auto body = ParseBody(call.request.body, kDetokenizeIds);
-  if (!body) return ErrorResponse(body.error());
-  JsonFields fields(body->fields);
-  std::vector<TokenId> ids;
-  fields.Ids("tokens", model_.vocab_size, &ids);
-  if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
-  if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
-  if (fields.error()) return ErrorResponse(*fields.error());
-  if (ids.size() > kMaxTokens) {
-    fields.Fail("tokens",
-                fmt::format("has {} ids; at most {} are allowed", ids.size(), kMaxTokens));
-    return ErrorResponse(*fields.error());
-  }
-  auto text = DecodeIds(ids, "tokens", model_);
-  if (!text) return ErrorResponse(text.error());
-  return TextResponse({"content", "prompt"}, std::move(*text));
-}
-
-Outcome Service::ApplyTemplate(const Call& call) {
-  auto body = ParseBody(call.request.body, kChatIds);
-  if (!body) return ErrorResponse(body.error());
-  JsonFields fields(body->fields);
-  auto chat = RenderMessages(fields, &body->tree, model_);
-  if (!chat) return ErrorResponse(chat.error());
-  return TextResponse({"prompt"}, std::move(chat->text));
 }
 
 Outcome Service::Props(const Call&) {

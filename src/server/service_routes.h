@@ -31,6 +31,12 @@ struct Service::Route {
   bool drains = false;  // refused while draining, like every generation
 };
 
+// A target without its query and the slashes at its end.
+std::string_view PathOf(std::string_view target);
+// Whether a Route::path takes `path`.
+bool PathMatches(std::string_view pattern, std::string_view path);
+
+Error NotFound(std::string message);
 HttpResponse JsonResponse(const nlohmann::json& body);
 
 }  // namespace kvasir

@@ -1,7 +1,7 @@
 // V16: sixteen f32 lanes, the width that portable-1 is defined on, on every target. A kernel is
 // written once against it and compiled once per target, in the namespace KVASIR_TARGET_NS; its bits
-// equal those of the scalar form, because each operation is IEEE and lane by lane.
-// Each target's source must define these macros before it includes this file:
+// are those of the scalar form, since each operation is IEEE and lane by lane.
+// The build defines the two macros for each target (cmake/kvasir.cmake).
 //   KVASIR_TARGET_NS   scalar | avx2 | avx512 | neon, or a target that adds integer products to one
 //   KVASIR_TARGET_ID   0 | 1 | 2 | 3
 #pragma once

@@ -151,4 +151,9 @@ struct LaneProduct {
 constexpr QuantKernels kLaneKernels = {QuantiseRows, ForFormat<LaneProduct>, kSlicedRows};
 
 }  // namespace
+
+#ifndef KVASIR_TILED  // tensor/quant_tile-inl.h: the target has tiles for most of it
+const QuantKernels kQuantKernels = kLaneKernels;
+#endif
+
 }  // namespace kvasir::KVASIR_TARGET_NS

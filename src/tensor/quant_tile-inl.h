@@ -3,6 +3,7 @@
 // CPU's, or one in plain C++.
 #pragma once
 
+#define KVASIR_TILED
 #include "tensor/quant_slice-inl.h"
 
 namespace kvasir::KVASIR_TARGET_NS {

@@ -1,8 +1,9 @@
-#include "server/sampling_request.h"
-
+// The fields of a request that say how to generate: what chat and text completions share.
 #include <fmt/format.h>
 
 #include <charconv>
+
+#include "server/openai_request.h"
 
 namespace kvasir {
 namespace {
@@ -154,7 +155,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
   JsonFields inner(*options, "stream_options.");
   inner.Bool("include_usage", &spec->include_usage);
-  if (inner.error()) fields.Fail("stream_options", inner.error()->message);
+  if (inner.error()) fields.Fail(*inner.error());
 }
 
 }  // namespace

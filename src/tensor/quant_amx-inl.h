@@ -1,6 +1,7 @@
-#define KVASIR_TARGET_NS amx
-#define KVASIR_TARGET_ID 2
-#define KVASIR_VNNI 1
+// Products by the CPU's tiles (AMX).
+#pragma once
+
+#if defined(__AMX_INT8__)
 #include "tensor/quant_tile-inl.h"
 
 namespace kvasir::amx {
@@ -83,3 +84,5 @@ struct Product {
 const QuantKernels kQuantKernels = {QuantiseTiles, ForFormat<Product>, kTiledRows};
 
 }  // namespace kvasir::amx
+
+#endif

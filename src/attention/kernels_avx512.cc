@@ -1,3 +1,0 @@
-#define KVASIR_TARGET_NS avx512
-#define KVASIR_TARGET_ID 2
-#include "attention/kernels-inl.h"

@@ -1,3 +1,0 @@
-#define KVASIR_TARGET_NS neon
-#define KVASIR_TARGET_ID 3
-#include "attention/kernels-inl.h"

@@ -1,2 +1,0 @@
-// GHASH by products of 128 bits (PCLMULQDQ), for CPUs without wider ones.
-#include "base/ghash-inl.h"

@@ -1,0 +1,128 @@
+// Who may ask for what: refusals that a request's head decides, and what pages get (CORS).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/service_routes.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
+
+HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
+  return ErrorResponse({Code::kExhausted,
+                        fmt::format("has {} bytes; at most {} are taken", bytes, max_bytes),
+                        "body"});
+}
+
+HttpResponse NoValidKey() {
+  return ErrorResponse(
+      {Code::kPermissionDenied,
+       "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", "api_key"});
+}
+
+}  // namespace
+
+bool Service::IsOpen(std::string_view method, const Route* route) {
+  return method == "OPTIONS" || (route != nullptr && route->access == Access::kOpen);
+}
+
+uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
+  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
+  return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
+}
+
+std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
+                                               std::optional<uint64_t> body_bytes) const {
+  if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
+  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
+  const uint64_t max_bytes = MaxBodyBytes(head);
+  if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
+  if (head.method == "OPTIONS") return std::nullopt;
+  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
+  if (!open && !caller) return NoValidKey();
+  const Route* route = RouteOf(head);
+  if (!route) return NoSuchRoute(head);
+  if (auto refused = CheckAccess(*route, caller ? *caller : Caller())) return refused;
+  if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
+  const bool drains = route->drains || route->work == Route::kGeneration;
+  if (drains && draining_.load(std::memory_order_relaxed)) {
+    return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
+  }
+  return std::nullopt;
+}
+
+HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
+  const std::string_view path = PathOf(head.target);
+  std::string allowed;
+  for (const Route& route : Routes()) {
+    if (!PathMatches(route.path, path)) continue;
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
+  }
+  if (allowed.empty()) {
+    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
+  }
+  HttpResponse response =
+      ErrorResponse({Code::kUnsupported,
+                     fmt::format("{} takes {}, not {}", path, allowed, head.method), "method"});
+  response.headers.emplace_back("Allow", allowed);
+  return response;
+}
+
+std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
+  const bool is_tenant = caller.tenant.has_value();
+  if (route.access == Access::kTenant && !is_tenant) {
+    return ErrorResponse({Code::kPermissionDenied,
+                          "the admin key has no prompts and no cache; send an API key", "tenant"});
+  }
+  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
+    return std::nullopt;
+  }
+  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
+  return ErrorResponse({Code::kPermissionDenied,
+                        fmt::format("{} shows sums over all tenants; send the key that the server "
+                                    "was given as --admin-key",
+                                    route.path),
+                        "admin_key"});
+}
+
+Outcome Service::Preflight(const HttpRequest& request) const {
+  HttpResponse response;
+  const std::string_view path = PathOf(request.target);
+  std::string allowed = "OPTIONS", for_pages;
+  for (const Route& route : Routes()) {
+    if (!PathMatches(route.path, path) || route.method.empty()) continue;
+    allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
+    // Without a key any page that somebody visits could erase their cache: pages may only read.
+    if (route.method == "DELETE" && !credentials_.required()) continue;
+    for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
+  }
+  response.headers.emplace_back("Allow", allowed);
+  if (!request.origin.empty() && !request.requested_headers.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);
+  }
+  if (!request.origin.empty()) {
+    if (!for_pages.empty()) {
+      response.headers.emplace_back("Access-Control-Allow-Methods", for_pages);
+    }
+    response.headers.emplace_back("Access-Control-Max-Age", "86400");
+  }
+  response.body = "{}";
+  return response;
+}
+
+std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
+    const HttpRequest& request) const {
+  std::vector<std::pair<std::string, std::string>> headers = {
+      {"Server", "kvasir/" + options_.version}};
+  if (request.origin.empty()) return headers;
+  if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
+  std::string allowed = browser_rules_.AllowedOrigin(request.origin);
+  if (!allowed.empty()) {
+    headers.emplace_back("Access-Control-Allow-Origin", std::move(allowed));
+  }
+  return headers;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Every flag that a command's help lists does something there, and no command takes another one.
+
+    cli_help_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+import pathlib
+import re
+import tempfile
+
+import cli_support
+from cli_support import SMALL, CliTest, kvasir
+
+# What a flag must not be given. Who reads it says so by its name; who does not read it cannot.
+WRONG = {flag: "?" for flag in (
+    "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
+    "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
+    "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
+    "--inject --tokens --formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
+WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
+                                                 "--svg").split()}
+WRONG |= {"--stop": "", "--admin-key": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
+
+# What a command must be given beside the flag, so that it comes to look at it.
+NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__]}
+
+# Flags that take any value, or none, and the arguments with which they change what is printed.
+SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
+         "plan": SMALL, "inspect": [],
+         "logits": ["--ids", ",".join(map(str, range(1, 41))), *SMALL],
+         "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
+SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
+        "--warm": ["--out", "{folder}/x.npy"], "--pin-threads": ["--threads", "100"], "--cache-dir": [],
+        "--system": [], "--speed-only": []}
+VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
+
+# These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
+ELSEWHERE = {"serve": ["--pin-threads", "--cache-dir"], "selftest": ["--json", "--pin-threads", "--cache-dir"],
+             "eval": ["--json", "--pin-threads", "--cache-dir"]}
+
+
+def flags_of(command):
+    """The flags that help lists, but --help."""
+    return [flag for flag in re.findall(r"(?m)^  (--?[a-z0-9-]+)", kvasir(command, "--help").stdout.split("Flags:")[1])
+            if flag != "--help"]
+
+
+class HelpListsWhatIsRead(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        commands = re.findall(r"(?m)^  ([a-z]+) +\w", kvasir("--help").stdout.split("Commands:")[1])
+        cls.flags = {command: flags_of(command) for command in commands}
+
+    def test_there_is_something_to_check(self):
+        self.assertEqual(len(self.flags), 10)
+        self.assertGreater(sum(map(len, self.flags.values())), 150)
+
+    def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):
+        for command, flags in self.flags.items():
+            for flag in set(flags) & set(WRONG):
+                with self.subTest(command=command, flag=flag):
+                    needed = NEEDED.get(command, [])
+                    self.wrong(command, *([] if flag in needed else needed), flag, WRONG[flag], says=flag)
+
+    def test_each_flag_of_any_value_changes_what_is_said(self):
+        for command, flags in self.flags.items():
+            for flag in set(flags) - set(WRONG):
+                if flag in ELSEWHERE.get(command, []):
+                    continue
+                with self.subTest(command=command, flag=flag), tempfile.TemporaryDirectory() as folder:
+                    arguments = [one.format(folder=folder) for one in (
+                        command, *SHORT[command], *SEEN[flag], flag, *([VALUES[flag]] if flag in VALUES else []))]
+                    at = arguments.index(flag)
+                    without = self.said(arguments[:at], folder)
+                    self.assertNotEqual(without, self.said(arguments, folder))
+
+    def said(self, arguments, folder):
+        """What a command prints, but for times and speeds; and how many files are in the folder."""
+        result = kvasir(*arguments, stdin="Hello\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        said = re.sub(r"\d+\.\d+|\d+( ms|%|  )| +", "", result.stdout + result.stderr)
+        return said, len(list(pathlib.Path(folder).rglob("*")))
+
+    def test_a_flag_of_other_commands_is_refused_by_its_name(self):
+        every = set().union(*self.flags.values())
+        for command, flags in self.flags.items():
+            for flag in every - set(flags):
+                with self.subTest(command=command, flag=flag):
+                    self.wrong(command, *NEEDED.get(command, []), flag, "1",
+                               says=[f"'{flag}'", f"kvasir {command} --help"])
+
+
+if __name__ == "__main__":
+    cli_support.main()
