@@ -92,7 +92,7 @@ class CpuBackend final : public Backend {
 
   void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
                    size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
-    product_.RunGated(gate, up, {x, x_stride, rows, y, y_stride, false});
+    product_.RunGated(gate, up, Activation::kSilu, {x, x_stride, rows, y, y_stride, false});
   }
 
   void RotateAndPack(const BlockLayout& layout, uint32_t layer, float* qkv,
@@ -104,8 +104,8 @@ class CpuBackend final : public Backend {
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
       const float* cos = s_.angles + size_t{row} * o_.head_dim;
       const float* sin = cos + o_.head_dim / 2;
-      tensor_.rope(q, o_.heads, o_.head_dim, cos, sin);
-      tensor_.rope(k, o_.kv_heads, o_.head_dim, cos, sin);
+      tensor_.rope(q, o_.heads, o_.head_dim, o_.head_dim, cos, sin);
+      tensor_.rope(k, o_.kv_heads, o_.head_dim, o_.head_dim, cos, sin);
       float scale = query_scale_;
       if (TraitsOf(layout.key(layer).format).rotated) {
         tensor_.hadamard(q, o_.heads, o_.head_dim);

@@ -59,11 +59,25 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.rms_norm"] = DigestOf(y);
   std::vector<float> wide = RandomFloats(random, 4096, 90);
   std::vector<float> gated(4096);
-  kernels.swiglu(wide.data(), x.data(), 4096, gated.data());
+  kernels.gated(Activation::kSilu, wide.data(), x.data(), 4096, gated.data());
   digests["kernel.swiglu"] = DigestOf(gated);
   auto rotated = RandomFloats(random, 5 * 40, 3);
-  kernels.rope(rotated.data(), 5, 40, x.data(), x.data() + 20);
+  kernels.rope(rotated.data(), 5, 40, 40, x.data(), x.data() + 20);
   digests["kernel.rope"] = DigestOf(rotated);
+  kernels.rope(rotated.data(), 5, 40, 28, x.data(), x.data() + 20);
+  digests["kernel.rope.partial"] = DigestOf(rotated);
+  kernels.layer_norm(x.data(), x.data() + kK, x.data() + 2 * kK, 1e-5f, kK, y.data());
+  kernels.add_scaled(0.22f, x.data() + 3 * kK, kK, y.data());
+  digests["kernel.layer_norm"] = DigestOf(y);
+  for (float& v : wide) v *= 0.1f;
+  for (auto [act, name] : {std::pair{Activation::kGeluTanh, "gelu_tanh"},
+                           {Activation::kGelu, "gelu"},
+                           {Activation::kRelu, "relu"}}) {
+    gated = wide;
+    kernels.activate(act, 4096, gated.data());
+    kernels.gated(act, gated.data(), x.data(), 4096, gated.data());
+    digests[std::string("kernel.") + name] = DigestOf(gated);
+  }
 }
 
 // Products with quantised weights of random codes and scales.
