@@ -34,6 +34,12 @@ MODELS = {
     "llama-quant": (GOLDENS / "llama-quant", [""]),
     "llama-quant-gguf": (GOLDENS / "llama-quant", [f"model-{name}.gguf" for name in (
         "Q8_0", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL")]),
+    "qwen2": (GOLDENS / "qwen2", [""]),
+    "qwen2-gguf": (GOLDENS / "qwen2", ["model-f16.gguf"]),
+    "qwen3": (GOLDENS / "qwen3", [""]),
+    "qwen3-gguf": (GOLDENS / "qwen3", ["model-bf16.gguf"]),
+    "phi3": (GOLDENS / "phi3", [""]),
+    "gpt2": (GOLDENS / "gpt2", [""]),
     "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
     "story656k": (REAL / "story656k", [""]),
 }
@@ -93,8 +99,9 @@ def check_arrays(engine, folder):
     for i, prompt in enumerate(golden["prompts"]):
         ids = prompt["ids"]
         logits = engine.logits(ids, "--positions", "all")
-        last = engine.logits(ids, "--positions", "last", "--chunk", "5")
-        assert last.tobytes() == logits[-1:].tobytes(), f"p{i}: chunked prefill gives other bits"
+        for flags in (["--chunk", "5"], ["--chunk", "16"], ["--warm"]):
+            last = engine.logits(ids, "--positions", "last", *flags)
+            assert last.tobytes() == logits[-1:].tobytes(), f"p{i}: {flags} gives other bits"
         engine.close(f"p{i}.last", logits[-1], arrays[f"p{i}.last"], LOGITS_TOLERANCE)
         if f"p{i}.all" in arrays:
             engine.close(f"p{i}.all", logits, arrays[f"p{i}.all"], LOGITS_TOLERANCE)

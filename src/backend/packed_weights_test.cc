@@ -212,7 +212,8 @@ TEST(PackedWeights, ThreadsChangeNoByte) {
   const Model m{Types{}};
   const PackedWeights one = PackOrFail(m.model, 1), three = PackOrFail(m.model, 3);
   const auto bytes = [](const PackedWeights& weights) {
-    const std::byte* first = reinterpret_cast<const std::byte*>(weights.layers[0].attention.norm);
+    const std::byte* first =
+        reinterpret_cast<const std::byte*>(weights.layers[0].attention.norm.weight);
     return std::string(reinterpret_cast<const char*>(first), weights.arena.used());
   };
   EXPECT_EQ(bytes(one), bytes(three));

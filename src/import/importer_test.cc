@@ -149,6 +149,18 @@ TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
   ExpectSameModel(hf, Import(Shared("goldens/llama-mha/model-f32.gguf")));
 }
 
+TEST(Importer, GgufAndSafetensorsOfQwenHoldTheSameNumbers) {
+  NEEDS_SHARED("goldens/qwen2");
+  NEEDS_SHARED("goldens/qwen3");
+  const ImportedModel qwen2 = Import(Shared("goldens/qwen2"));
+  ExpectSameModel(qwen2, Import(Shared("goldens/qwen2/model-f16.gguf")));
+  EXPECT_TRUE(qwen2.layers[0].Find(Slot::kQBias));
+  EXPECT_FALSE(qwen2.layers[0].Find(Slot::kOBias));
+  const ImportedModel qwen3 = Import(Shared("goldens/qwen3"));
+  ExpectSameModel(qwen3, Import(Shared("goldens/qwen3/model-bf16.gguf")));
+  EXPECT_EQ(qwen3.layers[0][Slot::kKNorm].view.shape, std::vector<uint64_t>{32});
+}
+
 TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
   NEEDS_SHARED("goldens/llama-quant");
   const ImportedModel hf = Import(Shared("goldens/llama-quant"));
@@ -212,11 +224,11 @@ TEST(Importer, ReadsTheGoldensOfTheTests) {
 }
 
 TEST(Importer, RefusesOtherArchitecturesByName) {
-  NEEDS_SHARED("goldens/gpt2");
-  ExpectError(ImportModel(Shared("goldens/gpt2")), Code::kUnsupported,
-              {"GPT2LMHeadModel", "LlamaForCausalLM (GGUF: llama)"});
-  ExpectError(ImportModel(Shared("goldens/qwen3/model-bf16.gguf")), Code::kUnsupported,
-              {"'qwen3'", "LlamaForCausalLM (GGUF: llama)"});
+  NEEDS_SHARED("goldens/mixtral");
+  ExpectError(ImportModel(Shared("goldens/mixtral")), Code::kUnsupported,
+              {"MixtralForCausalLM", "LlamaForCausalLM (GGUF: llama)"});
+  ExpectError(ImportModel(Shared("goldens/gemma3/model-f32.gguf")), Code::kUnsupported,
+              {"'gemma3'", "LlamaForCausalLM (GGUF: llama)"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,
               {"token_embd.weight"});
 }

@@ -85,6 +85,21 @@ TEST_F(Folder, AWholeModelIsReadAndExtraTensorsAreIgnored) {
   EXPECT_EQ(m->tokenizer_json, "");
 }
 
+TEST_F(Folder, ATensorOfALayerThatNoSlotTakesIsRefusedByName) {
+  for (const char* name : {"self_attn.q_norm.weight", "self_attn.q_proj.bias", "mlp.experts.0.w"}) {
+    Tensors more = tensors_;
+    more[std::string("model.layers.0.") + name] = {"F32", {4}};
+    ExpectError(ImportWith(more), Code::kUnsupported,
+                {std::string("'model.layers.0.") + name + "'", "LlamaForCausalLM"});
+  }
+  Tensors more = tensors_;
+  more["model.layers.1.input_layernorm.weight"] = {"F32", {6}};
+  ExpectError(ImportWith(more), Code::kUnsupported, {"'model.layers.1.", "1 layers"});
+  more = tensors_;
+  more["model.vision.weight"] = {"F32", {6}};  // of no layer
+  EXPECT_TRUE(ImportWith(more));
+}
+
 TEST_F(Folder, MissingTensorsAreAllNamedUpToEight) {
   tensors_.erase("model.norm.weight");
   tensors_.erase("model.layers.0.self_attn.k_proj.weight");
@@ -298,10 +313,28 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   const auto with = [&](const std::function<void(GgufBuilder&)>& add) {
     return ImportWith([&](GgufBuilder& b, Tensors&) { add(b); });
   };
-  ExpectError(with([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "yarn"); }),
-              Code::kUnsupported, {"'yarn'"});
+  ExpectError(with([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "longrope"); }),
+              Code::kUnsupported, {"'longrope'"});
+  ExpectError(with([](GgufBuilder& b) {
+                b.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 2);
+                b.F32("llama.rope.scaling.yarn_ext_factor", 0.5f);
+              }),
+              Code::kUnsupported, {"llama.rope.scaling.yarn_ext_factor"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 2); }),
-              Code::kUnsupported, {"2 rotated"});
+              Code::kUnsupported, {"2 of 4 numbers"});
+  ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 8); }),
+              Code::kUnsupported, {"window of 8 tokens", "64"});
+  EXPECT_TRUE(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 64); }));
+  ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
+              {"llama.residual_scale"});
+  ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {
+                b.Tensor("rope_factors_long.weight", {2}, 0, std::string(8, '\0'));
+              }),
+              Code::kUnsupported, {"rope_factors_long.weight", "longrope"});
+  ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {
+                t["blk.0.attn_q_norm.weight"] = {"F32", {4}};
+              }),
+              Code::kUnsupported, {"'blk.0.attn_q_norm.weight'"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.value_length", 6); }),
               Code::kUnsupported, {"6 values"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kUnsupported,
