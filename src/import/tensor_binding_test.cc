@@ -175,6 +175,66 @@ TEST_F(Folder, ATiedTableMayStandUnderEitherNameOrBothIfEqual) {
   ExpectError(ImportWith(only_table), Code::kNotFound, {"lm_head.weight"});  // untied
 }
 
+// hidden 4, 1 layer, 2 heads of 2, ffn 16, vocab 7, 8 positions.
+Tensors WholeGpt2(const std::string& prefix) {
+  const std::string type = "F32";
+  Tensors tensors = {{"wte.weight", {type, {7, 4}}}, {"wpe.weight", {type, {8, 4}}}};
+  for (const char* norm : {"ln_f", "h.0.ln_1", "h.0.ln_2"}) {
+    tensors[std::string(norm) + ".weight"] = tensors[std::string(norm) + ".bias"] = {type, {4}};
+  }
+  const std::pair<const char*, std::vector<uint64_t>> matrices[] = {{"attn.c_attn", {4, 12}},
+                                                                    {"attn.c_proj", {4, 4}},
+                                                                    {"mlp.c_fc", {4, 16}},
+                                                                    {"mlp.c_proj", {16, 4}}};
+  for (const auto& [name, shape] : matrices) {
+    tensors[std::string("h.0.") + name + ".weight"] = {type, shape};
+    tensors[std::string("h.0.") + name + ".bias"] = {type, {shape[1]}};
+  }
+  Tensors named;
+  for (const auto& [name, tensor] : tensors) named[prefix + name] = tensor;
+  return named;
+}
+
+class Gpt2Folder : public testing::Test {
+ protected:
+  Result<ImportedModel> ImportWith(const Tensors& tensors) {
+    folder_.Write("config.json", R"({"architectures": ["GPT2LMHeadModel"], "vocab_size": 7,
+        "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 8})");
+    folder_.Write("model.safetensors", Pack(tensors));
+    return ImportModel(folder_.path());
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Gpt2Folder, IsReadWithAndWithoutThePrefixOfItsNames) {
+  for (const char* prefix : {"transformer.", ""}) {
+    Tensors tensors = WholeGpt2(prefix);
+    tensors[std::string(prefix) + "h.0.attn.bias"] = {"F32", {1, 1, 8, 8}};  // the causal mask
+    const auto m = ImportWith(tensors);
+    ASSERT_TRUE(m) << m.error().message;
+    const SlotTensors& layer = m->layers[0];
+    EXPECT_EQ(layer[Slot::kV].view.shape, (std::vector<uint64_t>{4, 4}));
+    EXPECT_EQ(layer[Slot::kV].column_stride, 12u);
+    EXPECT_EQ(layer[Slot::kV].view.data - layer[Slot::kQ].view.data, 8 * 4);
+    EXPECT_EQ(layer[Slot::kVBias].view.data - layer[Slot::kQBias].view.data, 8 * 4);
+    EXPECT_EQ(layer[Slot::kUp].view.shape, (std::vector<uint64_t>{16, 4}));
+    EXPECT_EQ(m->positions->shape, (std::vector<uint64_t>{8, 4}));
+    EXPECT_TRUE(m->final_norm_bias);
+    EXPECT_FALSE(m->lm_head);
+  }
+}
+
+TEST_F(Gpt2Folder, NamesWhatIsMissingDoubledOrOfAnotherShape) {
+  Tensors tensors = WholeGpt2("");
+  tensors.erase("h.0.attn.c_attn.weight");
+  ExpectError(ImportWith(tensors), Code::kNotFound, {"1 of the tensors", "h.0.attn.c_attn.weight"});
+  tensors["h.0.attn.c_attn.weight"] = {"F32", {12, 4}};  // not turned
+  ExpectError(ImportWith(tensors), Code::kCorruption, {"c_attn.weight", "[12, 4]", "[4, 12]"});
+  tensors = WholeGpt2("");
+  tensors["transformer.wte.weight"] = tensors["wte.weight"];
+  ExpectError(ImportWith(tensors), Code::kCorruption, {"wte.weight", "transformer.", "same"});
+}
+
 class Shards : public testing::Test {
  protected:
   Result<ImportedModel> ImportWith(const std::string& index) {

@@ -170,20 +170,22 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   options.max_positions = 600;
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const BlockLayout layout(Runner::ShapeFor(runner->config(), options));
-  constexpr uint32_t kTokens = 592;  // over two spans of attention
-  std::vector<std::byte> memory(kTokens / 16 * layout.block_bytes() + 64);
+  // Over two spans of attention where the model has so many positions.
+  const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
+  const uint32_t step = num_tokens / 4;
+  std::vector<std::byte> memory(num_tokens / 16 * layout.block_bytes() + 64);
   std::byte* base = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
   std::vector<std::byte*> blocks;
-  for (uint32_t i = 0; i < kTokens / 16; ++i) blocks.push_back(base + i * layout.block_bytes());
+  for (uint32_t i = 0; i < num_tokens / 16; ++i) blocks.push_back(base + i * layout.block_bytes());
   Random random(102);
-  std::vector<TokenId> tokens(kTokens);
+  std::vector<TokenId> tokens(num_tokens);
   for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(runner->config().vocab_size));
   Sha256 hidden, logits;
   std::vector<float> row(runner->config().vocab_size);
-  for (uint32_t at = 0; at < kTokens; at += 148) {
-    const StepSequence sequence{blocks, at, 0, 148};
-    ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, 148}));
-    for (uint32_t r = 0; r < 148; ++r) {
+  for (uint32_t at = 0; at < num_tokens; at += step) {
+    const StepSequence sequence{blocks, at, 0, step};
+    ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, step}));
+    for (uint32_t r = 0; r < step; ++r) {
       ASSERT_TRUE(runner->finite(r));
       hidden.Update(std::as_bytes(runner->hidden(r)));
       const float* in[] = {runner->hidden(r).data()};
@@ -215,6 +217,12 @@ Digests ComputeAll(Target target) {
     auto demo = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo");
     EXPECT_TRUE(demo);
     AddModel(target, "kvasir-demo", std::move(*demo), format, digests);
+  }
+  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
+                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+    auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+    EXPECT_TRUE(model) << (model ? "" : model.error().message);
+    AddModel(target, family, std::move(*model), KvFormat::kF16, digests);
   }
   auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
   EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);

@@ -147,6 +147,30 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
   }
 }
 
+// A tiny model of each family: norms behind branches and of heads, partial or no RoPE, learned
+// positions, multipliers, plain FFNs.
+TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
+  Random random(31);
+  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
+                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+    const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
+    for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
+      RunnerOptions options;
+      options.kv_format = format;
+      auto plain = MakeRunner(Import(path), options);
+      options.target = GetParam();
+      options.threads = 2;
+      auto other = MakeRunner(Import(path), options);
+      const BlockLayout layout(Runner::ShapeFor(other->config(), options));
+      const auto tokens = RandomTokens(random, 200, plain->config().vocab_size);
+      const Rows expected = Prefill(*plain, layout, tokens, {512});
+      for (const auto& chunks : {std::vector<uint32_t>{512}, {1}, {13, 1, 2, 64, 5}}) {
+        EXPECT_EQ(Differences(expected, Prefill(*other, layout, tokens, chunks)), 0u) << family;
+      }
+    }
+  }
+}
+
 TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
   Random random(6);
   RunnerOptions options;
