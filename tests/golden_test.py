@@ -100,6 +100,13 @@ def check_kv(engine, golden, arrays):
             engine.close(name, kv[layer, i], arrays[name], KV_TOLERANCE)
 
 
+def check_selftest(engine):
+    """Hit, miss, chunked, batched, forked: every logit of the tiny models, bit for bit."""
+    done = subprocess.run([os.environ["KVASIR_BINARY"], "selftest", "--model", str(engine.model)], env=engine.env,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and " differ 0 " in done.stdout, done.stdout + done.stderr
+
+
 def check_arrays(engine, folder):
     """golden.json with prompts of ids, golden.npz with arrays by name."""
     golden = json.loads((folder / "golden.json").read_text())
@@ -120,6 +127,8 @@ def check_arrays(engine, folder):
         got = engine.greedy(ids, len(want))
         assert got == want, f"p{i}: greedy {got}, expected {want}"
     check_kv(engine, golden, arrays)
+    if folder.parent == DATA:
+        check_selftest(engine)
     return len(golden["prompts"])
 
 

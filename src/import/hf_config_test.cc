@@ -142,6 +142,8 @@ TEST(HfConfig, ReadsYarnWithItsDefaults) {
   EXPECT_EQ(scaled->rope.original_max_positions, 64);
   scaling["attention_factor"] = 0.7;
   EXPECT_EQ(With("rope_scaling", scaling)->rope.attention_factor, 0.7);
+  EXPECT_EQ(With("rope_scaling", {{"type", "dynamic"}, {"factor", 2}})->rope.type,
+            RopeType::kDefault);
   scaling["beta_slow"] = 16;
   ExpectInvalid("rope_scaling", scaling, "beta_slow < beta_fast");
 }
@@ -182,8 +184,11 @@ TEST(HfConfig, RefusesHeadsThatDoNotFit) {
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
   ExpectError(With("architectures", {"GptOssForCausalLM"}), Code::kUnsupported,
               {"GptOssForCausalLM", "LlamaForCausalLM"});
-  ExpectError(With("architectures", {"LlamaForSequenceClassification"}), Code::kUnsupported,
-              {"LlamaForSequenceClassification"});
+  for (const char* other :
+       {"LlamaForSequenceClassification", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM",
+        "BloomForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM", "Qwen3MoeForCausalLM"}) {
+    ExpectError(With("architectures", {other}), Code::kUnsupported, {other});
+  }
   ExpectInvalid("architectures", "LlamaForCausalLM", "architectures must be a list");
   ExpectInvalid("architectures", {1}, "architectures must be a list");
   json config = Base();

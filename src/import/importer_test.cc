@@ -1,8 +1,11 @@
 #include "import/importer.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
 
+#include "import/architecture.h"
 #include "import/model_files_for_test.h"
 
 namespace kvasir {
@@ -215,11 +218,26 @@ TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
 }
 
 TEST(Importer, ReadsTheGoldensOfTheTests) {
-  for (const char* name : {"tiny-gqa", "tiny-mqa", "tiny-bias"}) {
+  const std::pair<const char*, const char*> models[] = {
+      {"tiny-gqa", "llama"},       {"tiny-mqa", "llama"},   {"tiny-bias", "llama"},
+      {"tiny-yarn", "llama"},      {"tiny-qwen2", "qwen2"}, {"tiny-qwen3", "qwen3"},
+      {"tiny-granite", "granite"}, {"tiny-olmo2", "olmo2"}, {"tiny-smollm3", "smollm3"},
+      {"tiny-phi3", "phi3"},       {"tiny-gpt2", "gpt2"}};
+  for (const auto& [name, architecture] : models) {
     const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
+    EXPECT_EQ(m.config.architecture, architecture);
     EXPECT_EQ(m.layers.size(), m.config.num_layers) << name;
     EXPECT_EQ(m.layers[0].Find(Slot::kQBias) != nullptr, m.config.qkv_bias);
     EXPECT_EQ(m.layers[0].Find(Slot::kDownBias) != nullptr, m.config.mlp_bias);
+  }
+}
+
+TEST(Importer, TheDocsHaveARowForEachFamily) {
+  std::ifstream file(fs::path(KVASIR_SOURCE_DIR) / "docs/models.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const Architecture& row : Architectures()) {
+    const std::string begin = fmt::format("| {} | {} |", row.hf_class, row.gguf_name);
+    EXPECT_NE(text.find(begin), std::string::npos) << begin;
   }
 }
 

@@ -30,16 +30,16 @@ Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::s
     }
   }
   if (rope.type == RopeType::kYarn) {
-    const bool sane = rope.beta_slow > 0 && rope.beta_fast > rope.beta_slow &&
-                      std::isfinite(rope.beta_fast) && rope.original_max_positions >= 1 &&
+    const bool sane = rope.beta_slow >= 1e-6 && rope.beta_fast > rope.beta_slow &&
+                      rope.beta_fast <= 1e6 && rope.original_max_positions >= 1 &&
                       rope.original_max_positions <= ConfigLimits::kPositions &&
-                      rope.attention_factor > 0 && std::isfinite(rope.attention_factor) &&
+                      rope.attention_factor >= 1e-6 && rope.attention_factor <= 1e6 &&
                       rope.theta > 1;
     if (!sane) {
       return Fail(Code::kInvalidArgument,
-                  "{}: RoPE yarn needs 0 < beta_slow < beta_fast, an attention factor above 0, "
-                  "theta above 1 and original_max_position_embeddings >= 1, not {}, {}, {}, {} and "
-                  "{}",
+                  "{}: RoPE yarn needs 1e-6 <= beta_slow < beta_fast <= 1e6, an attention factor "
+                  "between these, theta above 1 and original_max_position_embeddings >= 1, not {}, "
+                  "{}, {}, {} and {}",
                   file, rope.beta_slow, rope.beta_fast, rope.attention_factor, rope.theta,
                   rope.original_max_positions);
     }
@@ -71,10 +71,9 @@ Status CheckMultipliers(const ModelConfig& config, const std::string& file) {
       {"attention multiplier", config.attention_multiplier.value_or(1)},
       {"logits scaling", config.logits_scaling}};
   for (const auto& [name, value] : multipliers) {
-    const float used = static_cast<float>(value);
-    if (!(used > 0) || !std::isfinite(used)) {
-      return Fail(Code::kInvalidArgument, "{}: the {} is {}, it must be above 0", file, name,
-                  value);
+    if (!(value >= 1e-30 && value <= 1e30)) {  // a normal f32
+      return Fail(Code::kInvalidArgument, "{}: the {} is {}, it must be in [1e-30, 1e30]", file,
+                  name, value);
     }
   }
   return {};

@@ -287,7 +287,7 @@ struct Gelu {
   }
 };
 struct Relu {
-  static KV_INLINE V16 Of(V16 x) { return SelectLess(x, Zero(), Zero(), x); }
+  static KV_INLINE V16 Of(V16 x) { return SelectLess(x, Zero(), Sub(x, x), x); }
 };
 
 template <class Act>

@@ -60,7 +60,7 @@ struct TensorKernels {
   // y[i] = act(gate[i]) * up[i]. y may be gate.
   void (*gated)(Activation act, const float* gate, const float* up, uint32_t n, float* y);
   // x[i] = act(x[i]). silu x = x / (1 + e^-x); gelu_tanh and gelu as Hendrycks and Gimpel (2016)
-  // have them; relu x = 0 below 0, else x: NaN stays NaN.
+  // have them; relu x = x - x below 0, else x: what is not finite stays so.
   void (*activate)(Activation act, uint32_t n, float* x);
 
   // dst[i] = the number stored at src[i]: a row of the embedding.

@@ -202,7 +202,7 @@ float Activate(Activation act, float x) {
     case Activation::kGelu:
       return 0.5f * x * (1.0f + Erf(x * 0.70710678118654752f));
     case Activation::kRelu:
-      return x < 0 ? 0.0f : x;
+      return x < 0 ? x - x : x;
   }
   return x;
 }

@@ -260,7 +260,7 @@ TEST_P(TensorTargets, ActivationsAreCloseToDoubleAndHaveTheReferencesBits) {
 
 TEST_P(TensorTargets, ActivationsOfWhatIsNoNumberAreNone) {
   for (const Activation act : kAllActivations) {
-    for (const float bad : {NAN, -NAN, INFINITY}) {
+    for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
       std::vector<float> x(17, bad);
       kernels_.activate(act, 17, x.data());
       for (float v : x) EXPECT_FALSE(std::isfinite(v)) << int(act) << " " << bad;
