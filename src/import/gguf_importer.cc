@@ -175,8 +175,9 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelCon
 // Things that change what a model computes and that no row has.
 Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFile& gguf,
                      const std::string& file) {
-  for (const char* key : {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
-                          "attn_logit_softcapping", "final_logit_softcapping"}) {
+  for (const char* key :
+       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
+        "attn_logit_softcapping", "final_logit_softcapping", "deepstack_mapping"}) {
     if (keys.Has(key)) {
       return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported", file, row.gguf_name,
                   key);
@@ -187,6 +188,15 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFi
       return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported for this architecture",
                   file, row.gguf_name, key);
     }
+  }
+  // Of Granite alone this key says whether there is RoPE at all.
+  const GgufValue* finetuned = keys.Find("rope.scaling.finetuned");
+  const bool* has_rope = finetuned == nullptr ? nullptr : std::get_if<bool>(finetuned);
+  if (row.multipliers && has_rope != nullptr && !*has_rope) {
+    return Fail(Code::kUnsupported,
+                "{}: metadata '{}.rope.scaling.finetuned' is false: {} without RoPE is not "
+                "supported",
+                file, row.gguf_name, row.hf_class);
   }
   for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
     if (FindTensor(gguf, name) != nullptr) {

@@ -295,18 +295,30 @@ TEST_F(Shards, AMalformedIndexIsRefused) {
 class GgufModel : public testing::Test {
  protected:
   using Change = std::function<void(GgufBuilder&, Tensors&)>;
-  static void Metadata(GgufBuilder& b) {
-    b.Text("general.architecture", "llama").U32("llama.block_count", 1);
-    b.U32("llama.embedding_length", 6).U32("llama.feed_forward_length", 5);
-    b.U32("llama.attention.head_count", 2).U32("llama.attention.head_count_kv", 1);
-    b.U32("llama.attention.key_length", 4).U32("llama.context_length", 64);
-    b.F32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  static void Metadata(GgufBuilder& b, const std::string& architecture = "llama") {
+    const std::string at = architecture + ".";
+    b.Text("general.architecture", architecture).U32(at + "block_count", 1);
+    b.U32(at + "embedding_length", 6).U32(at + "feed_forward_length", 5);
+    b.U32(at + "attention.head_count", 2).U32(at + "attention.head_count_kv", 1);
+    b.U32(at + "attention.key_length", 4).U32(at + "context_length", 64);
+    b.F32(at + "attention.layer_norm_rms_epsilon", 1e-5f);
   }
   Result<ImportedModel> ImportWith(const Change& change, bool metadata = true) {
     GgufBuilder b;
     Tensors tensors = Whole(true);
     if (metadata) Metadata(b);
     change(b, tensors);
+    return Import(b, tensors);
+  }
+  // The same model as another architecture with Llama's tensors.
+  Result<ImportedModel> ImportAs(const std::string& architecture, const Change& change) {
+    GgufBuilder b;
+    Tensors tensors = Whole(true);
+    Metadata(b, architecture);
+    change(b, tensors);
+    return Import(b, tensors);
+  }
+  Result<ImportedModel> Import(GgufBuilder& b, const Tensors& tensors) {
     for (const auto& [name, tensor] : tensors) {
       const std::vector<uint64_t> dims(tensor.shape.rbegin(), tensor.shape.rend());
       const bool f32 = tensor.dtype == "F32";
@@ -367,6 +379,69 @@ TEST_F(GgufModel, LinearRopeAndFrequencyFactorsAreRead) {
   ExpectError(factors({1, 0}), Code::kInvalidArgument, {"factor is 0"});
   ExpectError(factors({1, NAN}), Code::kInvalidArgument, {"factor is nan"});
   ExpectError(factors(std::vector<float>(600, 1)), Code::kUnsupported, {"rope_freqs.weight"});
+}
+
+TEST_F(GgufModel, YarnIsReadWithItsDefaults) {
+  const auto yarn = [&](const std::function<void(GgufBuilder&)>& more) {
+    return ImportWith([&](GgufBuilder& b, Tensors&) {
+      b.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 4);
+      more(b);
+    });
+  };
+  const auto plain = yarn([](GgufBuilder&) {});
+  ASSERT_TRUE(plain) << plain.error().message;
+  EXPECT_EQ(plain->config.rope.type, RopeType::kYarn);
+  EXPECT_EQ(plain->config.rope.factor, 4);
+  EXPECT_EQ(plain->config.rope.original_max_positions, 64);  // context_length
+  EXPECT_NEAR(plain->config.rope.attention_factor, 1.1386294361119891, 1e-15);
+  const auto all = yarn([](GgufBuilder& b) {
+    b.U32("llama.rope.scaling.original_context_length", 16);
+    b.F32("llama.rope.scaling.yarn_beta_fast", 16).F32("llama.rope.scaling.yarn_beta_slow", 0.5f);
+    b.F32("llama.rope.scaling.yarn_attn_factor", 1.25f).F32("llama.rope.scaling.attn_factor", 2);
+  });
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->config.rope.original_max_positions, 16);
+  EXPECT_EQ(all->config.rope.beta_fast, 16);
+  EXPECT_EQ(all->config.rope.beta_slow, 0.5);
+  EXPECT_EQ(all->config.rope.attention_factor, 2.5);
+}
+
+TEST_F(GgufModel, FamiliesAreReadFromTheirKeys) {
+  const auto granite = ImportAs("granite", [](GgufBuilder& b, Tensors&) {
+    b.F32("granite.attention.scale", 0.125f).F32("granite.embedding_scale", 12);
+    b.F32("granite.residual_scale", 0.25f).F32("granite.logit_scale", 8);
+    b.Raw("granite.rope.scaling.finetuned", 7, "\x01");
+  });
+  ASSERT_TRUE(granite) << granite.error().message;
+  EXPECT_EQ(granite->config.attention_multiplier, 0.125);
+  EXPECT_EQ(granite->config.embedding_multiplier, 12);
+  EXPECT_EQ(granite->config.residual_multiplier, 0.25);
+  EXPECT_EQ(granite->config.logits_scaling, 8);
+  EXPECT_TRUE(granite->layers[0][Slot::kQ].interleaved_rope_rows);
+  const auto silent = ImportAs("granite", [](GgufBuilder& b, Tensors&) {
+    b.F32("granite.attention.scale", 0);  // llama.cpp's word for 1/sqrt(head_dim)
+  });
+  ASSERT_TRUE(silent) << silent.error().message;
+  EXPECT_FALSE(silent->config.attention_multiplier);
+  ExpectError(ImportAs("granite",
+                       [](GgufBuilder& b, Tensors&) {
+                         b.Raw("granite.rope.scaling.finetuned", 7, std::string(1, '\0'));
+                       }),
+              Code::kUnsupported, {"granite.rope.scaling.finetuned", "without RoPE"});
+  ExpectError(
+      ImportAs("granite", [](GgufBuilder& b, Tensors&) { b.F32("granite.logit_scale", 0); }),
+      Code::kInvalidArgument, {"logits scaling is 0"});
+  const auto smollm3 = ImportAs("smollm3", [](GgufBuilder&, Tensors&) {});
+  ASSERT_TRUE(smollm3) << smollm3.error().message;
+  EXPECT_EQ(smollm3->config.rotated_layers, std::vector<bool>{true});
+  const auto qwen2 = ImportAs("qwen2", [](GgufBuilder& b, Tensors& t) {
+    b.U32("qwen2.rope.dimension_count", 2);
+    t["blk.0.attn_q.bias"] = {"F32", {8}};
+    t["blk.0.attn_k.bias"] = t["blk.0.attn_v.bias"] = {"F32", {4}};
+  });
+  ASSERT_TRUE(qwen2) << qwen2.error().message;
+  EXPECT_EQ(qwen2->config.rope.rotated_dims, 2u);
+  EXPECT_FALSE(qwen2->layers[0][Slot::kQ].interleaved_rope_rows);
 }
 
 TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {

@@ -97,6 +97,7 @@ class ComposedRunner final : public Runner {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
       KV_CHECK(s.position + s.num_rows <= s.blocks.size() * layout_.block_tokens());
       KV_CHECK(s.position + s.num_rows <= options_.max_positions);
+      KV_CHECK(weights_.positions == nullptr || s.position + s.num_rows <= c.max_positions);
     }
     backend_->Begin(sequences, rows);
     Embed(tokens);
