@@ -58,8 +58,8 @@ struct HfDefaults {
   bool tied = false;
 };
 
-// Whether a family has a bias: never, always, or as a boolean of config.json says. In GGUF the
-// tensor's presence says it.
+// Whether a family has a bias: never, always, or as a boolean of config.json says. In a GGUF
+// file of a family that does not always have it, the tensor's presence says it.
 enum class Presence { kNever, kAlways, kAsConfigured };
 struct BiasRule {
   Presence presence = Presence::kNever;

@@ -318,9 +318,12 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
     const SlotNames* names = row->Find(slot);
     return names != nullptr && FindTensor(gguf, TensorName(names->gguf, 0)) != nullptr;
   };
-  config.qkv_bias = has(Slot::kQBias);
-  config.o_bias = has(Slot::kOBias);
-  config.mlp_bias = has(Slot::kDownBias);
+  const auto has_bias = [&](const BiasRule& rule, Slot slot) {
+    return rule.presence == Presence::kAlways || has(slot);
+  };
+  config.qkv_bias = has_bias(row->qkv_bias, Slot::kQBias);
+  config.o_bias = has_bias(row->o_bias, Slot::kOBias);
+  config.mlp_bias = has_bias(row->mlp_bias, Slot::kDownBias);
   config.tied_embeddings = !has(Slot::kLmHead);
   Metadata tokenizer(gguf, "tokenizer.ggml.", file);
   tokenizer.AddId("bos_token_id", config.bos);

@@ -444,6 +444,11 @@ TEST_F(GgufModel, FamiliesAreReadFromTheirKeys) {
   EXPECT_FALSE(qwen2->layers[0][Slot::kQ].interleaved_rope_rows);
 }
 
+TEST_F(GgufModel, BiasesThatAFamilyAlwaysHasMustBeThere) {
+  ExpectError(ImportAs("qwen2", [](GgufBuilder&, Tensors&) {}), Code::kNotFound,
+              {"3 of the tensors", "Qwen2ForCausalLM", "blk.0.attn_k.bias"});
+}
+
 TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   const auto with = [&](const std::function<void(GgufBuilder&)>& add) {
     return ImportWith([&](GgufBuilder& b, Tensors&) { add(b); });
