@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""golden_test.py NAME: what `kvasir` computes for a golden model, against float64.
+"""golden_test.py NAME | FOLDER: what `kvasir` computes for a golden model, against float64.
 
 Logits of last, all and probe positions within 5e-4, K and V within 2e-4 (KV stored as f32), greedy ids
 equal. Quantised files compute with activations of 8 bits: the direction of the logits (cosine above
@@ -185,7 +185,9 @@ def check_demo(engine, folder):
 
 
 def main(name):
-    folder, models = MODELS[name]
+    """A model of the table, or a folder with golden.json, its safetensors and its GGUF files."""
+    found = Path(name)
+    folder, models = MODELS.get(name) or (found, [""] + sorted(file.name for file in found.glob("*.gguf")))
     if not folder.is_dir():
         print(f"skipped: needs {folder}")
         return 77
