@@ -418,6 +418,29 @@ TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
   }
 }
 
+// Norms of heads and behind branches would turn an overflow into numbers again.
+// The weights of these models are bf16.
+TEST_P(RunnerTargets, ARowThatOverflowsFailsWhateverNormFollows) {
+  const std::pair<const char*, Slot> cases[] = {{"tiny-qwen3", Slot::kK},
+                                                {"tiny-olmo2", Slot::kK},
+                                                {"tiny-olmo2", Slot::kDown},
+                                                {"tiny-granite", Slot::kO}};
+  for (const auto& [family, slot] : cases) {
+    ImportedModel model = Import(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+    std::vector<uint16_t> largest(model.layers[0][slot].view.num_elements(), 0x7f7f);
+    model.layers[0][slot].view.data = reinterpret_cast<const std::byte*>(largest.data());
+    RunnerOptions options;
+    options.target = GetParam();
+    const BlockLayout layout(Runner::ShapeFor(model.config, options));
+    auto runner = MakeRunner(std::move(model), options);
+    Blocks blocks(layout, 16);
+    const StepSequence sequence{blocks.bases, 0, 0, 3};
+    const TokenId tokens[] = {1, 2, 3};
+    ASSERT_TRUE(runner->Step({&sequence, 1}, tokens));
+    for (uint32_t r = 0; r < 3; ++r) EXPECT_FALSE(runner->finite(r)) << family << " " << r;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RunnerTargets, testing::ValuesIn(SupportedTargets()),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
