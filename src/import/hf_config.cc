@@ -242,7 +242,7 @@ Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
               file, row.keys.activation, name.substr(0, 80));
 }
 
-// Windows come by several names. One that is as long as the context is none.
+// Windows come by several names. One that is as long as the context hides nothing.
 Status RefuseWindows(Fields& fields, const Architecture& row, const ModelConfig& config,
                      const std::string& file) {
   const auto refused = [&](std::string_view what) {
@@ -327,14 +327,15 @@ Result<uint32_t> HeadDim(Fields& fields, const Architecture& row, const ModelCon
   if (row.defaults.head_dim) return *row.defaults.head_dim;
   if (config.hidden_size % config.num_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: {} {} is no multiple of {} {}, and head_dim is missing", file, row.keys.hidden,
-                config.hidden_size, row.keys.heads, config.num_heads);
+                "{}: {} {} is not a multiple of {} {}, and head_dim is missing", file,
+                row.keys.hidden, config.hidden_size, row.keys.heads, config.num_heads);
   }
   const uint32_t head_dim = config.hidden_size / config.num_heads;
   if (head_dim > ConfigLimits::kHeadDim) {
-    return Fail(Code::kInvalidArgument, "{}: {} {} over {} {} is a head_dim of {}, at most {}",
-                file, row.keys.hidden, config.hidden_size, row.keys.heads, config.num_heads,
-                head_dim, ConfigLimits::kHeadDim);
+    return Fail(Code::kInvalidArgument,
+                "{}: {} {} over {} {} gives head_dim {}; at most {} is supported", file,
+                row.keys.hidden, config.hidden_size, row.keys.heads, config.num_heads, head_dim,
+                ConfigLimits::kHeadDim);
   }
   return head_dim;
 }

@@ -175,10 +175,10 @@ TEST(HfConfig, RefusesEveryFigureThatIsMissingOrImpossible) {
 TEST(HfConfig, RefusesHeadsThatDoNotFit) {
   ExpectInvalid("num_key_value_heads", 4, "6 attention heads");
   ExpectInvalid("num_key_value_heads", 12, "6 attention heads");
-  ExpectInvalid("hidden_size", 50, "hidden_size 50 is no multiple");
+  ExpectInvalid("hidden_size", 50, "hidden_size 50 is not a multiple");
   ExpectInvalid("hidden_size", 54, "head_dim 9 is odd");
   ExpectInvalid("head_dim", 7, "head_dim 7 is odd");
-  ExpectInvalid("hidden_size", 6 * 1024, "head_dim of 1024, at most 512");
+  ExpectInvalid("hidden_size", 6 * 1024, "head_dim 1024; at most 512");
 }
 
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {

@@ -1,4 +1,4 @@
-// Tanh and Erf of sixteen lanes: FMA polynomials of our own. Tests hold them to double.
+// Tanh and Erf of sixteen lanes: FMA polynomials, no libm. Tests hold them to double.
 // Included by sources that define the macros of simd/vec16-inl.h.
 #pragma once
 
