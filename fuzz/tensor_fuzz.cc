@@ -191,11 +191,12 @@ void FuzzQuantMatMul(ByteSource& bytes) {
 }
 
 void FuzzRows(ByteSource& bytes) {
-  const uint32_t kernel = bytes.Below(5), n = bytes.Between(1, bytes.Below(4) == 0 ? 600 : 70);
+  const uint32_t kernel = bytes.Below(8), n = bytes.Between(1, bytes.Below(4) == 0 ? 600 : 70);
   const WeightFormat format = kFloatFormats[bytes.Below(3)];
   NumberSource numbers(bytes);
   const Floats x = SomeFloats(numbers, n), w = SomeFloats(numbers, n), y = SomeFloats(numbers, n);
   const float eps = numbers.random().Below(2) == 0 ? 1e-5f : 0.0f;
+  const Activation act = kAllActivations[numbers.random().Below(std::size(kAllActivations))];
   const auto units = TensorUnits();
   switch (kernel) {
     case 0:
@@ -203,12 +204,13 @@ void FuzzRows(ByteSource& bytes) {
         k.rms_norm(x.data(), w.data(), eps, n, out, false);
       });
     case 1:
-      return Compare(units, y, "swiglu", [&](const TensorKernels& k, float* out) {
-        k.swiglu(x.data(), w.data(), n, out);
+      return Compare(units, y, "gated", [&](const TensorKernels& k, float* out) {
+        k.gated(act, x.data(), w.data(), n, out);
       });
     case 2:
-      return Compare(units, x, "swiglu in place",
-                     [&](const TensorKernels& k, float* out) { k.swiglu(out, w.data(), n, out); });
+      return Compare(units, x, "gated in place", [&](const TensorKernels& k, float* out) {
+        k.gated(act, out, w.data(), n, out);
+      });
     case 3: {
       const size_t unaligned = numbers.random().Below(4);
       ExactBuffer<std::byte> stored(unaligned + size_t{n} * BytesOf(format));
@@ -217,6 +219,17 @@ void FuzzRows(ByteSource& bytes) {
         k.widen(stored.data() + unaligned, format, n, out);
       });
     }
+    case 5:
+      return Compare(units, x, "activate",
+                     [&](const TensorKernels& k, float* out) { k.activate(act, n, out); });
+    case 6:
+      return Compare(units, y, "layer_norm", [&](const TensorKernels& k, float* out) {
+        k.layer_norm(x.data(), w.data(), w.data(), eps, n, out);
+      });
+    case 7:
+      return Compare(units, y, "add_scaled", [&](const TensorKernels& k, float* out) {
+        k.add_scaled(w[0], x.data(), n, out);
+      });
     default: {
       const bool finite = std::ranges::all_of(x.span(), [](float v) { return std::isfinite(v); });
       for (const auto& unit : units) KV_CHECK(unit.kernels->all_finite(x.data(), n) == finite);
@@ -233,9 +246,10 @@ void FuzzHeads(ByteSource& bytes) {
     return Compare(TensorUnits(), x, "hadamard",
                    [&](const TensorKernels& k, float* out) { k.hadamard(out, heads, head_dim); });
   }
-  const Floats cos = SomeFloats(numbers, head_dim / 2), sin = SomeFloats(numbers, head_dim / 2);
+  const uint32_t rotated = 2 * static_cast<uint32_t>(numbers.random().Below(head_dim / 2 + 1));
+  const Floats cos = SomeFloats(numbers, rotated / 2), sin = SomeFloats(numbers, rotated / 2);
   Compare(TensorUnits(), x, "rope", [&](const TensorKernels& k, float* out) {
-    k.rope(out, heads, head_dim, cos.data(), sin.data());
+    k.rope(out, heads, head_dim, rotated, cos.data(), sin.data());
   });
 }
 

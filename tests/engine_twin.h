@@ -29,6 +29,14 @@ class TwinRun {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
     return counts_;
   }
+  // Rounds on a model of tests/data, whose context is 256, until `rows` rows are compared.
+  const TwinCounts& CompareFolder(const std::string& name, uint64_t rows) {
+    EngineOptions options = DemoOptions();
+    options.model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
+    max_tokens_ = 256;
+    while (counts_.rows < rows && !testing::Test::HasFailure()) RoundOn(options, 40);
+    return counts_;
+  }
   // One round on the tiny model, for injected faults.
   const TwinCounts& CompareTiny() {
     RoundOn(TinyOptions(), 40);
@@ -60,7 +68,7 @@ class TwinRun {
     const uint32_t step_tokens[] = {6, 33, 512};
     options.kv_format = formats[random_.Below(std::size(formats))];
     if (random_.Below(4) == 0) options.kv_skip_layers = {0};
-    options.ctx_size = kMaxTokens;
+    options.ctx_size = max_tokens_;
     EngineOptions twin_options = options;
     twin_options.cache_mode = CacheMode::kSequence;
     const std::vector<Target> targets = SupportedTargets();
@@ -71,7 +79,7 @@ class TwinRun {
     options.parallel = 6;
     // Index and cursors take a part of the budget: find a budget whose pool holds a few requests.
     options.kv_memory_bytes = 64 << 10;
-    const uint64_t pool_tokens = kMaxTokens * (1 + random_.Below(4));
+    const uint64_t pool_tokens = max_tokens_ * (1 + random_.Below(4));
     for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
       const Result<MemoryPlan> plan = Engine::PlanMemory(options);
       if (plan && plan->max_tokens >= pool_tokens) break;
@@ -139,7 +147,7 @@ class TwinRun {
     const bool again = op == 2 && !chosen.prompt.empty();  // the same prompt: its Cursor answers
     if (again) chosen.tokens = chosen.prompt;
     if (op == 1) Shorten(chosen.tokens, random_.Below(chosen.tokens.size() + 1));
-    if (chosen.tokens.size() > kMaxTokens * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
+    if (chosen.tokens.size() > max_tokens_ * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
     if (!again && (op > 2 || chosen.tokens.empty())) {
       // Few different tokens, so that conversations share beginnings by chance and diverge inside
       // blocks.
@@ -149,13 +157,13 @@ class TwinRun {
             static_cast<TokenId>((random_.Below(random_.Below(3) + 1) * 37 + 1) % vocab_size));
       }
     }
-    Shorten(chosen.tokens, kMaxTokens - 1);
+    Shorten(chosen.tokens, max_tokens_ - 1);
     chosen.prompt = chosen.tokens;
     GenerateRequest request;
     request.tenant = chosen.tenant;
     request.prompt = chosen.tokens;
     request.max_tokens = static_cast<uint32_t>(random_.Below(24));
-    request.n = random_.Below(4) == 0 && request.prompt.size() < kMaxTokens / 2 ? 3 : 1;
+    request.n = random_.Below(4) == 0 && request.prompt.size() < max_tokens_ / 2 ? 3 : 1;
     request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
     request.reuse = random_.Below(4) != 0 || again ? Reuse::kAll : Reuse::kBlocks;
     if (random_.Below(12) == 0) request.reuse = Reuse::kNothing;
@@ -209,7 +217,7 @@ class TwinRun {
 
   static bool FaultsActive() { return !FaultActive(Fault::kNone); }
 
-  static constexpr uint32_t kMaxTokens = 384;
+  uint32_t max_tokens_ = 384;  // of a sequence
   Random random_;
   std::vector<Conversation> conversations_;
   TwinCounts counts_;

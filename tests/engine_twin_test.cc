@@ -25,6 +25,18 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
 #endif
 }
 
+TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
+  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
+                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+    std::printf("%s: ", family);
+    TwinRun run(20261123);
+    const TwinCounts& counts = run.CompareFolder(family, kRows / 5);
+    PrintTwin(counts);
+    EXPECT_EQ(counts.differ, 0u) << family;
+    EXPECT_GT(counts.reused_tokens, 0u) << family;
+  }
+}
+
 // Shows that the check can fail: each cache fault makes rows differ.
 TEST(EngineTwin, SeesInjectedFaults) {
   for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare}) {

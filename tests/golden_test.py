@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""golden_test.py NAME: compares what `kvasir` computes for a golden model with float64.
+"""golden_test.py NAME | FOLDER: compares what `kvasir` computes for a golden model with float64.
 
 Logits of last, all and probe positions within 5e-4, K and V within 2e-4 (KV stored as f32), greedy ids
 equal. Quantised files compute with activations of 8 bits: the direction of the logits (cosine above
@@ -26,6 +26,14 @@ MODELS = {
     "tiny-gqa": (DATA / "tiny-gqa", [""]),
     "tiny-mqa": (DATA / "tiny-mqa", ["", "model-f16.gguf"]),
     "tiny-bias": (DATA / "tiny-bias", [""]),
+    "tiny-yarn": (DATA / "tiny-yarn", [""]),
+    "tiny-qwen2": (DATA / "tiny-qwen2", ["", "model-f16.gguf"]),
+    "tiny-qwen3": (DATA / "tiny-qwen3", ["", "model-bf16.gguf"]),
+    "tiny-granite": (DATA / "tiny-granite", ["", "model-bf16.gguf"]),
+    "tiny-olmo2": (DATA / "tiny-olmo2", ["", "model-bf16.gguf"]),
+    "tiny-smollm3": (DATA / "tiny-smollm3", ["", "model-f16.gguf"]),
+    "tiny-phi3": (DATA / "tiny-phi3", ["", "model-f16.gguf"]),
+    "tiny-gpt2": (DATA / "tiny-gpt2", ["", "model-f16.gguf"]),
     "kvasir-demo": (ROOT / "models/kvasir-demo", [""]),
     "llama-gqa": (GOLDENS / "llama-gqa", [""]),
     "llama-gqa-gguf": (GOLDENS / "llama-gqa", ["model-bf16.gguf"]),
@@ -34,6 +42,12 @@ MODELS = {
     "llama-quant": (GOLDENS / "llama-quant", [""]),
     "llama-quant-gguf": (GOLDENS / "llama-quant", [f"model-{name}.gguf" for name in (
         "Q8_0", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL")]),
+    "qwen2": (GOLDENS / "qwen2", [""]),
+    "qwen2-gguf": (GOLDENS / "qwen2", ["model-f16.gguf"]),
+    "qwen3": (GOLDENS / "qwen3", [""]),
+    "qwen3-gguf": (GOLDENS / "qwen3", ["model-bf16.gguf"]),
+    "phi3": (GOLDENS / "phi3", [""]),
+    "gpt2": (GOLDENS / "gpt2", [""]),
     "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
     "story656k": (REAL / "story656k", [""]),
 }
@@ -86,6 +100,13 @@ def check_kv(engine, golden, arrays):
             engine.close(name, kv[layer, i], arrays[name], KV_TOLERANCE)
 
 
+def check_selftest(engine):
+    """Hit, miss, chunked, batched, forked: every logit of the tiny models, bit for bit."""
+    done = subprocess.run([os.environ["KVASIR_BINARY"], "selftest", "--model", str(engine.model)], env=engine.env,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and " differ 0 " in done.stdout, done.stdout + done.stderr
+
+
 def check_arrays(engine, folder):
     """golden.json with prompts of ids, golden.npz with arrays by name."""
     golden = json.loads((folder / "golden.json").read_text())
@@ -93,8 +114,9 @@ def check_arrays(engine, folder):
     for i, prompt in enumerate(golden["prompts"]):
         ids = prompt["ids"]
         logits = engine.logits(ids, "--positions", "all")
-        last = engine.logits(ids, "--positions", "last", "--chunk", "5")
-        assert last.tobytes() == logits[-1:].tobytes(), f"p{i}: chunked prefill gives other bits"
+        for flags in (["--chunk", "5"], ["--chunk", "16"], ["--warm"]):
+            last = engine.logits(ids, "--positions", "last", *flags)
+            assert last.tobytes() == logits[-1:].tobytes(), f"p{i}: {flags} gives other bits"
         engine.close(f"p{i}.last", logits[-1], arrays[f"p{i}.last"], LOGITS_TOLERANCE)
         if f"p{i}.all" in arrays:
             engine.close(f"p{i}.all", logits, arrays[f"p{i}.all"], LOGITS_TOLERANCE)
@@ -105,6 +127,8 @@ def check_arrays(engine, folder):
         got = engine.greedy(ids, len(want))
         assert got == want, f"p{i}: greedy {got}, expected {want}"
     check_kv(engine, golden, arrays)
+    if folder.parent == DATA:
+        check_selftest(engine)
     return len(golden["prompts"])
 
 
@@ -161,7 +185,9 @@ def check_demo(engine, folder):
 
 
 def main(name):
-    folder, models = MODELS[name]
+    """A model of the table, or a folder with golden.json, its safetensors and its GGUF files."""
+    found = Path(name)
+    folder, models = MODELS.get(name) or (found, [""] + sorted(file.name for file in found.glob("*.gguf")))
     if not folder.is_dir():
         print(f"skipped: needs {folder}")
         return 77

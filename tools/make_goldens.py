@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the small golden models of tests/data: random Llamas of odd sizes, and what they compute in float64.
+"""Makes the small golden models of tests/data: random models of odd sizes, and what they compute in float64.
 
-    tools/make_goldens.py                     writes tests/data/tiny-*
+    tools/make_goldens.py [NAME...]           writes tests/data/tiny-*; prints how far logits move without each feature
     tools/make_goldens.py --check FOLDER      compares the reference with golden.* of a Hugging Face folder
 
 Needs numpy only. Layout of golden.json and golden.npz: see tests/data/README.md.
@@ -13,13 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_reference import forward, greedy
+from model_reference import forward, greedy
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = [1, 7, 33, 130]
 GREEDY_TOKENS = 16
 PROBES = [63, 64, 65, 100, 128]  # positions of the longest prompt: around tiles of 64 tokens
 MIN_MARGIN = 0.02
+CONTEXT = 256
+SCALING = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate", "attention_factor")
 
 # Sizes that are not multiples of 8, each RoPE type, each way to share heads, each stored type.
 MODELS = {
@@ -33,7 +35,58 @@ MODELS = {
     "tiny-bias": dict(seed=1, vocab=67, hidden=28, layers=2, heads=4, kv_heads=4, head_dim=6, ffn=36,
                       dtype="f32", tied=False, biases=True, shards=1, style=5, gguf=False,
                       rope=dict(type="default", theta=10000.0)),
+    "tiny-yarn": dict(seed=1, vocab=71, hidden=28, layers=2, heads=2, kv_heads=1, head_dim=14, ffn=36,
+                      dtype="f16", tied=False, biases=False, shards=1, style=4, gguf=False,
+                      rope=dict(type="yarn", theta=10000.0, factor=4.0, original_max_positions=32,
+                                beta_fast=6.0, beta_slow=0.5, truncate=False),
+                      config=dict(hidden_act="relu"),
+                      features={"yarn": dict(rope_scaling=dict(rope_type="linear", factor=4.0)),
+                                "truncate": ("rope_scaling", dict(truncate=True)),
+                                "attention factor": ("rope_scaling", dict(attention_factor=1.0)),
+                                "relu": dict(hidden_act="silu")}),
+    "tiny-qwen2": dict(seed=1, family="qwen2", vocab=61, hidden=30, layers=2, heads=3, kv_heads=1, head_dim=10, ffn=44,
+                       dtype="f16", tied=True, biases="qkv", shards=1, style=4, gguf=True,
+                       rope=dict(type="default", theta=1000000.0),
+                       config=dict(use_sliding_window=False, sliding_window=64, max_window_layers=1)),
+    "tiny-qwen3": dict(seed=1, family="qwen3", vocab=61, hidden=26, layers=2, heads=3, kv_heads=1, head_dim=12, ffn=36,
+                       dtype="bf16", tied=False, biases=False, shards=1, style=5, gguf=True,
+                       rope=dict(type="default", theta=1000000.0)),
+    "tiny-granite": dict(seed=1, family="granite", vocab=67, hidden=28, layers=2, heads=2, kv_heads=1, head_dim=14, ffn=44,
+                         dtype="bf16", tied=False, biases=False, shards=1, style=4, gguf=True,
+                         rope=dict(type="default", theta=10000.0),
+                         config=dict(embedding_multiplier=3.0, attention_multiplier=0.13,
+                                     residual_multiplier=0.6, logits_scaling=0.7),
+                         features={"embedding_multiplier": dict(embedding_multiplier=1.0),
+                                   "attention_multiplier": dict(attention_multiplier=14**-0.5),
+                                   "residual_multiplier": dict(residual_multiplier=1.0),
+                                   "logits_scaling": dict(logits_scaling=1.0)}),
+    "tiny-olmo2": dict(seed=3, family="olmo2", vocab=61, hidden=36, layers=2, heads=3, kv_heads=3, head_dim=12, ffn=52,
+                       dtype="bf16", tied=False, biases=False, shards=1, style=5, gguf=True,
+                       rope=dict(type="default", theta=500000.0)),
+    "tiny-smollm3": dict(seed=1, family="smollm3", vocab=61, hidden=24, layers=5, heads=4, kv_heads=2, head_dim=6, ffn=36,
+                         dtype="f16", tied=True, biases=False, shards=1, style=5, gguf=True,
+                         rope=dict(type="default", theta=2000000.0),
+                         features={"layers without RoPE": dict(no_rope_layers=[1, 1, 1, 1, 1]),
+                                   "which layers": dict(no_rope_layers=[1, 1, 0, 1, 1])}),
+    "tiny-phi3": dict(seed=3, family="phi3", vocab=67, hidden=40, layers=2, heads=4, kv_heads=2, head_dim=10, ffn=52,
+                      dtype="f16", tied=False, biases=False, shards=1, style=4, gguf=True,
+                      rope=dict(type="default", theta=10000.0),
+                      config=dict(partial_rotary_factor=0.6, sliding_window=256, pad_token_id=0,
+                                  original_max_position_embeddings=256),
+                      features={"partial rotary": dict(partial_rotary_factor=1.0)}),
+    "tiny-gpt2": dict(seed=1, family="gpt2", vocab=61, hidden=28, layers=2, heads=2, kv_heads=2, head_dim=14, ffn=112,
+                      dtype="f16", tied=True, biases=True, shards=1, style=5, gguf=True,
+                      rope=dict(type="default", theta=10000.0),
+                      features={"gelu_new": dict(activation_function="relu")}),
 }
+# Norms around the branches of a layer, and the class of config.json.
+BEFORE = ("input_layernorm", "post_attention_layernorm")
+BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+           "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+           "phi3": "Phi3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
+HEAD_NORMS = {"qwen3": "each", "olmo2": "all"}
+INTERLEAVED = ("llama", "granite", "smollm3")  # in GGUF, rows of Wq and Wk
 
 
 def to_stored(x, dtype):
@@ -58,27 +111,68 @@ def from_stored(raw, dtype, shape):
 
 
 def random_weights(spec):
-    """Scaled so that logits spread over about 4 and attention looks at some tokens more than others."""
+    """Scaled so that logits spread over about 4 and attention looks at some tokens more than others. Llama's names."""
+    family = spec.get("family", "llama")
     rng = np.random.default_rng(spec["seed"])
     hidden, q, kv = spec["hidden"], spec["heads"] * spec["head_dim"], spec["kv_heads"] * spec["head_dim"]
     shapes = {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden),
               "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, q),
               "mlp.gate_proj": (spec["ffn"], hidden), "mlp.up_proj": (spec["ffn"], hidden),
               "mlp.down_proj": (hidden, spec["ffn"])}
+    has_bias = lambda name: spec["biases"] is True or (spec["biases"] == "qkv" and name[-6:] in ("q_proj", "k_proj", "v_proj"))
     weights = {"model.embed_tokens.weight": rng.normal(0, 0.6, (spec["vocab"], hidden))}
+    if family == "gpt2":
+        del shapes["mlp.gate_proj"]
+        weights["positions.weight"] = rng.normal(0, 0.4, (CONTEXT, hidden))
     for layer in range(spec["layers"]):
         at = f"model.layers.{layer}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
+        for norm in BEHIND if family == "olmo2" else BEFORE:
             weights[f"{at}{norm}.weight"] = rng.normal(1, 0.1, hidden)
+            if family == "gpt2":
+                weights[f"{at}{norm}.bias"] = rng.normal(0, 0.2, hidden)
+        if family in HEAD_NORMS:
+            for name, size in (("q", q), ("k", kv)):
+                size = spec["head_dim"] if HEAD_NORMS[family] == "each" else size
+                weights[f"{at}self_attn.{name}_norm.weight"] = rng.normal(1.3, 0.3, size)
         for name, (rows, columns) in shapes.items():
             gain = 1.6 if name[-6:] in ("q_proj", "k_proj") else 1.0
             weights[f"{at}{name}.weight"] = rng.normal(0, gain / columns**0.5, (rows, columns))
-            if spec["biases"]:
+            if has_bias(name):
                 weights[f"{at}{name}.bias"] = rng.normal(0, 0.2, rows)
     weights["model.norm.weight"] = rng.normal(1, 0.1, hidden)
+    if family == "gpt2":
+        weights["model.norm.bias"] = rng.normal(0, 0.2, hidden)
     if not spec["tied"]:
         weights["lm_head.weight"] = rng.normal(0, 0.6, (spec["vocab"], hidden))
     return weights
+
+
+def as_hf(spec, weights):
+    """Under the names of the family, fused and turned as its files have them."""
+    family = spec.get("family", "llama")
+    if family not in ("phi3", "gpt2"):
+        return weights
+    named, fused = {}, {}
+    gpt2 = {"model.embed_tokens": "wte", "positions": "wpe", "model.norm": "ln_f", "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2", "self_attn.o_proj": "attn.c_proj", "mlp.up_proj": "mlp.c_fc",
+            "mlp.down_proj": "mlp.c_proj", "self_attn.qkv_proj": "attn.c_attn"}
+    for name, w in weights.items():
+        stem, kind = name.rsplit(".", 1)
+        for part, whole in (("self_attn.%s_proj", "qkv"), ("mlp.%s_proj", ("gate", "up"))):
+            parts = [part % p for p in whole]
+            found = [p for p in parts if stem.endswith(p)]
+            if found and (family == "phi3" or whole == "qkv"):
+                stem = stem.removesuffix(found[0]) + part % ("qkv" if whole == "qkv" else "gate_up")
+                w = fused[stem + kind] = np.concatenate([fused[stem + kind], w]) if stem + kind in fused else w
+        if family == "gpt2":
+            layer = ""
+            if stem.startswith("model.layers."):
+                number, stem = stem.removeprefix("model.layers.").split(".", 1)
+                layer = f"h.{number}."
+                w = np.ascontiguousarray(w.T)
+            stem = layer + gpt2[stem]
+        named[f"{stem}.{kind}"] = w
+    return named
 
 
 def write_safetensors(path, tensors):
@@ -104,18 +198,24 @@ def read_safetensors(folder):
     return weights
 
 
-GGUF_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+GGUF_NAMES = {"model.embed_tokens": "token_embd", "positions": "position_embd",
+              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+              "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "model.norm": "output_norm", "lm_head": "output",
               "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
               "mlp.down_proj": "ffn_down"}
 
 
-def gguf_name(name):
+BEHIND_GGUF = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def gguf_name(name, family):
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, rest = stem.removeprefix("model.layers.").split(".", 1)
-        return f"blk.{layer}.{GGUF_NAMES[rest]}.{kind}"
+        names = GGUF_NAMES | (BEHIND_GGUF if family == "olmo2" else {})
+        return f"blk.{layer}.{names[rest]}.{kind}"
     return f"{GGUF_NAMES[stem]}.{kind}"
 
 
@@ -125,23 +225,56 @@ def gguf_value(value):
     return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
 
 
+def gguf_keys(path, spec):
+    """Metadata as llama.cpp's converter names it."""
+    family, config = spec.get("family", "llama"), spec.get("config", {})
+    keys = {"block_count": spec["layers"], "context_length": CONTEXT, "embedding_length": spec["hidden"],
+            "feed_forward_length": spec["ffn"], "attention.head_count": spec["heads"]}
+    if family == "gpt2":
+        keys["attention.layer_norm_epsilon"] = 1e-5
+    else:
+        keys |= {"attention.head_count_kv": spec["kv_heads"], "attention.key_length": spec["head_dim"],
+                 "attention.value_length": spec["head_dim"], "attention.layer_norm_rms_epsilon": 1e-5,
+                 "rope.freq_base": spec["rope"]["theta"],
+                 "rope.dimension_count": int(spec["head_dim"] * config.get("partial_rotary_factor", 1)),
+                 "vocab_size": spec["vocab"]}
+    if spec["rope"]["type"] == "linear":
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": spec["rope"]["factor"]}
+    if family == "granite":
+        keys |= {"attention.scale": config["attention_multiplier"], "embedding_scale": config["embedding_multiplier"],
+                 "residual_scale": config["residual_multiplier"], "logit_scale": config["logits_scaling"]}
+    general = {"general.architecture": family, "general.name": path.parent.name, "general.alignment": 32}
+    return general | {f"{family}.{key}": value for key, value in keys.items()}
+
+
+def fused_gguf(spec, weights):
+    """Phi-3's and GPT-2's tensors are fused in GGUF too; GPT-2's are [out, in] there."""
+    family = spec.get("family", "llama")
+    if family == "phi3":
+        return as_hf(spec, weights)
+    if family != "gpt2":
+        return weights
+    named = {}
+    for name, w in weights.items():
+        stem, kind = name.rsplit(".", 1)
+        if stem.endswith(("q_proj", "k_proj", "v_proj")):
+            name = f"{stem[:-6]}qkv_proj.{kind}"
+            w = np.concatenate([named[name], w]) if name in named else w
+        named[name] = w
+    return named
+
+
 def write_gguf(path, spec, weights):
-    """Version 3 as llama.cpp's converter writes it: rows of Wq and Wk interleaved, norms in f32."""
-    keys = {"general.architecture": "llama", "general.name": path.parent.name, "general.alignment": 32,
-            "llama.block_count": spec["layers"], "llama.context_length": 256,
-            "llama.embedding_length": spec["hidden"], "llama.feed_forward_length": spec["ffn"],
-            "llama.attention.head_count": spec["heads"], "llama.attention.head_count_kv": spec["kv_heads"],
-            "llama.attention.key_length": spec["head_dim"], "llama.attention.value_length": spec["head_dim"],
-            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": spec["rope"]["theta"],
-            "llama.rope.dimension_count": spec["head_dim"], "llama.vocab_size": spec["vocab"],
-            "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": spec["rope"]["factor"]}
+    """Version 3 as llama.cpp's converter writes it: rows of Wq and Wk interleaved for some families, norms in f32."""
+    family, keys = spec.get("family", "llama"), gguf_keys(path, spec)
+    weights = fused_gguf(spec, weights)
     infos, data = b"", b""
     for name, x in weights.items():
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
+        if family in INTERLEAVED and name.endswith(("q_proj.weight", "k_proj.weight")):
             x = x.reshape(-1, 2, spec["head_dim"] // 2, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
-        dtype = "f32" if x.ndim == 1 else spec["dtype"]
+        dtype = "f32" if x.ndim == 1 or name.startswith("positions") else spec["dtype"]
         raw = to_stored(x, dtype)[1]
-        short = gguf_name(name).encode()
+        short = gguf_name(name, family).encode()
         dims = x.shape[::-1]
         infos += struct.pack("<Q", len(short)) + short + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
         infos += struct.pack("<IQ", {"f32": 0, "f16": 1, "bf16": 30}[dtype], len(data))
@@ -157,18 +290,29 @@ def hf_config(spec):
     """config.json in the style of transformers 4 or 5."""
     rope = spec["rope"]
     scaling = {"rope_type": rope["type"]}
-    for key in ("factor", "low_freq_factor", "high_freq_factor"):
+    for key in SCALING:
         if key in rope:
             scaling[key] = rope[key]
     if "original_max_positions" in rope:
         scaling["original_max_position_embeddings"] = rope["original_max_positions"]
     dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[spec["dtype"]]
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": spec["vocab"],
+    family = spec.get("family", "llama")
+    if family == "gpt2":
+        return {"architectures": [CLASSES[family]], "model_type": family, "vocab_size": spec["vocab"],
+                "n_embd": spec["hidden"], "n_layer": spec["layers"], "n_head": spec["heads"], "n_inner": None,
+                "n_positions": CONTEXT, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "dtype": dtype,
+                "bos_token_id": 0, "eos_token_id": 0}
+    config = {"architectures": [CLASSES[family]], "model_type": family, "vocab_size": spec["vocab"],
               "hidden_size": spec["hidden"], "intermediate_size": spec["ffn"],
               "num_hidden_layers": spec["layers"], "num_attention_heads": spec["heads"],
               "num_key_value_heads": spec["kv_heads"], "head_dim": spec["head_dim"], "hidden_act": "silu",
-              "rms_norm_eps": 1e-5, "max_position_embeddings": 256, "attention_bias": spec["biases"],
-              "mlp_bias": spec["biases"], "tie_word_embeddings": spec["tied"]}
+              "rms_norm_eps": 1e-5, "max_position_embeddings": CONTEXT, "attention_bias": spec["biases"],
+              "mlp_bias": spec["biases"], "tie_word_embeddings": spec["tied"]} | spec.get("config", {})
+    if family != "llama":
+        del config["mlp_bias"]
+        config |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        if spec["biases"] == "qkv" or family == "phi3":
+            del config["attention_bias"]
     if spec["style"] == 4:
         return config | {"torch_dtype": dtype, "rope_theta": rope["theta"], "rope_scaling": scaling}
     return config | {"dtype": dtype, "rope_parameters": scaling | {"rope_theta": rope["theta"]}}
@@ -176,13 +320,31 @@ def hf_config(spec):
 
 def reference_config(config):
     """What the reference needs, from either style of config.json."""
+    family = config["model_type"]
+    find = lambda name, other=None, default=None: config.get(name, config.get(other, default))
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    return {"num_layers": config["num_hidden_layers"], "eps": config["rms_norm_eps"],
-            "head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            "rope": {"type": rope.get("rope_type", rope.get("type", "default")),
-                     "theta": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
-                     "original_max_positions": rope.get("original_max_position_embeddings"),
-                     **{k: rope[k] for k in ("factor", "low_freq_factor", "high_freq_factor") if k in rope}}}
+    heads = find("num_attention_heads", "n_head")
+    layers = find("num_hidden_layers", "n_layer")
+    head_dim = config.get("head_dim") or find("hidden_size", "n_embd") // heads
+    partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    nope = [int((i + 1) % 4 != 0) for i in range(layers)] if family == "smollm3" else [int(family != "gpt2")] * layers
+    scaling = {"type": rope.get("rope_type", rope.get("type", "default")),
+               "theta": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
+               "original_max_positions": rope.get("original_max_position_embeddings"),
+               **{k: rope[k] for k in SCALING if k in rope}}
+    if scaling["type"] == "yarn":
+        scaling.setdefault("attention_factor", 0.1 * np.log(scaling["factor"]) + 1)
+        scaling = {"beta_fast": 32.0, "beta_slow": 1.0} | scaling
+    multiplier = config.get("attention_multiplier", 1.0) if family == "granite" else None
+    return {"family": family, "num_layers": layers, "heads": heads, "head_dim": head_dim,
+            "kv_heads": config.get("num_key_value_heads", heads), "eps": find("rms_norm_eps", "layer_norm_epsilon"),
+            "activation": find("hidden_act", "activation_function", "silu"), "rope": scaling,
+            "rotated_dims": int(head_dim * partial), "rotated_layers": config.get("no_rope_layers") or nope,
+            "head_norm": HEAD_NORMS.get(family), "norms_behind": family == "olmo2",
+            "embedding_multiplier": config.get("embedding_multiplier", 1.0),
+            "residual_multiplier": config.get("residual_multiplier", 1.0),
+            "logits_scaling": config.get("logits_scaling", 1.0),
+            "attention_divisor": 1 / multiplier if multiplier else np.sqrt(head_dim)}
 
 
 def write_weights(folder, spec, weights):
@@ -225,6 +387,17 @@ def goldens(config, weights, vocab, seed):
     return golden, {name: a.astype("<f4") for name, a in arrays.items()}
 
 
+def print_features(name, config, weights, golden, arrays):
+    """Each feature switched off once: logits that hardly move would not tell a loader that forgets it."""
+    for feature, change in MODELS[name].get("features", {}).items():
+        other = config | change if isinstance(change, dict) else config | {change[0]: config[change[0]] | change[1]}
+        moved = max(abs(forward(reference_config(other), weights, p["ids"])[0][-1] - arrays[f"p{i}.last"]).max()
+                    for i, p in enumerate(golden["prompts"]))
+        if moved < 100 * 5e-4:
+            raise SystemExit(f"{name}: without {feature}, logits move by {moved:.1e} only")
+        print(f"{name}: without {feature}, logits move by {moved:.2f}")
+
+
 def make(name):
     spec = MODELS[name]
     folder = ROOT / "tests/data" / name
@@ -232,15 +405,17 @@ def make(name):
     weights = {n: to_stored(w, spec["dtype"])[0] for n, w in random_weights(spec).items()}
     config = hf_config(spec)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    write_weights(folder, spec, weights)
+    stored = as_hf(spec, weights)
+    write_weights(folder, spec, stored)
     if spec["gguf"]:
         write_gguf(folder / f"model-{spec['dtype']}.gguf", spec, weights)
-    golden, arrays = goldens(reference_config(config), weights, spec["vocab"], spec["seed"])
+    golden, arrays = goldens(reference_config(config), stored, spec["vocab"], spec["seed"])
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
     np.savez(folder / "golden.npz", **arrays)
     size = sum(f.stat().st_size for f in folder.iterdir())
     spread = np.concatenate([a.ravel() for n, a in arrays.items() if n[0] == "p"]).std()
     print(f"{name}: {size} bytes, logits spread over {spread:.2f}")
+    print_features(name, config, stored, golden, arrays)
 
 
 def check(folder):
@@ -257,5 +432,5 @@ def check(folder):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--check"]:
         sys.exit(check(Path(sys.argv[2])))
-    for model in MODELS:
+    for model in sys.argv[1:] or MODELS:
         make(model)

@@ -25,9 +25,19 @@ struct BackendOptions {
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
   KvLayout layout;
-  std::vector<double> rope_frequencies;  // [head_dim / 2]
+  std::vector<double> rope_frequencies;  // a pair of numbers each; the rest is not rotated
+  double rope_magnitude;                 // multiplies cos and sin
+  float query_scale;
   Target target;
   std::vector<uint32_t> cpus;  // as in RunnerOptions
+};
+
+// What is done to Q and K of a row before K is packed.
+struct HeadSteps {
+  HeadNorm norm = HeadNorm::kNone;
+  const float *q_norm = nullptr, *k_norm = nullptr;  // weights: [head_dim], or of all heads
+  float eps = 0;
+  bool rotated = true;
 };
 
 // All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
@@ -42,20 +52,32 @@ class Backend {
 
   virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
                      size_t stride) = 0;
-  // y[row] = RMSNorm(x[row]) * w, rows of n.
-  virtual void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps,
-                    uint32_t rows, float* y) = 0;
+  // x[row] *= factor, rows of n.
+  virtual void Scale(float factor, uint32_t n, float* x, size_t stride) = 0;
+  // x[row] += table[position of the row], rows of n; table: [positions][n].
+  virtual void AddPositions(const float* table, uint32_t n, float* x, size_t stride) = 0;
+  // y[row] = RMSNorm(x[row]) * w, rows of n; of kLayer, LayerNorm(x[row]) * w + its bias. y may be
+  // x.
+  virtual void Norm(NormKind kind, const PackedNorm& w, const float* x, size_t stride, uint32_t n,
+                    float eps, uint32_t rows, float* y) = 0;
+  // y[row] = factor * x[row] + y[row], one FMA a number, rows of n.
+  virtual void AddScaled(float factor, const float* x, size_t stride, uint32_t n, uint32_t rows,
+                         float* y) = 0;
   // y[row] = w x[row] + bias; with kAdd, y[row] += that.
   enum class Into { kReplace, kAdd };
   virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,
                       float* y, size_t y_stride, Into into) = 0;
-  // y[row] = silu(gate x[row]) * (up x[row]), elementwise; both with their bias, of one shape and
+  // y[row] = act(w x[row] + bias), elementwise. y is not x.
+  virtual void MatMulActivated(const PackedMatrix& w, Activation act, const float* x,
+                               size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
+  // y[row] = act(gate x[row]) * (up x[row]), elementwise; both with their bias, of one shape and
   // one run each. y is not x.
-  virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
-                           size_t x_stride, uint32_t rows, float* y, size_t y_stride) = 0;
-  // Rows [q | k | v]: rotates q and k for each row's position, packs k and v into the blocks of
-  // `layer`, and multiplies q by 1/sqrt(head_dim).
-  virtual void RotateAndPack(uint32_t layer, float* qkv, size_t stride) = 0;
+  virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
+                           const float* x, size_t x_stride, uint32_t rows, float* y,
+                           size_t y_stride) = 0;
+  // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
+  // k and v into the blocks of `layer`, and multiplies q by query_scale.
+  virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) = 0;
   // out[row] = causal attention of the row's q over its sequence's blocks, as far as the layer's
   // group sees them: [heads * head_dim].
   virtual void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,

@@ -5,6 +5,7 @@
 #include "backend/cpu_attention.h"
 #include "backend/matrix_product.h"
 #include "backend/panel_filler.h"
+#include "base/check.h"
 #include "base/fault.h"
 #include "base/thread_pool.h"
 #include "format/pack.h"
@@ -41,8 +42,7 @@ class CpuBackend final : public Backend {
         attention_(options, arena),
         pool_(options.threads, &EnterComputeThread, options.cpus),
         product_(ProductOptions(options), arena, pool_) {
-    const float root = __builtin_sqrtf(static_cast<float>(o_.head_dim));
-    query_scale_ = 1.0f / root;
+    KV_CHECK(o_.rope_frequencies.size() <= o_.head_dim / 2);
   }
 
   void Begin(std::span<const StepSequence> sequences, uint32_t rows) override {
@@ -55,14 +55,14 @@ class CpuBackend final : public Backend {
     }
     attention_.Begin(sequences);
     std::fill_n(s_.finite, rows, true);
-    const uint32_t half = o_.head_dim / 2;
+    const auto half = static_cast<uint32_t>(o_.rope_frequencies.size());
     ForRows(rows, half * 64, [&](uint32_t row) {
       float* cos = s_.angles + size_t{row} * o_.head_dim;
       for (uint32_t i = 0; i < half; ++i) {
         double sin_i, cos_i;
         SinCos(Position(row) * o_.rope_frequencies[i], &sin_i, &cos_i);
-        cos[i] = static_cast<float>(cos_i);
-        cos[half + i] = static_cast<float>(sin_i);
+        cos[i] = static_cast<float>(cos_i * o_.rope_magnitude);
+        cos[half + i] = static_cast<float>(sin_i * o_.rope_magnitude);
       }
     });
   }
@@ -77,11 +77,32 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void Norm(const float* x, size_t stride, const float* w, uint32_t n, float eps, uint32_t rows,
-            float* y) override {
+  void Scale(float factor, uint32_t n, float* x, size_t stride) override {
+    ForRows(rows_, n,
+            [&](uint32_t row) { kernels_.scale(x + row * stride, factor, n, x + row * stride); });
+  }
+
+  void AddPositions(const float* table, uint32_t n, float* x, size_t stride) override {
+    ForRows(rows_, n, [&](uint32_t row) {
+      tensor_.add_scaled(1.0f, table + size_t{Position(row)} * n, n, x + row * stride);
+    });
+  }
+
+  void Norm(NormKind kind, const PackedNorm& w, const float* x, size_t stride, uint32_t n,
+            float eps, uint32_t rows, float* y) override {
     const bool fault = rows == 1 && FaultActive(Fault::kLaneOrder);
     ForRows(rows, n, [&](uint32_t row) {
-      tensor_.rms_norm(x + row * stride, w, eps, n, y + row * stride, fault);
+      const float* from = x + row * stride;
+      float* to = y + row * stride;
+      if (kind == NormKind::kRms) return tensor_.rms_norm(from, w.weight, eps, n, to, fault);
+      tensor_.layer_norm(from, w.weight, w.bias, eps, n, to);
+    });
+  }
+
+  void AddScaled(float factor, const float* x, size_t stride, uint32_t n, uint32_t rows,
+                 float* y) override {
+    ForRows(rows, n, [&](uint32_t row) {
+      tensor_.add_scaled(factor, x + row * stride, n, y + row * stride);
     });
   }
 
@@ -90,24 +111,36 @@ class CpuBackend final : public Backend {
     product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
   }
 
-  void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, const float* x,
-                   size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
-    product_.RunGated(gate, up, {x, x_stride, rows, y, y_stride, false});
+  void MatMulActivated(const PackedMatrix& w, Activation act, const float* x, size_t x_stride,
+                       uint32_t rows, float* y, size_t y_stride) override {
+    product_.RunActivated(w, act, {x, x_stride, rows, y, y_stride, false});
   }
 
-  void RotateAndPack(uint32_t layer, float* qkv, size_t stride) override {
+  void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const float* x,
+                   size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
+    product_.RunGated(gate, up, act, {x, x_stride, rows, y, y_stride, false});
+  }
+
+  void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) override {
     const KvLayout::Place place = o_.layout.place(layer);
     const KvFormat key_format = o_.layout.layout(place.group).key(place.slot).format;
+    const auto rotated = static_cast<uint32_t>(2 * o_.rope_frequencies.size());
     const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
     ForRows(rows_, width * 4, [&](uint32_t row) {
       float* q = qkv + row * stride;
       float* k = q + size_t{o_.heads} * o_.head_dim;
+      if (steps.norm != HeadNorm::kNone) {
+        NormHeads(steps, o_.heads, steps.q_norm, q);
+        NormHeads(steps, o_.kv_heads, steps.k_norm, k);
+      }
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
-      const float* cos = s_.angles + size_t{row} * o_.head_dim;
-      const float* sin = cos + o_.head_dim / 2;
-      tensor_.rope(q, o_.heads, o_.head_dim, cos, sin);
-      tensor_.rope(k, o_.kv_heads, o_.head_dim, cos, sin);
-      float scale = query_scale_;
+      if (steps.rotated) {
+        const float* cos = s_.angles + size_t{row} * o_.head_dim;
+        const float* sin = cos + rotated / 2;
+        tensor_.rope(q, o_.heads, o_.head_dim, rotated, cos, sin);
+        tensor_.rope(k, o_.kv_heads, o_.head_dim, rotated, cos, sin);
+      }
+      float scale = o_.query_scale;
       if (TraitsOf(key_format).rotated) {
         tensor_.hadamard(q, o_.heads, o_.head_dim);
         tensor_.hadamard(k, o_.kv_heads, o_.head_dim);
@@ -142,6 +175,14 @@ class CpuBackend final : public Backend {
   uint32_t Position(uint32_t row) const {
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
     return sequence.position + (row - sequence.first_row);
+  }
+
+  // RMSNorm of each head, or of all together, in place.
+  void NormHeads(const HeadSteps& steps, uint32_t heads, const float* weights, float* x) const {
+    const uint32_t n = steps.norm == HeadNorm::kEach ? o_.head_dim : heads * o_.head_dim;
+    for (uint32_t at = 0; at < heads * o_.head_dim; at += n) {
+      tensor_.rms_norm(x + at, weights, steps.eps, n, x + at, false);
+    }
   }
 
   void EmbedPacked(const PackedMatrix& table, std::span<const TokenId> tokens, float* y,
@@ -194,7 +235,6 @@ class CpuBackend final : public Backend {
   CpuAttention attention_;
   ThreadPool pool_;
   MatrixProduct product_;
-  float query_scale_;
   std::span<const StepSequence> sequences_;
   uint32_t rows_ = 0;
 };

@@ -73,7 +73,24 @@ void MatrixProduct::Run(const PackedMatrix& w, const Call& call) {
   }
 }
 
-void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call) {
+void MatrixProduct::RunActivated(const PackedMatrix& w, Activation act, const Call& call) {
+  KV_DCHECK(!call.accumulate);
+  for (const PackedRun& run : w.runs()) {
+    Quantise(run.format, w.k, call);
+    ForItems(run, w.k, call.rows, 1, kUnlimited, [&](const Item& item, uint32_t) {
+      const uint32_t first = item.panel * kPanelOutputs;
+      const uint32_t n = std::min(item.panels * kPanelOutputs, run.outputs - first);
+      float* y = call.y + item.row * call.y_stride + run.first_output + first;
+      Multiply(w, run, call, item, y, call.y_stride);
+      for (uint32_t row = 0; row < item.rows; ++row) {
+        tensor_.activate(act, n, y + row * call.y_stride);
+      }
+    });
+  }
+}
+
+void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
+                             const Call& call) {
   KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs &&
             gate.k == up.k && !call.accumulate);
   const PackedRun &gate_run = gate.run[0], &up_run = up.run[0];
@@ -95,7 +112,7 @@ void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, c
              for (uint32_t row = 0; row < item.rows; ++row) {
                float* y = call.y + (item.row + row) * call.y_stride + first;
                const float* of = products + row * stride;
-               tensor_.swiglu(together ? of : y, of + width, n, y);
+               tensor_.gated(act, together ? of : y, of + width, n, y);
              }
            });
 }

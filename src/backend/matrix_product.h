@@ -39,10 +39,13 @@ class MatrixProduct {
   // REQUIRES: call.rows <= max_rows.
   void Run(const PackedMatrix& w, const Call& call);
 
-  // y = silu(gate x) * (up x), elementwise. Both factors are still in the cache of the thread
+  // y = act(w x), elementwise. REQUIRES: !call.accumulate.
+  void RunActivated(const PackedMatrix& w, Activation act, const Call& call);
+
+  // y = act(gate x) * (up x), elementwise. Both factors are still in the cache of the thread
   // that computed them. y is not x. REQUIRES: gate and up have the same shape and one run each;
   // !call.accumulate.
-  void RunGated(const PackedMatrix& gate, const PackedMatrix& up, const Call& call);
+  void RunGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const Call& call);
 
  private:
   static constexpr uint64_t kGatedFloats = 64 << 10;  // 256 KiB, for L2

@@ -89,11 +89,18 @@ TEST_P(MatrixProducts, GatedIsTheProductOfItsParts) {
     std::vector<float> expected, of_up, y;
     product.Run(gate.w, call(expected));
     product.Run(up.w, call(of_up));
+    const Activation act = kAllActivations[random.Below(std::size(kAllActivations))];
+    std::vector<float> activated = expected;
     for (uint32_t row = 0; row < rows; ++row) {
       float* at = &expected[row * y_stride];
-      TensorKernelsFor(Target::kScalar).swiglu(at, &of_up[row * y_stride], outputs, at);
+      const TensorKernels& scalar = TensorKernelsFor(Target::kScalar);
+      scalar.gated(act, at, &of_up[row * y_stride], outputs, at);
+      scalar.activate(act, outputs, &activated[row * y_stride]);
     }
-    product.RunGated(gate.w, up.w, call(y));
+    product.RunActivated(gate.w, act, call(y));
+    ASSERT_EQ(std::memcmp(y.data(), activated.data(), y.size() * sizeof(float)), 0)
+        << LayoutOf(format).name << ", " << rows << "x" << k << "x" << outputs;
+    product.RunGated(gate.w, up.w, act, call(y));
     ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)), 0)
         << LayoutOf(format).name << " and " << LayoutOf(other).name << ", " << rows << "x" << k
         << "x" << outputs << ", " << threads << " threads";

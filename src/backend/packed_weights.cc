@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 
@@ -20,21 +21,31 @@ namespace {
 // Source bytes packed between two rounds of dropping pages.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 
-// Rows of one stored tensor.
-struct Part {
-  const TensorView* view;
-  bool interleaved;  // see MatrixSource
-};
-
-// The stored row of output `row`.
-uint64_t StoredRow(const Part& part, uint64_t row, uint32_t head_dim) {
-  if (!part.interleaved) return row;
+// The stored row that holds output `row` of ours.
+uint64_t StoredRow(const MatrixSource& source, uint64_t row, uint32_t head_dim) {
+  if (!source.interleaved_rope_rows) return row;
   const uint64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
   return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-bool AllFinite(const TensorView& view) {
-  return AllFinite(view.dtype, view.data, view.num_elements());
+bool AllFinite(const MatrixSource& source) {
+  const TensorView& view = source.view;
+  if (source.column_stride == 1) return AllFinite(view.dtype, view.data, view.num_elements());
+  for (uint64_t column = 0; column < view.shape[1]; ++column) {
+    const std::byte* data = view.data + StoredBytes(view.dtype, column * source.column_stride);
+    if (!AllFinite(view.dtype, data, view.shape[0])) return false;
+  }
+  return true;
+}
+
+// A row of a source that is stored as [in, out], number by number.
+void GatherRow(const MatrixSource& source, uint64_t row, std::byte* to) {
+  const TensorView& view = source.view;
+  const uint32_t bytes = BytesOf(view.dtype);
+  const std::byte* from = view.data + row * bytes;
+  for (uint64_t i = 0; i < view.shape[1]; ++i, from += source.column_stride * bytes) {
+    std::memcpy(to + i * bytes, from, bytes);
+  }
 }
 
 tl::unexpected<Error> NotFinite(const TensorView& view) {
@@ -44,9 +55,10 @@ tl::unexpected<Error> NotFinite(const TensorView& view) {
               view.name);
 }
 
-// The error for a tensor that cannot fill a panel of `format`.
-tl::unexpected<Error> Refused(const TensorView& view, WeightFormat format) {
-  if (format == view.dtype || !AllFinite(view)) return NotFinite(view);
+// Of a tensor that a panel of `format` could not be filled from.
+tl::unexpected<Error> Refused(const MatrixSource& source, WeightFormat format) {
+  const TensorView& view = source.view;
+  if (format == view.dtype || !AllFinite(source)) return NotFinite(view);
   return FailField(Code::kInvalidArgument, "weights",
                    "tensor {} holds numbers beyond {}, too large for {}: leave --weights out",
                    view.name, kMaxQuantised, LayoutOf(format).name);
@@ -69,15 +81,21 @@ class Packer {
   Status Build(PackedWeights& out) {
     for (uint32_t layer = 0; layer < model_.layers.size(); ++layer) {
       PackedLayer packed{.spec = LayerOf(model_.config, layer)};
-      KV_ASSIGN(packed.attention, Attention(model_.layers[layer]));
-      KV_ASSIGN(packed.ffn, Ffn(model_.layers[layer], packed.spec.ffn));
+      KV_ASSIGN(packed.attention, Attention(model_.layers[layer], packed.spec));
+      KV_ASSIGN(packed.ffn, Ffn(model_.layers[layer], packed.spec));
       out.layers.push_back(packed);
     }
-    KV_ASSIGN(out.final_norm, Vector({{&model_.final_norm, false}}));
+    KV_ASSIGN(out.final_norm.weight, Vector({{model_.final_norm}}));
+    if (model_.final_norm_bias) {
+      KV_ASSIGN(out.final_norm.bias, Vector({{*model_.final_norm_bias}}));
+    }
     const MatrixSource table{model_.embedding, false};
     const MatrixSource* head = model_.lm_head ? &*model_.lm_head : &table;
     KV_ASSIGN(out.head, Matrix({{head}}, Role::kTable));
     plan_.token_bytes = arena_.used();
+    if (model_.positions) {
+      KV_ASSIGN(out.positions, Vector({{*model_.positions}}));
+    }
     out.embedding = {
         nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
     if (!model_.lm_head) {
@@ -87,7 +105,7 @@ class Packer {
     } else {
       out.embedding.rows = table.view.data;
       plan_.mapped_bytes = table.view.num_bytes();
-      if (filling_ != nullptr && !AllFinite(table.view)) return NotFinite(table.view);
+      if (filling_ != nullptr && !AllFinite(table)) return NotFinite(table.view);
     }
     plan_.arena_bytes = arena_.used();
     return {};
@@ -99,23 +117,42 @@ class Packer {
  private:
   using Slots = std::initializer_list<Slot>;
 
-  Result<PackedAttention> Attention(const SlotTensors& layer) {
+  Result<PackedAttention> Attention(const SlotTensors& layer, const LayerSpec& spec) {
+    const bool before = spec.norm_place == NormPlace::kBefore;
     PackedAttention packed;
-    KV_ASSIGN(packed.norm, Vector({{&layer[Slot::kAttentionNorm].view, false}}));
+    KV_ASSIGN(packed.norm, Norm(layer, before ? Slot::kAttentionNorm : Slot::kAttentionPostNorm,
+                                Slot::kAttentionNormBias));
     KV_ASSIGN(packed.qkv, LayerMatrix(layer, {Slot::kQ, Slot::kK, Slot::kV},
                                       {Slot::kQBias, Slot::kKBias, Slot::kVBias}));
+    if (spec.head_norm != HeadNorm::kNone) {
+      const bool each = spec.head_norm == HeadNorm::kEach;
+      KV_ASSIGN(packed.q_norm, Vector({{layer[each ? Slot::kQNorm : Slot::kAllQNorm]}}));
+      KV_ASSIGN(packed.k_norm, Vector({{layer[each ? Slot::kKNorm : Slot::kAllKNorm]}}));
+    }
     KV_ASSIGN(packed.o, LayerMatrix(layer, {Slot::kO}, {Slot::kOBias}));
     return packed;
   }
 
-  Result<PackedFfn> Ffn(const SlotTensors& layer, FfnKind kind) {
-    KV_CHECK(kind == FfnKind::kGated);
+  Result<PackedFfn> Ffn(const SlotTensors& layer, const LayerSpec& spec) {
+    const bool before = spec.norm_place == NormPlace::kBefore;
     PackedFfn packed;
-    KV_ASSIGN(packed.norm, Vector({{&layer[Slot::kFfnNorm].view, false}}));
-    KV_ASSIGN(packed.gate, LayerMatrix(layer, {Slot::kGate}, {Slot::kGateBias}));
+    KV_ASSIGN(packed.norm,
+              Norm(layer, before ? Slot::kFfnNorm : Slot::kFfnPostNorm, Slot::kFfnNormBias));
+    if (spec.ffn == FfnKind::kGated) {
+      KV_ASSIGN(packed.gate, LayerMatrix(layer, {Slot::kGate}, {Slot::kGateBias}));
+    }
     KV_ASSIGN(packed.up, LayerMatrix(layer, {Slot::kUp}, {Slot::kUpBias}));
     KV_ASSIGN(packed.down, LayerMatrix(layer, {Slot::kDown}, {Slot::kDownBias}));
     return packed;
+  }
+
+  Result<PackedNorm> Norm(const SlotTensors& layer, Slot weight, Slot bias) {
+    PackedNorm norm;
+    KV_ASSIGN(norm.weight, Vector({{layer[weight]}}));
+    if (const MatrixSource* source = layer.Find(bias)) {
+      KV_ASSIGN(norm.bias, Vector({{*source}}));
+    }
+    return norm;
   }
 
   // Matrices of a layer stacked into one, and their biases.
@@ -123,10 +160,9 @@ class Packer {
     std::vector<const MatrixSource*> sources;
     for (const Slot slot : weights) sources.push_back(&layer[slot]);
     KV_ASSIGN(PackedMatrix matrix, Matrix(sources, Role::kLayer));
-    std::vector<Part> parts;
+    std::vector<MatrixSource> parts;
     for (const Slot slot : biases) {
-      const MatrixSource* bias = layer.Find(slot);
-      if (bias != nullptr) parts.push_back({&bias->view, bias->interleaved_rope_rows});
+      if (const MatrixSource* bias = layer.Find(slot)) parts.push_back(*bias);
     }
     // A config has either all biases of a stacked matrix or none.
     KV_CHECK(parts.empty() || parts.size() == biases.size());
@@ -137,14 +173,14 @@ class Packer {
   }
 
   // Numbers of the parts one after another, widened. [sum of sizes], padded to 16 with zeros.
-  Result<const float*> Vector(const std::vector<Part>& parts) {
+  Result<const float*> Vector(const std::vector<MatrixSource>& parts) {
     uint64_t count = 0;
-    for (const Part& part : parts) count += part.view->num_elements();
+    for (const MatrixSource& part : parts) count += part.view.num_elements();
     float* numbers = arena_.TakeArray<float>(RoundUp(count, 16));
     if (filling_ == nullptr) return numbers;
-    for (const Part& part : parts) {
-      const TensorView& view = *part.view;
-      if (!AllFinite(view)) return NotFinite(view);
+    for (const MatrixSource& part : parts) {
+      const TensorView& view = part.view;
+      if (!AllFinite(part)) return NotFinite(view);
       for (uint64_t i = 0; i < view.num_elements(); ++i) {
         const uint64_t stored = StoredRow(part, i, model_.config.head_dim);
         Widen(view.dtype, view.data + StoredBytes(view.dtype, stored), 1, numbers++);
@@ -183,14 +219,15 @@ class Packer {
     const uint64_t panel_bytes = PanelBytes(run.format, k);
     std::byte* data = arena_.Take(panels * panel_bytes);
     run.panels = data;
-    uint64_t source_panel_bytes = 0;
+    uint64_t source_panel_bytes = 0, whole_bytes = 0;
     for (const MatrixSource* source : sources) {
       source_panel_bytes = std::max(source_panel_bytes, source->view.row_bytes() * kPanelOutputs);
+      whole_bytes += source->column_stride == 1 ? 0 : source->view.num_bytes();
     }
     const uint32_t batch =
         static_cast<uint32_t>(std::clamp<uint64_t>(kBatchBytes / source_panel_bytes, 1, panels));
     source_bytes_ += panels * source_panel_bytes;
-    plan_.load_bytes = std::max(plan_.load_bytes, batch * source_panel_bytes);
+    plan_.load_bytes = std::max({plan_.load_bytes, batch * source_panel_bytes, whole_bytes});
     if (IsQuantised(run.format)) plan_.quant_columns = std::max(plan_.quant_columns, k);
     if (filling_ == nullptr) return {};
     for (uint32_t begin = 0; begin < panels; begin += batch) {
@@ -199,24 +236,25 @@ class Packer {
       filling_->pool.Run(end - begin, [&](uint32_t i, uint32_t) {
         Fill(sources, k, run, begin + i, data + (begin + i) * panel_bytes, bad);
       });
-      if (bad != UINT32_MAX) return Refused(*PartOf(sources, bad).first.view, run.format);
+      if (bad != UINT32_MAX) return Refused(*RowOf(sources, bad).first, run.format);
       Drop(sources, begin * kPanelOutputs, end * kPanelOutputs);
       filling_->done_bytes += (end - begin) * source_panel_bytes;
       if (filling_->progress) {
         filling_->progress(double(filling_->done_bytes) / double(filling_->total_bytes));
       }
     }
+    for (const MatrixSource* source : sources) DropTransposed(*source);
     return {};
   }
 
   // The source of an output of a run, and its row there.
-  static std::pair<Part, uint32_t> PartOf(std::span<const MatrixSource* const> sources,
-                                          uint32_t output) {
+  static std::pair<const MatrixSource*, uint32_t> RowOf(
+      std::span<const MatrixSource* const> sources, uint32_t output) {
     size_t i = 0;
     for (; output >= sources[i]->view.shape[0]; ++i) {
       output -= static_cast<uint32_t>(sources[i]->view.shape[0]);
     }
-    return {{&sources[i]->view, sources[i]->interleaved_rope_rows}, output};
+    return {sources[i], output};
   }
 
   void Fill(std::span<const MatrixSource* const> sources, uint32_t k, const PackedRun& run,
@@ -224,10 +262,19 @@ class Packer {
     const uint32_t first = panel * kPanelOutputs;
     std::array<PanelRow, kPanelOutputs> rows;
     const uint32_t lanes = std::min(kPanelOutputs, run.outputs - first);
+    std::vector<std::byte> gathered;
     for (uint32_t lane = 0; lane < lanes; ++lane) {
-      const auto [part, row] = PartOf(sources, first + lane);
-      const uint64_t stored = StoredRow(part, row, model_.config.head_dim);
-      rows[lane] = {part.view->data + stored * part.view->row_bytes(), part.view->dtype};
+      const auto [source, row] = RowOf(sources, first + lane);
+      const TensorView& view = source->view;
+      if (source->column_stride == 1) {
+        const uint64_t stored = StoredRow(*source, row, model_.config.head_dim);
+        rows[lane] = {view.data + stored * view.row_bytes(), view.dtype};
+        continue;
+      }
+      gathered.resize(size_t{kPanelOutputs} * k * sizeof(float));
+      std::byte* to = gathered.data() + size_t{lane} * k * sizeof(float);
+      GatherRow(*source, row, to);
+      rows[lane] = {to, view.dtype};
     }
     const uint32_t bad_lanes = FillPanel(run.format, {rows.data(), lanes}, k, to);
     if (bad_lanes == 0) return;
@@ -237,11 +284,25 @@ class Packer {
     }
   }
 
-  // Drops the pages of outputs [begin, end) of a run, which are packed. Keeps the rows of a head
-  // that is not complete.
+  // Every row of a source that is stored as [in, out] needs all its pages.
+  void DropTransposed(const MatrixSource& source) const {
+    if (source.column_stride == 1) return;
+    const TensorView& view = source.view;
+    const uint64_t numbers = (view.shape[1] - 1) * source.column_stride + view.shape[0];
+    for (const auto& file : model_.mapped_files) {
+      file->Drop({view.data, StoredBytes(view.dtype, numbers)});
+    }
+  }
+
+  // Outputs [begin, end) of a run are packed. The rows of a head that is not done are kept.
   void Drop(std::span<const MatrixSource* const> sources, uint64_t begin, uint64_t end) const {
     for (const MatrixSource* source : sources) {
       const uint64_t rows = source->view.shape[0];
+      if (source->column_stride != 1) {  // DropTransposed has them
+        begin -= std::min(begin, rows);
+        end -= std::min(end, rows);
+        continue;
+      }
       const uint64_t head = source->interleaved_rope_rows ? model_.config.head_dim : 1;
       const uint64_t from = std::min(begin, rows) / head * head;
       const uint64_t to = std::min(end, rows) / head * head;

@@ -47,15 +47,21 @@ struct EmbeddingTable {
   PackedMatrix packed;
 };
 
+struct PackedNorm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;  // of a LayerNorm
+};
+
 struct PackedAttention {
-  const float* norm = nullptr;
-  PackedMatrix qkv;  // rows of q, k and v one after another
+  PackedNorm norm;                                   // where LayerSpec::norm_place says
+  PackedMatrix qkv;                                  // rows of q, k and v one after another
+  const float *q_norm = nullptr, *k_norm = nullptr;  // as LayerSpec::head_norm says
   PackedMatrix o;
 };
 
-struct PackedFfn {  // of FfnKind::kGated
-  const float* norm = nullptr;
-  PackedMatrix gate, up, down;
+struct PackedFfn {
+  PackedNorm norm;
+  PackedMatrix gate, up, down;  // no gate in FfnKind::kPlain
 };
 
 struct PackedLayer {
@@ -67,7 +73,8 @@ struct PackedLayer {
 struct PackedWeights {
   EmbeddingTable embedding;
   std::vector<PackedLayer> layers;
-  const float* final_norm = nullptr;
+  PackedNorm final_norm;
+  const float* positions = nullptr;  // [max_positions][hidden], learned; nullptr: none
   PackedMatrix head;
   std::shared_ptr<const MappedFile> image;  // set if the arena is over an image's bytes
   Arena arena;

@@ -212,10 +212,58 @@ TEST(PackedWeights, ThreadsChangeNoByte) {
   const Model m{Types{}};
   const PackedWeights one = PackOrFail(m.model, 1), three = PackOrFail(m.model, 3);
   const auto bytes = [](const PackedWeights& weights) {
-    const std::byte* first = reinterpret_cast<const std::byte*>(weights.layers[0].attention.norm);
+    const std::byte* first =
+        reinterpret_cast<const std::byte*>(weights.layers[0].attention.norm.weight);
     return std::string(reinterpret_cast<const char*>(first), weights.arena.used());
   };
   EXPECT_EQ(bytes(one), bytes(three));
+}
+
+ImportedModel ImportTiny(const std::string& path) {
+  auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + path);
+  EXPECT_TRUE(model) << (model ? "" : model.error().message);
+  return model ? std::move(*model) : ImportedModel{};
+}
+
+// Interleaved rows, ranges of fused tensors and [in, out] matrices end in the same panels.
+TEST(PackedWeights, AFolderAndAGgufFileOfAFamilyPackToTheSameBytes) {
+  for (const char* file :
+       {"tiny-qwen2/model-f16.gguf", "tiny-qwen3/model-bf16.gguf", "tiny-granite/model-bf16.gguf",
+        "tiny-olmo2/model-bf16.gguf", "tiny-smollm3/model-f16.gguf", "tiny-phi3/model-f16.gguf",
+        "tiny-gpt2/model-f16.gguf"}) {
+    const std::string folder = std::string(file).substr(0, std::string(file).find('/'));
+    const ImportedModel hf = ImportTiny(folder), gguf = ImportTiny(file);
+    for (const auto& choice : {std::optional<WeightChoice>(), FindWeightChoice("i8")}) {
+      ThreadPool pool(2, nullptr);
+      const auto a = Pack(hf, choice, pool, {}), b = Pack(gguf, choice, pool, {});
+      ASSERT_TRUE(a && b) << file;
+      ASSERT_EQ(a->arena.used(), b->arena.used()) << file;
+      EXPECT_EQ(std::memcmp(a->arena.bytes().data(), b->arena.bytes().data(), a->arena.used()), 0)
+          << file;
+    }
+  }
+}
+
+TEST(PackedWeights, ABadNumberInARangeOfAFusedTensorIsRefusedNamingIt) {
+  const ImportedModel good = ImportTiny("tiny-gpt2");
+  for (const Slot slot : {Slot::kQ, Slot::kV, Slot::kVBias}) {
+    ImportedModel bad = good;
+    MatrixSource& source = bad.layers[1][slot];
+    const TensorView& view = source.view;
+    const uint64_t columns = view.shape.size() > 1 ? view.shape[1] : 1;
+    const uint64_t last = (columns - 1) * source.column_stride + view.shape[0] - 1;
+    std::vector<std::byte> bytes(view.data, view.data + (last + 1) * 2);
+    bytes[last * 2 + 1] = std::byte{0x7e};  // f16 NaN
+    source.view.data = bytes.data();
+    for (const auto& choice : {std::optional<WeightChoice>(), FindWeightChoice("i8")}) {
+      ThreadPool pool(2, nullptr);
+      const auto packed = Pack(bad, choice, pool, {});
+      ASSERT_FALSE(packed);
+      EXPECT_EQ(packed.error().code, Code::kCorruption);
+      EXPECT_NE(packed.error().message.find(view.name), std::string::npos)
+          << packed.error().message;
+    }
+  }
 }
 
 TEST(PackedWeights, ABadScaleOrNumberIsRefusedNamingTheTensor) {

@@ -175,6 +175,8 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
 uint64_t ParametersOf(const ImportedModel& model) {
   uint64_t sum = model.embedding.num_elements() + model.final_norm.num_elements();
   if (model.lm_head) sum += model.lm_head->view.num_elements();
+  if (model.final_norm_bias) sum += model.final_norm_bias->num_elements();
+  if (model.positions) sum += model.positions->num_elements();
   for (const SlotTensors& layer : model.layers) {
     layer.ForEach([&](Slot, const MatrixSource& tensor) { sum += tensor.view.num_elements(); });
   }

@@ -29,33 +29,230 @@ constexpr SlotNames kLlamaSlots[] = {
     {Slot::kDownBias, "model.layers.{}.mlp.down_proj.bias", "blk.{}.ffn_down.bias"},
 };
 
+// RMSNorm of each head of Q and K.
+constexpr SlotNames kQwen3Slots[] = {
+    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
+    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
+    {Slot::kLmHead, "lm_head.weight", "output.weight"},
+    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
+    {Slot::kFfnNorm, "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},
+    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
+    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
+    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
+    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
+    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
+    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
+    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
+    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
+    {Slot::kQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
+    {Slot::kKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
+    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
+    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+};
+
+// Norms behind the branches; RMSNorm of all heads of Q, and of K.
+constexpr SlotNames kOlmo2Slots[] = {
+    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
+    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
+    {Slot::kLmHead, "lm_head.weight", "output.weight"},
+    {Slot::kAttentionPostNorm, "model.layers.{}.post_attention_layernorm.weight",
+     "blk.{}.post_attention_norm.weight"},
+    {Slot::kFfnPostNorm, "model.layers.{}.post_feedforward_layernorm.weight",
+     "blk.{}.post_ffw_norm.weight"},
+    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
+    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
+    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
+    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
+    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
+    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
+    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
+    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
+    {Slot::kAllQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
+    {Slot::kAllKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
+    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
+    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+};
+
+constexpr SlotNames kPhi3Slots[] = {
+    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
+    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
+    {Slot::kLmHead, "lm_head.weight", "output.weight"},
+    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
+    {Slot::kFfnNorm, "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},
+    {Slot::kQ, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kK, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kV, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
+    {Slot::kGate, "model.layers.{}.mlp.gate_up_proj.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kUp, "model.layers.{}.mlp.gate_up_proj.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+};
+
+constexpr SlotNames kGpt2Slots[] = {
+    {Slot::kEmbedding, "wte.weight", "token_embd.weight"},
+    {Slot::kPositions, "wpe.weight", "position_embd.weight"},
+    {Slot::kFinalNorm, "ln_f.weight", "output_norm.weight"},
+    {Slot::kFinalNormBias, "ln_f.bias", "output_norm.bias"},
+    {Slot::kLmHead, "lm_head.weight", "output.weight"},
+    {Slot::kAttentionNorm, "h.{}.ln_1.weight", "blk.{}.attn_norm.weight"},
+    {Slot::kAttentionNormBias, "h.{}.ln_1.bias", "blk.{}.attn_norm.bias"},
+    {Slot::kFfnNorm, "h.{}.ln_2.weight", "blk.{}.ffn_norm.weight"},
+    {Slot::kFfnNormBias, "h.{}.ln_2.bias", "blk.{}.ffn_norm.bias"},
+    {Slot::kQ, "h.{}.attn.c_attn.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kK, "h.{}.attn.c_attn.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kV, "h.{}.attn.c_attn.weight", "blk.{}.attn_qkv.weight"},
+    {Slot::kQBias, "h.{}.attn.c_attn.bias", "blk.{}.attn_qkv.bias"},
+    {Slot::kKBias, "h.{}.attn.c_attn.bias", "blk.{}.attn_qkv.bias"},
+    {Slot::kVBias, "h.{}.attn.c_attn.bias", "blk.{}.attn_qkv.bias"},
+    {Slot::kO, "h.{}.attn.c_proj.weight", "blk.{}.attn_output.weight"},
+    {Slot::kOBias, "h.{}.attn.c_proj.bias", "blk.{}.attn_output.bias"},
+    {Slot::kUp, "h.{}.mlp.c_fc.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kDown, "h.{}.mlp.c_proj.weight", "blk.{}.ffn_down.weight"},
+    {Slot::kUpBias, "h.{}.mlp.c_fc.bias", "blk.{}.ffn_up.bias"},
+    {Slot::kDownBias, "h.{}.mlp.c_proj.bias", "blk.{}.ffn_down.bias"},
+};
+
 // A window that is as long as the model's own context is none.
 LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer) {
   const uint32_t window = config.windows.empty() ? 0 : config.windows[layer];
-  return {.window = window < config.max_positions ? window : 0};
+  return {.activation = config.activation,
+          .rotated = config.rotated_layers.empty() || config.rotated_layers[layer],
+          .window = window < config.max_positions ? window : 0};
 }
+
+LayerSpec Qwen3Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = LlamaLayer(config, layer);
+  spec.head_norm = HeadNorm::kEach;
+  return spec;
+}
+
+LayerSpec Olmo2Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = LlamaLayer(config, layer);
+  spec.norm_place = NormPlace::kAfter;
+  spec.head_norm = HeadNorm::kAll;
+  return spec;
+}
+
+LayerSpec Gpt2Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = LlamaLayer(config, layer);
+  spec.norm = NormKind::kLayer;
+  spec.ffn = FfnKind::kPlain;
+  spec.rotated = false;
+  return spec;
+}
+
+constexpr BiasRule kAttentionBias = {Presence::kAsConfigured, "attention_bias"};
+constexpr BiasRule kMlpBias = {Presence::kAsConfigured, "mlp_bias"};
 
 constexpr Architecture kArchitectures[] = {
     {.name = "llama",
      .hf_class = "LlamaForCausalLM",
      .hf_model_type = "llama",
      .gguf_name = "llama",
-     .activation = "silu",
-     .qkv_bias = {Presence::kAsConfigured, "attention_bias"},
-     .o_bias = {Presence::kAsConfigured, "attention_bias"},
-     .mlp_bias = {Presence::kAsConfigured, "mlp_bias"},
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .mlp_bias = kMlpBias,
      .gguf_interleaved_rope_rows = true,
      .slots = kLlamaSlots,
      .layer = LlamaLayer},
+    {.name = "qwen2",
+     .hf_class = "Qwen2ForCausalLM",
+     .hf_model_type = "qwen2",
+     .gguf_name = "qwen2",
+     .qkv_bias = {Presence::kAlways},
+     .defaults = {.positions = 32768},
+     .slots = kLlamaSlots,
+     .layer = LlamaLayer},
+    {.name = "qwen3",
+     .hf_class = "Qwen3ForCausalLM",
+     .hf_model_type = "qwen3",
+     .gguf_name = "qwen3",
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .defaults = {.positions = 32768, .head_dim = 128},
+     .slots = kQwen3Slots,
+     .layer = Qwen3Layer},
+    {.name = "granite",
+     .hf_class = "GraniteForCausalLM",
+     .hf_model_type = "granite",
+     .gguf_name = "granite",
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .mlp_bias = kMlpBias,
+     .gguf_interleaved_rope_rows = true,
+     .multipliers = true,
+     .slots = kLlamaSlots,
+     .layer = LlamaLayer},
+    {.name = "olmo2",
+     .hf_class = "Olmo2ForCausalLM",
+     .hf_model_type = "olmo2",
+     .gguf_name = "olmo2",
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .defaults = {.eps = 1e-5},
+     .slots = kOlmo2Slots,
+     .layer = Olmo2Layer},
+    {.name = "smollm3",
+     .hf_class = "SmolLM3ForCausalLM",
+     .hf_model_type = "smollm3",
+     .gguf_name = "smollm3",
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .mlp_bias = kMlpBias,
+     .defaults = {.positions = 32768, .theta = 2000000.0, .tied = true},
+     .gguf_interleaved_rope_rows = true,
+     .no_rope_interval = 4,
+     .slots = kLlamaSlots,
+     .layer = LlamaLayer},
+    {.name = "phi3",
+     .hf_class = "Phi3ForCausalLM",
+     .hf_model_type = "phi3",
+     .gguf_name = "phi3",
+     .defaults = {.eps = 1e-5, .positions = 4096},
+     .partial_rotary = true,
+     .windowed = true,
+     .slots = kPhi3Slots,
+     .layer = LlamaLayer},
+    {.name = "gpt2",
+     .hf_class = "GPT2LMHeadModel",
+     .hf_model_type = "gpt2",
+     .gguf_name = "gpt2",
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = {Presence::kAlways},
+     .o_bias = {Presence::kAlways},
+     .mlp_bias = {Presence::kAlways},
+     .keys = {.hidden = "n_embd",
+              .layers = "n_layer",
+              .heads = "n_head",
+              .kv_heads = nullptr,
+              .ffn = "n_inner",
+              .positions = "n_positions",
+              .activation = "activation_function",
+              .eps = "layer_norm_epsilon"},
+     .defaults = {.eps = 1e-5, .positions = 1024, .ffn_of_hidden = 4, .tied = true},
+     .hf_transposed = true,
+     .hf_prefix = "transformer.",
+     .gguf_eps = "attention.layer_norm_epsilon",
+     .learned_positions = true,
+     .slots = kGpt2Slots,
+     .layer = Gpt2Layer},
 };
 
 using enum Extent;
 constexpr SlotTraits kTraits[] = {
     {Slot::kEmbedding, kVocab, kHidden, Condition::kAlways, false},
     {Slot::kFinalNorm, kHidden, {}, Condition::kAlways, false},
+    {Slot::kFinalNormBias, kHidden, {}, Condition::kAlways, false},
     {Slot::kLmHead, kVocab, kHidden, Condition::kUntied, false},
+    {Slot::kPositions, kPositions, kHidden, Condition::kAlways, false},
     {Slot::kAttentionNorm, kHidden, {}, Condition::kAlways, false},
+    {Slot::kAttentionNormBias, kHidden, {}, Condition::kAlways, false},
+    {Slot::kAttentionPostNorm, kHidden, {}, Condition::kAlways, false},
     {Slot::kFfnNorm, kHidden, {}, Condition::kAlways, false},
+    {Slot::kFfnNormBias, kHidden, {}, Condition::kAlways, false},
+    {Slot::kFfnPostNorm, kHidden, {}, Condition::kAlways, false},
     {Slot::kQ, kQueries, kHidden, Condition::kAlways, true},
     {Slot::kK, kKeyValues, kHidden, Condition::kAlways, true},
     {Slot::kV, kKeyValues, kHidden, Condition::kAlways, false},
@@ -64,6 +261,10 @@ constexpr SlotTraits kTraits[] = {
     {Slot::kKBias, kKeyValues, {}, Condition::kQkvBias, true},
     {Slot::kVBias, kKeyValues, {}, Condition::kQkvBias, false},
     {Slot::kOBias, kHidden, {}, Condition::kOBias, false},
+    {Slot::kQNorm, kHeadDim, {}, Condition::kAlways, false},
+    {Slot::kKNorm, kHeadDim, {}, Condition::kAlways, false},
+    {Slot::kAllQNorm, kQueries, {}, Condition::kAlways, false},
+    {Slot::kAllKNorm, kKeyValues, {}, Condition::kAlways, false},
     {Slot::kGate, kFfn, kHidden, Condition::kAlways, false},
     {Slot::kUp, kFfn, kHidden, Condition::kAlways, false},
     {Slot::kDown, kHidden, kFfn, Condition::kAlways, false},
@@ -92,6 +293,10 @@ uint64_t SizeOf(Extent extent, const ModelConfig& config) {
       return uint64_t{config.num_kv_heads} * config.head_dim;
     case kFfn:
       return config.ffn_size;
+    case kHeadDim:
+      return config.head_dim;
+    case kPositions:
+      return config.max_positions;
   }
   KV_CHECK(false);
 }
@@ -114,10 +319,14 @@ bool Holds(Condition condition, const ModelConfig& config) {
 
 const SlotTraits& TraitsOf(Slot slot) { return kTraits[static_cast<size_t>(slot)]; }
 
-const SlotNames& Architecture::NamesOf(Slot slot) const {
+const SlotNames* Architecture::Find(Slot slot) const {
   const auto found = std::ranges::find(slots, slot, &SlotNames::slot);
-  KV_CHECK(found != slots.end());
-  return *found;
+  return found == slots.end() ? nullptr : &*found;
+}
+
+const SlotNames& Architecture::NamesOf(Slot slot) const {
+  KV_CHECK(Find(slot) != nullptr);
+  return *Find(slot);
 }
 
 std::span<const Architecture> Architectures() { return kArchitectures; }
@@ -156,8 +365,14 @@ void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model)
     case Slot::kFinalNorm:
       model.final_norm = std::move(source.view);
       return;
+    case Slot::kFinalNormBias:
+      model.final_norm_bias = std::move(source.view);
+      return;
     case Slot::kLmHead:
       model.lm_head = std::move(source);
+      return;
+    case Slot::kPositions:
+      model.positions = std::move(source.view);
       return;
     default:
       model.layers[layer].Set(slot, std::move(source));

@@ -13,7 +13,7 @@
 namespace kvasir {
 
 // Rows or columns of a slot's tensor in terms of the config.
-enum class Extent { kVocab, kHidden, kQueries, kKeyValues, kFfn };
+enum class Extent { kVocab, kHidden, kQueries, kKeyValues, kFfn, kHeadDim, kPositions };
 uint64_t SizeOf(Extent extent, const ModelConfig& config);
 
 // When a slot must be filled.
@@ -30,14 +30,36 @@ struct SlotTraits {
 };
 const SlotTraits& TraitsOf(Slot slot);
 
-// What a slot's tensor is called; "{}" stands for the layer. "": the format never has it.
+// What a slot's tensor is called; "{}" stands for the layer. Slots of one name share its tensor:
+// each is a range of its rows, in the order of the table.
 struct SlotNames {
   Slot slot;
   std::string_view hf, gguf;
 };
 
-// Whether a family has a bias: never, always, or as a boolean of config.json says. In GGUF the
-// tensor's presence says it.
+// What config.json calls its figures, and what they are where it is silent. nullptr: never there.
+struct HfKeys {
+  const char* hidden = "hidden_size";
+  const char* layers = "num_hidden_layers";
+  const char* heads = "num_attention_heads";
+  const char* kv_heads = "num_key_value_heads";
+  const char* ffn = "intermediate_size";
+  const char* positions = "max_position_embeddings";
+  const char* activation = "hidden_act";
+  const char* eps = "rms_norm_eps";
+};
+struct HfDefaults {
+  double eps = 1e-6;
+  uint32_t positions = 2048;
+  double theta = 10000.0;
+  std::optional<uint32_t> head_dim;       // absent: hidden_size / num_attention_heads
+  std::optional<uint32_t> ffn_of_hidden;  // ffn_size as a multiple of hidden_size
+  std::optional<double> attention_multiplier;
+  bool tied = false;
+};
+
+// Whether a family has a bias: never, always, or as a boolean of config.json says. In a GGUF
+// file of a family that does not always have it, the tensor's presence says it.
 enum class Presence { kNever, kAlways, kAsConfigured };
 struct BiasRule {
   Presence presence = Presence::kNever;
@@ -45,18 +67,30 @@ struct BiasRule {
 };
 
 struct Architecture {
-  std::string_view name;           // ModelConfig::architecture
-  std::string_view hf_class;       // an entry of config.json's "architectures"
-  std::string_view hf_model_type;  // for files without "architectures"
-  std::string_view gguf_name;      // general.architecture, and the prefix of its keys
-  std::string_view activation;     // the only hidden_act that it computes
+  std::string_view name;                      // ModelConfig::architecture
+  std::string_view hf_class;                  // an entry of config.json's "architectures"
+  std::string_view hf_model_type;             // for files without "architectures"
+  std::string_view gguf_name;                 // general.architecture, and the prefix of its keys
+  Activation activation = Activation::kSilu;  // where no file names one
   BiasRule qkv_bias, o_bias, mlp_bias;
+  HfKeys keys = {};
+  HfDefaults defaults = {};
+  bool hf_transposed = false;       // weights of layers are [in, out]
+  std::string_view hf_prefix = "";  // of all names, which may also be left out
+  const char* gguf_eps = "attention.layer_norm_rms_epsilon";
   // GGUF stores rows of Q and K so that RoPE pairs neighbours (MatrixSource).
   bool gguf_interleaved_rope_rows = false;
+  bool learned_positions = false;  // instead of RoPE
+  bool partial_rotary = false;     // partial_rotary_factor is read
+  bool windowed = false;           // sliding_window counts without use_sliding_window
+  bool multipliers = false;        // of embedding, attention, residual and logits
+  // Not 0: layers without RoPE: every so many-th, unless config.json lists them (no_rope_layers).
+  uint32_t no_rope_interval = 0;
   std::span<const SlotNames> slots;
   // What layer `layer` is made of.
   LayerSpec (*layer)(const ModelConfig& config, uint32_t layer);
 
+  const SlotNames* Find(Slot slot) const;     // nullptr: the family has no such slot
   const SlotNames& NamesOf(Slot slot) const;  // REQUIRES: the family has it
 };
 

@@ -8,6 +8,7 @@
 #include "import/architecture.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
+#include "simd/math.h"
 
 namespace kvasir {
 namespace {
@@ -129,10 +130,28 @@ Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::stri
   return factors;
 }
 
+// Figures that only yarn has. The attention factor is the one that the file names; llama.cpp has
+// always 1 + log(factor) / 10 times rope.scaling.attn_factor.
+void ReadYarn(Metadata& keys, double factor, const ModelConfig& config, RopeConfig& rope) {
+  rope.type = RopeType::kYarn;
+  rope.factor = factor;
+  rope.beta_fast = keys.Number("rope.scaling.yarn_beta_fast", rope.beta_fast);
+  rope.beta_slow = keys.Number("rope.scaling.yarn_beta_slow", rope.beta_slow);
+  rope.original_max_positions = keys.Count("rope.scaling.original_context_length",
+                                           ConfigLimits::kPositions, config.max_positions);
+  const double inferred = factor > 1 ? 0.1 * Log(factor) + 1 : 1.0;
+  rope.attention_factor = keys.Number("rope.scaling.yarn_attn_factor", inferred) *
+                          keys.Number("rope.scaling.attn_factor", 1.0);
+}
+
 // Scaling as llama.cpp reads it: linear where a factor is given, llama3 as frequency factors.
-Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const std::string& file) {
+Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelConfig& config,
+                            const std::string& file) {
   RopeConfig rope;
   rope.theta = keys.Number("rope.freq_base", 10000.0);
+  const uint32_t rotated =
+      keys.Count("rope.dimension_count", ConfigLimits::kHeadDim, config.head_dim);
+  if (rotated != config.head_dim) rope.rotated_dims = rotated;
   const std::string type = keys.Text("rope.scaling.type", "linear");
   const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 0.0));
   KV_TRY(keys.status());
@@ -141,10 +160,13 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const std::str
       rope.type = RopeType::kLinear;
       rope.factor = factor;
     }
+  } else if (type == "yarn") {
+    ReadYarn(keys, factor == 0 ? 1 : factor, config, rope);
+    KV_TRY(keys.status());
   } else if (type != "none") {
     return Fail(Code::kUnsupported,
-                "{}: RoPE scaling '{}' is not supported yet; supported: none, linear, and llama3 "
-                "as rope_freqs.weight",
+                "{}: RoPE scaling '{}' is not supported yet; supported: none, linear, yarn, and "
+                "llama3 as rope_freqs.weight",
                 file, type.substr(0, 80));
   }
   KV_ASSIGN(rope.freq_factors, ReadFreqFactors(gguf, file));
@@ -152,7 +174,37 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const std::str
 }
 
 // Things that change what a model computes and that no row has.
-Status RefuseUnknown(const Metadata& keys, const GgufFile& gguf, const std::string& file) {
+Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFile& gguf,
+                     const std::string& file) {
+  for (const char* key :
+       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
+        "attn_logit_softcapping", "final_logit_softcapping", "deepstack_mapping"}) {
+    if (keys.Has(key)) {
+      return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported", file, row.gguf_name,
+                  key);
+    }
+  }
+  for (const char* key : {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}) {
+    if (keys.Has(key) && !row.multipliers) {
+      return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported for this architecture",
+                  file, row.gguf_name, key);
+    }
+  }
+  // Of Granite alone this key says whether there is RoPE at all.
+  const GgufValue* finetuned = keys.Find("rope.scaling.finetuned");
+  const bool* has_rope = finetuned == nullptr ? nullptr : std::get_if<bool>(finetuned);
+  if (row.multipliers && has_rope != nullptr && !*has_rope) {
+    return Fail(Code::kUnsupported,
+                "{}: metadata '{}.rope.scaling.finetuned' is false: {} without RoPE is not "
+                "supported",
+                file, row.gguf_name, row.hf_class);
+  }
+  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
+    if (FindTensor(gguf, name) != nullptr) {
+      return Fail(Code::kUnsupported, "{}: tensor '{}': RoPE of type longrope is not supported yet",
+                  file, name);
+    }
+  }
   const GgufValue* experts = keys.Find("expert_count");
   if (experts != nullptr && WholeNumber(*experts) != 0) {
     return Fail(Code::kUnsupported, "{}: mixture-of-experts models are not supported yet", file);
@@ -178,18 +230,55 @@ Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config)
                                config.hidden_size / config.num_heads);
   const uint32_t value_dim =
       keys.Count("attention.value_length", ConfigLimits::kHeadDim, config.head_dim);
-  const uint32_t rope_dim =
-      keys.Count("rope.dimension_count", ConfigLimits::kHeadDim, config.head_dim);
   KV_TRY(keys.status());
   if (config.head_dim > ConfigLimits::kHeadDim) {
     return Fail(Code::kInvalidArgument, "{}: head_dim {} is too large; at most {} is supported",
                 file, config.head_dim, ConfigLimits::kHeadDim);
   }
-  if (value_dim != config.head_dim || rope_dim != config.head_dim) {
+  if (value_dim != config.head_dim) {
     return Fail(Code::kUnsupported,
-                "{}: heads have {} key, {} value and {} rotated dimensions; only equal numbers are "
-                "supported",
-                file, config.head_dim, value_dim, rope_dim);
+                "{}: heads have {} key and {} value dimensions; only equal numbers are supported",
+                file, config.head_dim, value_dim);
+  }
+  return {};
+}
+
+Status RefuseWindows(Metadata& keys, const ModelConfig& config, const std::string& file) {
+  const GgufValue* window = keys.Find("attention.sliding_window");
+  const uint64_t tokens = window == nullptr ? 0 : WholeNumber(*window).value_or(1);
+  if (tokens == 0 || tokens >= config.max_positions) return {};
+  return Fail(Code::kUnsupported,
+              "{}: a sliding window of {} tokens: windows shorter than the context ({}) are not "
+              "supported yet",
+              file, tokens, config.max_positions);
+}
+
+// What only some families have.
+Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
+                  const std::string& file, ModelConfig& config) {
+  config.activation = row.activation;
+  if (row.multipliers) {
+    config.embedding_multiplier = keys.Number("embedding_scale", 1.0);
+    config.residual_multiplier = keys.Number("residual_scale", 1.0);
+    config.logits_scaling = keys.Number("logit_scale", 1.0);
+    const double scale = keys.Number("attention.scale", 0.0);
+    if (scale != 0)
+      config.attention_multiplier = scale;  // 0: llama.cpp's word for 1/sqrt(head_dim)
+    KV_TRY(keys.status());
+  }
+  for (uint32_t i = 0; row.no_rope_interval != 0 && i < config.num_layers; ++i) {
+    config.rotated_layers.push_back((i + 1) % row.no_rope_interval != 0);
+  }
+  if (row.learned_positions) {
+    config.rope.rotated_dims = 0;
+    return {};
+  }
+  KV_ASSIGN(config.rope, ReadRope(gguf, keys, config, file));
+  if (config.rope.rotated_dims && row.gguf_interleaved_rope_rows) {
+    return Fail(Code::kUnsupported,
+                "{}: {} of {} numbers of each head are rotated: architecture '{}' is supported "
+                "with all of them",
+                file, *config.rope.rotated_dims, config.head_dim, row.gguf_name);
   }
   return {};
 }
@@ -199,7 +288,7 @@ Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config)
 Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   KV_ASSIGN(const Architecture* row, FindArchitecture(gguf, file));
   Metadata keys(gguf, std::string(row->gguf_name) + ".", file);
-  KV_TRY(RefuseUnknown(keys, gguf, file));
+  KV_TRY(RefuseUnknown(keys, *row, gguf, file));
   const StoredTensor* table = FindTensor(gguf, std::string(row->NamesOf(Slot::kEmbedding).gguf));
   if (table == nullptr || table->shape.size() != 2) {
     return Fail(Code::kNotFound, "{}: has no two-dimensional tensor '{}'; is it a language model?",
@@ -214,7 +303,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
       keys.Count("attention.head_count_kv", ConfigLimits::kHeads, config.num_heads);
   config.ffn_size = keys.Count("feed_forward_length", ConfigLimits::kFfnSize);
   config.max_positions = keys.Count("context_length", ConfigLimits::kPositions);
-  config.rms_norm_eps = keys.Number("attention.layer_norm_rms_epsilon");
+  config.rms_norm_eps = keys.Number(row->gguf_eps);
   const uint64_t table_rows = table->shape[0];
   if (table_rows < 1 || table_rows > ConfigLimits::kVocabSize) {
     return Fail(Code::kInvalidArgument, "{}: tensor '{}' has {} rows; 1 to {} are supported", file,
@@ -224,13 +313,18 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
       keys.Count("vocab_size", ConfigLimits::kVocabSize, static_cast<uint32_t>(table_rows));
   KV_TRY(keys.status());
   KV_TRY(ReadHeadDim(keys, file, config));
-  KV_ASSIGN(config.rope, ReadRope(gguf, keys, file));
+  KV_TRY(RefuseWindows(keys, config, file));
+  KV_TRY(ReadFamily(gguf, keys, *row, file, config));
   const auto has = [&](Slot slot) {
-    return FindTensor(gguf, TensorName(row->NamesOf(slot).gguf, 0)) != nullptr;
+    const SlotNames* names = row->Find(slot);
+    return names != nullptr && FindTensor(gguf, TensorName(names->gguf, 0)) != nullptr;
   };
-  config.qkv_bias = has(Slot::kQBias);
-  config.o_bias = has(Slot::kOBias);
-  config.mlp_bias = has(Slot::kGateBias);
+  const auto has_bias = [&](const BiasRule& rule, Slot slot) {
+    return rule.presence == Presence::kAlways || has(slot);
+  };
+  config.qkv_bias = has_bias(row->qkv_bias, Slot::kQBias);
+  config.o_bias = has_bias(row->o_bias, Slot::kOBias);
+  config.mlp_bias = has_bias(row->mlp_bias, Slot::kDownBias);
   config.tied_embeddings = !has(Slot::kLmHead);
   Metadata tokenizer(gguf, "tokenizer.ggml.", file);
   tokenizer.AddId("bos_token_id", config.bos);

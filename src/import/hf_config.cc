@@ -5,6 +5,7 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/architecture.h"
+#include "simd/math.h"
 
 namespace kvasir {
 namespace {
@@ -116,9 +117,25 @@ Result<const Architecture*> FindArchitecture(const Fields& fields, const std::st
               name.substr(0, 80), SupportedArchitectures());
 }
 
+// Figures that only RoPE type yarn has, with transformers' defaults.
+void ReadYarn(Fields& rope_fields, RopeConfig& rope) {
+  rope.factor = rope_fields.Number("factor");
+  rope.beta_fast = rope_fields.Number("beta_fast", rope.beta_fast);
+  rope.beta_slow = rope_fields.Number("beta_slow", rope.beta_slow);
+  rope.truncate = rope_fields.Flag("truncate", rope.truncate);
+  const auto grown = [&](double scale) {
+    return rope.factor > 1 ? 0.1 * scale * Log(rope.factor) + 1 : 1.0;
+  };
+  const double scale = rope_fields.Number("mscale", 0.0);
+  const double all_dims = rope_fields.Number("mscale_all_dim", 0.0);
+  const double inferred = scale != 0 && all_dims != 0 ? grown(scale) / grown(all_dims) : grown(1);
+  rope.attention_factor = rope_fields.Number("attention_factor", inferred);
+}
+
 // transformers 4: rope_theta and rope_scaling ("rope_type", or "type" before 4.43).
 // transformers 5: rope_parameters holds both; it still reads rope_scaling first where that is set.
-Result<RopeConfig> ParseRope(Fields& fields, const std::string& file) {
+Result<RopeConfig> ParseRope(Fields& fields, const Architecture& row, const ModelConfig& config,
+                             const std::string& file) {
   static const json kNone = json::object();
   const json* parameters = fields.Find("rope_scaling");
   if (parameters == nullptr) parameters = fields.Find("rope_parameters");
@@ -134,7 +151,8 @@ Result<RopeConfig> ParseRope(Fields& fields, const std::string& file) {
 
   RopeConfig rope;
   rope.theta = rope_fields.Number(
-      "rope_theta", fields.Number("rope_theta", nested_fields.Number("rope_theta", 10000.0)));
+      "rope_theta",
+      fields.Number("rope_theta", nested_fields.Number("rope_theta", row.defaults.theta)));
   const std::string type = rope_fields.Text("rope_type", rope_fields.Text("type", "default"));
   if (type == "linear") {
     rope.type = RopeType::kLinear;
@@ -146,21 +164,144 @@ Result<RopeConfig> ParseRope(Fields& fields, const std::string& file) {
     rope.high_freq_factor = rope_fields.Number("high_freq_factor");
     rope.original_max_positions =
         rope_fields.Count("original_max_position_embeddings", ConfigLimits::kPositions);
-  } else if (type != "default") {
+  } else if (type == "yarn" && !row.partial_rotary) {  // Phi-3's yarn is transformers' longrope
+    rope.type = RopeType::kYarn;
+    ReadYarn(rope_fields, rope);
+    rope.original_max_positions = rope_fields.Count("original_max_position_embeddings",
+                                                    ConfigLimits::kPositions, config.max_positions);
+  } else if (type != "default" &&
+             type != "dynamic") {  // contexts where dynamic differs are refused
     return Fail(Code::kUnsupported,
-                "{}: RoPE type '{}' is not supported yet; supported: default, linear, llama3", file,
-                type.substr(0, 80));
+                "{}: RoPE type '{}' is not supported yet for {}; supported: default, dynamic, "
+                "linear, llama3, yarn",
+                file, type.substr(0, 80), row.hf_class);
   }
   const double partial =
       rope_fields.Number("partial_rotary_factor", fields.Number("partial_rotary_factor", 1.0));
   KV_TRY(fields.status());
   KV_TRY(rope_fields.status());
   KV_TRY(nested_fields.status());
-  if (partial != 1.0) {
-    return Fail(Code::kUnsupported, "{}: partial_rotary_factor {} is not supported, only 1", file,
-                partial);
+  if (partial == 1.0) return rope;
+  if (!row.partial_rotary) {
+    return Fail(Code::kUnsupported, "{}: partial_rotary_factor {} is not supported for {}, only 1",
+                file, partial, row.hf_class);
   }
+  if (!(partial > 0 && partial < 1)) {
+    return Fail(Code::kInvalidArgument, "{}: partial_rotary_factor is {}, it must be in (0, 1]",
+                file, partial);
+  }
+  rope.rotated_dims = static_cast<uint32_t>(config.head_dim * partial);
   return rope;
+}
+
+// Which layers RoPE rotates: no_rope_layers has 1 where it does.
+Result<std::vector<bool>> RotatedLayers(Fields& fields, const Architecture& row,
+                                        const ModelConfig& config, const std::string& file) {
+  std::vector<bool> rotated;
+  if (row.no_rope_interval == 0) return rotated;
+  const uint32_t interval =
+      fields.Count("no_rope_layer_interval", ConfigLimits::kLayers, row.no_rope_interval);
+  KV_TRY(fields.status());
+  const json* list = fields.Find("no_rope_layers");
+  if (list == nullptr) {
+    for (uint32_t i = 0; i < config.num_layers; ++i) rotated.push_back((i + 1) % interval != 0);
+    return rotated;
+  }
+  if (!list->is_array() || list->size() < config.num_layers) {
+    return Fail(Code::kInvalidArgument,
+                "{}: no_rope_layers must be a list of 0 and 1, one for each of {} layers", file,
+                config.num_layers);
+  }
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    const json& value = (*list)[i];
+    const bool is_bit = value.is_number_integer() && (value == 0 || value == 1);
+    if (!is_bit && !value.is_boolean()) {
+      return Fail(Code::kInvalidArgument, "{}: no_rope_layers has {} for layer {}, not 0 or 1",
+                  file, Fields::Show(value), i);
+    }
+    rotated.push_back(value.is_boolean() ? value.get<bool>() : value == 1);
+  }
+  return rotated;
+}
+
+// Names of transformers' activations.
+Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
+                                  const std::string& file) {
+  static constexpr std::pair<std::string_view, Activation> kNames[] = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu_new", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu", Activation::kGelu},         {"relu", Activation::kRelu}};
+  const std::string name = fields.Text(row.keys.activation, "");
+  KV_TRY(fields.status());
+  if (fields.Find(row.keys.activation) == nullptr) return row.activation;
+  for (const auto& [known, activation] : kNames) {
+    if (known == name) return activation;
+  }
+  return Fail(Code::kUnsupported,
+              "{}: {} '{}' is not supported; supported: silu, gelu_new, gelu_pytorch_tanh, gelu, "
+              "relu",
+              file, row.keys.activation, name.substr(0, 80));
+}
+
+// Windows come by several names. One that is as long as the context hides nothing.
+Status RefuseWindows(Fields& fields, const Architecture& row, const ModelConfig& config,
+                     const std::string& file) {
+  const auto refused = [&](std::string_view what) {
+    return Fail(Code::kUnsupported,
+                "{}: {}: sliding windows shorter than max_position_embeddings ({}) are not "
+                "supported yet",
+                file, what, config.max_positions);
+  };
+  const bool used = fields.Flag("use_sliding_window", row.windowed);
+  const bool has_window = fields.Find("sliding_window") != nullptr;
+  const uint32_t window =
+      has_window ? fields.Count("sliding_window", UINT32_MAX) : config.max_positions;
+  KV_TRY(fields.status());
+  const bool shorter = window < config.max_positions;
+  if (const json* types = fields.Find("layer_types")) {
+    if (!types->is_array() || types->size() != config.num_layers) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: layer_types must be a list of names, one for each of {} layers", file,
+                  config.num_layers);
+    }
+    for (const json& type : *types) {
+      if (type == "full_attention") continue;
+      if (type == "sliding_attention" && !shorter) continue;
+      if (type == "sliding_attention") return refused("layer_types names sliding_attention");
+      return Fail(Code::kUnsupported, "{}: layer_types names {}, which is not supported", file,
+                  Fields::Show(type));
+    }
+    return {};
+  }
+  if (used && shorter) return refused(fmt::format("sliding_window is {}", window));
+  return {};
+}
+
+// What only some families have.
+Status ReadFamily(Fields& fields, const Architecture& row, const std::string& file,
+                  ModelConfig& config) {
+  if (row.multipliers) {
+    config.embedding_multiplier = fields.Number("embedding_multiplier", 1.0);
+    config.residual_multiplier = fields.Number("residual_multiplier", 1.0);
+    config.logits_scaling = fields.Number("logits_scaling", 1.0);
+  }
+  config.attention_multiplier = row.defaults.attention_multiplier;
+  if (row.multipliers) {
+    config.attention_multiplier =
+        fields.Number("attention_multiplier", row.defaults.attention_multiplier.value_or(1));
+  }
+  const bool scaled = fields.Flag("scale_attn_weights", true);
+  const bool by_layer = fields.Flag("scale_attn_by_inverse_layer_idx", false);
+  const bool crossed = fields.Flag("add_cross_attention", false);
+  KV_TRY(fields.status());
+  if (row.learned_positions && (!scaled || by_layer || crossed)) {
+    return Fail(Code::kUnsupported,
+                "{}: {} with scale_attn_weights false, scale_attn_by_inverse_layer_idx or "
+                "add_cross_attention is not supported",
+                file, row.hf_class);
+  }
+  KV_ASSIGN(config.rotated_layers, RotatedLayers(fields, row, config, file));
+  return {};
 }
 
 bool Bias(const BiasRule& rule, Fields& fields) {
@@ -171,13 +312,7 @@ bool Bias(const BiasRule& rule, Fields& fields) {
 }
 
 // Things that change what a model computes and that no row has.
-Status RefuseUnknown(Fields& fields, const Architecture& row, const std::string& file) {
-  const std::string activation = fields.Text("hidden_act", std::string(row.activation));
-  KV_TRY(fields.status());
-  if (activation != row.activation) {
-    return Fail(Code::kUnsupported, "{}: hidden_act '{}' is not supported for {}, only '{}'", file,
-                activation.substr(0, 80), row.hf_class, row.activation);
-  }
+Status RefuseUnknown(Fields& fields, const std::string& file) {
   if (fields.Find("quantization_config") != nullptr) {
     return Fail(Code::kUnsupported,
                 "{}: quantization_config: quantised weights are not supported yet; use the model's "
@@ -187,20 +322,21 @@ Status RefuseUnknown(Fields& fields, const Architecture& row, const std::string&
   return {};
 }
 
-Result<uint32_t> HeadDim(Fields& fields, const ModelConfig& config, const std::string& file) {
+Result<uint32_t> HeadDim(Fields& fields, const Architecture& row, const ModelConfig& config,
+                         const std::string& file) {
   if (fields.Find("head_dim") != nullptr) return fields.Count("head_dim", ConfigLimits::kHeadDim);
+  if (row.defaults.head_dim) return *row.defaults.head_dim;
   if (config.hidden_size % config.num_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is "
-                "missing",
-                file, config.hidden_size, config.num_heads);
+                "{}: {} {} is not a multiple of {} {}, and head_dim is missing", file,
+                row.keys.hidden, config.hidden_size, row.keys.heads, config.num_heads);
   }
   const uint32_t head_dim = config.hidden_size / config.num_heads;
   if (head_dim > ConfigLimits::kHeadDim) {
-    return Fail(
-        Code::kInvalidArgument,
-        "{}: hidden_size {} over num_attention_heads {} gives head_dim {}; at most {} is supported",
-        file, config.hidden_size, config.num_heads, head_dim, ConfigLimits::kHeadDim);
+    return Fail(Code::kInvalidArgument,
+                "{}: {} {} over {} {} gives head_dim {}; at most {} is supported", file,
+                row.keys.hidden, config.hidden_size, row.keys.heads, config.num_heads, head_dim,
+                ConfigLimits::kHeadDim);
   }
   return head_dim;
 }
@@ -231,22 +367,36 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   ModelConfig config;
   config.architecture = row->name;
   config.vocab_size = fields.Count("vocab_size", ConfigLimits::kVocabSize);
-  config.hidden_size = fields.Count("hidden_size", ConfigLimits::kHiddenSize);
-  config.num_layers = fields.Count("num_hidden_layers", ConfigLimits::kLayers);
-  config.num_heads = fields.Count("num_attention_heads", ConfigLimits::kHeads);
-  config.num_kv_heads = fields.Count("num_key_value_heads", ConfigLimits::kHeads, config.num_heads);
-  config.ffn_size = fields.Count("intermediate_size", ConfigLimits::kFfnSize);
-  config.max_positions = fields.Count("max_position_embeddings", ConfigLimits::kPositions, 2048);
-  config.rms_norm_eps = fields.Number("rms_norm_eps", 1e-6);  // LlamaConfig's default
+  const HfKeys& keys = row->keys;
+  config.hidden_size = fields.Count(keys.hidden, ConfigLimits::kHiddenSize);
+  config.num_layers = fields.Count(keys.layers, ConfigLimits::kLayers);
+  config.num_heads = fields.Count(keys.heads, ConfigLimits::kHeads);
+  config.num_kv_heads = config.num_heads;
+  if (keys.kv_heads != nullptr) {
+    config.num_kv_heads = fields.Count(keys.kv_heads, ConfigLimits::kHeads, config.num_heads);
+  }
+  std::optional<uint32_t> ffn_size;
+  if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;
+  config.ffn_size = fields.Count(keys.ffn, ConfigLimits::kFfnSize, ffn_size);
+  config.max_positions =
+      fields.Count(keys.positions, ConfigLimits::kPositions, row->defaults.positions);
+  config.rms_norm_eps = fields.Number(keys.eps, row->defaults.eps);
   config.qkv_bias = Bias(row->qkv_bias, fields);
   config.o_bias = Bias(row->o_bias, fields);
   config.mlp_bias = Bias(row->mlp_bias, fields);
-  config.tied_embeddings = fields.Flag("tie_word_embeddings", false);
+  config.tied_embeddings = fields.Flag("tie_word_embeddings", row->defaults.tied);
   KV_TRY(fields.status());
-  KV_TRY(RefuseUnknown(fields, *row, file));
-  KV_ASSIGN(config.head_dim, HeadDim(fields, config, file));
+  KV_TRY(RefuseUnknown(fields, file));
+  KV_TRY(RefuseWindows(fields, *row, config, file));
+  KV_ASSIGN(config.activation, ReadActivation(fields, *row, file));
+  KV_ASSIGN(config.head_dim, HeadDim(fields, *row, config, file));
   KV_TRY(fields.status());
-  KV_ASSIGN(config.rope, ParseRope(fields, file));
+  if (row->learned_positions) {
+    config.rope.rotated_dims = 0;
+  } else {
+    KV_ASSIGN(config.rope, ParseRope(fields, *row, config, file));
+  }
+  KV_TRY(ReadFamily(fields, *row, file, config));
   KV_TRY(ReadIds(fields, generation_config_json, file, config));
   KV_TRY(ValidateConfig(config, file));
   return config;

@@ -95,9 +95,9 @@ TEST(HfConfig, ReadsRopeOfTransformers4And5Alike) {
 }
 
 TEST(HfConfig, RefusesRopeThatItCannotCompute) {
-  for (const char* type : {"yarn", "dynamic", "longrope", "su"}) {
+  for (const char* type : {"ntk", "longrope", "su"}) {
     ExpectError(With("rope_scaling", {{"rope_type", type}, {"factor", 2}}), Code::kUnsupported,
-                {type, "default, linear, llama3"});
+                {type, "default, dynamic, linear, llama3, yarn"});
   }
   ExpectError(With("partial_rotary_factor", 0.5), Code::kUnsupported, {"partial_rotary_factor"});
   ExpectInvalid("rope_scaling", 3, "rope_scaling");
@@ -117,6 +117,35 @@ TEST(HfConfig, RefusesRopeThatItCannotCompute) {
   ExpectInvalid("rope_theta", 0, "theta is 0");
   ExpectInvalid("rope_theta", -1.5, "theta is -1.5");
   ExpectInvalid("rope_theta", "big", "rope_theta is \"big\"");
+}
+
+TEST(HfConfig, ReadsYarnWithItsDefaults) {
+  const auto c = With("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}});
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_EQ(c->rope.type, RopeType::kYarn);
+  EXPECT_EQ(c->rope.original_max_positions, 512);  // max_position_embeddings
+  EXPECT_EQ(c->rope.beta_fast, 32);
+  EXPECT_EQ(c->rope.beta_slow, 1);
+  EXPECT_NEAR(c->rope.attention_factor, 1.1386294361119891, 1e-15);  // 0.1 log 4 + 1
+  json scaling = {{"type", "yarn"},
+                  {"factor", 4.0},
+                  {"mscale", 1.0},
+                  {"mscale_all_dim", 0.5},
+                  {"truncate", false},
+                  {"beta_fast", 16},
+                  {"original_max_position_embeddings", 64}};
+  const auto scaled = With("rope_scaling", scaling);
+  ASSERT_TRUE(scaled) << scaled.error().message;
+  EXPECT_NEAR(scaled->rope.attention_factor, 1.1386294361119891 / 1.0693147180559945, 1e-15);
+  EXPECT_FALSE(scaled->rope.truncate);
+  EXPECT_EQ(scaled->rope.beta_fast, 16);
+  EXPECT_EQ(scaled->rope.original_max_positions, 64);
+  scaling["attention_factor"] = 0.7;
+  EXPECT_EQ(With("rope_scaling", scaling)->rope.attention_factor, 0.7);
+  EXPECT_EQ(With("rope_scaling", {{"type", "dynamic"}, {"factor", 2}})->rope.type,
+            RopeType::kDefault);
+  scaling["beta_slow"] = 16;
+  ExpectInvalid("rope_scaling", scaling, "beta_slow < beta_fast");
 }
 
 TEST(HfConfig, RefusesEveryFigureThatIsMissingOrImpossible) {
@@ -153,10 +182,13 @@ TEST(HfConfig, RefusesHeadsThatDoNotFit) {
 }
 
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
-  ExpectError(With("architectures", {"GPT2LMHeadModel"}), Code::kUnsupported,
-              {"GPT2LMHeadModel", "LlamaForCausalLM"});
-  ExpectError(With("architectures", {"LlamaForSequenceClassification"}), Code::kUnsupported,
-              {"LlamaForSequenceClassification"});
+  ExpectError(With("architectures", {"GptOssForCausalLM"}), Code::kUnsupported,
+              {"GptOssForCausalLM", "LlamaForCausalLM"});
+  for (const char* other :
+       {"LlamaForSequenceClassification", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM",
+        "BloomForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM", "Qwen3MoeForCausalLM"}) {
+    ExpectError(With("architectures", {other}), Code::kUnsupported, {other});
+  }
   ExpectInvalid("architectures", "LlamaForCausalLM", "architectures must be a list");
   ExpectInvalid("architectures", {1}, "architectures must be a list");
   json config = Base();
@@ -169,10 +201,22 @@ TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
 }
 
 TEST(HfConfig, RefusesOtherActivationsAndQuantisedModels) {
-  ExpectError(With("hidden_act", "gelu"), Code::kUnsupported, {"'gelu'", "'silu'"});
+  ExpectError(With("hidden_act", "quick_gelu"), Code::kUnsupported, {"'quick_gelu'", "silu"});
   ExpectInvalid("hidden_act", 3, "hidden_act is 3");
   ExpectError(With("quantization_config", {{"quant_method", "gptq"}}), Code::kUnsupported,
               {"quantization_config"});
+}
+
+TEST(HfConfig, KnowsTransformersNamesOfActivations) {
+  const std::pair<const char*, Activation> names[] = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu_new", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu", Activation::kGelu},         {"relu", Activation::kRelu}};
+  for (const auto& [name, activation] : names) {
+    const auto c = With("hidden_act", name);
+    ASSERT_TRUE(c) << c.error().message;
+    EXPECT_EQ(c->activation, activation) << name;
+  }
 }
 
 TEST(HfConfig, GenerationConfigDecidesSpecialIds) {
@@ -217,6 +261,13 @@ TEST(ModelConfig, CanonicalTextSaysAllThatDecidesKv) {
   EXPECT_TRUE(differs([](ModelConfig& c) { c.qkv_bias = true; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.type = RopeType::kLinear; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.freq_factors = {1, 2, 3, 4}; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.rotated_dims = 4; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.rotated_layers = {true, false}; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.activation = Activation::kGelu; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.embedding_multiplier = 2; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.residual_multiplier = 0.5; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.logits_scaling = 2; }));
+  EXPECT_TRUE(differs([](ModelConfig& c) { c.attention_multiplier = 1; }));
   EXPECT_FALSE(differs([](ModelConfig& c) { c.max_positions = 7; }));
   EXPECT_FALSE(differs([](ModelConfig& c) { c.eos = {3}; }));
   EXPECT_FALSE(differs([](ModelConfig& c) { c.rope.factor = 7; }));  // without scaling: unused

@@ -124,6 +124,24 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
               folder.string(), embedding, head->first);
 }
 
+// Names without the family's prefix, which files may have or not.
+Status LeaveOutPrefix(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
+  const std::string_view prefix = ArchitectureOf(config).hf_prefix;
+  if (prefix.empty()) return {};
+  TensorCatalog renamed;
+  for (auto& [name, tensor] : catalog) {
+    const bool has = name.starts_with(prefix);
+    const std::string short_name = has ? name.substr(prefix.size()) : name;
+    if (renamed.contains(short_name)) {
+      return Fail(Code::kCorruption, "{}: tensors '{}' and '{}{}' are the same one",
+                  folder.string(), short_name, prefix, short_name);
+    }
+    renamed.emplace(short_name, std::move(tensor));
+  }
+  catalog = std::move(renamed);
+  return {};
+}
+
 Result<ModelConfig> ReadConfig(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   KV_ASSIGN(const bool exists, Exists(path));
@@ -149,6 +167,7 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
   model.name = folder.filename().string();
   KV_ASSIGN(model.config, ReadConfig(folder));
   KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
+  KV_TRY(LeaveOutPrefix(model.config, folder, catalog));
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
   KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));
   KV_TRY(ReadTokenizerFiles(folder, model));

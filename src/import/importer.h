@@ -21,8 +21,10 @@ namespace kvasir {
 // Views stay valid while the ImportedModel lives (it owns the mappings).
 struct ImportedModel {
   ModelConfig config;
-  TensorView embedding;                 // [vocab, hidden]
-  TensorView final_norm;                // [hidden]
+  TensorView embedding;   // [vocab, hidden]
+  TensorView final_norm;  // [hidden]
+  std::optional<TensorView> final_norm_bias;
+  std::optional<TensorView> positions;  // [max_positions, hidden], learned; absent: none
   std::optional<MatrixSource> lm_head;  // absent: tied to embedding
   std::vector<SlotTensors> layers;
   std::filesystem::path path;  // as given, made absolute

@@ -1,8 +1,11 @@
 #include "import/importer.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
 
+#include "import/architecture.h"
 #include "import/model_files_for_test.h"
 
 namespace kvasir {
@@ -149,6 +152,18 @@ TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
   ExpectSameModel(hf, Import(Shared("goldens/llama-mha/model-f32.gguf")));
 }
 
+TEST(Importer, GgufAndSafetensorsOfQwenHoldTheSameNumbers) {
+  NEEDS_SHARED("goldens/qwen2");
+  NEEDS_SHARED("goldens/qwen3");
+  const ImportedModel qwen2 = Import(Shared("goldens/qwen2"));
+  ExpectSameModel(qwen2, Import(Shared("goldens/qwen2/model-f16.gguf")));
+  EXPECT_TRUE(qwen2.layers[0].Find(Slot::kQBias));
+  EXPECT_FALSE(qwen2.layers[0].Find(Slot::kOBias));
+  const ImportedModel qwen3 = Import(Shared("goldens/qwen3"));
+  ExpectSameModel(qwen3, Import(Shared("goldens/qwen3/model-bf16.gguf")));
+  EXPECT_EQ(qwen3.layers[0][Slot::kKNorm].view.shape, std::vector<uint64_t>{32});
+}
+
 TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
   NEEDS_SHARED("goldens/llama-quant");
   const ImportedModel hf = Import(Shared("goldens/llama-quant"));
@@ -203,20 +218,35 @@ TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
 }
 
 TEST(Importer, ReadsTheGoldensOfTheTests) {
-  for (const char* name : {"tiny-gqa", "tiny-mqa", "tiny-bias"}) {
+  const std::pair<const char*, const char*> models[] = {
+      {"tiny-gqa", "llama"},       {"tiny-mqa", "llama"},   {"tiny-bias", "llama"},
+      {"tiny-yarn", "llama"},      {"tiny-qwen2", "qwen2"}, {"tiny-qwen3", "qwen3"},
+      {"tiny-granite", "granite"}, {"tiny-olmo2", "olmo2"}, {"tiny-smollm3", "smollm3"},
+      {"tiny-phi3", "phi3"},       {"tiny-gpt2", "gpt2"}};
+  for (const auto& [name, architecture] : models) {
     const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
+    EXPECT_EQ(m.config.architecture, architecture);
     EXPECT_EQ(m.layers.size(), m.config.num_layers) << name;
     EXPECT_EQ(m.layers[0].Find(Slot::kQBias) != nullptr, m.config.qkv_bias);
     EXPECT_EQ(m.layers[0].Find(Slot::kDownBias) != nullptr, m.config.mlp_bias);
   }
 }
 
+TEST(Importer, TheDocsHaveARowForEachFamily) {
+  std::ifstream file(fs::path(KVASIR_SOURCE_DIR) / "docs/models.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const Architecture& row : Architectures()) {
+    const std::string begin = fmt::format("| {} | {} |", row.hf_class, row.gguf_name);
+    EXPECT_NE(text.find(begin), std::string::npos) << begin;
+  }
+}
+
 TEST(Importer, RefusesOtherArchitecturesByName) {
-  NEEDS_SHARED("goldens/gpt2");
-  ExpectError(ImportModel(Shared("goldens/gpt2")), Code::kUnsupported,
-              {"GPT2LMHeadModel", "LlamaForCausalLM (GGUF: llama)"});
-  ExpectError(ImportModel(Shared("goldens/qwen3/model-bf16.gguf")), Code::kUnsupported,
-              {"'qwen3'", "LlamaForCausalLM (GGUF: llama)"});
+  NEEDS_SHARED("goldens/mixtral");
+  ExpectError(ImportModel(Shared("goldens/mixtral")), Code::kUnsupported,
+              {"MixtralForCausalLM", "LlamaForCausalLM (GGUF: llama)"});
+  ExpectError(ImportModel(Shared("goldens/gemma3/model-f32.gguf")), Code::kUnsupported,
+              {"'gemma3'", "LlamaForCausalLM (GGUF: llama)"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,
               {"token_embd.weight"});
 }

@@ -29,15 +29,53 @@ Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::s
                   file, rope.low_freq_factor, rope.high_freq_factor, rope.original_max_positions);
     }
   }
-  if (!rope.freq_factors.empty() && rope.freq_factors.size() != config.head_dim / 2) {
-    return Fail(Code::kInvalidArgument, "{}: {} RoPE frequency factors; head_dim {} needs {}", file,
-                rope.freq_factors.size(), config.head_dim, config.head_dim / 2);
+  if (rope.type == RopeType::kYarn) {
+    const bool sane = rope.beta_slow >= 1e-6 && rope.beta_fast > rope.beta_slow &&
+                      rope.beta_fast <= 1e6 && rope.original_max_positions >= 1 &&
+                      rope.original_max_positions <= ConfigLimits::kPositions &&
+                      rope.attention_factor >= 1e-6 && rope.attention_factor <= 1e6 &&
+                      rope.theta > 1;
+    if (!sane) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: RoPE yarn needs 1e-6 <= beta_slow < beta_fast <= 1e6, an attention factor "
+                  "between these, theta above 1 and original_max_position_embeddings >= 1, not {}, "
+                  "{}, {}, {} and {}",
+                  file, rope.beta_slow, rope.beta_fast, rope.attention_factor, rope.theta,
+                  rope.original_max_positions);
+    }
+  }
+  const uint32_t rotated = rope.rotated_dims.value_or(config.head_dim);
+  if (rotated > config.head_dim || rotated % 2 != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE rotates {} numbers of each head, which must be even and at most the "
+                "head_dim of {}",
+                file, rotated, config.head_dim);
+  }
+  if (!rope.freq_factors.empty() && rope.freq_factors.size() != rotated / 2) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} RoPE frequency factors for {} rotated numbers of a head_dim of {}", file,
+                rope.freq_factors.size(), rotated, config.head_dim);
   }
   for (float factor : rope.freq_factors) {
     if (!(factor > 0) || !std::isfinite(factor)) {
       return Fail(Code::kInvalidArgument,
                   "{}: a RoPE frequency factor is {}; it must be positive and finite", file,
                   factor);
+    }
+  }
+  return {};
+}
+
+Status CheckMultipliers(const ModelConfig& config, const std::string& file) {
+  const std::pair<const char*, double> multipliers[] = {
+      {"embedding multiplier", config.embedding_multiplier},
+      {"residual multiplier", config.residual_multiplier},
+      {"attention multiplier", config.attention_multiplier.value_or(1)},
+      {"logits scaling", config.logits_scaling}};
+  for (const auto& [name, value] : multipliers) {
+    if (!(value >= 1e-30 && value <= 1e30)) {  // a normal f32
+      return Fail(Code::kInvalidArgument, "{}: the {} is {}, it must be in [1e-30, 1e30]", file,
+                  name, value);
     }
   }
   return {};
@@ -71,6 +109,7 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 config.rms_norm_eps);
   }
   KV_TRY(CheckRope(config.rope, config, file));
+  KV_TRY(CheckMultipliers(config, file));
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
 }
@@ -94,6 +133,31 @@ std::string CanonicalText(const ModelConfig& config) {
   if (!rope.freq_factors.empty()) {
     text += " freq_factors=";
     for (float factor : rope.freq_factors) text += fmt::format("{:a},", factor);
+  }
+  if (rope.type == RopeType::kYarn) {
+    text += fmt::format(" original={:a} beta_fast={:a} beta_slow={:a} truncate={:d} attention={:a}",
+                        rope.original_max_positions, rope.beta_fast, rope.beta_slow, rope.truncate,
+                        rope.attention_factor);
+  }
+  if (rope.rotated_dims) text += fmt::format(" rotated_dims={}", *rope.rotated_dims);
+  if (!config.rotated_layers.empty()) {
+    text += " rotated_layers=";
+    for (const bool rotated : config.rotated_layers) text += rotated ? '1' : '0';
+  }
+  if (config.activation != Activation::kSilu) {
+    text += fmt::format(" activation={}", static_cast<int>(config.activation));
+  }
+  if (config.embedding_multiplier != 1) {
+    text += fmt::format(" embedding_multiplier={:a}", config.embedding_multiplier);
+  }
+  if (config.residual_multiplier != 1) {
+    text += fmt::format(" residual_multiplier={:a}", config.residual_multiplier);
+  }
+  if (config.logits_scaling != 1) {
+    text += fmt::format(" logits_scaling={:a}", config.logits_scaling);
+  }
+  if (config.attention_multiplier) {
+    text += fmt::format(" attention_multiplier={:a}", *config.attention_multiplier);
   }
   if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;

@@ -2,25 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kvasir/status.h"
 #include "kvasir/types.h"
+#include "tensor/activation.h"
 
 namespace kvasir {
 
-enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
-// Rotary embedding (Su et al., 2021). Pairs element i with i + head_dim/2.
+// Rotary embedding (Su et al., 2021). Pairs element i with i + half of the rotated numbers.
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                                   // linear, llama3
+  double factor = 1.0;                                   // linear, llama3, yarn
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-  double original_max_positions = 8192;                  // llama3
-  // Not empty: [head_dim/2], each frequency is divided by its factor, beside `type`. GGUF files say
-  // llama3 (and others) this way.
+  double original_max_positions = 8192;                  // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  bool truncate = true;                                  // yarn: its range ends at whole dimensions
+  double attention_factor = 1.0;                         // yarn: multiplies cos and sin
+  // The first numbers of each head that are rotated; absent: all.
+  std::optional<uint32_t> rotated_dims;
+  // Not empty: one for each pair, each frequency is divided by its factor, beside `type`. GGUF
+  // files say llama3 (and others) this way.
   std::vector<float> freq_factors;
 };
 
@@ -31,17 +38,24 @@ struct ConfigLimits {
   static constexpr uint32_t kPositions = 1u << 30;
 };
 
-enum class NormKind : uint8_t { kRms };   // RMSNorm before attention and before the FFN
-enum class FfnKind : uint8_t { kGated };  // down(activation(gate x) * (up x))
-enum class Activation : uint8_t { kSilu };
+enum class NormKind : uint8_t { kRms, kLayer };
+// Where the norm of a branch (attention or FFN) stands: on its input or on its output.
+enum class NormPlace : uint8_t { kBefore, kAfter };
+// RMSNorm of Q and K before RoPE: none, of each head, or of all heads together.
+enum class HeadNorm : uint8_t { kNone, kEach, kAll };
+// down(activation(gate x) * (up x)), or down(activation(up x)).
+enum class FfnKind : uint8_t { kGated, kPlain };
 
 // What one layer is made of: norms, an attention variant and an FFN variant. A family is a row of
 // the architecture table that names these for each of its layers; nothing that computes a layer
 // knows a family.
 struct LayerSpec {
   NormKind norm = NormKind::kRms;
+  NormPlace norm_place = NormPlace::kBefore;
+  HeadNorm head_norm = HeadNorm::kNone;
   FfnKind ffn = FfnKind::kGated;
   Activation activation = Activation::kSilu;
+  bool rotated = true;  // by RoPE
   uint32_t window = 0;  // a query at p sees p - window + 1 .. p; 0: all up to p
 };
 
@@ -55,8 +69,13 @@ struct ModelConfig {
   uint32_t head_dim = 0;
   uint32_t ffn_size = 0;
   uint32_t max_positions = 0;
-  double rms_norm_eps = 1e-5;
+  double rms_norm_eps = 1e-5;  // of all norms, LayerNorm included
   RopeConfig rope;
+  std::vector<bool> rotated_layers;  // [num_layers]: LayerSpec::rotated; empty: all are
+  Activation activation = Activation::kSilu;
+  double embedding_multiplier = 1.0, residual_multiplier = 1.0;
+  double logits_scaling = 1.0;                 // divides the logits
+  std::optional<double> attention_multiplier;  // of q . k; absent: 1/sqrt(head_dim)
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_embeddings = false;
   std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0

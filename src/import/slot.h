@@ -16,9 +16,15 @@ namespace kvasir {
 enum class Slot : uint8_t {
   kEmbedding,
   kFinalNorm,
+  kFinalNormBias,
   kLmHead,
+  kPositions,
   kAttentionNorm,
+  kAttentionNormBias,
+  kAttentionPostNorm,
   kFfnNorm,
+  kFfnNormBias,
+  kFfnPostNorm,
   kQ,
   kK,
   kV,
@@ -27,6 +33,10 @@ enum class Slot : uint8_t {
   kKBias,
   kVBias,
   kOBias,
+  kQNorm,  // of each head
+  kKNorm,
+  kAllQNorm,  // of all heads together
+  kAllKNorm,
   kGate,
   kUp,
   kDown,

@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "base/result.h"
 
 namespace kvasir {
@@ -9,11 +12,18 @@ namespace {
 
 constexpr size_t kMaxNamed = 8;  // missing tensors that a message lists
 
+// A slot that the config fills, and the rows of a tensor that it is filled from.
 struct Want {
   const SlotTraits* traits;
   std::string name;
   uint32_t layer;
+  uint64_t first_row, tensor_rows;
+  bool transposed;  // stored as [columns, rows]
 };
+
+std::string_view PatternOf(const SlotNames& names, NameStyle style) {
+  return style == NameStyle::kGguf ? names.gguf : names.hf;
+}
 
 // Calls fn(Want) for each slot that the config fills.
 template <typename Fn>
@@ -22,10 +32,19 @@ void ForEachWant(const Architecture& architecture, NameStyle style, const ModelC
   for (const SlotNames& names : architecture.slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
     if (!Holds(traits.condition, config)) continue;
-    const std::string_view pattern = style == NameStyle::kGguf ? names.gguf : names.hf;
-    const uint32_t layers = pattern.find("{}") == pattern.npos ? 1 : config.num_layers;
-    for (uint32_t layer = 0; layer < layers; ++layer) {
-      fn(Want{&traits, TensorName(pattern, layer), layer});
+    const std::string_view pattern = PatternOf(names, style);
+    uint64_t first_row = 0, tensor_rows = 0;
+    for (const SlotNames& other : architecture.slots) {
+      const SlotTraits& of_other = TraitsOf(other.slot);
+      if (PatternOf(other, style) != pattern || !Holds(of_other.condition, config)) continue;
+      if (&other == &names) first_row = tensor_rows;
+      tensor_rows += SizeOf(of_other.rows, config);
+    }
+    const bool of_layer = pattern.find("{}") != pattern.npos;
+    const bool transposed = style == NameStyle::kHuggingFace && architecture.hf_transposed &&
+                            of_layer && traits.columns;
+    for (uint32_t layer = 0; layer < (of_layer ? config.num_layers : 1); ++layer) {
+      fn(Want{&traits, TensorName(pattern, layer), layer, first_row, tensor_rows, transposed});
     }
   }
 }
@@ -35,7 +54,7 @@ Status CheckNoneMissing(const TensorCatalog& catalog, const Architecture& archit
   std::vector<std::string> missing;
   uint64_t num_missing = 0;
   ForEachWant(architecture, style, config, [&](Want want) {
-    if (catalog.contains(want.name)) return;
+    if (want.first_row > 0 || catalog.contains(want.name)) return;
     if (++num_missing <= kMaxNamed) missing.push_back(std::move(want.name));
   });
   if (num_missing == 0) return {};
@@ -45,27 +64,69 @@ Status CheckNoneMissing(const TensorCatalog& catalog, const Architecture& archit
               num_missing > kMaxNamed ? fmt::format(" and {} more", num_missing - kMaxNamed) : "");
 }
 
-Status CheckTensor(const StoredTensor& tensor, const SlotTraits& traits,
-                   const ModelConfig& config) {
+// Tensors of a layer that hold no weights: rotary frequencies and GPT-2's causal mask.
+bool IsBuffer(std::string_view name) {
+  for (const char* end :
+       {".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", ".attn_rot_embd.weight"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+Status CheckNoneLeft(const TensorCatalog& catalog, const Architecture& architecture,
+                     NameStyle style, const ModelConfig& config) {
+  std::unordered_set<std::string> wanted;
+  ForEachWant(architecture, style, config, [&](Want want) { wanted.insert(want.name); });
+  const std::string_view pattern = PatternOf(architecture.NamesOf(Slot::kDown), style);
+  const std::string_view layers = pattern.substr(0, pattern.find("{}"));
+  const StoredTensor* first = nullptr;  // by name, so that the message is always the same
+  for (const auto& [name, tensor] : catalog) {
+    if (!name.starts_with(layers) || wanted.contains(name) || IsBuffer(name)) continue;
+    if (first == nullptr || tensor.name < first->name) first = &tensor;
+  }
+  if (first == nullptr) return {};
+  return Fail(Code::kUnsupported,
+              "{}: tensor '{}' has no place in {} of {} layers as its configuration describes it: "
+              "the model computes something that is not supported",
+              first->file, first->name, architecture.hf_class, config.num_layers);
+}
+
+Status CheckTensor(const StoredTensor& tensor, const Want& want, const ModelConfig& config) {
+  const SlotTraits& traits = *want.traits;
   if (!tensor.dtype) {
     return Fail(Code::kUnsupported,
                 "{}: tensor '{}' is {}, which is not supported; weights may be {}: quantise the "
                 "model's original files to one of these",
                 tensor.file, tensor.name, tensor.type, kWeightTypes);
   }
-  if (!traits.columns && IsQuantised(*tensor.dtype)) {
+  const bool vector = !traits.columns || traits.slot == Slot::kPositions;
+  if (vector && IsQuantised(*tensor.dtype)) {
     return Fail(Code::kUnsupported,
-                "{}: tensor '{}' is {}: norms and biases may be F32, F16 or BF16", tensor.file,
-                tensor.name, tensor.type);
+                "{}: tensor '{}' is {}: norms, biases and positions may be F32, F16 or BF16",
+                tensor.file, tensor.name, tensor.type);
   }
-  std::vector<uint64_t> shape = {SizeOf(traits.rows, config)};
+  std::vector<uint64_t> shape = {want.tensor_rows};
   if (traits.columns) shape.push_back(SizeOf(*traits.columns, config));
+  if (want.transposed) std::ranges::reverse(shape);
   if (tensor.shape != shape) {
     return Fail(Code::kCorruption,
                 "{}: tensor '{}' has the shape [{}], but the model's configuration says [{}]",
                 tensor.file, tensor.name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   }
   return {};
+}
+
+MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelConfig& config) {
+  const SlotTraits& traits = *want.traits;
+  MatrixSource source{.view = {.name = tensor.name,
+                               .dtype = *tensor.dtype,
+                               .shape = {SizeOf(traits.rows, config)},
+                               .data = tensor.bytes.data()}};
+  if (traits.columns) source.view.shape.push_back(SizeOf(*traits.columns, config));
+  const uint64_t row_numbers = want.transposed || !traits.columns ? 1 : source.view.shape[1];
+  source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
+  if (want.transposed) source.column_stride = want.tensor_rows;
+  return source;
 }
 
 }  // namespace
@@ -85,18 +146,15 @@ Status BindTensors(const TensorCatalog& catalog, NameStyle style, const std::str
   KV_TRY(CheckNoneMissing(catalog, architecture, style, model.config, where));
   Status status;
   ForEachWant(architecture, style, model.config, [&](const Want& want) {
-    if (status) status = CheckTensor(catalog.at(want.name), *want.traits, model.config);
+    if (status) status = CheckTensor(catalog.at(want.name), want, model.config);
   });
   if (!status) return status;
+  KV_TRY(CheckNoneLeft(catalog, architecture, style, model.config));
   model.layers.resize(model.config.num_layers);
   const bool interleaved = style == NameStyle::kGguf && architecture.gguf_interleaved_rope_rows;
   ForEachWant(architecture, style, model.config, [&](const Want& want) {
-    const StoredTensor& tensor = catalog.at(want.name);
-    MatrixSource source{.view = {.name = tensor.name,
-                                 .dtype = *tensor.dtype,
-                                 .shape = tensor.shape,
-                                 .data = tensor.bytes.data()},
-                        .interleaved_rope_rows = interleaved && want.traits->rope_rows};
+    MatrixSource source = SourceOf(catalog.at(want.name), want, model.config);
+    source.interleaved_rope_rows = interleaved && want.traits->rope_rows;
     Place(want.traits->slot, std::move(source), want.layer, model);
   });
   return {};

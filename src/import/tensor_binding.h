@@ -17,9 +17,10 @@ TensorCatalog CatalogOf(std::vector<StoredTensor> tensors);
 
 enum class NameStyle { kHuggingFace, kGguf };
 
-// Fills embedding, norms, lm_head and layers of `model` by its config. Tensors that no slot asks
-// for are ignored. Errors name `where` (the folder or file) and the tensors: kNotFound for missing
-// ones, kUnsupported for a number type that weights cannot have, kCorruption for a shape that is
+// Fills embedding, norms, lm_head and layers of `model` by its config. Errors name `where` (the
+// folder or file) and the tensors: kNotFound for missing ones, kUnsupported for a number type that
+// weights cannot have and for a tensor of a layer that no slot takes (it would change what the
+// layer computes; buffers that hold no weights are passed over), kCorruption for a shape that is
 // not the config's. `model` is filled only on success.
 Status BindTensors(const TensorCatalog& catalog, NameStyle style, const std::string& where,
                    ImportedModel& model);

@@ -85,6 +85,21 @@ TEST_F(Folder, AWholeModelIsReadAndExtraTensorsAreIgnored) {
   EXPECT_EQ(m->tokenizer_json, "");
 }
 
+TEST_F(Folder, ATensorOfALayerThatNoSlotTakesIsRefusedByName) {
+  for (const char* name : {"self_attn.q_norm.weight", "self_attn.q_proj.bias", "mlp.experts.0.w"}) {
+    Tensors more = tensors_;
+    more[std::string("model.layers.0.") + name] = {"F32", {4}};
+    ExpectError(ImportWith(more), Code::kUnsupported,
+                {std::string("'model.layers.0.") + name + "'", "LlamaForCausalLM"});
+  }
+  Tensors more = tensors_;
+  more["model.layers.1.input_layernorm.weight"] = {"F32", {6}};
+  ExpectError(ImportWith(more), Code::kUnsupported, {"'model.layers.1.", "1 layers"});
+  more = tensors_;
+  more["model.vision.weight"] = {"F32", {6}};  // of no layer
+  EXPECT_TRUE(ImportWith(more));
+}
+
 TEST_F(Folder, MissingTensorsAreAllNamedUpToEight) {
   tensors_.erase("model.norm.weight");
   tensors_.erase("model.layers.0.self_attn.k_proj.weight");
@@ -160,6 +175,66 @@ TEST_F(Folder, ATiedTableMayStandUnderEitherNameOrBothIfEqual) {
   ExpectError(ImportWith(only_table), Code::kNotFound, {"lm_head.weight"});  // untied
 }
 
+// hidden 4, 1 layer, 2 heads of 2, ffn 16, vocab 7, 8 positions.
+Tensors WholeGpt2(const std::string& prefix) {
+  const std::string type = "F32";
+  Tensors tensors = {{"wte.weight", {type, {7, 4}}}, {"wpe.weight", {type, {8, 4}}}};
+  for (const char* norm : {"ln_f", "h.0.ln_1", "h.0.ln_2"}) {
+    tensors[std::string(norm) + ".weight"] = tensors[std::string(norm) + ".bias"] = {type, {4}};
+  }
+  const std::pair<const char*, std::vector<uint64_t>> matrices[] = {{"attn.c_attn", {4, 12}},
+                                                                    {"attn.c_proj", {4, 4}},
+                                                                    {"mlp.c_fc", {4, 16}},
+                                                                    {"mlp.c_proj", {16, 4}}};
+  for (const auto& [name, shape] : matrices) {
+    tensors[std::string("h.0.") + name + ".weight"] = {type, shape};
+    tensors[std::string("h.0.") + name + ".bias"] = {type, {shape[1]}};
+  }
+  Tensors named;
+  for (const auto& [name, tensor] : tensors) named[prefix + name] = tensor;
+  return named;
+}
+
+class Gpt2Folder : public testing::Test {
+ protected:
+  Result<ImportedModel> ImportWith(const Tensors& tensors) {
+    folder_.Write("config.json", R"({"architectures": ["GPT2LMHeadModel"], "vocab_size": 7,
+        "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 8})");
+    folder_.Write("model.safetensors", Pack(tensors));
+    return ImportModel(folder_.path());
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Gpt2Folder, IsReadWithAndWithoutThePrefixOfItsNames) {
+  for (const char* prefix : {"transformer.", ""}) {
+    Tensors tensors = WholeGpt2(prefix);
+    tensors[std::string(prefix) + "h.0.attn.bias"] = {"F32", {1, 1, 8, 8}};  // the causal mask
+    const auto m = ImportWith(tensors);
+    ASSERT_TRUE(m) << m.error().message;
+    const SlotTensors& layer = m->layers[0];
+    EXPECT_EQ(layer[Slot::kV].view.shape, (std::vector<uint64_t>{4, 4}));
+    EXPECT_EQ(layer[Slot::kV].column_stride, 12u);
+    EXPECT_EQ(layer[Slot::kV].view.data - layer[Slot::kQ].view.data, 8 * 4);
+    EXPECT_EQ(layer[Slot::kVBias].view.data - layer[Slot::kQBias].view.data, 8 * 4);
+    EXPECT_EQ(layer[Slot::kUp].view.shape, (std::vector<uint64_t>{16, 4}));
+    EXPECT_EQ(m->positions->shape, (std::vector<uint64_t>{8, 4}));
+    EXPECT_TRUE(m->final_norm_bias);
+    EXPECT_FALSE(m->lm_head);
+  }
+}
+
+TEST_F(Gpt2Folder, NamesWhatIsMissingDoubledOrOfAnotherShape) {
+  Tensors tensors = WholeGpt2("");
+  tensors.erase("h.0.attn.c_attn.weight");
+  ExpectError(ImportWith(tensors), Code::kNotFound, {"1 of the tensors", "h.0.attn.c_attn.weight"});
+  tensors["h.0.attn.c_attn.weight"] = {"F32", {12, 4}};  // not turned
+  ExpectError(ImportWith(tensors), Code::kCorruption, {"c_attn.weight", "[12, 4]", "[4, 12]"});
+  tensors = WholeGpt2("");
+  tensors["transformer.wte.weight"] = tensors["wte.weight"];
+  ExpectError(ImportWith(tensors), Code::kCorruption, {"wte.weight", "transformer.", "same"});
+}
+
 class Shards : public testing::Test {
  protected:
   Result<ImportedModel> ImportWith(const std::string& index) {
@@ -220,18 +295,30 @@ TEST_F(Shards, AMalformedIndexIsRefused) {
 class GgufModel : public testing::Test {
  protected:
   using Change = std::function<void(GgufBuilder&, Tensors&)>;
-  static void Metadata(GgufBuilder& b) {
-    b.Text("general.architecture", "llama").U32("llama.block_count", 1);
-    b.U32("llama.embedding_length", 6).U32("llama.feed_forward_length", 5);
-    b.U32("llama.attention.head_count", 2).U32("llama.attention.head_count_kv", 1);
-    b.U32("llama.attention.key_length", 4).U32("llama.context_length", 64);
-    b.F32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  static void Metadata(GgufBuilder& b, const std::string& architecture = "llama") {
+    const std::string at = architecture + ".";
+    b.Text("general.architecture", architecture).U32(at + "block_count", 1);
+    b.U32(at + "embedding_length", 6).U32(at + "feed_forward_length", 5);
+    b.U32(at + "attention.head_count", 2).U32(at + "attention.head_count_kv", 1);
+    b.U32(at + "attention.key_length", 4).U32(at + "context_length", 64);
+    b.F32(at + "attention.layer_norm_rms_epsilon", 1e-5f);
   }
   Result<ImportedModel> ImportWith(const Change& change, bool metadata = true) {
     GgufBuilder b;
     Tensors tensors = Whole(true);
     if (metadata) Metadata(b);
     change(b, tensors);
+    return Import(b, tensors);
+  }
+  // The same model as another architecture with Llama's tensors.
+  Result<ImportedModel> ImportAs(const std::string& architecture, const Change& change) {
+    GgufBuilder b;
+    Tensors tensors = Whole(true);
+    Metadata(b, architecture);
+    change(b, tensors);
+    return Import(b, tensors);
+  }
+  Result<ImportedModel> Import(GgufBuilder& b, const Tensors& tensors) {
     for (const auto& [name, tensor] : tensors) {
       const std::vector<uint64_t> dims(tensor.shape.rbegin(), tensor.shape.rend());
       const bool f32 = tensor.dtype == "F32";
@@ -294,14 +381,100 @@ TEST_F(GgufModel, LinearRopeAndFrequencyFactorsAreRead) {
   ExpectError(factors(std::vector<float>(600, 1)), Code::kUnsupported, {"rope_freqs.weight"});
 }
 
+TEST_F(GgufModel, YarnIsReadWithItsDefaults) {
+  const auto yarn = [&](const std::function<void(GgufBuilder&)>& more) {
+    return ImportWith([&](GgufBuilder& b, Tensors&) {
+      b.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 4);
+      more(b);
+    });
+  };
+  const auto plain = yarn([](GgufBuilder&) {});
+  ASSERT_TRUE(plain) << plain.error().message;
+  EXPECT_EQ(plain->config.rope.type, RopeType::kYarn);
+  EXPECT_EQ(plain->config.rope.factor, 4);
+  EXPECT_EQ(plain->config.rope.original_max_positions, 64);  // context_length
+  EXPECT_NEAR(plain->config.rope.attention_factor, 1.1386294361119891, 1e-15);
+  const auto all = yarn([](GgufBuilder& b) {
+    b.U32("llama.rope.scaling.original_context_length", 16);
+    b.F32("llama.rope.scaling.yarn_beta_fast", 16).F32("llama.rope.scaling.yarn_beta_slow", 0.5f);
+    b.F32("llama.rope.scaling.yarn_attn_factor", 1.25f).F32("llama.rope.scaling.attn_factor", 2);
+  });
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->config.rope.original_max_positions, 16);
+  EXPECT_EQ(all->config.rope.beta_fast, 16);
+  EXPECT_EQ(all->config.rope.beta_slow, 0.5);
+  EXPECT_EQ(all->config.rope.attention_factor, 2.5);
+}
+
+TEST_F(GgufModel, FamiliesAreReadFromTheirKeys) {
+  const auto granite = ImportAs("granite", [](GgufBuilder& b, Tensors&) {
+    b.F32("granite.attention.scale", 0.125f).F32("granite.embedding_scale", 12);
+    b.F32("granite.residual_scale", 0.25f).F32("granite.logit_scale", 8);
+    b.Raw("granite.rope.scaling.finetuned", 7, "\x01");
+  });
+  ASSERT_TRUE(granite) << granite.error().message;
+  EXPECT_EQ(granite->config.attention_multiplier, 0.125);
+  EXPECT_EQ(granite->config.embedding_multiplier, 12);
+  EXPECT_EQ(granite->config.residual_multiplier, 0.25);
+  EXPECT_EQ(granite->config.logits_scaling, 8);
+  EXPECT_TRUE(granite->layers[0][Slot::kQ].interleaved_rope_rows);
+  const auto silent = ImportAs("granite", [](GgufBuilder& b, Tensors&) {
+    b.F32("granite.attention.scale", 0);  // llama.cpp's word for 1/sqrt(head_dim)
+  });
+  ASSERT_TRUE(silent) << silent.error().message;
+  EXPECT_FALSE(silent->config.attention_multiplier);
+  ExpectError(ImportAs("granite",
+                       [](GgufBuilder& b, Tensors&) {
+                         b.Raw("granite.rope.scaling.finetuned", 7, std::string(1, '\0'));
+                       }),
+              Code::kUnsupported, {"granite.rope.scaling.finetuned", "without RoPE"});
+  ExpectError(
+      ImportAs("granite", [](GgufBuilder& b, Tensors&) { b.F32("granite.logit_scale", 0); }),
+      Code::kInvalidArgument, {"logits scaling is 0"});
+  const auto smollm3 = ImportAs("smollm3", [](GgufBuilder&, Tensors&) {});
+  ASSERT_TRUE(smollm3) << smollm3.error().message;
+  EXPECT_EQ(smollm3->config.rotated_layers, std::vector<bool>{true});
+  const auto qwen2 = ImportAs("qwen2", [](GgufBuilder& b, Tensors& t) {
+    b.U32("qwen2.rope.dimension_count", 2);
+    t["blk.0.attn_q.bias"] = {"F32", {8}};
+    t["blk.0.attn_k.bias"] = t["blk.0.attn_v.bias"] = {"F32", {4}};
+  });
+  ASSERT_TRUE(qwen2) << qwen2.error().message;
+  EXPECT_EQ(qwen2->config.rope.rotated_dims, 2u);
+  EXPECT_FALSE(qwen2->layers[0][Slot::kQ].interleaved_rope_rows);
+}
+
+TEST_F(GgufModel, BiasesThatAFamilyAlwaysHasMustBeThere) {
+  ExpectError(ImportAs("qwen2", [](GgufBuilder&, Tensors&) {}), Code::kNotFound,
+              {"3 of the tensors", "Qwen2ForCausalLM", "blk.0.attn_k.bias"});
+}
+
 TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   const auto with = [&](const std::function<void(GgufBuilder&)>& add) {
     return ImportWith([&](GgufBuilder& b, Tensors&) { add(b); });
   };
-  ExpectError(with([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "yarn"); }),
-              Code::kUnsupported, {"'yarn'"});
+  ExpectError(with([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "longrope"); }),
+              Code::kUnsupported, {"'longrope'"});
+  ExpectError(with([](GgufBuilder& b) {
+                b.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 2);
+                b.F32("llama.rope.scaling.yarn_ext_factor", 0.5f);
+              }),
+              Code::kUnsupported, {"llama.rope.scaling.yarn_ext_factor"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 2); }),
-              Code::kUnsupported, {"2 rotated"});
+              Code::kUnsupported, {"2 of 4 numbers"});
+  ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 8); }),
+              Code::kUnsupported, {"window of 8 tokens", "64"});
+  EXPECT_TRUE(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 64); }));
+  ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
+              {"llama.residual_scale"});
+  ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {
+                b.Tensor("rope_factors_long.weight", {2}, 0, std::string(8, '\0'));
+              }),
+              Code::kUnsupported, {"rope_factors_long.weight", "longrope"});
+  ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {
+                t["blk.0.attn_q_norm.weight"] = {"F32", {4}};
+              }),
+              Code::kUnsupported, {"'blk.0.attn_q_norm.weight'"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.value_length", 6); }),
               Code::kUnsupported, {"6 value "});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kUnsupported,

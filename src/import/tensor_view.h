@@ -76,6 +76,9 @@ struct MatrixSource {
   // true means that stored row 2i + j of a head is row i + j * head_dim/2 of ours. (Also for
   // biases.)
   bool interleaved_rope_rows = false;
+  // Numbers between two neighbours of a row. More than 1: the tensor is stored as [in, out]
+  // (GPT-2's Conv1D), and the view has our shape and begins at its first number.
+  uint64_t column_stride = 1;
 };
 
 // Types that a weight matrix may have, for messages. Vectors are F32, F16 or BF16.

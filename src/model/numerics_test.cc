@@ -60,11 +60,25 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.rms_norm"] = DigestOf(y);
   std::vector<float> wide = RandomFloats(random, 4096, 90);
   std::vector<float> gated(4096);
-  kernels.swiglu(wide.data(), x.data(), 4096, gated.data());
+  kernels.gated(Activation::kSilu, wide.data(), x.data(), 4096, gated.data());
   digests["kernel.swiglu"] = DigestOf(gated);
   auto rotated = RandomFloats(random, 5 * 40, 3);
-  kernels.rope(rotated.data(), 5, 40, x.data(), x.data() + 20);
+  kernels.rope(rotated.data(), 5, 40, 40, x.data(), x.data() + 20);
   digests["kernel.rope"] = DigestOf(rotated);
+  kernels.rope(rotated.data(), 5, 40, 28, x.data(), x.data() + 20);
+  digests["kernel.rope.partial"] = DigestOf(rotated);
+  kernels.layer_norm(x.data(), x.data() + kK, x.data() + 2 * kK, 1e-5f, kK, y.data());
+  kernels.add_scaled(0.22f, x.data() + 3 * kK, kK, y.data());
+  digests["kernel.layer_norm"] = DigestOf(y);
+  for (float& v : wide) v *= 0.1f;
+  for (auto [act, name] : {std::pair{Activation::kGeluTanh, "gelu_tanh"},
+                           {Activation::kGelu, "gelu"},
+                           {Activation::kRelu, "relu"}}) {
+    gated = wide;
+    kernels.activate(act, 4096, gated.data());
+    kernels.gated(act, gated.data(), x.data(), 4096, gated.data());
+    digests[std::string("kernel.") + name] = DigestOf(gated);
+  }
 }
 
 // Products with quantised weights of random codes and scales.
@@ -158,17 +172,19 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const KvLayout groups = Runner::LayoutFor(runner->config(), options);
   const BlockLayout& layout = groups.layout(0);
-  constexpr uint32_t kTokens = 592;  // over two spans of attention
-  const SequenceTables blocks = std::move(*SequenceTables::Create(groups, kTokens));
+  // Over two spans of attention where the model has so many positions.
+  const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
+  const uint32_t step = num_tokens / 4;
+  const SequenceTables blocks = std::move(*SequenceTables::Create(groups, num_tokens));
   Random random(102);
-  std::vector<TokenId> tokens(kTokens);
+  std::vector<TokenId> tokens(num_tokens);
   for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(runner->config().vocab_size));
   Sha256 hidden, logits;
   std::vector<float> row(runner->config().vocab_size);
-  for (uint32_t at = 0; at < kTokens; at += 148) {
-    const StepSequence sequence{blocks.tables(), at, 0, 148};
-    ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, 148}));
-    for (uint32_t r = 0; r < 148; ++r) {
+  for (uint32_t at = 0; at < num_tokens; at += step) {
+    const StepSequence sequence{blocks.tables(), at, 0, step};
+    ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, step}));
+    for (uint32_t r = 0; r < step; ++r) {
       ASSERT_TRUE(runner->finite(r));
       hidden.Update(std::as_bytes(runner->hidden(r)));
       const float* in[] = {runner->hidden(r).data()};
@@ -200,6 +216,12 @@ Digests ComputeAll(Target target) {
     auto demo = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo");
     EXPECT_TRUE(demo);
     AddModel(target, "kvasir-demo", std::move(*demo), format, digests);
+  }
+  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
+                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+    auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+    EXPECT_TRUE(model) << (model ? "" : model.error().message);
+    AddModel(target, family, std::move(*model), KvFormat::kF16, digests);
   }
   auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
   EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);

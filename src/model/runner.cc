@@ -15,18 +15,23 @@ namespace {
 
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
-  return {o.threads,
-          o.max_rows,
-          o.max_logit_rows,
-          quant_columns,
-          o.max_positions,
-          c.num_heads,
-          c.num_kv_heads,
-          c.head_dim,
-          Runner::LayoutFor(c, o),
-          RopeFrequencies(c.rope, c.head_dim),
-          o.target,
-          o.cpus};
+  const float scale = c.attention_multiplier
+                          ? static_cast<float>(*c.attention_multiplier)
+                          : 1.0f / __builtin_sqrtf(static_cast<float>(c.head_dim));
+  return {.threads = o.threads,
+          .max_rows = o.max_rows,
+          .max_logit_rows = o.max_logit_rows,
+          .quant_columns = quant_columns,
+          .max_positions = o.max_positions,
+          .heads = c.num_heads,
+          .kv_heads = c.num_kv_heads,
+          .head_dim = c.head_dim,
+          .layout = Runner::LayoutFor(c, o),
+          .rope_frequencies = RopeFrequencies(c.rope, c.head_dim),
+          .rope_magnitude = c.rope.attention_factor,
+          .query_scale = scale,
+          .target = o.target,
+          .cpus = o.cpus};
 }
 
 // Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
@@ -94,11 +99,12 @@ class ComposedRunner final : public Runner {
       KV_CHECK(s.tables.size() == layout_.num_groups());
       KV_CHECK(s.position + s.num_rows <= s.tables[0].size() * layout_.block_tokens());
       KV_CHECK(s.position + s.num_rows <= options_.max_positions);
+      KV_CHECK(weights_.positions == nullptr || s.position + s.num_rows <= c.max_positions);
     }
     backend_->Begin(sequences, rows);
-    backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
+    Embed(tokens);
     for (uint32_t layer = 0; layer < c.num_layers; ++layer) Layer(layer, rows);
-    Norm(NormKind::kRms, weights_.final_norm, rows);
+    Norm(weights_.layers.back().spec.norm, weights_.final_norm, a_.x, rows);
     backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
     return {};
   }
@@ -118,8 +124,14 @@ class ComposedRunner final : public Runner {
     backend_->MatMul(weights_.head, head_.hidden, a_.hidden_stride,
                      static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride,
                      Backend::Into::kReplace);
+    const auto scaling = static_cast<float>(c.logits_scaling);
     for (size_t i = 0; i < hidden.size(); ++i) {
-      std::copy_n(head_.logits + i * vocab_stride, c.vocab_size, logits[i]);
+      const float* from = head_.logits + i * vocab_stride;
+      if (scaling == 1) {
+        std::copy_n(from, c.vocab_size, logits[i]);
+      } else {
+        std::transform(from, from + c.vocab_size, logits[i], [=](float x) { return x / scaling; });
+      }
     }
   }
 
@@ -136,43 +148,74 @@ class ComposedRunner final : public Runner {
   uint64_t scratch_bytes() const override { return arena_.used(); }
 
  private:
-  // x += attention(norm(x)); x += ffn(norm(x)).
-  void Layer(uint32_t layer, uint32_t rows) {
-    const PackedLayer& w = weights_.layers[layer];
-    Norm(w.spec.norm, w.attention.norm, rows);
-    Attention(w.attention, layer, rows);
-    Norm(w.spec.norm, w.ffn.norm, rows);
-    Ffn(w.spec, w.ffn, rows);
-  }
-
-  // normed = norm(x) * weight.
-  void Norm(NormKind kind, const float* weight, uint32_t rows) {
-    switch (kind) {
-      case NormKind::kRms:
-        backend_->Norm(a_.x, a_.hidden_stride, weight, model_.config.hidden_size,
-                       static_cast<float>(model_.config.rms_norm_eps), rows, a_.normed);
+  void Embed(std::span<const TokenId> tokens) {
+    const ModelConfig& c = model_.config;
+    backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
+    if (c.embedding_multiplier != 1) {
+      backend_->Scale(static_cast<float>(c.embedding_multiplier), c.hidden_size, a_.x,
+                      a_.hidden_stride);
+    }
+    if (weights_.positions != nullptr) {
+      backend_->AddPositions(weights_.positions, c.hidden_size, a_.x, a_.hidden_stride);
     }
   }
 
-  // x += o(attention(qkv(normed))).
-  void Attention(const PackedAttention& w, uint32_t layer, uint32_t rows) {
-    Backend& b = *backend_;
-    b.MatMul(w.qkv, a_.normed, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
-             Backend::Into::kReplace);
-    b.RotateAndPack(layer, a_.qkv, a_.qkv_stride);
-    b.Attend(layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
-    b.MatMul(w.o, a_.attention, a_.attention_stride, rows, a_.x, a_.hidden_stride,
-             Backend::Into::kAdd);
+  // x += attention(norm(x)); x += ffn(norm(x)). Or x += norm(attention(x)); x += norm(ffn(x)).
+  void Layer(uint32_t layer, uint32_t rows) {
+    const PackedLayer& w = weights_.layers[layer];
+    Attention(w, layer, rows, BranchInput(w.spec, w.attention.norm, rows));
+    AddBranch(w.spec, w.attention.o, w.attention.norm, a_.attention, a_.attention_stride, rows);
+    Ffn(w.spec, w.ffn, rows, BranchInput(w.spec, w.ffn.norm, rows));
+    AddBranch(w.spec, w.ffn.down, w.ffn.norm, a_.ffn, a_.ffn_stride, rows);
   }
 
-  // x += ffn(normed).
-  void Ffn(const LayerSpec& spec, const PackedFfn& w, uint32_t rows) {
+  // normed = norm(from).
+  void Norm(NormKind kind, const PackedNorm& w, const float* from, uint32_t rows) {
+    backend_->Norm(kind, w, from, a_.hidden_stride, model_.config.hidden_size,
+                   static_cast<float>(model_.config.rms_norm_eps), rows, a_.normed);
+  }
+
+  const float* BranchInput(const LayerSpec& spec, const PackedNorm& norm, uint32_t rows) {
+    if (spec.norm_place != NormPlace::kBefore) return a_.x;
+    Norm(spec.norm, norm, a_.x, rows);
+    return a_.normed;
+  }
+
+  // x += m * norm(w y), with a norm after the branch and a multiplier where the model has them.
+  void AddBranch(const LayerSpec& spec, const PackedMatrix& w, const PackedNorm& norm,
+                 const float* y, size_t y_stride, uint32_t rows) {
+    Backend& b = *backend_;
+    const auto multiplier = static_cast<float>(model_.config.residual_multiplier);
+    const bool after = spec.norm_place == NormPlace::kAfter;
+    if (!after && multiplier == 1) {
+      return b.MatMul(w, y, y_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
+    }
+    b.MatMul(w, y, y_stride, rows, a_.normed, a_.hidden_stride, Backend::Into::kReplace);
+    if (after) Norm(spec.norm, norm, a_.normed, rows);
+    b.AddScaled(multiplier, a_.normed, a_.hidden_stride, model_.config.hidden_size, rows, a_.x);
+  }
+
+  // attention = attention(qkv(input)).
+  void Attention(const PackedLayer& packed, uint32_t layer, uint32_t rows, const float* input) {
+    const PackedAttention& w = packed.attention;
+    const HeadSteps steps{packed.spec.head_norm, w.q_norm, w.k_norm,
+                          static_cast<float>(model_.config.rms_norm_eps), packed.spec.rotated};
+    Backend& b = *backend_;
+    b.MatMul(w.qkv, input, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride, Backend::Into::kReplace);
+    b.RotateAndPack(layer, steps, a_.qkv, a_.qkv_stride);
+    b.Attend(layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
+  }
+
+  // ffn = what `down` multiplies.
+  void Ffn(const LayerSpec& spec, const PackedFfn& w, uint32_t rows, const float* input) {
     Backend& b = *backend_;
     switch (spec.ffn) {
       case FfnKind::kGated:
-        KV_CHECK(spec.activation == Activation::kSilu);
-        b.MatMulGated(w.gate, w.up, a_.normed, a_.hidden_stride, rows, a_.ffn, a_.ffn_stride);
-        b.MatMul(w.down, a_.ffn, a_.ffn_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
+        return b.MatMulGated(w.gate, w.up, spec.activation, input, a_.hidden_stride, rows, a_.ffn,
+                             a_.ffn_stride);
+      case FfnKind::kPlain:
+        return b.MatMulActivated(w.up, spec.activation, input, a_.hidden_stride, rows, a_.ffn,
+                                 a_.ffn_stride);
     }
   }
 

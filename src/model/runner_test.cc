@@ -139,6 +139,30 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
   }
 }
 
+// A tiny model of each family: norms behind branches and of heads, partial or no RoPE, learned
+// positions, multipliers, plain FFNs.
+TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
+  Random random(31);
+  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
+                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+    const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
+    for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
+      RunnerOptions options;
+      options.kv_format = format;
+      auto plain = MakeRunner(Import(path), options);
+      options.target = GetParam();
+      options.threads = 2;
+      auto other = MakeRunner(Import(path), options);
+      const KvLayout layout = Runner::LayoutFor(other->config(), options);
+      const auto tokens = RandomTokens(random, 200, plain->config().vocab_size);
+      const Rows expected = Prefill(*plain, layout, tokens, {512});
+      for (const auto& chunks : {std::vector<uint32_t>{512}, {1}, {13, 1, 2, 64, 5}}) {
+        EXPECT_EQ(Differences(expected, Prefill(*other, layout, tokens, chunks)), 0u) << family;
+      }
+    }
+  }
+}
+
 TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
   Random random(6);
   RunnerOptions options;
@@ -385,6 +409,29 @@ TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
       EXPECT_EQ(runner.error().code, Code::kCorruption);
       EXPECT_NE(runner.error().message.find(name), std::string::npos) << runner.error().message;
     }
+  }
+}
+
+// Norms of heads and behind branches would turn an overflow into numbers again.
+// The weights of these models are bf16.
+TEST_P(RunnerTargets, ARowThatOverflowsFailsWhateverNormFollows) {
+  const std::pair<const char*, Slot> cases[] = {{"tiny-qwen3", Slot::kK},
+                                                {"tiny-olmo2", Slot::kK},
+                                                {"tiny-olmo2", Slot::kDown},
+                                                {"tiny-granite", Slot::kO}};
+  for (const auto& [family, slot] : cases) {
+    ImportedModel model = Import(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+    std::vector<uint16_t> largest(model.layers[0][slot].view.num_elements(), 0x7f7f);
+    model.layers[0][slot].view.data = reinterpret_cast<const std::byte*>(largest.data());
+    RunnerOptions options;
+    options.target = GetParam();
+    const KvLayout layout = Runner::LayoutFor(model.config, options);
+    auto runner = MakeRunner(std::move(model), options);
+    const SequenceTables blocks = TablesFor(layout, 16);
+    const StepSequence sequence{blocks.tables(), 0, 0, 3};
+    const TokenId tokens[] = {1, 2, 3};
+    ASSERT_TRUE(runner->Step({&sequence, 1}, tokens));
+    for (uint32_t r = 0; r < 3; ++r) EXPECT_FALSE(runner->finite(r)) << family << " " << r;
   }
 }
 

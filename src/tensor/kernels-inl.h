@@ -2,6 +2,7 @@
 // order, so results do not depend on the shape of the batch or the width of a register.
 #pragma once
 
+#include "simd/tanh16-inl.h"
 #include "simd/vec16-inl.h"
 #include "tensor/kernels.h"
 
@@ -205,8 +206,44 @@ void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bo
   }
 }
 
-void Rope(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const float* sin) {
-  const uint32_t half = head_dim / 2;
+// Lanes of f(v) summed by the tree; lanes beyond n are not added to.
+template <class Fn>
+KV_INLINE float SumOver(uint32_t n, const float* x, Fn add) {
+  V16 lanes = Zero();
+  uint32_t i = 0;
+  for (; i + 16 <= n; i += 16) lanes = add(lanes, Load(x + i));
+  if (i < n) lanes = SelectLanes(FirstLanes(n - i), add(lanes, LoadFirst(n - i, x + i)), lanes);
+  return SumTree(lanes);
+}
+
+void LayerNorm(const float* x, const float* w, const float* b, float eps, uint32_t n, float* y) {
+  const float mean =
+      SumOver(n, x, [](V16 sum, V16 v) { return Add(sum, v); }) / static_cast<float>(n);
+  const V16 middle = Set(mean);
+  const float squares = SumOver(n, x, [middle](V16 sum, V16 v) {
+    const V16 d = Sub(v, middle);
+    return Fma(d, d, sum);
+  });
+  const float variance = squares / static_cast<float>(n);
+  const bool finite = variance <= __FLT_MAX__;
+  const V16 scale = Set(finite ? 1.0f / __builtin_sqrtf(variance + eps) : __builtin_nanf(""));
+  for (uint32_t i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    const V16 d = Mul(Sub(LoadFirst(m, x + i), middle), scale);
+    StoreFirst(m, y + i, Fma(d, LoadFirst(m, w + i), LoadFirst(m, b + i)));
+  }
+}
+
+void AddScaled(float factor, const float* x, uint32_t n, float* y) {
+  for (uint32_t i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    StoreFirst(m, y + i, Fma(Set(factor), LoadFirst(m, x + i), LoadFirst(m, y + i)));
+  }
+}
+
+void Rope(float* x, uint32_t heads, uint32_t head_dim, uint32_t rotated, const float* cos,
+          const float* sin) {
+  const uint32_t half = rotated / 2;
   for (uint32_t h = 0; h < heads; ++h, x += head_dim) {
     for (uint32_t i = 0; i < half; i += 16) {
       const uint32_t n = half - i < 16 ? half - i : 16;
@@ -236,12 +273,64 @@ void Hadamard(float* x, uint32_t heads, uint32_t head_dim) {
   }
 }
 
-void SwiGlu(const float* gate, const float* up, uint32_t n, float* y) {
+struct Silu {
+  static KV_INLINE V16 Of(V16 x) { return Div(x, Add(Set(1.0f), Exp(Sub(Zero(), x)))); }
+};
+struct GeluTanh {
+  static KV_INLINE V16 Of(V16 x) {
+    const V16 cube = Mul(Mul(x, x), x);
+    const V16 inner = Mul(Set(0.79788456080286536f), Fma(Set(0.044715f), cube, x));
+    return Mul(Mul(Set(0.5f), x), Add(Set(1.0f), Tanh(inner)));
+  }
+};
+struct Gelu {
+  static KV_INLINE V16 Of(V16 x) {
+    return Mul(Mul(Set(0.5f), x), Add(Set(1.0f), Erf(Mul(x, Set(0.70710678118654752f)))));
+  }
+};
+struct Relu {
+  static KV_INLINE V16 Of(V16 x) { return SelectLess(x, Zero(), Sub(x, x), x); }
+};
+
+template <class Act>
+void GatedBy(const float* gate, const float* up, uint32_t n, float* y) {
   for (uint32_t i = 0; i < n; i += 16) {
     const uint32_t m = n - i < 16 ? n - i : 16;
-    const V16 g = LoadFirst(m, gate + i);
-    const V16 silu = Div(g, Add(Set(1.0f), Exp(Sub(Zero(), g))));
-    StoreFirst(m, y + i, Mul(silu, LoadFirst(m, up + i)));
+    StoreFirst(m, y + i, Mul(Act::Of(LoadFirst(m, gate + i)), LoadFirst(m, up + i)));
+  }
+}
+
+template <class Act>
+void ActivateBy(uint32_t n, float* x) {
+  for (uint32_t i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    StoreFirst(m, x + i, Act::Of(LoadFirst(m, x + i)));
+  }
+}
+
+void Gated(Activation activation, const float* gate, const float* up, uint32_t n, float* y) {
+  switch (activation) {
+    case Activation::kSilu:
+      return GatedBy<Silu>(gate, up, n, y);
+    case Activation::kGeluTanh:
+      return GatedBy<GeluTanh>(gate, up, n, y);
+    case Activation::kGelu:
+      return GatedBy<Gelu>(gate, up, n, y);
+    case Activation::kRelu:
+      return GatedBy<Relu>(gate, up, n, y);
+  }
+}
+
+void Activate(Activation activation, uint32_t n, float* x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ActivateBy<Silu>(n, x);
+    case Activation::kGeluTanh:
+      return ActivateBy<GeluTanh>(n, x);
+    case Activation::kGelu:
+      return ActivateBy<Gelu>(n, x);
+    case Activation::kRelu:
+      return ActivateBy<Relu>(n, x);
   }
 }
 
@@ -265,6 +354,7 @@ bool AllFinite(const float* x, uint32_t n) {
 
 }  // namespace
 
-const TensorKernels kTensorKernels = {MatMul, RmsNorm, Rope, Hadamard, SwiGlu, Widen, AllFinite};
+const TensorKernels kTensorKernels = {MatMul,   RmsNorm, LayerNorm, AddScaled, Rope,
+                                      Hadamard, Gated,   Activate,  Widen,     AllFinite};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "simd/target.h"
+#include "tensor/activation.h"
 #include "tensor/weight_format.h"
 
 namespace kvasir {
@@ -33,20 +34,34 @@ struct TensorKernels {
   void (*mat_mul)(const MatMulArgs& args);
 
   // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i] (RMSNorm, Zhang and Sennrich, 2019). The squares
-  // are summed in 16 lanes and one tree; when the sum is not finite, y is NaN. `other_order` is for
-  // the injected fault lane-order: a serial sum.
+  // are summed in 16 lanes and one tree; when the sum is not finite, y is NaN. y may be x.
+  // `other_order` is for the injected fault lane-order: a serial sum.
   void (*rms_norm)(const float* x, const float* w, float eps, uint32_t n, float* y,
                    bool other_order);
 
-  // Rotates [heads][head_dim] in place, pairing i with i + head_dim/2: cos, sin [head_dim/2].
-  void (*rope)(float* x, uint32_t heads, uint32_t head_dim, const float* cos, const float* sin);
+  // y[i] = (x[i] - mean) / sqrt(variance + eps) * w[i] + b[i] (Ba, Kiros and Hinton, 2016). Mean
+  // and variance each reduce over 16 lanes and one tree, the variance from the differences; the
+  // last product and sum are one FMA. Where the variance is not finite, y is NaN. y may be x.
+  void (*layer_norm)(const float* x, const float* w, const float* b, float eps, uint32_t n,
+                     float* y);
+
+  // y[i] += factor * x[i], one FMA.
+  void (*add_scaled)(float factor, const float* x, uint32_t n, float* y);
+
+  // Rotates the first `rotated` numbers of each head of [heads][head_dim] in place, pairing i with
+  // i + rotated/2: cos, sin [rotated/2]. REQUIRES: rotated is even and at most head_dim.
+  void (*rope)(float* x, uint32_t heads, uint32_t head_dim, uint32_t rotated, const float* cos,
+               const float* sin);
 
   // Multiplies each head of [heads][head_dim] by the Hadamard matrix of HadamardSize(head_dim),
   // block by block, in place: sums and differences, no factor. O(n log n) each.
   void (*hadamard)(float* x, uint32_t heads, uint32_t head_dim);
 
-  // y[i] = silu(gate[i]) * up[i]. y may be gate.
-  void (*swiglu)(const float* gate, const float* up, uint32_t n, float* y);
+  // y[i] = act(gate[i]) * up[i]. y may be gate.
+  void (*gated)(Activation act, const float* gate, const float* up, uint32_t n, float* y);
+  // x[i] = act(x[i]). silu x = x / (1 + e^-x); gelu_tanh and gelu as Hendrycks and Gimpel (2016)
+  // have them; relu x = x - x below 0, else x: what is not finite stays so.
+  void (*activate)(Activation act, uint32_t n, float* x);
 
   // dst[i] = the number stored at src[i]: a row of the embedding.
   void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/activation.h"
 #include "tensor/weight_format.h"
 
 namespace kvasir::reference {
@@ -21,7 +22,13 @@ std::vector<float> QuantMatMul(std::span<const float> x, std::span<const WeightG
 // Sixteen running sums, then a tree that adds halves.
 float SumOfSquares(std::span<const float> x);
 std::vector<float> RmsNorm(std::span<const float> x, std::span<const float> w, float eps);
-// One head, in place; cos, sin [head_dim / 2].
+std::vector<float> LayerNorm(std::span<const float> x, std::span<const float> w,
+                             std::span<const float> b, float eps);
+// The bits of a target's lanes in plain float arithmetic.
+float Tanh(float x);
+float Erf(float x);
+float Activate(Activation act, float x);
+// The rotated part of one head, in place; cos, sin [x.size() / 2].
 void Rope(std::span<float> x, std::span<const float> cos, std::span<const float> sin);
 
 }  // namespace kvasir::reference

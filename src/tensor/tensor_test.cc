@@ -89,8 +89,63 @@ TEST_P(TensorTargets, NormAndRopeHaveTheReferencesBits) {
     const auto cos = RandomFloats(random, d / 2), sin = RandomFloats(random, d / 2);
     auto expected = x;
     for (uint32_t h = 0; h < 3; ++h) reference::Rope({expected.data() + h * d, d}, cos, sin);
-    kernels_.rope(x.data(), 3, d, cos.data(), sin.data());
+    kernels_.rope(x.data(), 3, d, d, cos.data(), sin.data());
     ASSERT_TRUE(SameBits(x, expected)) << d;
+  }
+}
+
+TEST_P(TensorTargets, PartialRopeLeavesTheRestOfEachHeadAlone) {
+  Random random(13);
+  constexpr uint32_t kDim = 80;
+  for (const uint32_t rotated : {0u, 2u, 20u, 32u, 78u}) {
+    auto x = RandomFloats(random, size_t{3} * kDim);
+    const auto cos = RandomFloats(random, rotated / 2), sin = RandomFloats(random, rotated / 2);
+    auto expected = x;
+    for (uint32_t h = 0; h < 3; ++h) {
+      reference::Rope({expected.data() + h * kDim, rotated}, cos, sin);
+    }
+    kernels_.rope(x.data(), 3, kDim, rotated, cos.data(), sin.data());
+    ASSERT_TRUE(SameBits(x, expected)) << rotated;
+  }
+}
+
+TEST_P(TensorTargets, LayerNormHasTheReferencesBitsAndIsCloseToDouble) {
+  Random random(14);
+  for (const uint32_t n : {1u, 7u, 16u, 60u, 192u, 1000u}) {
+    auto x = RandomFloats(random, n, 3);
+    for (float& v : x) v += 2;  // a mean that matters
+    const auto w = RandomFloats(random, n), b = RandomFloats(random, n);
+    std::vector<float> y(n);
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, y.data());
+    ASSERT_TRUE(SameBits(y, reference::LayerNorm(x, w, b, 1e-5f))) << n;
+    double mean = 0, variance = 0;
+    for (float v : x) mean += double{v} / n;
+    for (float v : x) variance += (v - mean) * (v - mean) / n;
+    for (uint32_t i = 0; i < n; ++i) {
+      const double exact = (x[i] - mean) / std::sqrt(variance + 1e-5f) * w[i] + b[i];
+      ASSERT_NEAR(y[i], exact, n == 1 ? 1e-4 : 2e-6) << n << " " << i;
+    }
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, x.data());  // in place
+    ASSERT_TRUE(SameBits(x, y)) << n;
+  }
+}
+
+TEST_P(TensorTargets, ALayerNormWhoseSquaresOverflowIsNoNumber) {
+  for (const float huge : {1e20f, INFINITY, NAN}) {
+    std::vector<float> x(48, 1.0f), w(48, 1.0f), b(48, 0.0f), y(48);
+    x[40] = huge;
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, 48, y.data());
+    EXPECT_TRUE(std::isnan(y[0])) << huge;
+  }
+}
+
+TEST_P(TensorTargets, AddScaledIsOneFma) {
+  Random random(15);
+  for (const uint32_t n : {1u, 16u, 77u}) {
+    const auto x = RandomFloats(random, n), before = RandomFloats(random, n);
+    auto y = before;
+    kernels_.add_scaled(0.22f, x.data(), n, y.data());
+    for (uint32_t i = 0; i < n; ++i) ASSERT_EQ(y[i], std::fma(0.22f, x[i], before[i]));
   }
 }
 
@@ -160,17 +215,78 @@ TEST_P(TensorTargets, ANormWhoseSquaresOverflowIsNoNumber) {
   }
 }
 
-TEST_P(TensorTargets, SwiGluIsCloseToDoubleAndEqualToScalar) {
-  Random random(9);
-  const auto gate = RandomFloats(random, 4001, 100), up = RandomFloats(random, 4001);
-  std::vector<float> y(4001), scalar(4001);
-  kernels_.swiglu(gate.data(), up.data(), 4001, y.data());
-  TensorKernelsFor(Target::kScalar).swiglu(gate.data(), up.data(), 4001, scalar.data());
-  ASSERT_TRUE(SameBits(y, scalar));
-  for (size_t i = 0; i < y.size(); ++i) {
-    const double silu = gate[i] / (1 + std::exp(-double{gate[i]}));
-    ASSERT_NEAR(y[i], silu * up[i], 5e-7 * std::fabs(silu * up[i]) + 1e-36) << gate[i];
+double Exact(Activation act, double x) {
+  switch (act) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
   }
+  return x;
+}
+
+// What 1 + Tanh and 1 + Erf lose to cancellation left of 0 is an absolute error of the product.
+double ErrorBound(Activation act, double x, double exact) {
+  const bool gelu = act == Activation::kGeluTanh || act == Activation::kGelu;
+  return 5e-7 * std::fabs(exact) + (gelu ? 1.2e-7 * std::fabs(x) : 1e-36);
+}
+
+TEST_P(TensorTargets, ActivationsAreCloseToDoubleAndHaveTheReferencesBits) {
+  Random random(9);
+  std::vector<float> x = RandomFloats(random, 4001, 100);
+  for (size_t i = 0; i < 3000; ++i) x[i] *= i % 3 == 0 ? 0.08f : i % 3 == 1 ? 0.01f : 1e-4f;
+  const auto up = RandomFloats(random, x.size());
+  const auto n = static_cast<uint32_t>(x.size());
+  for (const Activation act : kAllActivations) {
+    auto y = x;
+    std::vector<float> gated(n), expected(n), expected_gated(n);
+    kernels_.activate(act, n, y.data());
+    kernels_.gated(act, x.data(), up.data(), n, gated.data());
+    for (size_t i = 0; i < n; ++i) {
+      expected[i] = reference::Activate(act, x[i]);
+      expected_gated[i] = expected[i] * up[i];
+      const double exact = Exact(act, x[i]);
+      ASSERT_NEAR(y[i], exact, ErrorBound(act, x[i], exact)) << int(act) << " " << x[i];
+    }
+    ASSERT_TRUE(SameBits(y, expected)) << int(act);
+    ASSERT_TRUE(SameBits(gated, expected_gated)) << int(act);
+  }
+}
+
+TEST_P(TensorTargets, ActivationsOfWhatIsNoNumberAreNone) {
+  for (const Activation act : kAllActivations) {
+    for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+      std::vector<float> x(17, bad);
+      kernels_.activate(act, 17, x.data());
+      for (float v : x) EXPECT_FALSE(std::isfinite(v)) << int(act) << " " << bad;
+    }
+    std::vector<float> large = {3e38f, -3e38f, 1e13f, -1e13f, 0.0f};
+    kernels_.activate(act, 5, large.data());
+    EXPECT_TRUE(kernels_.all_finite(large.data(), 5)) << int(act);
+  }
+}
+
+// The bounds that simd/tanh16-inl.h states. Every target has the reference's bits, as seen above.
+TEST(Reference, TanhAndErfAreCloseToDouble) {
+  double tanh_error = 0, erf_error = 0;
+  for (uint32_t bits = BitsOf(1e-6f); bits < BitsOf(12.0f); bits += 97) {
+    const float x = FloatOf(bits);
+    const double tanh = std::tanh(double{x}), erf = std::erf(double{x});
+    tanh_error = std::max(tanh_error, std::fabs(reference::Tanh(x) - tanh) / tanh);
+    erf_error = std::max(erf_error, std::fabs(reference::Erf(x) - erf) / erf);
+    ASSERT_EQ(reference::Tanh(-x), -reference::Tanh(x)) << x;
+    ASSERT_EQ(reference::Erf(-x), -reference::Erf(x)) << x;
+  }
+  EXPECT_LT(tanh_error, 2e-7);
+  EXPECT_LT(erf_error, 3e-7);
+  EXPECT_EQ(reference::Tanh(INFINITY), 1);
+  EXPECT_EQ(reference::Erf(INFINITY), 1);
+  EXPECT_TRUE(std::isnan(reference::Tanh(NAN)) && std::isnan(reference::Erf(NAN)));
 }
 
 TEST_P(TensorTargets, NonFiniteNumbersAreFound) {
