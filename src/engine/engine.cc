@@ -372,8 +372,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     KV_ASSIGN(parts.text, text.get());
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
-  parts.card.eos = EndTokens(config, tokenizer);
-  parts.card.text_notes = TextNotes(parts.text, parts.runner->source());
+  parts.card.eos = EndTokens(config, parts.text);
+  parts.card.text_notes = TextNotes(parts.text);
   parts.files = WatchFiles(*parts.runner, parts.plan, options);
   KV_TRY(parts.files->CheckAll());
   parts.card.weights_shared = parts.runner->image() != nullptr;

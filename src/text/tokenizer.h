@@ -1,4 +1,4 @@
-// Tokenizer: text to ids and back, from a Hugging Face tokenizer.json.
+// Tokenizer: text to ids and back, from a Hugging Face tokenizer.json or another vocabulary.
 #pragma once
 
 #include <limits>
@@ -15,6 +15,8 @@
 #include "kvasir/types.h"
 
 namespace kvasir {
+
+struct Vocabulary;
 
 struct EncodeOptions {
   bool add_special = true;  // run the post-processor (BOS ...)
@@ -39,7 +41,7 @@ class TokenDecoder {
   virtual void Finish(std::string* out) = 0;              // and all that is left
 };
 
-// Immutable after Load; thread-safe.
+// Immutable; thread-safe.
 class Tokenizer {
  public:
   // From the bytes of tokenizer.json and, when there, tokenizer_config.json (bos_token, eos_token,
@@ -49,6 +51,9 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json,
                                                   std::string_view special_tokens_json = {});
+  // From any other file. kCorruption as CheckVocabulary and Bpe::Make; kUnsupported for an unknown
+  // `pre`, which the message names with the fix. Control and unknown tokens are special.
+  static Result<std::unique_ptr<Tokenizer>> Make(const Vocabulary& vocabulary);
   virtual ~Tokenizer() = default;
 
   // kInvalidArgument when text is not UTF-8, over 1 GiB, or literal is not ascending inside it. Ids
