@@ -35,6 +35,10 @@ Result<EngineOptions> EngineOptionsOf(const Args& args);
 // The sampling of a request, its stop strings and max_tokens. Temperature 0 unless given: a command
 // line that is run again says the same again.
 Status ReadSampling(const Args& args, GenerateRequest& request);
+// What the model's makers say of sampling, where no flag does.
+void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling);
+// --generation-config: of commands that sample.
+std::vector<Flag> GenerationConfigFlags();
 // Comma-separated ids, in order, as given.
 Result<std::vector<TokenId>> ParseIds(const std::string& text);
 

@@ -22,6 +22,7 @@
 #include "base/start_thread.h"
 #include "base/until_done.h"
 #include "engine/assembly.h"
+#include "engine/generation_config.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
@@ -365,6 +366,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);
   };
+  if (options.generation_config) {
+    KV_ASSIGN(parts.card.sampling,
+              ParseGenerationConfig(assembly.model.generation_config_json,
+                                    (assembly.model.path / "generation_config.json").string()));
+  }
   const ModelConfig config = assembly.model.config;
   KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/engine.h"
 #include "kvasir/types.h"
 #include "server/errors.h"
 #include "server/json_fields.h"
@@ -18,7 +19,8 @@ struct ModelView {
   std::vector<std::string> names;  // listed ids, the main one first
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  bool uses_tools = true;  // the template speaks of tools; else a request's are listed as ignored
+  SamplingParams sampling;  // of requests that do not say it
+  bool uses_tools = true;   // the template speaks of tools; else a request's are listed as ignored
   bool knows_developer = false;  // the template names the role; else it is rendered as system
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
