@@ -180,6 +180,43 @@ VocabularyFile Bytes() {
   return file;
 }
 
+// The bundled model's vocabulary, from its tokenizer.json, as a GGUF file has it.
+VocabularyFile DemoVocabulary() {
+  const fs::path folder = fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
+  const auto json = nlohmann::json::parse(ReadAll(folder / "tokenizer.json"));
+  VocabularyFile file("gpt2");
+  file.pre = "smollm";
+  const auto& vocab = json["model"]["vocab"];
+  file.tokens.resize(vocab.size());
+  for (const auto& token : vocab.items()) file.tokens[token.value().get<size_t>()] = token.key();
+  file.kinds.assign(vocab.size(), 1);
+  for (const auto& token : json["added_tokens"]) file.kinds[token["id"].get<size_t>()] = 3;
+  for (const auto& merge : json["model"]["merges"]) {
+    file.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  }
+  file.ids = {{"bos_token_id", 1}, {"eos_token_id", 2}};
+  return file;
+}
+
+TEST(GgufVocabulary, GivesWhatTheTokenizerJsonOfTheBundledModelGives) {
+  const auto tokenizer = Make(DemoVocabulary());
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  std::ifstream golden(fs::path(KVASIR_SOURCE_DIR) / "tests/data/tokenizer/kvasir-demo.jsonl");
+  size_t count = 0;
+  for (std::string line; std::getline(golden, line); ++count) {
+    const auto test = nlohmann::json::parse(line);
+    const Ids ids = test["ids"];
+    if (test.contains("text")) {
+      EncodeOptions options;
+      options.add_special = test["add_special"];
+      options.parse_special = test["parse_special"];
+      EXPECT_EQ((*tokenizer)->Encode(test["text"].get<std::string>(), options).value(), ids);
+    }
+    EXPECT_EQ((*tokenizer)->Decode(ids, false), test["decoded_all"].get<std::string>()) << line;
+  }
+  EXPECT_GE(count, 100u);
+}
+
 TEST(GgufVocabulary, AddsBosAndSpacesAsTheFileSays) {
   VocabularyFile file = Pieces();
   EXPECT_EQ((*Make(file))->Encode("ab").value(), (Ids{1, 3, 6}));  // <s> by its place

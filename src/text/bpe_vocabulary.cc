@@ -9,10 +9,9 @@
 namespace kvasir {
 namespace {
 
-// Whether merging may make such a token. SentencePiece keeps the others apart from its pieces.
-bool IsMade(TokenKind kind) {
-  return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined;
-}
+// Whether merging may make such a token. User-defined ones are found before anything merges, and
+// must not come of what a user wrote; SentencePiece keeps the others apart from its pieces.
+bool IsMade(TokenKind kind) { return kind == TokenKind::kNormal; }
 
 // Rank of each token by its score: 0 for the highest; equal scores have equal ranks.
 std::vector<uint32_t> RanksByScore(const std::vector<VocabularyToken>& tokens) {

@@ -12,6 +12,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxRank = (1u << 22) - 1;
+constexpr size_t kMaxGap = size_t{1} << 16;  // of ids without a token
 
 std::optional<std::string> DecodeBase64(std::string_view text) {
   constexpr std::string_view kDigits =
@@ -128,6 +129,10 @@ Result<Vocabulary> ParseTiktoken(std::string_view bytes, const std::string& file
     if (!line) {
       return Fail(Code::kCorruption, "{}: line {} is not a token in base64 and its id up to {}",
                   file, number, kMaxRank);
+    }
+    if (line->rank > vocabulary.tokens.size() + kMaxGap) {
+      return Fail(Code::kCorruption, "{}: line {}: the id {} is far beyond those before it", file,
+                  number, line->rank);
     }
     if (line->rank >= vocabulary.tokens.size()) vocabulary.tokens.resize(line->rank + 1);
     VocabularyToken& token = vocabulary.tokens[line->rank];

@@ -14,7 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxAddedId = (1u << 22) - 1;
+// A file of a few lines takes little memory.
+constexpr uint64_t kMaxGap = 1u << 16;  // of ids without a token
+constexpr uint64_t kMaxId = 1u << 20;   // four times the largest vocabulary known
 
 Result<json> ParseFile(std::string_view text, const char* name) {
   if (text.empty()) return json::object();
@@ -23,11 +25,11 @@ Result<json> ParseFile(std::string_view text, const char* name) {
 
 // Puts a token where the file says it is.
 Status Place(uint64_t id, VocabularyToken token, const char* file, Vocabulary* vocabulary) {
-  if (id > kMaxAddedId) {
-    return Fail(Code::kCorruption, "{}: the id {} of an added token is over {}", file, id,
-                kMaxAddedId);
-  }
   auto& tokens = vocabulary->tokens;
+  if (id > std::min(tokens.size() + kMaxGap, kMaxId)) {
+    return Fail(Code::kCorruption, "{}: the id {} of an added token is far beyond the {} tokens",
+                file, id, tokens.size());
+  }
   if (id >= tokens.size()) tokens.resize(id + 1);
   VocabularyToken& there = tokens[id];
   if (!there.text.empty() && there.kind == TokenKind::kUnknown) token.kind = TokenKind::kUnknown;

@@ -130,6 +130,23 @@ TEST(SentencePieceModel, GivesTheIdsOfTheTokenizerJsonBesideIt) {
   EXPECT_GE(count, 30u);
 }
 
+TEST(SentencePieceModel, GivesTheIdsOfSentencePiece) {
+  const fs::path folder = fs::path(KVASIR_SOURCE_DIR) / "tests/data/tokenizer";
+  const char* config = R"({"add_bos_token": false})";
+  const auto tokenizer = Load(ReadFile(folder / "spm-tiny.model"), {config, "", ""});
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  std::ifstream golden(folder / "spm-tiny.jsonl");
+  size_t count = 0;
+  for (std::string line; std::getline(golden, line); ++count) {
+    const json test = json::parse(line);
+    const Ids ids = test["ids"];
+    EncodeOptions options;
+    options.parse_special = false;  // SentencePiece never reads </s> in a text
+    EXPECT_EQ((*tokenizer)->Encode(test["text"].get<std::string>(), options).value(), ids) << line;
+  }
+  EXPECT_EQ(count, 60u);
+}
+
 // "a", "b", " ", "ab", and a byte that is no character.
 const char* const kRanks = "YQ== 0\nYg== 1\nIA== 2\nYWI= 3\n/w== 4\n";
 
@@ -150,7 +167,8 @@ TEST(TiktokenRanks, RefuseUnknownFamiliesAndDamage) {
   const auto unknown = ParseTiktoken(kRanks, "x.tiktoken", "mystery");
   EXPECT_EQ(unknown.error().code, Code::kUnsupported);
   EXPECT_NE(unknown.error().message.find("tokenizer.json"), std::string::npos);
-  for (const char* line : {"YQ==", "YQ== x", "YQ== -1", "Y! 5", " 5", "YQ== 99999999", "Yw== 1"}) {
+  for (const char* line :
+       {"YQ==", "YQ== x", "YQ== -1", "Y! 5", " 5", "YQ== 99999999", "YQ== 999999", "Yw== 1"}) {
     const auto broken = ParseTiktoken(std::string(kRanks) + line + "\n", "x", "llama");
     EXPECT_EQ(broken.error().code, Code::kCorruption) << line;
     EXPECT_NE(broken.error().message.find("line 6"), std::string::npos) << line;

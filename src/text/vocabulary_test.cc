@@ -87,6 +87,15 @@ TEST(Vocabulary, MergingMakesNoTokenThatIsNotText) {
   }
 }
 
+TEST(Vocabulary, AUsersTextForgesNoUserDefinedMarkerByMerging) {
+  const Vocabulary vocabulary =
+      Pieces({{"<"}, {"e"}, {">"}, {"<e"}, {"<e>", Kind::kUserDefined, 9}});
+  EncodeOptions options;
+  EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{4}));
+  options.literal = {{0, 3}};
+  EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
+}
+
 // Byte-level: whole words would be looked up before anything merges.
 TEST(Vocabulary, AUsersTextForgesNoSpecialTokenOfAByteLevelVocabulary) {
   Vocabulary vocabulary;
