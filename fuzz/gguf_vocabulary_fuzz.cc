@@ -4,8 +4,8 @@
 #include <span>
 #include <string_view>
 
-#include "run_tokenizer.h"
 #include "import/gguf_vocabulary.h"
+#include "run_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto gguf = kvasir::ParseGguf(std::as_bytes(std::span(data, size)), "fuzz");

@@ -5,12 +5,13 @@
 """
 
 import json
+import os
 import pathlib
 import shutil
 import tempfile
 import unittest
 
-from server_harness import Server, user
+from server_harness import ROOT, Server, user
 from server_special_tokens_test import DEMO, demo_template, demo_vocabulary, write_gguf
 
 TEXTS = ["Where is the brass key?", "  two  spaces\n\nand 1,234.5\tdigits", "caf\u00e9 \u65e5\u672c \U0001f642",
@@ -76,6 +77,28 @@ class GgufText(unittest.TestCase):
         empty = {"messages": user(""), "temperature": 0, "max_tokens": 1}
         used = [server.post("/v1/chat/completions", body)["usage"]["prompt_tokens"] for body in (ask, empty)]
         self.assertEqual(used[0] - used[1], count)
+
+    def test_chats_have_the_ids_of_the_folder_with_and_without_a_tokenizer_json(self):
+        goldens = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
+        if not goldens.exists():
+            self.skipTest(f"needs {goldens}")
+        for model, name in (("llama-gqa", "model-bf16.gguf"), ("llama-mha", "model-f32.gguf")):
+            beside = self.folder / f"{model}-beside"
+            beside.mkdir()
+            shutil.copy(goldens / model / name, beside)
+            shutil.copy(goldens / model / "tokenizer.json", beside)
+            ask = {"messages": user("Hi <|eot_id|></s> there"), "max_tokens": 4, "temperature": 0}
+            answers = []
+            for path in (goldens / model, goldens / model / name, beside / name):
+                server = self.start(path)
+                props, chat = server.get("/props"), server.post("/v1/chat/completions", ask)
+                answers.append((server.post("/apply-template", ask)["prompt"], chat["choices"],
+                                chat["usage"]["prompt_tokens"], props["bos_token"], props["eos_token"],
+                                server.post("/tokenize", {"prompt": "Hi there"})["tokens"]))
+                server.stop()
+            self.assertNotEqual(answers[0][3], "")
+            self.assertEqual(answers[1], answers[0])
+            self.assertEqual(answers[2], answers[0])
 
     def test_an_unknown_pattern_leaves_ids_and_says_how_to_go_on(self):
         server = self.gguf(vocabulary(pre="mystery"))

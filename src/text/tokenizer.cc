@@ -26,6 +26,7 @@ struct Config {
   std::optional<std::string> bos, eos;
   std::optional<TokenId> bos_id, eos_id;  // of a token whose text nobody says
   bool add_bos = false, add_eos = false;
+  bool decides_bos = false, decides_eos = false;  // above counts whatever a post-processor adds
 };
 
 // A token is a string or, in older files, an object with its content.
@@ -183,10 +184,17 @@ void BpeTokenizer::Adopt(Config config) {
   eos_text_ = config.eos.value_or("");
   if (config.bos) bos_ = IdOf(bos_text_);
   if (config.eos) eos_ = IdOf(eos_text_);
-  // A post-processor that adds tokens decides alone; without one the config may ask for them.
-  if (post_processor_.prefix.empty() && post_processor_.suffix.empty()) {
-    if (config.add_bos && bos_) post_processor_.prefix.push_back(*bos_);
-    if (config.add_eos && eos_) post_processor_.suffix.push_back(*eos_);
+  // A post-processor that adds tokens decides alone, unless another file says so in words (a GGUF
+  // file beside it); without one the config may ask for them.
+  auto &prefix = post_processor_.prefix, &suffix = post_processor_.suffix;
+  const bool silent = prefix.empty() && suffix.empty();
+  if (bos_ && (silent || config.decides_bos)) {
+    std::erase(prefix, *bos_);
+    if (config.add_bos) prefix.insert(prefix.begin(), *bos_);
+  }
+  if (eos_ && (silent || config.decides_eos)) {
+    std::erase(suffix, *eos_);
+    if (config.add_eos) suffix.push_back(*eos_);
   }
   std::vector<bool> controls(vocab_size_, false);
   for (const AddedToken& token : added_.tokens()) {
@@ -338,6 +346,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_j
   const nlohmann::json additions = Additions(config, others);
   config.update(additions);
   KV_ASSIGN(Config parsed, ParseConfig(config));
+  parsed.decides_bos = additions.contains("add_bos_token");
+  parsed.decides_eos = additions.contains("add_eos_token");
   Sha256 digest;
   digest.UpdateU64(tokenizer_json.size())
       .Update(tokenizer_json)

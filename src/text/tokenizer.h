@@ -47,7 +47,9 @@ class Tokenizer {
   // From the bytes of tokenizer.json and, when there, tokenizer_config.json (bos_token, eos_token,
   // add_bos_token, add_eos_token). What that does not mention (null counts as none) is taken from
   // special_tokens_json, which has the same keys, and bos_token_id and eos_token_id for where a
-  // text is missing. kCorruption or kUnsupported name the component and the fix.
+  // text is missing. Where it says add_bos_token or add_eos_token and the config does not, that
+  // counts even if the file's post-processor adds tokens. kCorruption or kUnsupported name the
+  // component and the fix.
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json,
                                                   std::string_view special_tokens_json = {});
