@@ -69,7 +69,14 @@ class Newcomer(CliTest):
             template.write_text("{{ messages[0].content }}")
             self.assertNotIn("no chats", start(path, "--chat-template-file", str(template)))
             (path / "tokenizer.json").rename(path / "tokenizer.model")
-            self.assertIn("tokenizer.model, which this version cannot read", start(path))
+            self.wrong("run", "--prompt", "x", "--model", str(path),
+                       says="tokenizer.model: is no SentencePiece model, or is damaged")
+            # A piece "a", a model of the unigram kind, which is what an empty one is.
+            (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a")
+            self.assertIn("no text: " + str(path / "tokenizer.model") + ": this SentencePiece model is not of the "
+                          "BPE kind", start(path))
+            (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x02")
+            self.assertNotIn("no text", start(path))
             (path / "tokenizer.model").unlink()
             self.assertIn("no text: the model has no tokenizer.json; put one into its folder", start(path))
 

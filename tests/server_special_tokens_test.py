@@ -48,6 +48,8 @@ def value(v):
         return struct.pack("<II", 4, v)
     if isinstance(v, float):
         return struct.pack("<If", 6, v)
+    if isinstance(v, list) and v and isinstance(v[0], int):
+        return struct.pack("<IIQ", 9, 5, len(v)) + struct.pack(f"<{len(v)}i", *v)
     if isinstance(v, list):
         return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(map(string, v))
     return struct.pack("<I", 8) + string(v)

@@ -1,8 +1,8 @@
 // Tokenizer over standard input, for tests that compare it with other implementations. One JSON
-// object per line: {"tokenizer": folder or file, "text": ..., "add_special", "parse_special",
-// "ids": to decode instead of the text's own}. Answers {"ids", "decoded", "decoded_all",
-// "streamed", "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER FILE` it prints the
-// megabytes of FILE that Encode processes per second.
+// object per line: {"tokenizer": folder, tokenizer.json or GGUF file, "text": ..., "add_special",
+// "parse_special", "ids": to decode instead of the text's own}. Answers {"ids", "decoded",
+// "decoded_all", "streamed", "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER
+// FILE` it prints the megabytes of FILE that Encode processes per second.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "import/gguf_vocabulary.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -25,13 +26,25 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+kvasir::Result<std::unique_ptr<Tokenizer>> LoadGguf(const std::string& path) {
+  const std::string bytes = ReadFile(path);
+  const auto gguf = kvasir::ParseGguf(std::as_bytes(std::span(bytes)), path);
+  if (!gguf) return tl::unexpected(gguf.error());
+  const auto vocabulary = kvasir::ReadGgufVocabulary(*gguf, path);
+  if (!vocabulary) return tl::unexpected(vocabulary.error());
+  if (!*vocabulary) return kvasir::Tokenizer::Parse("", "");
+  return kvasir::Tokenizer::Make(**vocabulary);
+}
+
 const Tokenizer* Load(const std::string& path, std::string* error) {
   static std::map<std::string, std::unique_ptr<Tokenizer>> loaded;
   auto& slot = loaded[path];
   if (slot == nullptr) {
     const bool is_file = path.ends_with(".json");
-    auto result = Tokenizer::Parse(ReadFile(is_file ? path : path + "/tokenizer.json"),
-                                   is_file ? "" : ReadFile(path + "/tokenizer_config.json"));
+    auto result = path.ends_with(".gguf")
+                      ? LoadGguf(path)
+                      : Tokenizer::Parse(ReadFile(is_file ? path : path + "/tokenizer.json"),
+                                         is_file ? "" : ReadFile(path + "/tokenizer_config.json"));
     if (!result) {
       *error = result.error().message;
       return nullptr;

@@ -68,6 +68,8 @@ struct EngineOptions {
   // this process alone is used, since nothing is stored outside of it yet. A secret that is there
   // and that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
   std::optional<std::string> state_dir;
+  // Whether ModelCard::sampling has the values of the model folder's generation_config.json.
+  bool generation_config = true;
   // Called while loading, from Load's thread: a phase and the share of it that is done.
   std::function<void(const char* phase, double share)> progress;
   // Called while loading, from Load's thread, with a sentence about a problem that Load has
@@ -88,6 +90,15 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;  // absent: a random one, which the receipt does not show
+};
+
+// What a model's makers say of sampling (generation_config.json), for requests that do not.
+struct SamplingDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<uint32_t> top_k;
+
+  SamplingParams Over(SamplingParams params) const;  // `params`, with what is said here
+  std::string Text() const;  // "temperature 0.6, top_k 20"; "": nothing is said
 };
 
 // kInvalidArgument naming the field: finite, temperature [0, 100], top_p and min_p [0, 1],
@@ -204,6 +215,7 @@ struct ModelCard {
   uint64_t parameters = 0;
   uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
   std::vector<TokenId> bos, eos;
+  SamplingDefaults sampling;
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
   // format that computes, config, tokenizer, numerics version. It does not depend on file names.
   std::string content;

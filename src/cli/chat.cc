@@ -153,6 +153,13 @@ Result<int> Run(const Args& args) {
   KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
+  TakeDefaults(args, engine->card().sampling, request.sampling);
+  if (const std::string text = engine->card().sampling.Text(); !text.empty()) {
+    fmt::print(
+        "(generation_config.json: {}; flags come first, --generation-config none is "
+        "without it)\n",
+        text);
+  }
   // A model without a tokenizer or template is refused before the first line is read.
   KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
   Conversation conversation(*engine, own.get(), std::move(request), args.Text("system"));
@@ -168,6 +175,7 @@ Command ChatCommand() {
           Join({{{"system", "TEXT", "the system message"}},
                 TemplateFlags(),
                 SamplingFlags(),
+                GenerationConfigFlags(),
                 LoadFlags(),
                 CacheFlags()}),
           Run,

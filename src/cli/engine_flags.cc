@@ -102,7 +102,9 @@ std::vector<Flag> RequestFlags() {
 
 std::vector<Flag> SamplingFlags() {
   return {{"max-tokens", "N", "at most N tokens of answer (default: the room that is left)"},
-          {"temperature", "T", "0 (default): always the likeliest token, so runs repeat"},
+          {"temperature", "T",
+           "0 (default without a generation_config.json): always the likeliest token, so runs "
+           "repeat"},
           {"seed", "S", "the same seed gives the same text"},
           {"top-k", "N", "only the N likeliest tokens (default 0: all)"},
           {"top-p", "P", "only the likeliest tokens that make up P (default 1)"},
@@ -111,6 +113,12 @@ std::vector<Flag> SamplingFlags() {
           {"presence-penalty", "X", "over the answer (default 0)"},
           {"frequency-penalty", "X", "over the answer (default 0)"},
           {"stop", "TEXT", "end before TEXT; may be given several times", FlagKind::kList}};
+}
+
+std::vector<Flag> GenerationConfigFlags() {
+  return {{"generation-config", "auto|none",
+           "auto (default): the model folder's generation_config.json says how to sample where "
+           "nothing else does; none: it is not looked at"}};
 }
 
 std::vector<Flag> AbsentFlags() {
@@ -179,6 +187,10 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   }
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);
+  static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};
+  KV_ASSIGN(const std::string generation,
+            args.OneOf("generation-config", kGenerationConfigs, "auto"));
+  options.generation_config = generation == "auto";
   return options;
 }
 
@@ -203,6 +215,16 @@ Status ReadSampling(const Args& args, GenerateRequest& request) {
   }
   KV_ASSIGN(request.max_tokens, U32(args, "max-tokens", 0, kMaxU32, request.max_tokens));
   return {};
+}
+
+void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling) {
+  SamplingDefaults left = defaults;
+  if (args.Has("temperature")) left.temperature.reset();
+  if (args.Has("top-k")) left.top_k.reset();
+  if (args.Has("top-p")) left.top_p.reset();
+  if (args.Has("min-p")) left.min_p.reset();
+  if (args.Has("repetition-penalty")) left.repetition_penalty.reset();
+  sampling = left.Over(sampling);
 }
 
 Result<std::vector<TokenId>> ParseIds(const std::string& text) {

@@ -42,6 +42,10 @@ Result<EngineOptions> EngineOptionsOf(const Args& args);
 // Reads sampling, stop strings and max_tokens of a request. The default temperature is 0, so that
 // the same command line gives the same answer again.
 Status ReadSampling(const Args& args, GenerateRequest& request);
+// What the model's makers say of sampling, where no flag does.
+void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling);
+// --generation-config: of commands that sample.
+std::vector<Flag> GenerationConfigFlags();
 // Comma-separated ids, in order, as given.
 Result<std::vector<TokenId>> ParseIds(const std::string& text);
 

@@ -105,6 +105,7 @@ Result<int> Run(const Args& args) {
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   const double load_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
+  TakeDefaults(args, engine->card().sampling, request.sampling);
   KV_TRY(ReadPrompt(args, *engine, own.get(), request));
   KV_TRY(CheckRoom(args, *engine, request));
 
@@ -146,6 +147,7 @@ Command RunCommand() {
              FlagKind::kSwitch}},
            TemplateFlags(),
            SamplingFlags(),
+           GenerationConfigFlags(),
            LoadFlags(),
            CacheFlags()}),
       Run};

@@ -39,6 +39,7 @@ std::vector<Flag> ServeFlags() {
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
        TemplateFlags(),
+       GenerationConfigFlags(),
        LoadFlags(),
        CacheFlags(),
        RequestFlags(),
@@ -137,6 +138,11 @@ Result<int> Run(const Args& given) {
   for (const std::string& note : engine->card().text_notes) {
     if (engine->tokenizer() != nullptr && !options.chat_template.empty()) continue;
     options.summary += "text     " + note + "\n";
+  }
+  if (const std::string text = engine->card().sampling.Text(); !text.empty()) {
+    options.summary += "sampling " + text +
+                       " unless a request says otherwise (generation_config.json; "
+                       "--generation-config none: without it)\n";
   }
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";

@@ -154,7 +154,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
                        uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes;
-  const uint64_t tokenizer_bytes = a.model.tokenizer_json.size();
+  const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
   plan.kv_memory_bytes = options.kv_memory_bytes;

@@ -22,6 +22,7 @@
 #include "base/start_thread.h"
 #include "base/until_done.h"
 #include "engine/assembly.h"
+#include "engine/generation_config.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
@@ -368,6 +369,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);
   };
+  if (options.generation_config) {
+    KV_ASSIGN(parts.card.sampling,
+              ParseGenerationConfig(assembly.model.generation_config_json,
+                                    (assembly.model.path / "generation_config.json").string()));
+  }
   const ModelConfig config = assembly.model.config;
   KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
 
@@ -375,8 +381,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     KV_ASSIGN(parts.text, text.get());
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
-  parts.card.eos = EndTokens(config, tokenizer);
-  parts.card.text_notes = TextNotes(parts.text, parts.runner->source());
+  parts.card.eos = EndTokens(config, parts.text);
+  parts.card.text_notes = TextNotes(parts.text);
   parts.files = WatchFiles(*parts.runner, parts.plan, options);
   KV_TRY(parts.files->CheckAll());
   parts.card.weights_shared = parts.runner->image() != nullptr;

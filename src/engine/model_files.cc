@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "base/mapped_file.h"
 #include "base/result.h"
@@ -16,6 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBundledModel = "kvasir-demo";
+constexpr std::string_view kChatMlStart = "<|im_start|>", kChatMlEnd = "<|im_end|>";
+constexpr std::string_view kChatMl =
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -108,17 +115,54 @@ TextSource TakeText(ImportedModel& model) {
           std::move(model.tokenizer_json),
           std::move(model.tokenizer_config_json),
           std::move(model.special_tokens_json),
-          std::move(model.chat_template)};
+          std::move(model.chat_template),
+          std::exchange(model.vocabulary, std::nullopt),
+          std::move(model.ends_by_name)};
 }
+
+uint64_t TokenizerBytes(const ImportedModel& model) {
+  if (!model.tokenizer_json.empty()) return model.tokenizer_json.size();
+  return model.vocabulary && *model.vocabulary ? (*model.vocabulary)->memory_bytes() : 0;
+}
+
+namespace {
+
+// nullptr: the model has none.
+Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TextSource& source) {
+  if (!source.tokenizer_json.empty()) {
+    return Tokenizer::Parse(source.tokenizer_json, source.tokenizer_config_json,
+                            source.special_tokens_json);
+  }
+  if (!source.vocabulary) return tl::unexpected(source.vocabulary.error());
+  if (!*source.vocabulary) return nullptr;
+  return Tokenizer::Make(**source.vocabulary);
+}
+
+// Whether a template that writes `text` gets its token.
+bool ReadsAsToken(const Tokenizer& tokenizer, std::string_view text) {
+  const std::optional<TokenId> id = tokenizer.IdOf(text);
+  const auto ids = tokenizer.Encode(text, {.add_special = false});
+  return id && ids && ids->size() == 1 && ids->front() == *id;
+}
+
+}  // namespace
 
 Result<ModelText> LoadText(const TextSource& source) {
   ModelText text;
-  if (source.tokenizer_json.empty()) return text;
-  KV_ASSIGN(text.tokenizer, Tokenizer::Parse(source.tokenizer_json, source.tokenizer_config_json,
-                                             source.special_tokens_json));
+  text.ends = source.ends_by_name;
+  auto tokenizer = MakeTokenizer(source);
+  if (!tokenizer) {
+    if (!source.tokenizer_json.empty() || tokenizer.error().code != Code::kUnsupported) {
+      return tl::unexpected(std::move(tokenizer.error()));
+    }
+    text.refusal = std::move(tokenizer.error().message);
+    return text;
+  }
+  if (*tokenizer == nullptr) return text;
+  text.tokenizer = std::move(*tokenizer);
   if (text.tokenizer->vocab_size() > source.vocab_size) {
     return Fail(Code::kInvalidArgument,
-                "{}: tokenizer.json has ids up to {}, but the model's vocabulary has {} tokens: it "
+                "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} tokens: it "
                 "belongs to another model",
                 source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
   }
@@ -128,6 +172,11 @@ Result<ModelText> LoadText(const TextSource& source) {
       return Fail(parsed.error().code, "{}: {}", source.path.string(), parsed.error().message);
     }
     text.chat_template = std::move(*parsed);
+  } else if (ReadsAsToken(*text.tokenizer, kChatMlStart) &&
+             ReadsAsToken(*text.tokenizer, kChatMlEnd)) {
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(kChatMl));
+    text.is_chatml = true;
+    text.ends.push_back(*text.tokenizer->IdOf(kChatMlEnd));
   }
   return text;
 }
@@ -140,15 +189,15 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
   }
 }
 
-std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model) {
-  if (text.tokenizer == nullptr && model.has_sentencepiece) {
-    return {
-        "no text: the model has a tokenizer.model, which this version cannot read; convert it to a "
-        "tokenizer.json (transformers: AutoTokenizer.from_pretrained, save_pretrained), or send "
-        "token ids"};
-  }
+std::vector<std::string> TextNotes(const ModelText& text) {
+  if (!text.refusal.empty()) return {"no text: " + text.refusal + ", or send token ids"};
   if (text.tokenizer == nullptr) {
     return {"no text: the model has no tokenizer.json; put one into its folder, or send token ids"};
+  }
+  if (text.is_chatml) {
+    return {
+        "chats: the model has no chat template; ChatML is used, since the vocabulary has "
+        "<|im_start|> and <|im_end|>; give another by --chat-template-file"};
   }
   if (text.chat_template == nullptr) {
     return {
@@ -159,9 +208,13 @@ std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& m
   return {};
 }
 
-std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer) {
+std::vector<TokenId> EndTokens(const ModelConfig& config, const ModelText& text) {
   std::vector<TokenId> ends = config.eos;
+  const Tokenizer* tokenizer = text.tokenizer.get();
   if (tokenizer != nullptr && tokenizer->eos()) ends.push_back(*tokenizer->eos());
+  for (TokenId id : text.ends) {
+    if (static_cast<uint32_t>(id) < config.vocab_size) ends.push_back(id);
+  }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;

@@ -32,27 +32,35 @@ std::filesystem::path StateDir(const std::optional<std::string>& option);
 // The folder of the model images inside a cache folder.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 
-// The text side of a model; both absent when the model has no tokenizer.json: ids only.
+// The text side of a model; both absent when the model has no vocabulary that is read: ids only.
 struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
+  std::string refusal;        // why there is no tokenizer although the model has a vocabulary
+  std::vector<TokenId> ends;  // of an answer, beside those of the config and the tokenizer
+  bool is_chatml = false;     // the model has no template, and chat_template is kChatMl
 };
 // The sources of ModelText, copied from the model, so that another thread can load it.
 struct TextSource {
   std::filesystem::path path;  // of the model
   uint32_t vocab_size = 0;
   std::string tokenizer_json, tokenizer_config_json, special_tokens_json, chat_template;
+  Result<std::optional<Vocabulary>> vocabulary;  // where tokenizer_json is empty
+  std::vector<TokenId> ends_by_name;
 };
 TextSource TakeText(ImportedModel& model);
-// kInvalidArgument when the tokenizer has ids that the model lacks.
+// What the plan counts a tokenizer by: the bytes of tokenizer.json, or of a vocabulary's lists.
+uint64_t TokenizerBytes(const ImportedModel& model);
+// kInvalidArgument when the tokenizer has ids that the model lacks. A vocabulary of a kind that is
+// not read (kUnsupported) is no error: the model serves ids.
 Result<ModelText> LoadText(const TextSource& source);
 // The same in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
 // A sentence for each part that the model lacks for text or chats, and what to do.
-std::vector<std::string> TextNotes(const ModelText& text, const ImportedModel& model);
+std::vector<std::string> TextNotes(const ModelText& text);
 
-// Tokens that end an answer, from the model's files and from the tokenizer, ascending and unique.
-std::vector<TokenId> EndTokens(const ModelConfig& config, const Tokenizer* tokenizer);
+// Tokens that end an answer, from the model's files and from its text, ascending and unique.
+std::vector<TokenId> EndTokens(const ModelConfig& config, const ModelText& text);
 
 }  // namespace kvasir

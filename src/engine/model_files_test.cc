@@ -105,5 +105,50 @@ TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {
   EXPECT_FALSE(ids_only->tokenizer || ids_only->chat_template);
 }
 
+// Letters and the two tokens of ChatML.
+Vocabulary ChatMlVocabulary() {
+  Vocabulary vocabulary;
+  vocabulary.file = "m.gguf";
+  vocabulary.pre = "gpt-2";
+  vocabulary.tokens = {
+      {"a"}, {"<|im_start|>", TokenKind::kControl}, {"<|im_end|>", TokenKind::kControl}};
+  vocabulary.merges = std::vector<std::string>{};
+  return vocabulary;
+}
+
+TEST(ModelFiles, AModelWithoutATemplateIsServedWithChatMlWhereItHasTheTokens) {
+  TextSource source{.vocab_size = 8, .vocabulary = ChatMlVocabulary()};
+  auto text = LoadText(source);
+  ASSERT_TRUE(text) << text.error().message;
+  ASSERT_TRUE(text->chat_template);
+  EXPECT_NE(TextNotes(*text)[0].find("ChatML is used"), std::string::npos);
+  ModelConfig config;
+  config.vocab_size = 8;
+  EXPECT_EQ(EndTokens(config, *text), std::vector<TokenId>{2});
+  source.chat_template = "{{ messages[0].content }}";
+  text = LoadText(source);
+  EXPECT_EQ(text->chat_template->source(), source.chat_template);
+  EXPECT_TRUE(TextNotes(*text).empty());
+  source.chat_template.clear();
+  (*source.vocabulary)->tokens[2].text = "<|other|>";
+  text = LoadText(source);
+  EXPECT_FALSE(text->chat_template);
+  EXPECT_NE(TextNotes(*text)[0].find("no chats"), std::string::npos);
+}
+
+TEST(ModelFiles, AnUnknownVocabularyLeavesIdsAndADamagedOneIsAnError) {
+  TextSource source{.vocab_size = 8, .vocabulary = ChatMlVocabulary()};
+  (*source.vocabulary)->pre = "mystery";
+  const auto text = LoadText(source);
+  ASSERT_TRUE(text);
+  EXPECT_FALSE(text->tokenizer);
+  EXPECT_NE(TextNotes(*text)[0].find("'mystery'"), std::string::npos);
+  source.vocabulary = ChatMlVocabulary();
+  (*source.vocabulary)->tokens[0].text = "<|im_end|>";
+  EXPECT_EQ(LoadText(source).error().code, Code::kCorruption);
+  source.vocabulary = tl::unexpected(Error{Code::kUnsupported, "kind 'bert'"});
+  EXPECT_FALSE(LoadText(source)->refusal.empty());
+}
+
 }  // namespace
 }  // namespace kvasir

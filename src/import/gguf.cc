@@ -361,4 +361,32 @@ std::optional<std::string> StringAt(const GgufArray& array, uint64_t index) {
   return std::string(text);
 }
 
+std::optional<std::vector<std::string>> StringsOf(const GgufArray& array) {
+  if (array.element_type != kString) return std::nullopt;
+  Reader reader(array.bytes, array.count_bytes == 8);
+  std::vector<std::string> strings;
+  strings.reserve(array.count);
+  for (uint64_t i = 0; i < array.count; ++i) strings.emplace_back(reader.String());
+  if (!reader.ok()) return std::nullopt;
+  return strings;
+}
+
+std::optional<std::vector<double>> NumbersOf(const GgufArray& array) {
+  if (array.element_type == kString || array.element_type == kArray) return std::nullopt;
+  Reader reader(array.bytes, array.count_bytes == 8);
+  std::vector<double> numbers;
+  numbers.reserve(array.count);
+  for (uint64_t i = 0; i < array.count; ++i) {
+    const auto value = ReadValue(reader, array.element_type);
+    if (!value || !reader.ok()) return std::nullopt;
+    std::visit(
+        [&numbers](const auto& number) {
+          using T = std::decay_t<decltype(number)>;
+          if constexpr (std::is_arithmetic_v<T>) numbers.push_back(static_cast<double>(number));
+        },
+        *value);
+  }
+  return numbers;
+}
+
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/gguf_vocabulary.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
 #include "simd/math.h"
@@ -343,6 +344,8 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   model.chat_template = tokenizer.Text("chat_template", "");
   KV_TRY(tokenizer.status());
   model.special_tokens_json = GgufSpecialTokens(gguf);
+  model.vocabulary = ReadGgufVocabulary(gguf, file);
+  model.ends_by_name = EndsByName(gguf);
   KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
   return model;
 }

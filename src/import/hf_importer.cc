@@ -171,6 +171,11 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
   KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));
   KV_TRY(ReadTokenizerFiles(folder, model));
+  const fs::path generation = folder / "generation_config.json";
+  KV_ASSIGN(const bool has_generation, Exists(generation));
+  if (has_generation) {
+    KV_ASSIGN(model.generation_config_json, ReadTextFile(generation, kMaxConfigBytes));
+  }
   return model;
 }
 

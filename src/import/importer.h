@@ -15,6 +15,7 @@
 #include "import/slot.h"
 #include "import/tensor_view.h"
 #include "kvasir/status.h"
+#include "text/vocabulary.h"
 
 namespace kvasir {
 
@@ -31,10 +32,15 @@ struct ImportedModel {
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
   std::string tokenizer_json, tokenizer_config_json, chat_template;
+  std::string generation_config_json;  // of a folder
   // What else is known of special tokens, with the keys of tokenizer_config.json: a folder's
   // special_tokens_map.json, or what a GGUF file says of itself.
   std::string special_tokens_json;
-  bool has_sentencepiece = false;  // a tokenizer.model, which is not read, and no tokenizer.json
+  // Tokens of a GGUF file that end an answer by what they are called, beside config.eos; some may
+  // be beyond the vocabulary.
+  std::vector<TokenId> ends_by_name;
+  // Where tokenizer_json is empty: what another file says. An error says why it cannot be used.
+  Result<std::optional<Vocabulary>> vocabulary;
   std::vector<std::shared_ptr<const MappedFile>>
       mapped_files;                                   // with the weights, in a fixed order
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file

@@ -1,12 +1,18 @@
 #include "import/tokenizer_files.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json_object.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "text/sentencepiece_model.h"
+#include "text/tiktoken_ranks.h"
+#include "text/vocabulary_config.h"
 
 namespace kvasir {
 namespace {
@@ -43,6 +49,38 @@ Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::pa
   return std::string();
 }
 
+// The first file of ranks in a folder, by name; "": there is none.
+fs::path TiktokenFile(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".tiktoken") found.push_back(entry.path());
+  }
+  return found.empty() ? fs::path() : *std::ranges::min_element(found);
+}
+
+// tokenizer.model, else *.tiktoken, with what the JSON files beside it say.
+Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
+                                                     const std::string& architecture) {
+  fs::path path = folder / "tokenizer.model";
+  KV_ASSIGN(const bool has_model, Exists(path));
+  if (!has_model) path = TiktokenFile(folder);
+  if (path.empty()) return std::nullopt;
+  KV_ASSIGN(const std::string bytes, ReadTextFile(path, kMaxTokenizerBytes));
+  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(bytes)), path.string()));
+  const bool ranks = !has_model || LooksLikeTiktoken(bytes);
+  KV_ASSIGN(Vocabulary vocabulary, ranks ? ParseTiktoken(bytes, path.string(), architecture)
+                                         : ParseSentencePiece(bytes, path.string()));
+  std::array<std::string, 3> texts;
+  const std::array names = {"tokenizer_config.json", "special_tokens_map.json",
+                            "added_tokens.json"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    KV_ASSIGN(texts[i], ReadOptional(folder / names[i], kMaxTokenizerBytes));
+  }
+  KV_TRY(Apply({texts[0], texts[1], texts[2]}, &vocabulary));
+  return vocabulary;
+}
+
 // JSON without what is not UTF-8 is the same text.
 bool IsUtf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::ignore)) == text;
@@ -66,8 +104,11 @@ std::optional<uint64_t> FindId(const GgufFile& gguf, const std::string& key) {
 Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
   const fs::path config = folder / "tokenizer_config.json";
   KV_ASSIGN(model.tokenizer_json, ReadOptional(folder / "tokenizer.json", kMaxTokenizerBytes));
-  if (model.tokenizer_json.empty()) {
-    KV_ASSIGN(model.has_sentencepiece, Exists(folder / "tokenizer.model"));
+  const bool is_gguf = !model.vocabulary || model.vocabulary->has_value();
+  if (!model.tokenizer_json.empty()) {
+    model.vocabulary = std::nullopt;
+  } else if (!is_gguf) {
+    model.vocabulary = ReadVocabularyFile(folder, model.config.architecture);
   }
   KV_ASSIGN(model.tokenizer_config_json, ReadOptional(config, kMaxTokenizerBytes));
   if (model.special_tokens_json.empty()) {

@@ -11,7 +11,9 @@ namespace kvasir {
 
 // tokenizer.json, tokenizer_config.json, and the chat template where the model has none yet:
 // chat_template.jinja, else what tokenizer_config.json says. special_tokens_map.json where
-// special_tokens_json is empty. What is absent stays empty. Errors as ReadTextFile; kCorruption for
+// special_tokens_json is empty. Without a tokenizer.json and a vocabulary of the model's own:
+// tokenizer.model, else *.tiktoken, whose errors stay in model.vocabulary. What is absent stays
+// empty. Errors as ReadTextFile; kCorruption for
 // a tokenizer_config.json that is not a JSON object.
 Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
 

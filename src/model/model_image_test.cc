@@ -287,8 +287,8 @@ TEST_F(Images, WhatIsNoFileIsNoImage) {
   const auto opened = images.Open(key_, payload_.size(), pool_);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kInvalidArgument);
-  ExpectError(images.Write(key_, {"a", "i8"}, payload_, pool_), Code::kIoError,
-              {"model image: cannot replace", "Is a directory"});
+  ExpectError(images.Write(key_, {"a", "i8"}, payload_, pool_), Code::kInvalidArgument,
+              {"model image: cannot write", "not a regular file"});
 }
 
 TEST_F(Images, DraftsOfACrashGoAndThoseThatAreWrittenStay) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/engine.h"
 #include "kvasir/types.h"
 #include "server/errors.h"
 #include "server/json_fields.h"
@@ -18,7 +19,8 @@ struct ModelView {
   std::vector<std::string> names;  // listed names, the main one first
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  bool uses_tools = true;  // the template uses tools; else a request's tools are listed as ignored
+  SamplingParams sampling;  // the defaults of requests
+  bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;

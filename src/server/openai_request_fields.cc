@@ -162,6 +162,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
 
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec) {
+  request->sampling = model.sampling;
   ReadSampling(fields, model.vocab_size, &request->sampling);
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
     fields.Unsigned(name, 0, UINT32_MAX, &request->max_tokens);

@@ -85,6 +85,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.names.push_back(engine.card().id);
   model_.tokenizer = engine.tokenizer();
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
+  model_.sampling = engine.card().sampling.Over({});
   model_.vocab_size = engine.card().vocab_size;
   model_.ctx_size = engine.card().ctx_size;
   model_.max_ctx_size = engine.card().max_positions;

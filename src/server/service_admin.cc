@@ -151,7 +151,7 @@ Outcome Service::FlushCache(const Call&) {
 
 Outcome Service::Props(const Call&) {
   const ModelCard& card = engine_.card();
-  const SamplingParams sampling;
+  const SamplingParams& sampling = model_.sampling;
   const json params = {{"temperature", sampling.temperature},
                        {"top_k", sampling.top_k},
                        {"top_p", sampling.top_p},

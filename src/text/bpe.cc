@@ -71,8 +71,7 @@ Status Bpe::ParseOptions(const nlohmann::json& model) {
 Status Bpe::ParseVocab(const nlohmann::json& vocab) {
   size_t arena_bytes = 0;
   for (const auto& entry : vocab.items()) arena_bytes += entry.key().size();
-  arena_->reserve(arena_bytes);  // views into it must not move
-  ids_.reserve(vocab.size());
+  ReserveTokens(vocab.size(), arena_bytes);
   for (const auto& entry : vocab.items()) {
     const std::string& text = entry.key();
     const nlohmann::json& value = entry.value();
@@ -80,15 +79,28 @@ Status Bpe::ParseVocab(const nlohmann::json& vocab) {
       return Fail(Code::kCorruption, "tokenizer.json: id of token \"{}\" is not in 0..{}", text,
                   kMaxId);
     }
-    const TokenId id = value.get<TokenId>();
-    const size_t begin = arena_->size();
-    *arena_ += text;
-    const std::string_view view = std::string_view(*arena_).substr(begin);
-    ids_.emplace(view, id);
-    if (id >= static_cast<TokenId>(texts_.size())) texts_.resize(static_cast<size_t>(id) + 1);
-    texts_[static_cast<size_t>(id)] = view;
-    max_id_ = std::max(max_id_, id);
+    AddToken(text, value.get<TokenId>());
   }
+  IndexTokens();
+  return {};
+}
+
+void Bpe::ReserveTokens(size_t count, size_t text_bytes) {
+  arena_->reserve(text_bytes);  // views into it must not move
+  ids_.reserve(count);
+}
+
+void Bpe::AddToken(std::string_view text, TokenId id) {
+  const size_t begin = arena_->size();
+  *arena_ += text;
+  const std::string_view view = std::string_view(*arena_).substr(begin);
+  ids_.emplace(view, id);
+  if (id >= static_cast<TokenId>(texts_.size())) texts_.resize(static_cast<size_t>(id) + 1);
+  texts_[static_cast<size_t>(id)] = view;
+  max_id_ = std::max(max_id_, id);
+}
+
+void Bpe::IndexTokens() {
   small_chars_.assign(kSmallChars, -1);
   for (const auto& [text, id] : ids_) {
     if (text.empty() || text.size() > 4) continue;
@@ -105,12 +117,11 @@ Status Bpe::ParseVocab(const nlohmann::json& vocab) {
   for (int byte = 0; byte < 256; ++byte) {
     bytes_[static_cast<size_t>(byte)] = IdOf(fmt::format("<0x{:02X}>", byte)).value_or(-1);
   }
-  return {};
 }
 
 // "a b". Files in which tokens hold spaces exist: then the one split whose parts are tokens counts.
-Result<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(std::string_view merge,
-                                                                      size_t rank) const {
+std::optional<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(
+    std::string_view merge) const {
   std::pair<std::string_view, std::string_view> found;
   size_t num_found = 0, num_spaces = 0;
   for (size_t space = merge.find(' '); space != std::string_view::npos;
@@ -123,24 +134,30 @@ Result<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(std::strin
     }
     if (num_found++ == 0) found = parts;
   }
-  if (num_spaces == 0) {
-    return Fail(Code::kCorruption, "tokenizer.json: merge {} (\"{}\") is not two tokens", rank,
-                merge);
-  }
+  if (num_spaces == 0) return std::nullopt;
   return found;
 }
 
-Status Bpe::ParseMerges(const nlohmann::json& merges) {
-  const size_t slots = std::bit_ceil(std::max<size_t>(16, merges.size() * 2));
+void Bpe::ReserveMerges(size_t count) {
+  const size_t slots = std::bit_ceil(std::max<size_t>(16, count * 2));
   merges_.assign(slots, Merge{});
   merge_mask_ = slots - 1;
+}
+
+Status Bpe::ParseMerges(const nlohmann::json& merges) {
+  ReserveMerges(merges.size());
   uint32_t rank = 0;
   for (const auto& merge : merges) {
     std::pair<std::string_view, std::string_view> parts;
     if (merge.is_string()) {
       const auto& text = merge.get_ref<const std::string&>();
       if (text.starts_with("#version")) continue;  // a line of merges.txt; it has no rank
-      KV_ASSIGN(parts, SplitMerge(text, rank));
+      const auto split = SplitMerge(text);
+      if (!split) {
+        return Fail(Code::kCorruption, "tokenizer.json: merge {} (\"{}\") is not two tokens", rank,
+                    text);
+      }
+      parts = *split;
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
       parts = {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
@@ -290,10 +307,10 @@ Status Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
 // The pairs of characters' tokens that lie side by side inside what a merge makes. Symbols that do
 // not stand for what they spell (bytes, the unknown token) have no seams as long as none merges.
 void Bpe::CollectSeams() {
-  const auto spells = [this](TokenId id) {
-    return id != unk_ &&
-           (!byte_fallback_ || std::find(bytes_.begin(), bytes_.end(), id) == bytes_.end());
-  };
+  std::unordered_set<TokenId> others;
+  if (byte_fallback_) others.insert(bytes_.begin(), bytes_.end());
+  others.insert(unk_);
+  const auto spells = [&others](TokenId id) { return !others.contains(id); };
   has_seams_ = true;
   for (const Merge& merge : merges_) {
     if (merge.pair == kNoPair) continue;

@@ -1,4 +1,4 @@
-// Byte-pair encoding of one word: the model part of tokenizer.json.
+// Byte-pair encoding of one word: the model part of tokenizer.json, or another file's vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,19 @@
 
 namespace kvasir {
 
+struct Vocabulary;
+
 // A word's symbols start as its characters (or their <0xXX> bytes); the adjacent pair of lowest
 // rank, leftmost first, merges until no pair has a rank. O(n log n) for n characters. Immutable
-// after Parse and Protect; thread-safe.
+// after Parse or Make, and Protect; thread-safe.
 class Bpe {
  public:
   // From the value of "model". kUnsupported for another model type or an option we do not have.
   static Result<Bpe> Parse(const nlohmann::json& model);
+  // Of any other file. Errors as CheckVocabulary; kCorruption for a merge of what is no token.
+  static Result<Bpe> Make(const Vocabulary& vocabulary);
+  // A word that is a token is not merged.
+  void TakeWholeWords() { ignore_merges_ = true; }
 
   // Ids that Encode yields in no way when `protect` is asked for, unless one is the unknown token.
   void Protect(std::vector<bool> ids) { protected_ = std::move(ids); }
@@ -59,8 +65,15 @@ class Bpe {
   Status ParseOptions(const nlohmann::json& model);
   Status ParseVocab(const nlohmann::json& vocab);
   Status ParseMerges(const nlohmann::json& merges);
-  Result<std::pair<std::string_view, std::string_view>> SplitMerge(std::string_view merge,
-                                                                   size_t rank) const;
+  Status TakeMerges(const Vocabulary& vocabulary);
+  void MergeByScore(const Vocabulary& vocabulary);
+  void ReserveTokens(size_t count, size_t text_bytes);
+  void AddToken(std::string_view text, TokenId id);  // REQUIRES: room was reserved
+  void IndexTokens();                                // once all are added
+  void ReserveMerges(size_t count);
+  // The two sides of "a b"; absent: it has no space.
+  std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(
+      std::string_view merge) const;
   void AddMerge(uint64_t pair, uint32_t rank, TokenId id);
   const Merge* FindMerge(TokenId left, TokenId right, Special special) const;
 

@@ -51,6 +51,22 @@ TEST(SpecialTokens, SpecialTokensOfOtherFilesFillWhatTheConfigDoesNotMention) {
   EXPECT_EQ(*off->Encode("a"), std::vector<TokenId>{5});
 }
 
+// What a GGUF file says counts beside a tokenizer.json that adds tokens too.
+TEST(SpecialTokens, AnotherFileThatSaysSoDecidesOverThePostProcessor) {
+  json file = File();
+  file["post_processor"] = {{"type", "BertProcessing"},
+                            {"cls", json::array({"<t>", 8})},
+                            {"sep", json::array({"<e>", 4})}};
+  const auto ids = [&](const char* others) {
+    return (*Tokenizer::Parse(file.dump(), "", others))->Encode("a").value();
+  };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(ids(R"({"bos_token_id": 8, "eos_token_id": 4})"), (Ids{8, 5, 4}));
+  EXPECT_EQ(ids(R"({"bos_token_id": 8, "add_bos_token": true})"), (Ids{8, 5, 4}));
+  EXPECT_EQ(ids(R"({"bos_token_id": 8, "add_bos_token": false})"), (Ids{5, 4}));
+  EXPECT_EQ(ids(R"({"eos_token_id": 4, "add_eos_token": false})"), (Ids{8, 5}));
+}
+
 // A token that only its id makes a special one is never read in what users wrote.
 TEST(SpecialTokens, ATokenThatIsBosByItsIdIsProtected) {
   const auto tokenizer = Tokenizer::Parse(File().dump(), "", R"({"bos_token_id": 8})");

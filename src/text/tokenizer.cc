@@ -8,11 +8,13 @@
 #include "base/utf8.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/byte_level.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/post_processor.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_json.h"
+#include "text/vocabulary_parts.h"
 
 namespace kvasir {
 namespace {
@@ -24,6 +26,7 @@ struct Config {
   std::optional<std::string> bos, eos;
   std::optional<TokenId> bos_id, eos_id;  // of a token whose text nobody says
   bool add_bos = false, add_eos = false;
+  bool decides_bos = false, decides_eos = false;  // above counts whatever a post-processor adds
 };
 
 // A token is a string or, in older files, an object with its content.
@@ -75,9 +78,16 @@ nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& oth
   return added;
 }
 
+// How the decoder takes an added token: as any other, as `tokenizers` does, or as the text that it
+// matches. The latter differs where a byte-level vocabulary adds a letter beyond ASCII: DeepSeek's
+// token for U+00FC would decode to the byte FC, and that to U+FFFD.
+enum class AddedText { kAsATokensIs, kAsItReads };
+
 class BpeTokenizer : public Tokenizer {
  public:
-  static Result<std::unique_ptr<Tokenizer>> Parse(const nlohmann::json& json, Config config,
+  // json: a tokenizer.json, of which "model" is `bpe`.
+  static Result<std::unique_ptr<Tokenizer>> Build(const nlohmann::json& json, Bpe bpe,
+                                                  Config config, AddedText added_text,
                                                   const Digest& digest);
 
   Result<std::vector<TokenId>> Encode(std::string_view text,
@@ -122,6 +132,7 @@ class BpeTokenizer : public Tokenizer {
   uint32_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
   std::string bos_text_, eos_text_;
+  AddedText added_text_ = AddedText::kAsATokensIs;
   Digest digest_{};
 };
 
@@ -131,11 +142,9 @@ const nlohmann::json& Component(const nlohmann::json& json, const char* name) {
   return found == json.end() ? kAbsent : *found;
 }
 
-Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Parse(const nlohmann::json& json, Config config,
+Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Build(const nlohmann::json& json, Bpe bpe,
+                                                       Config config, AddedText added_text,
                                                        const Digest& digest) {
-  const auto model = json.find("model");
-  if (model == json.end()) return Fail(Code::kCorruption, "tokenizer.json: model is missing");
-  KV_ASSIGN(Bpe bpe, Bpe::Parse(*model));
   KV_ASSIGN(Decoder decoder, Decoder::Parse(Component(json, "decoder")));
   std::unique_ptr<BpeTokenizer> tokenizer(new BpeTokenizer(std::move(bpe), std::move(decoder)));
   KV_ASSIGN(tokenizer->normalizer_, Normalizer::Parse(Component(json, "normalizer")));
@@ -151,6 +160,7 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Parse(const nlohmann::json& jso
     KV_ASSIGN(tokenizer->added_, parse_added());
   }
   tokenizer->Adopt(std::move(config));
+  tokenizer->added_text_ = added_text;
   tokenizer->digest_ = digest;
   return tokenizer;
 }
@@ -174,10 +184,17 @@ void BpeTokenizer::Adopt(Config config) {
   eos_text_ = config.eos.value_or("");
   if (config.bos) bos_ = IdOf(bos_text_);
   if (config.eos) eos_ = IdOf(eos_text_);
-  // A post-processor that adds tokens decides alone; without one the config may ask for them.
-  if (post_processor_.prefix.empty() && post_processor_.suffix.empty()) {
-    if (config.add_bos && bos_) post_processor_.prefix.push_back(*bos_);
-    if (config.add_eos && eos_) post_processor_.suffix.push_back(*eos_);
+  // A post-processor that adds tokens decides alone, unless another file says so in words (a GGUF
+  // file beside it); without one the config may ask for them.
+  auto &prefix = post_processor_.prefix, &suffix = post_processor_.suffix;
+  const bool silent = prefix.empty() && suffix.empty();
+  if (bos_ && (silent || config.decides_bos)) {
+    std::erase(prefix, *bos_);
+    if (config.add_bos) prefix.insert(prefix.begin(), *bos_);
+  }
+  if (eos_ && (silent || config.decides_eos)) {
+    std::erase(suffix, *eos_);
+    if (config.add_eos) suffix.push_back(*eos_);
   }
   std::vector<bool> controls(vocab_size_, false);
   for (const AddedToken& token : added_.tokens()) {
@@ -281,30 +298,40 @@ Status BpeTokenizer::EncodeWords(std::string_view text, bool at_start, Bpe::Spec
 
 class BpeTokenDecoder : public TokenDecoder {
  public:
-  BpeTokenDecoder(const Tokenizer& tokenizer, const Decoder& decoder, bool skip_special)
-      : tokenizer_(tokenizer), run_(decoder.Start()), skip_special_(skip_special) {}
+  // as_it_reads: null, or the added tokens that are decoded to their own text.
+  BpeTokenDecoder(const Tokenizer& tokenizer, const Decoder& decoder,
+                  const AddedTokens* as_it_reads, bool skip_special)
+      : tokenizer_(tokenizer),
+        as_it_reads_(as_it_reads),
+        run_(decoder.Start()),
+        skip_special_(skip_special) {}
   void Append(TokenId id, std::string* out) override {
     const std::string_view text = tokenizer_.TokenText(id);
     if (text.empty() || (skip_special_ && tokenizer_.IsSpecial(id))) return;
-    run_.Append(text, out);
+    if (as_it_reads_ == nullptr || as_it_reads_->Find(id) == nullptr) return run_.Append(text, out);
+    std::string chars;
+    for (char c : text) chars += ByteLevelChar(static_cast<uint8_t>(c));
+    run_.Append(chars, out);
   }
   void Finish(std::string* out) override { run_.Finish(out); }
 
  private:
   const Tokenizer& tokenizer_;
+  const AddedTokens* const as_it_reads_;
   DecoderRun run_;
   const bool skip_special_;
 };
 
 std::unique_ptr<TokenDecoder> BpeTokenizer::StartDecoder(bool skip_special) const {
-  return std::make_unique<BpeTokenDecoder>(*this, decoder_, skip_special);
+  const AddedTokens* as_it_reads = added_text_ == AddedText::kAsItReads ? &added_ : nullptr;
+  return std::make_unique<BpeTokenDecoder>(*this, decoder_, as_it_reads, skip_special);
 }
 
 std::string BpeTokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string text;
-  BpeTokenDecoder decoder(*this, decoder_, skip_special);
-  for (TokenId id : ids) decoder.Append(id, &text);
-  decoder.Finish(&text);
+  const auto decoder = StartDecoder(skip_special);
+  for (TokenId id : ids) decoder->Append(id, &text);
+  decoder->Finish(&text);
   return text;
 }
 
@@ -320,6 +347,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_j
   const nlohmann::json additions = Additions(config, others);
   config.update(additions);
   KV_ASSIGN(Config parsed, ParseConfig(config));
+  parsed.decides_bos = additions.contains("add_bos_token");
+  parsed.decides_eos = additions.contains("add_eos_token");
   Sha256 digest;
   digest.UpdateU64(tokenizer_json.size())
       .Update(tokenizer_json)
@@ -327,7 +356,26 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_j
       .Update(tokenizer_config_json);
   // Only what is used: most models say all in tokenizer_config.json.
   if (!additions.empty()) digest.Update(additions.dump());
-  return BpeTokenizer::Parse(json, std::move(parsed), digest.Finish());
+  const auto model = json.find("model");
+  if (model == json.end()) return Fail(Code::kCorruption, "tokenizer.json: model is missing");
+  KV_ASSIGN(Bpe bpe, Bpe::Parse(*model));
+  return BpeTokenizer::Build(json, std::move(bpe), std::move(parsed), AddedText::kAsATokensIs,
+                             digest.Finish());
+}
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::Make(const Vocabulary& vocabulary) {
+  KV_ASSIGN(const VocabularyParts parts, PartsOf(vocabulary));
+  KV_ASSIGN(Bpe bpe, Bpe::Make(vocabulary));
+  if (parts.whole_words) bpe.TakeWholeWords();
+  Config config;
+  config.bos_id = vocabulary.bos;
+  config.eos_id = vocabulary.eos;
+  config.add_bos = vocabulary.add_bos.value_or(parts.add_bos);
+  config.add_eos = vocabulary.add_eos.value_or(false);
+  const auto added = vocabulary.kind == VocabularyKind::kByteLevel ? AddedText::kAsItReads
+                                                                   : AddedText::kAsATokensIs;
+  return BpeTokenizer::Build(parts.json, std::move(bpe), std::move(config), added,
+                             DigestOf(vocabulary));
 }
 
 }  // namespace kvasir

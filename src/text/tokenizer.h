@@ -1,4 +1,4 @@
-// Tokenizer: text to ids and back, from a Hugging Face tokenizer.json.
+// Tokenizer: text to ids and back, from a Hugging Face tokenizer.json or another vocabulary.
 #pragma once
 
 #include <limits>
@@ -15,6 +15,8 @@
 #include "kvasir/types.h"
 
 namespace kvasir {
+
+struct Vocabulary;
 
 struct EncodeOptions {
   bool add_special = true;  // run the post-processor (BOS ...)
@@ -39,16 +41,21 @@ class TokenDecoder {
   virtual void Finish(std::string* out) = 0;              // and all that is left
 };
 
-// Immutable after Load; thread-safe.
+// Immutable; thread-safe.
 class Tokenizer {
  public:
   // From the bytes of tokenizer.json and, when there, tokenizer_config.json (bos_token, eos_token,
   // add_bos_token, add_eos_token). What that does not mention (null counts as none) is taken from
   // special_tokens_json, which has the same keys, and bos_token_id and eos_token_id for where a
-  // text is missing. kCorruption or kUnsupported name the component and the fix.
+  // text is missing. Where it says add_bos_token or add_eos_token and the config does not, that
+  // counts even if the file's post-processor adds tokens. kCorruption or kUnsupported name the
+  // component and the fix.
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json,
                                                   std::string_view special_tokens_json = {});
+  // From any other file. kCorruption as CheckVocabulary and Bpe::Make; kUnsupported for an unknown
+  // `pre`, which the message names with the fix. Control and unknown tokens are special.
+  static Result<std::unique_ptr<Tokenizer>> Make(const Vocabulary& vocabulary);
   virtual ~Tokenizer() = default;
 
   // kInvalidArgument when text is not UTF-8, over 1 GiB, or literal is not ascending inside it. Ids

@@ -1,0 +1,111 @@
+// Bpe of a Vocabulary: what a tokenizer.json says, from a file that is none.
+#include <algorithm>
+
+#include "base/result.h"
+#include "base/utf8.h"
+#include "text/bpe.h"
+#include "text/vocabulary.h"
+
+namespace kvasir {
+namespace {
+
+// Whether merging may make such a token. User-defined ones are found before anything merges, and
+// must not come of what a user wrote; SentencePiece keeps the others apart from its pieces.
+bool IsMade(TokenKind kind) { return kind == TokenKind::kNormal; }
+
+// Rank of each token by its score: 0 for the highest; equal scores have equal ranks.
+std::vector<uint32_t> RanksByScore(const std::vector<VocabularyToken>& tokens) {
+  std::vector<uint32_t> order(tokens.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return tokens[a].score > tokens[b].score; });
+  std::vector<uint32_t> ranks(tokens.size());
+  uint32_t rank = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i > 0 && tokens[order[i]].score != tokens[order[i - 1]].score) ++rank;
+    ranks[order[i]] = rank;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Result<Bpe> Bpe::Make(const Vocabulary& vocabulary) {
+  Bpe bpe;
+  const bool pieces = vocabulary.kind == VocabularyKind::kSentencePiece;
+  KV_TRY(CheckVocabulary(vocabulary));
+  size_t arena_bytes = 0;
+  for (const VocabularyToken& token : vocabulary.tokens) arena_bytes += token.text.size();
+  bpe.ReserveTokens(vocabulary.tokens.size(), arena_bytes);
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const VocabularyToken& token = vocabulary.tokens[id];
+    if (token.text.empty()) continue;
+    bpe.AddToken(token.text, static_cast<TokenId>(id));
+    if (token.kind == TokenKind::kUnused) bpe.ids_.erase(bpe.texts_[id]);
+    if (pieces && token.kind == TokenKind::kUnknown && !bpe.has_unk_) {
+      bpe.has_unk_ = true;
+      bpe.unk_ = static_cast<TokenId>(id);
+    }
+  }
+  bpe.IndexTokens();
+  if (vocabulary.merges) {
+    KV_TRY(bpe.TakeMerges(vocabulary));
+  } else {
+    bpe.MergeByScore(vocabulary);
+  }
+  bpe.byte_fallback_ = bpe.fuse_unk_ = pieces;
+  bpe.CollectSeams();
+  return bpe;
+}
+
+Status Bpe::TakeMerges(const Vocabulary& vocabulary) {
+  ReserveMerges(vocabulary.merges->size());
+  uint32_t rank = 0;
+  for (const std::string& merge : *vocabulary.merges) {
+    const auto parts = SplitMerge(merge);
+    const auto left = parts ? IdOf(parts->first) : std::nullopt;
+    const auto right = parts ? IdOf(parts->second) : std::nullopt;
+    const auto joined =
+        parts ? IdOf(std::string(parts->first) + std::string(parts->second)) : std::nullopt;
+    if (!left || !right || !joined) {
+      return Fail(Code::kCorruption,
+                  "{}: merge {} is not two tokens that are a token together; put the model's "
+                  "tokenizer.json beside the file",
+                  vocabulary.file, rank);
+    }
+    AddMerge(PairOf(*left, *right), rank++, *joined);
+  }
+  return {};
+}
+
+// Every pair of tokens that are a token together is a merge.
+void Bpe::MergeByScore(const Vocabulary& vocabulary) {
+  const std::vector<uint32_t> ranks = RanksByScore(vocabulary.tokens);
+  struct Found {
+    uint64_t pair;
+    TokenId id;
+  };
+  std::vector<Found> found;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const VocabularyToken& token = vocabulary.tokens[id];
+    if (!IsMade(token.kind)) continue;
+    const std::string_view text = token.text;
+    for (size_t pos = 0; pos < text.size();) {
+      NextChar(text, &pos);
+      if (pos == text.size()) break;
+      const auto left = IdOf(text.substr(0, pos)), right = IdOf(text.substr(pos));
+      if (!left || !right) continue;
+      const auto made = [&](TokenId part) {
+        return IsMade(vocabulary.tokens[static_cast<size_t>(part)].kind);
+      };
+      if (!made(*left) || !made(*right)) continue;
+      found.push_back({PairOf(*left, *right), static_cast<TokenId>(id)});
+    }
+  }
+  ReserveMerges(found.size());
+  for (const Found& merge : found) {
+    AddMerge(merge.pair, ranks[static_cast<size_t>(merge.id)], merge.id);
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,150 @@
+#include "text/tiktoken_ranks.h"
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "base/result.h"
+#include "text/byte_level.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxRank = (1u << 22) - 1;
+constexpr size_t kMaxGap = size_t{1} << 16;  // of ids without a token
+
+std::optional<std::string> DecodeBase64(std::string_view text) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  while (text.ends_with('=')) text.remove_suffix(1);
+  std::string bytes;
+  uint32_t held = 0, bits = 0;
+  for (char c : text) {
+    const size_t digit = kDigits.find(c);
+    if (digit == kDigits.npos) return std::nullopt;
+    held = (held << 6 | static_cast<uint32_t>(digit)) & 0xFFFF;
+    bits += 6;
+    if (bits < 8) continue;
+    bits -= 8;
+    bytes.push_back(static_cast<char>(held >> bits & 0xFF));
+  }
+  if (bytes.empty()) return std::nullopt;
+  return bytes;
+}
+
+struct Line {
+  std::string token;  // bytes
+  uint32_t rank;
+};
+
+std::optional<Line> ParseLine(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == line.npos) return std::nullopt;
+  auto token = DecodeBase64(line.substr(0, space));
+  const std::string_view number = line.substr(space + 1);
+  uint32_t rank = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
+  if (!token || error != std::errc() || end != number.data() + number.size() || rank > kMaxRank) {
+    return std::nullopt;
+  }
+  return Line{std::move(*token), rank};
+}
+
+std::string_view TakeLine(std::string_view* bytes) {
+  const size_t end = bytes->find('\n');
+  std::string_view line = bytes->substr(0, end);
+  bytes->remove_prefix(end == bytes->npos ? bytes->size() : end + 1);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+// A family's pattern, by the model's architecture or the file's name.
+struct Family {
+  std::string_view architecture, stem, pre;
+};
+constexpr std::array<Family, 9> kFamilies = {{
+    {"qwen2", "qwen", "qwen2"},
+    {"qwen3", "", "qwen2"},
+    {"qwen3moe", "", "qwen2"},
+    {"llama", "", "llama-bpe"},
+    {"phi3", "cl100k_base", "dbrx"},
+    {"dbrx", "", "dbrx"},
+    {"gpt2", "r50k_base", "gpt-2"},
+    {"", "p50k_base", "gpt-2"},
+    {"", "o200k_base", "gpt-4o"},
+}};
+
+std::string_view PatternOf(std::string_view architecture, std::string_view stem) {
+  for (const Family& family : kFamilies) {
+    if (!family.stem.empty() && family.stem == stem) return family.pre;
+  }
+  for (const Family& family : kFamilies) {
+    if (!family.architecture.empty() && family.architecture == architecture) return family.pre;
+  }
+  return "";
+}
+
+// The special tokens behind the ranks, which are in the code of a family and not in the file.
+void AddSpecials(Vocabulary& vocabulary) {
+  const auto add = [&](std::string text) {
+    vocabulary.tokens.push_back({std::move(text), TokenKind::kControl});
+    return static_cast<TokenId>(vocabulary.tokens.size() - 1);
+  };
+  if (vocabulary.pre == "qwen2") {
+    vocabulary.eos = add("<|endoftext|>");
+    add("<|im_start|>");
+    add("<|im_end|>");
+  } else if (vocabulary.pre == "llama-bpe") {
+    vocabulary.bos = add("<|begin_of_text|>");
+    vocabulary.eos = add("<|end_of_text|>");
+    for (const char* text :
+         {"<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
+          "<|reserved_special_token_2|>", "<|reserved_special_token_3|>", "<|start_header_id|>",
+          "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>"}) {
+      add(text);
+    }
+  }
+}
+
+}  // namespace
+
+bool LooksLikeTiktoken(std::string_view bytes) { return ParseLine(TakeLine(&bytes)).has_value(); }
+
+Result<Vocabulary> ParseTiktoken(std::string_view bytes, const std::string& file,
+                                 std::string_view architecture) {
+  Vocabulary vocabulary;
+  vocabulary.file = file;
+  vocabulary.pre = PatternOf(architecture, std::filesystem::path(file).stem().string());
+  if (vocabulary.pre.empty()) {
+    return Fail(Code::kUnsupported,
+                "{}: how '{}' cuts text into words is not known, and tiktoken's ranks do not say "
+                "it; put the model's tokenizer.json beside the file",
+                file, architecture);
+  }
+  for (size_t number = 1; !bytes.empty(); ++number) {
+    const std::string_view text = TakeLine(&bytes);
+    if (text.empty()) continue;
+    const std::optional<Line> line = ParseLine(text);
+    if (!line) {
+      return Fail(Code::kCorruption, "{}: line {} is not a token in base64 and its id up to {}",
+                  file, number, kMaxRank);
+    }
+    if (line->rank > vocabulary.tokens.size() + kMaxGap) {
+      return Fail(Code::kCorruption, "{}: line {}: the id {} is far beyond those before it", file,
+                  number, line->rank);
+    }
+    if (line->rank >= vocabulary.tokens.size()) vocabulary.tokens.resize(line->rank + 1);
+    VocabularyToken& token = vocabulary.tokens[line->rank];
+    if (!token.text.empty()) {
+      return Fail(Code::kCorruption, "{}: line {}: the id {} stands twice", file, number,
+                  line->rank);
+    }
+    for (char c : line->token) token.text += ByteLevelChar(static_cast<uint8_t>(c));
+    token.score = -static_cast<float>(line->rank);
+  }
+  AddSpecials(vocabulary);
+  return vocabulary;
+}
+
+}  // namespace kvasir
