@@ -15,7 +15,7 @@ WRONG = {flag: "?" for flag in (
     "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
     "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
-    "--inject --tokens --formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
+    "--generation-config --inject --tokens --formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--svg").split()}
 WRONG |= {"--stop": "", "--admin-key": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
@@ -30,7 +30,7 @@ SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat
          "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
 SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
         "--warm": ["--out", "{folder}/x.npy"], "--pin-threads": ["--threads", "100"], "--cache-dir": [],
-        "--system": [], "--speed-only": []}
+        "--system": [], "--speed-only": [], "--compare": []}
 VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.

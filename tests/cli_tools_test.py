@@ -21,8 +21,8 @@ FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "for
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "block_bytes", "block_tokens",
-             "num_blocks", "kv_bytes_per_token", "max_tokens", "ctx_size", "parallel", "kv_format",
-             "eviction"]
+             "num_blocks", "kv_bytes_per_token", "max_tokens", "groups",
+             "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction"]
 
 
 class LogitsTest(CliTest):
@@ -133,6 +133,23 @@ class PlanTest(CliTest):
                 state = get_json(url + "/v1/cache")
             for key, value in plan.items():
                 self.assertEqual(state[key], value, key)
+
+    def test_sequences_of_any_length_and_a_row_for_each_format(self):
+        plan = self.ok_json("plan", "--json", "--tokens", "100", "--compare")
+        group, = plan["groups"]
+        self.assertEqual((group["group"], group["window"], group["layers"]), ("full", None, 4))
+        self.assertEqual(group["kv_bytes_per_token"], plan["kv_bytes_per_token"])
+        self.assertEqual(group["sequence_blocks"], 7)  # of 16 tokens
+        self.assertEqual(plan["sequence_tokens"], 100)
+        self.assertEqual(plan["sequence_bytes"], 7 * plan["block_bytes"])
+        self.assertEqual(plan["sequences"], plan["num_blocks"] // 7)
+        rows = {row["kv_format"]: row for row in plan["compare"]}
+        self.assertEqual(rows["f16"]["sequence_bytes"], plan["sequence_bytes"])
+        self.assertEqual(rows["f32"]["sequence_bytes"], 2 * plan["sequence_bytes"])
+        self.assertGreater(rows["int4"]["sequences"], 3 * plan["sequences"])
+        text = self.ok("plan", "--tokens", "100", "--compare")
+        self.assertIn("a sequence of 100 tokens takes ", text)
+        self.assertEqual(self.ok_json("plan", "--json")["sequence_tokens"], plan["ctx_size"])
 
     def test_the_eviction_policy_by_name(self):
         self.assertEqual(self.ok_json("plan", "--json")["eviction"], "lru")

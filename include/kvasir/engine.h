@@ -230,7 +230,9 @@ class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   // The same arithmetic as Load, nothing allocated.
-  static Result<MemoryPlan> PlanMemory(const EngineOptions& options);
+  // sequence_tokens: of the sequences that the plan counts; absent: the context.
+  static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
+                                       std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the

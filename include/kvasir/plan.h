@@ -3,12 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace kvasir {
 
 // `plan --json` and `GET /v1/cache` show every figure under its name, in this order
 // (plan/plan_json.h).
+// Layers whose KV has the same reach: all tokens (`full`) or the last `window` ones.
+struct KvGroupPlan {
+  std::string group;  // "full", "window"
+  uint32_t layers = 0;
+  std::optional<uint32_t> window;
+  uint64_t block_bytes = 0;         // of each of its blocks
+  uint64_t kv_bytes_per_token = 0;  // of a token in these layers
+  uint64_t sequence_blocks = 0;     // of a sequence of sequence_tokens, at most
+};
+
 struct MemoryPlan {
   uint64_t weights_bytes = 0;  // packed weights, norms, biases: anonymous memory
   uint64_t mapped_bytes = 0;   // weight files used in place (embedding)
@@ -29,7 +41,11 @@ struct MemoryPlan {
   uint32_t block_tokens = 0;
   uint64_t num_blocks = 0;
   uint64_t kv_bytes_per_token = 0;
-  uint64_t max_tokens = 0;  // as many as the pool holds
+  uint64_t max_tokens = 0;  // the longest sequence that the pool could hold
+  std::vector<KvGroupPlan> groups;
+  // A sequence of sequence_tokens (ctx_size, or as asked): the bytes of its blocks, and how many
+  // such sequences the pool holds if they share nothing.
+  uint64_t sequence_tokens = 0, sequence_bytes = 0, sequences = 0;
   uint32_t ctx_size = 0;
   uint32_t parallel = 0;
   std::string model;      // the name of its folder or file

@@ -35,19 +35,67 @@ void PrintTable(const MemoryPlan& plan) {
       plan.max_tokens,
       plan.ctx_size > 0 ? static_cast<double>(plan.max_tokens) / plan.ctx_size : 0.0, plan.ctx_size,
       plan.parallel);
+  for (const KvGroupPlan& group : plan.groups) {
+    if (plan.groups.size() == 1 && !group.window) break;
+    fmt::print("{} layers {}: {} bytes a token, at most {} blocks of a sequence\n", group.layers,
+               group.window ? fmt::format("with a window of {} tokens", *group.window)
+                            : std::string("that see all tokens"),
+               group.kv_bytes_per_token, group.sequence_blocks);
+  }
+  fmt::print("a sequence of {} tokens takes {} at most; the pool holds {} that share nothing\n",
+             plan.sequence_tokens, FormatBytes(plan.sequence_bytes), plan.sequences);
   fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
+}
+
+// The same plan with KV in each format.
+Result<std::vector<MemoryPlan>> Compare(EngineOptions options, std::optional<uint32_t> tokens) {
+  std::vector<MemoryPlan> plans;
+  for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4"}) {
+    options.kv_format = format;
+    options.kv_skip_layers.clear();
+    KV_ASSIGN(MemoryPlan plan, Engine::PlanMemory(options, tokens));
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+void PrintComparison(std::span<const MemoryPlan> plans) {
+  fmt::print("\n{:<10}{:>14}{:>16}{:>12}{:>14}\n", "KV format", "bytes a token", "a sequence",
+             "sequences", "pool tokens");
+  for (const MemoryPlan& plan : plans) {
+    fmt::print("{:<10}{:>14}{:>16}{:>12}{:>14}\n", plan.kv_format, plan.kv_bytes_per_token,
+               FormatBytes(plan.sequence_bytes), plan.sequences, plan.max_tokens);
+  }
 }
 
 Result<int> Run(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
-  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
-  if (args.Has("json")) {
-    fmt::print("{}\n", PlanJson(plan).dump(2));
-  } else {
-    PrintTable(plan);
+  std::optional<uint32_t> tokens;
+  if (args.Has("tokens")) {
+    KV_ASSIGN(const uint64_t given_tokens, args.Uint("tokens", 1, uint64_t{1} << 31, 1));
+    tokens = static_cast<uint32_t>(given_tokens);
   }
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
+  std::vector<MemoryPlan> plans;
+  if (args.Has("compare")) {
+    KV_ASSIGN(plans, Compare(options, tokens));
+  }
+  if (!args.Has("json")) {
+    PrintTable(plan);
+    if (!plans.empty()) PrintComparison(plans);
+    return kExitDone;
+  }
+  nlohmann::ordered_json json = PlanJson(plan);
+  for (const MemoryPlan& each : plans) {
+    json["compare"].push_back({{"kv_format", each.kv_format},
+                               {"kv_bytes_per_token", each.kv_bytes_per_token},
+                               {"sequence_bytes", each.sequence_bytes},
+                               {"sequences", each.sequences},
+                               {"max_tokens", each.max_tokens}});
+  }
+  fmt::print("{}\n", json.dump(2));
   return kExitDone;
 }
 
@@ -57,6 +105,8 @@ Command PlanCommand() {
   return {"plan", "how much memory a server with the same flags takes, byte for byte",
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
+                 {"tokens", "N", "the length of the sequences that are counted (the context)"},
+                 {"compare", "", "a row for each KV format, too", FlagKind::kSwitch},
                  {"config", "F.json",
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),

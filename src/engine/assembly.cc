@@ -162,8 +162,11 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.block_tokens = options.block_tokens;
   plan.num_blocks = a.cache_plan.num_blocks;
   plan.kv_bytes_per_token = a.cache.layout.token_bytes();
-  plan.max_tokens = KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
-      a.cache.layout, a.cache.step_tokens, plan.num_blocks);
+  plan.max_tokens = a.cache.layout.num_full_groups() == 0
+                        ? a.ctx_size
+                        : KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
+                              a.cache.layout, a.cache.step_tokens, plan.num_blocks);
+  PlanSequences(a.cache, a.ctx_size, plan);
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
   plan.model = a.model.name;
@@ -236,6 +239,28 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   assembly.cache_plan = KvCache::Plan(assembly.cache);
   assembly.plan = Join(assembly, options);
   return assembly;
+}
+
+void PlanSequences(const KvCacheOptions& cache, uint64_t tokens, MemoryPlan& plan) {
+  uint64_t blocks = 0;
+  plan.groups.clear();
+  for (const KvKind& kind : cache.layout.kinds()) {
+    const uint32_t window = kind.reach.window;
+    KvGroupPlan group{
+        .group = window == 0 ? "full" : "window",
+        .block_bytes = cache.layout.block_bytes(),
+        .sequence_blocks = cache.layout.SequenceBlocks(kind, tokens, cache.step_tokens)};
+    if (window > 0) group.window = window;
+    for (uint32_t i = kind.first_group; i < kind.first_group + kind.num_groups; ++i) {
+      group.layers += static_cast<uint32_t>(cache.layout.group(i).layers.size());
+      group.kv_bytes_per_token += cache.layout.token_bytes(i);
+    }
+    blocks += group.sequence_blocks;
+    plan.groups.push_back(std::move(group));
+  }
+  plan.sequence_tokens = tokens;
+  plan.sequence_bytes = blocks * plan.block_bytes;
+  plan.sequences = blocks == 0 ? 0 : plan.num_blocks / blocks;
 }
 
 ModelCard CardOf(const Assembly& assembly) {

@@ -24,6 +24,10 @@ struct Assembly {
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options);
 
+// Fills in the plan's groups, and what sequences of so many tokens take. REQUIRES: num_blocks and
+// block_bytes are there.
+void PlanSequences(const KvCacheOptions& cache, uint64_t tokens, MemoryPlan& plan);
+
 // The card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);
 

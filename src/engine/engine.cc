@@ -340,8 +340,10 @@ Result<RequestId> Engine::Submit(GenerateRequest request, EventSink sink) {
   return ids.front();
 }
 
-Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options) {
-  KV_ASSIGN(const Assembly assembly, Assemble(options));
+Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options,
+                                      std::optional<uint32_t> sequence_tokens) {
+  KV_ASSIGN(Assembly assembly, Assemble(options));
+  if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
   return assembly.plan;
 }
 

@@ -52,8 +52,8 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
 
 namespace {
 
-// "full", "full:4 window(512):22": the kinds of layer groups, and their layers where there are
-// several.
+// "full", "full:4/2 window(512):22/11": the kinds of layer groups; with windows, the layers and
+// groups of each.
 std::string GroupsText(const KvLayout& layout) {
   if (!layout.has_windows()) return "full";
   std::string text;
@@ -63,8 +63,8 @@ std::string GroupsText(const KvLayout& layout) {
       layers += layout.group(kind.first_group + i).layers.size();
     }
     const uint32_t window = kind.reach.window;
-    text += window == 0 ? fmt::format("full:{} ", layers)
-                        : fmt::format("window({}):{} ", window, layers);
+    text += window == 0 ? fmt::format("full:{}/{} ", layers, kind.num_groups)
+                        : fmt::format("window({}):{}/{} ", window, layers, kind.num_groups);
   }
   text.pop_back();
   return text;

@@ -5,6 +5,17 @@
 namespace kvasir {
 
 nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const KvGroupPlan& group : plan.groups) {
+    groups.push_back({
+        {"group", group.group},
+        {"layers", group.layers},
+        {"window", group.window ? nlohmann::ordered_json(*group.window) : nullptr},
+        {"block_bytes", group.block_bytes},
+        {"kv_bytes_per_token", group.kv_bytes_per_token},
+        {"sequence_blocks", group.sequence_blocks},
+    });
+  }
   return {
       {"weights_bytes", plan.weights_bytes},
       {"mapped_bytes", plan.mapped_bytes},
@@ -22,6 +33,10 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"num_blocks", plan.num_blocks},
       {"kv_bytes_per_token", plan.kv_bytes_per_token},
       {"max_tokens", plan.max_tokens},
+      {"groups", std::move(groups)},
+      {"sequence_tokens", plan.sequence_tokens},
+      {"sequence_bytes", plan.sequence_bytes},
+      {"sequences", plan.sequences},
       {"ctx_size", plan.ctx_size},
       {"parallel", plan.parallel},
       {"kv_format", plan.kv_format},

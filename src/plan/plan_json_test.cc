@@ -24,6 +24,10 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.num_blocks = 11;
   plan.kv_bytes_per_token = 12;
   plan.max_tokens = 13;
+  plan.groups = {{"full", 4, std::nullopt, 100, 101, 102}, {"window", 22, 512, 100, 103, 104}};
+  plan.sequence_tokens = 18;
+  plan.sequence_bytes = 19;
+  plan.sequences = 20;
   plan.ctx_size = 14;
   plan.parallel = 15;
   plan.kv_format = "bf16";
@@ -33,7 +37,10 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
       R"("scratch_bytes":6,"request_bytes":16,"total_bytes":7,"process_bytes":50331648,"load_peak_bytes":17,"kv_memory_bytes":8,)"
       R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
-      R"("max_tokens":13,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo"})");
+      R"("max_tokens":13,"groups":[{"group":"full","layers":4,"window":null,"block_bytes":100,)"
+      R"("kv_bytes_per_token":101,"sequence_blocks":102},{"group":"window","layers":22,)"
+      R"("window":512,"block_bytes":100,"kv_bytes_per_token":103,"sequence_blocks":104}],)"
+      R"("sequence_tokens":18,"sequence_bytes":19,"sequences":20,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo"})");
 }
 
 }  // namespace
