@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared"))
 MOST_RATIO = 12
 MOST_NS = 1500  # a byte; plus SHORT_MS
-QUICK_NS = 25  # a byte: below, caches and fresh pages decide, not the operation
+QUICK_NS = 40  # a byte: below, caches, fresh pages and the budget of steps decide, not the operation
 SHORT_MS = 60  # most of what the steps that every template has take, and the noise of the clock
 QUOTA_PER_BYTE, LEAST_QUOTA = 20, 16 << 20  # as the server's, of 8 MiB
 

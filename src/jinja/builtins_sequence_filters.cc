@@ -84,7 +84,8 @@ Value Path(Interpreter& run, Value item, const Value& attribute) {
     const std::string_view part = path.substr(0, dot);
     const bool digits =
         !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), ::isdigit);
-    item = run.Subscript(item, digits ? FromInt(std::stoll(std::string(part))) : FromString(part));
+    item =
+        digits ? run.Subscript(item, FromInt(std::stoll(std::string(part)))) : run.Item(item, part);
     if (dot == path.size()) break;
     path.remove_prefix(dot + 1);
   }

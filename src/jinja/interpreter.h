@@ -65,7 +65,9 @@ class Interpreter {
   Value FailUndefined(const Value& value);
   int64_t now_unix_s() const { return now_unix_s_; }
 
-  Value Attribute(const Value& object, std::string_view name);            // object.name
+  Value Attribute(const Value& object, std::string_view name);  // object.name
+  // object[name]: an entry of a dict comes before a method of that name.
+  Value Item(const Value& object, std::string_view name);
   Value Subscript(const Value& object, const Value& index);               // object[index]
   Value Binary(std::string_view op, const Value& a, const Value& b);      // + - * / // % **
   bool CompareWith(std::string_view op, const Value& a, const Value& b);  // == < in "not in" ...

@@ -294,16 +294,29 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
     found = ns->Find(name);
   }
   if (found) return *found;
-  return Undefine(fmt::format("'{} object' has no attribute '{}'", TypeName(object), name));
+  // The message is made for each attribute that is missing, also where nobody reads it.
+  constexpr size_t kMaxShown = 100;
+  const char* more = name.size() > kMaxShown ? "..." : "";
+  return Undefine(fmt::format("'{} object' has no attribute '{}{}'", TypeName(object),
+                              name.substr(0, kMaxShown), more));
+}
+
+Value Interpreter::Item(const Value& object, std::string_view name) {
+  if (failed_) return Value();
+  if (object.is_undefined()) return FailUndefined(object);
+  if (const Dict* dict = object.dict()) {
+    if (const Value* found = dict->Find(name)) return *found;
+  }
+  return Attribute(object, name);
 }
 
 Value Interpreter::Subscript(const Value& object, const Value& index) {
   if (failed_) return Value();
+  if (index.is_string()) return Item(object, index.text().view());
   if (object.is_undefined()) return FailUndefined(object);
   if (const Dict* dict = object.dict()) {
     if (const Value* found = dict->Find(index)) return *found;
   }
-  if (index.is_string()) return Attribute(object, index.text().view());
   const List* list = object.list();
   const bool sized =
       list && list->kind != List::Kind::kGenerator && list->kind != List::Kind::kView;
