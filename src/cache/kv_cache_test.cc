@@ -21,6 +21,9 @@ std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
   if (void* p = std::malloc(size)) return p;
   std::abort();
 }
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return operator new(size);
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
