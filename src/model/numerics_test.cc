@@ -1,6 +1,6 @@
-// tests/data/numerics.json: digests per kernel, layer and logits of portable-1. Every machine and
-// every target that it has must reproduce them. A change of these bits is a new numerics version.
-// To write the file anew: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
+// tests/data/numerics.json: digests per kernel, layer and logits of portable-1. Every machine must
+// reproduce them with every target that it has. A change of these bits is a new numerics version.
+// To write the file again: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -172,7 +172,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const KvLayout groups = Runner::LayoutFor(runner->config(), options);
   const BlockLayout& layout = groups.layout(0);
-  // Over two spans of attention where the model has so many positions.
+  // More than two spans of attention if the model has that many positions.
   const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
   const uint32_t step = num_tokens / 4;
   const SequenceTables blocks = std::move(*SequenceTables::Create(groups, num_tokens));
