@@ -71,7 +71,7 @@ struct KvCacheOptions {
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
   uint32_t num_namespaces = 16;  // tenants times Identities, at most
-  // At most this many blocks, whatever the budget: without reuse the cache could not use more. In
+  // At most this many blocks, whatever the budget: a cache without reuse can use only so many. In
   // [2, 2^31): a cache has at least two, and PrefixIndex marks roots by bit 31.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;  // root of all salts and keys
@@ -132,9 +132,10 @@ struct MatchOptions {
 // - KV of a token that the index holds, or that two sequences share, is never written again.
 //
 // Windows: a sequence gives back the blocks that left its window. Blocks of windows enter the index
-// only at resume points (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and the policy
-// evicts them apart from `full` ones. Each pin on such a block counts as one block: a sequence that
-// gives back its pin needs another block later, while other sequences may keep this one.
+// only at resume points (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and can be
+// evicted without the `full` blocks of their node. Each pin on such a block counts as one block: a
+// sequence that gives back its pin needs another block later, while other sequences may keep this
+// one.
 class KvCache final : private BlockPool::Observer {
  public:
   ~KvCache() override;
@@ -152,8 +153,9 @@ class KvCache final : private BlockPool::Observer {
   NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
 
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
-  // With windows, only as much of it that everything the next token sees is resident. Without a
-  // Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
+  // With windows, the longest beginning of it after which everything that the next token sees is
+  // resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no
+  // HMAC.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
   // Reserves the blocks that sequences which start from the match need beyond those that it pins:
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly

@@ -102,7 +102,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
 
   void CheckReason(const Space& space, const Tokens& prompt, const MatchResult& match,
                    uint32_t covered) {
-    // Whether something published has exactly `equal` tokens in common with the prompt and goes on.
+    // Whether some published text has exactly `equal` tokens in common with the prompt, and more
+    // tokens after them.
     const auto longer = [&](const Space& in, uint32_t equal) {
       return std::ranges::any_of(in.published, [&](const Tokens& theirs) {
         return Common(prompt, theirs) == equal && theirs.size() > equal;
