@@ -172,7 +172,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const KvLayout groups = Runner::LayoutFor(runner->config(), options);
   const BlockLayout& layout = groups.layout(0);
-  // More than two spans of attention if the model has that many positions.
+  // Over two spans of attention where the model has so many positions.
   const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
   const uint32_t step = num_tokens / 4;
   const SequenceTables blocks = std::move(*SequenceTables::Create(groups, num_tokens));
