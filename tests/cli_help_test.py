@@ -74,7 +74,7 @@ class HelpListsWhatIsRead(CliTest):
                     self.assertNotEqual(without, self.said(arguments, folder))
 
     def said(self, arguments, folder):
-        """What a command prints, but for times and speeds; and how many files are in the folder."""
+        """What a command prints, without times and speeds, and how many files are in the folder."""
         result = kvasir(*arguments, stdin="Hello\n")
         self.assertEqual(result.returncode, 0, result.stderr)
         said = re.sub(r"\d+\.\d+|\d+( ms|%|  )| +", "", result.stdout + result.stderr)

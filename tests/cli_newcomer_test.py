@@ -70,8 +70,8 @@ class Newcomer(CliTest):
             self.assertNotIn("no chats", start(path, "--chat-template-file", str(template)))
             (path / "tokenizer.json").rename(path / "tokenizer.model")
             self.wrong("run", "--prompt", "x", "--model", str(path),
-                       says="tokenizer.model: is no SentencePiece model, or is damaged")
-            # A piece "a", a model of the unigram kind, which is what an empty one is.
+                       says="tokenizer.model: not a SentencePiece model, or a damaged one: fetch it again")
+            # One piece, "a"; the kind of the model is missing, which means unigram.
             (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a")
             self.assertIn("no text: " + str(path / "tokenizer.model") + ": this SentencePiece model is not of the "
                           "BPE kind", start(path))

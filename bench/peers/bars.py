@@ -1,4 +1,4 @@
-"""A picture of horizontal bars in groups, as SVG without scripts or fonts of its own."""
+"""A picture of horizontal bars in groups, as SVG without scripts and without embedded fonts."""
 
 import html
 

@@ -38,7 +38,7 @@ BlockPool::BlockPool(uint64_t block_bytes, uint32_t num_blocks, Arena arena)
       states_(num_blocks),
       free_stack_(num_blocks) {
   ASAN_POISON_MEMORY_REGION(base_, arena_bytes());
-  // The lowest addresses are handed out first, in order.
+  // Allocate takes the lowest addresses first, in order.
   for (uint32_t i = 0; i < num_blocks; ++i) free_stack_[i] = num_blocks - 1 - i;
 }
 

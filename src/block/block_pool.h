@@ -44,14 +44,14 @@ class BlockRef {
 // Under AddressSanitizer free blocks are poisoned. One thread at a time.
 class BlockPool {
  public:
-  // Told of moves between states. Must outlive the pool's use. Called with the pool in a consistent
-  // state.
+  // The pool calls it for moves between states, when the pool's own state is consistent again. Must
+  // outlive the pool's use.
   class Observer {
    public:
     virtual ~Observer() = default;
-    virtual void OnIdle(BlockId id) = 0;    // the last pin of a retained block went
+    virtual void OnIdle(BlockId id) = 0;    // a retained block lost its last pin
     virtual void OnPinned(BlockId id) = 0;  // an idle block was pinned again
-    virtual void OnFreed(BlockId id) = 0;   // the last pin of a block that nobody retained went
+    virtual void OnFreed(BlockId id) = 0;   // a block that is not retained lost its last pin
   };
 
   // Maps num_blocks * block_bytes bytes, 64-byte aligned, hugepage-advised, untouched. kExhausted
@@ -65,15 +65,15 @@ class BlockPool {
   void set_observer(Observer* observer) { observer_ = observer; }
   // A pinned block with undefined contents (never read by anyone before it is written), or an empty
   // ref when none is free.
-  // Each pin of an unshareable block counts as if it were a block of its own (num_extra_pins).
+  // Each pin of an unshareable block counts as one block (num_extra_pins).
   enum class PinKind { kShared, kUnshareable };
   BlockRef Allocate(PinKind kind = PinKind::kShared);
   BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
-  // Retained: idle instead of free at the last release. Both: REQUIRES: pinned.
+  // A retained block becomes idle, not free, at its last release. REQUIRES (both): pinned.
   void Retain(BlockId id);
   void Unretain(BlockId id);
   void Reclaim(BlockId id);  // idle -> free. REQUIRES: idle
-  // Zeroes the block's bytes: now if nobody pins it, else when its last pin goes. O(block_bytes).
+  // Zeroes the block's bytes: now if nobody pins it, else at its last release. O(block_bytes).
   // REQUIRES: not idle.
   void Scrub(BlockId id);
 
@@ -101,7 +101,7 @@ class BlockPool {
     uint32_t pins : 29 = 0;
     uint32_t unshareable : 1 = 0;
     uint32_t retained : 1 = 0;
-    uint32_t scrub : 1 = 0;  // zero the bytes when the last pin goes
+    uint32_t scrub : 1 = 0;  // zero the bytes at the last release
   };
 
   BlockPool(uint64_t block_bytes, uint32_t num_blocks, Arena arena);

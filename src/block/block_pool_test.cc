@@ -86,7 +86,7 @@ TEST(BlockTable, KeepsBasesBesideItsPinsAndReleasesTheTailFirst) {
   EXPECT_EQ(order.freed, (std::vector<BlockId>{ids[2], ids[1], ids[0]}));
 }
 
-// A twin that knows each block's pins and whether it is retained, and what it was stamped with.
+// The naive twin: each block's pins, whether it is retained, and the stamp written into it.
 class BlockPoolModel : public testing::TestWithParam<uint64_t>, public BlockPool::Observer {
  protected:
   struct Twin {

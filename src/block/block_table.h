@@ -11,8 +11,8 @@
 namespace kvasir {
 
 // Block i holds tokens [i * block_tokens, (i + 1) * block_tokens) of the sequence, each rotated for
-// its own index (a run rotated for another position comes with context shift, in a later format of
-// this table). Blocks before first() were given back, or never taken: a window has left them.
+// its own index. (Context shift, which does not exist yet, would move runs to other positions.)
+// Blocks before first() were given back or never taken, because they are outside the window.
 // Keeps the base addresses side by side, since attention walks them.
 // One thread at a time; readers may share it while nobody writes.
 class BlockTable {
@@ -27,16 +27,16 @@ class BlockTable {
   BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin. REQUIRES: index >= first()
   void PopBack();
   void DropBefore(size_t index);  // gives back the blocks before it. REQUIRES: index <= size()
-  void Skip(size_t num_blocks);   // the first ones are not there. REQUIRES: empty
+  void Skip(size_t num_blocks);   // begins after blocks that it does not hold. REQUIRES: empty
   void Clear();  // releases the last block first: leaves are older than their parents
 
   size_t size() const { return refs_.size(); }
   size_t first() const { return first_; }
   size_t num_held() const { return size() - first(); }
   const BlockRef& ref(size_t index) const { return refs_[index]; }
-  // Base addresses [size()]; valid until the next change. Of the blocks before first(), those in
-  // the same attention tile (kMaxBlocksOfTile) have some address that can be read; the others' are
-  // not to be used.
+  // Base addresses [size()]; valid until the next change. A block before first() has a readable
+  // address (another block's) if both are in the same attention tile (kMaxBlocksOfTile); other
+  // addresses before first() must not be used.
   std::span<std::byte* const> bases() const { return bases_; }
 
  private:

@@ -76,7 +76,7 @@ uint32_t KvLayout::widest_window() const {
 uint64_t KvLayout::SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const {
   const uint64_t all = CeilDiv(tokens, block_tokens());
   if (kind.reach.kind == KvReach::Kind::kFull) return kind.num_groups * all;
-  // The window before a step and the step's own tokens, wherever they stand in their blocks.
+  // The window before a step and the step's own tokens, wherever they lie in their blocks.
   const uint64_t seen = uint64_t{kind.reach.window} - 1 + step_tokens;
   return kind.num_groups * (std::min(all, CeilDiv(seen - 1, block_tokens()) + 1) + 1);
 }

@@ -10,8 +10,8 @@
 
 namespace kvasir {
 
-// Groups of one reach. They move together: a sequence, or an index node, has a block of each of
-// them or of none.
+// The groups of one reach. A sequence has a block of each of them for the same tokens; an index
+// node has a block of each or of none.
 struct KvKind {
   KvReach reach;
   uint32_t first_group;
@@ -38,7 +38,7 @@ class KvLayout {
     return kinds_[0].reach.kind == KvReach::Kind::kFull ? kinds_[0].num_groups : 0;
   }
   bool has_windows() const { return num_full_groups() < num_groups(); }
-  uint32_t widest_window() const;  // 0: there is none
+  uint32_t widest_window() const;  // 0: no windows
 
   // Where a layer's K and V lie: in blocks of `group`, as the slot-th layer of its layout.
   struct Place {
@@ -54,7 +54,7 @@ class KvLayout {
   uint64_t token_bytes(uint32_t group) const { return layouts_[group].token_bytes(); }
 
   // The most blocks of a kind's groups that a sequence holds while it grows to `tokens` tokens by
-  // at most `step_tokens` at a time, a copy of its last block counted for windows.
+  // at most `step_tokens` at a time. For windows this includes a copy of its last block.
   uint64_t SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const;
 
  private:
@@ -69,7 +69,7 @@ class KvLayout {
   uint64_t token_bytes_ = 0;
 };
 
-// The first token that a query sees whose position is `position`. window 0: all.
+// The first token that a query at `position` sees. With window 0 it sees all tokens.
 inline uint64_t WindowBegin(uint64_t position, uint32_t window) {
   return window == 0 || position < window ? 0 : position - window + 1;
 }

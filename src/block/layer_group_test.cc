@@ -42,7 +42,7 @@ TEST(LayerGroups, AWindowAsLongAsTheContextIsFull) {
   EXPECT_EQ(groups[1].layers, (std::vector<uint32_t>{2}));
 }
 
-// By going through all places where the next token may stand.
+// The same number, by trying every place of the next token in its block.
 TEST(LayerGroups, AWindowNeedsTheBlocksOfItsLastTokens) {
   for (uint32_t window = 1; window < 70; ++window) {
     const LayerGroup group{{kWindow, window}, {0}};

@@ -1,4 +1,4 @@
-// SequenceTables: the blocks of a sequence that has a pool to itself.
+// SequenceTables: the blocks of one sequence, in a separate pool.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class SequenceTables {
 
  private:
   std::unique_ptr<BlockPool> pool_;
-  std::vector<BlockTable> tables_;  // [group]; after pool_: their pins go first
+  std::vector<BlockTable> tables_;  // [group]; after pool_, which must outlive their pins
 };
 
 }  // namespace kvasir

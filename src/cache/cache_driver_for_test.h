@@ -25,7 +25,7 @@ inline BlockLayout TinyLayout() {
                                 .v_format = {KvFormat::kF16}});
 }
 
-// Layers of one head each, in blocks of one layer: [layer], 0: full.
+// Layers of one head each, in blocks of one layer. windows: [layer], 0: full.
 inline KvLayout LayoutOf(const std::vector<uint32_t>& windows) {
   BlockShape shape = TinyLayout().shape();
   shape.num_layers = static_cast<uint32_t>(windows.size());
@@ -73,7 +73,7 @@ inline Tokens First(const Tokens& tokens, size_t count) {
   return Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(count));
 }
 
-// Salt: what tells namespaces apart in the stamps.
+// salt: differs between namespaces, so that their stamps differ.
 inline uint64_t PrefixHash(uint64_t salt, std::span<const TokenId> tokens) {
   uint64_t hash = Mix64(salt);
   for (TokenId token : tokens) hash = Mix64(hash ^ static_cast<uint32_t>(token));

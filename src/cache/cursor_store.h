@@ -11,9 +11,9 @@
 namespace kvasir {
 
 // A fixed number of slots, allocated once. A Cursor is keyed by the last full block before it (or
-// the namespace's root) and the tokens after that block; both are compared. Full: the one that was
-// kept or used longest ago goes. It says nothing about residence: whoever uses one has found all
-// its tokens in the pool. One thread at a time.
+// the namespace's root) and the tokens after that block; both are compared. When all slots are
+// used, Keep replaces the Cursor that was kept or used longest ago. A Cursor keeps no blocks:
+// whoever uses it must have found all its tokens in the pool. One thread at a time.
 class CursorStore {
  public:
   static uint64_t BytesFor(uint32_t num_cursors, uint32_t block_tokens, uint32_t hidden_size);
@@ -44,7 +44,7 @@ class CursorStore {
   uint32_t hidden_size_;
   uint32_t num_used_ = 0;
   uint64_t clock_ = 0;
-  std::vector<NodeId> parents_;  // [num_cursors], kNoParent: empty. Apart: Drop scans it often
+  std::vector<NodeId> parents_;  // [num_cursors], kNoParent: empty. Separate: Drop scans it often
   std::vector<Slot> slots_;      // [num_cursors]
   std::vector<TokenId> tails_;   // [num_cursors][block_tokens]
   std::vector<float> hidden_;    // [num_cursors][hidden_size]

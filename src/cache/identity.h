@@ -7,9 +7,9 @@
 
 namespace kvasir {
 
-// The parts, each a digest or canonical text; any change of any part is another Identity.
+// The parts, each a digest or canonical text. Any change of a part gives another Identity.
 struct IdentityParts {
-  Digest weights{};    // content of the weights as they are computed with, not file names
+  Digest weights{};    // content of the weights in the form that steps use, not file names
   std::string config;  // canonical text of the architecture and RoPE
   Digest adapter{};    // zero: none
   Digest tokenizer{};

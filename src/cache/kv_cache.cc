@@ -26,8 +26,8 @@ EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .num_groups = static_cast<uint32_t>(options.layout.kinds().size())};
 }
 
-// Every full block of the pool can be in a node, and no node of `full` groups lives without its
-// blocks. A window's nodes may: the beginnings of prompts have none, and their ends share them.
+// With `full` groups each node has a block of each of them, which limits the nodes. With windows
+// alone, most nodes have no block: only those near the end of a prompt have some.
 uint32_t MaxNodes(const KvLayout& layout, uint32_t num_blocks) {
   if (layout.num_full_groups() == 0) return std::min(num_blocks, (uint32_t{1} << 28) - 1) * 4;
   return std::max(1u, num_blocks / layout.num_full_groups());
@@ -59,7 +59,8 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
 }
 
 CachePlan KvCache::Plan(const KvCacheOptions& options) {
-  // The largest number of blocks that fits: the bytes grow with it, in steps where tables double.
+  // Searches the largest number of blocks that fits. The bytes grow with the number of blocks, by
+  // jumps where tables double.
   uint64_t low = 0;
   uint64_t high =
       std::min<uint64_t>(options.budget_bytes / options.layout.block_bytes(), options.max_blocks);
@@ -192,8 +193,8 @@ void KvCache::CopyTail(KvSequence& sequence, const KvKind& kind) {
   if (kind.reach.window > 0) GiveBack(sequence, kind.num_groups);
 }
 
-// No block is left for a copy: the index gives up the node's blocks of a kind, which one sequence
-// pins and will write.
+// When no block is left for a copy: takes the node's blocks of a kind out of the index, so that the
+// only sequence that pins them can write to them.
 void KvCache::DropTail(NodeId node, const KvKind& kind) {
   if (kind.reach.window > 0) {
     Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
@@ -227,7 +228,8 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   }
   sequence.tokens_.resize(num_tokens);
   const Reservation::State* reserved = ReservedFor(sequence);
-  // Shared blocks of a prompt that each computes for itself are reserved already.
+  // When each sequence computes the prompt itself, its demand counts all blocks of the prompt, so
+  // the shared ones are reserved already.
   const uint32_t lost = reserved != nullptr && !reserved->shares_prompt
                             ? freed
                             : popped + NumCopied(sequence) - copied;
@@ -270,25 +272,26 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
     table.Skip(std::min(from.first(), blocks));
     for (size_t b = table.size(); b < blocks; ++b) table.Append(from.ref(b).Share());
   }
-  fork.reserved_ = sequence.reserved_;  // last: a fork that is not whole owes nothing
+  fork.reserved_ = sequence.reserved_;  // last: an unfinished fork must not give back any
   Draw(fork, NumWindowBlocks(fork));
   return fork;
 }
 
 BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
-  // Whoever pins a block pins all before it: below an idle block all are idle, and one is a leaf.
+  // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
+  // them is a leaf, and EvictOne finds it.
   if (pool_->num_free() == 0) KV_CHECK(EvictOne());
   const bool full = group < layout().num_full_groups();
   using enum BlockPool::PinKind;
   BlockRef block = pool_->Allocate(full ? kShared : kUnshareable);
   uses_[static_cast<size_t>(block.id())].group = group;
   uint32_t& owner = owner_[static_cast<size_t>(block.id())];
-  if ((owner & kForgotten) != 0) {  // ZeroForgotten has not come to it
+  if ((owner & kForgotten) != 0) {  // ZeroForgotten has not reached it
     std::memset(block.mutable_data(), 0, layout().block_bytes());
     --num_forgotten_;
   }
   owner = static_cast<uint32_t>(sequence.place_.ns()) + 1;
-  // What it goes on from was erased.
+  // The sequence's namespace was erased: its new blocks must not keep anything either.
   if (!sequence.place_.is_current()) pool_->Scrub(block.id());
   return block;
 }
@@ -335,7 +338,7 @@ void KvCache::CheckInvariants() const {
     const bool idle = node && pool_->pin_count(id) == 0;
     const bool goes_first = node && (!full || !index_->has_children(*node));
     KV_CHECK(policy_->is_evictable(id) == (idle && StandsForKind(id) && goes_first));
-    // Pinned and in no node: somebody's tokens; else none are counted.
+    // fill_ counts tokens in exactly the blocks that are pinned and in no node.
     KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
     KV_CHECK(pool_->is_free(id) || owner_[b] != 0);
     if (group == 0) live_tokens += fill_[b];

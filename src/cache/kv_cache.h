@@ -25,7 +25,7 @@ namespace kvasir {
 
 class CursorStore;
 class KvCache;
-// What tenants get that are more than a cache has room for: nothing of it is shared or kept.
+// The namespace of tenants for which the cache has no room: it shares and keeps nothing.
 inline constexpr NamespaceId kSharesNothing{0};
 
 // What one cache holds, in bytes and tokens; a snapshot, O(1).
@@ -33,7 +33,7 @@ struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
   uint64_t block_bytes;
   uint64_t token_bytes;    // of one token in all groups, alignment not counted
-  uint64_t cached_blocks;  // found through the index: idle ones, and some that are pinned
+  uint64_t cached_blocks;  // in the index: all idle ones and some pinned ones
   uint64_t cached_tokens;  // of the index (a shared token counts once)
   uint64_t live_tokens;    // tokens of running sequences that no index node holds
   uint64_t held_bytes;     // of cached and live tokens in their blocks, alignment not counted
@@ -71,31 +71,31 @@ struct KvCacheOptions {
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
   uint32_t num_namespaces = 16;  // tenants times Identities, at most
-  // No more blocks than these however large the budget: what can be used without reuse. In
-  // [2, 2^31): a budget holds two at least, and PrefixIndex keeps bit 31 for roots.
+  // At most this many blocks, whatever the budget: a cache without reuse can use only so many. In
+  // [2, 2^31): a cache has at least two, and PrefixIndex marks roots by bit 31.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
   Secret secret;  // root of all salts and keys
-  // Of a call to Extend, at most, where the layout has windows.
+  // The most tokens of one call to Extend, when the layout has windows.
   uint32_t step_tokens = 512;
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
   const EvictionChoice* eviction = &DefaultEvictionChoice();
 };
 
-// An answer of Match: pins on what the pool holds, and a copy of the Cursor. Holding it keeps those
-// blocks. Move-only. Must not outlive its cache.
+// What Match found: pins, which keep the blocks in the pool, and a copy of the Cursor. Move-only.
+// Must not outlive its cache.
 class MatchResult {
  public:
-  // Why not more was reused. Absent when all that can be reused was: only the last token is left to
-  // compute (or nothing, with a Cursor), or the prompt simply goes on after the end of what was
-  // cached. Otherwise, at_token being the first token that was not found:
+  // Why not more was reused. Absent when everything possible was reused: only the last token is
+  // left to compute (or nothing, with a Cursor), or the prompt continues after the end of what was
+  // cached. Otherwise at_token is the first token that was not found, and the reason is:
   //   disabled          reuse is off, for the cache or for this prompt
-  //   evicted           the next block or tail was here and had to go
-  //   window            more is here, but not the window that its next token would see
-  //   identity_changed  no whole block is here, but the same tenant has this prompt's beginning
+  //   evicted           the next block or tail was cached and has been evicted
+  //   window            more is cached, but not the window that its next token would see
+  //   identity_changed  no whole block is cached, but the same tenant has this prompt's beginning
   //                     under another Identity
-  //   diverged          what is cached goes on with another token than this prompt's
-  //   cold              nothing is known of this prompt
-  // Looks at nothing but the namespaces of the prompt's own tenant. message_index is left empty.
+  //   diverged          the cached text continues with another token than this prompt
+  //   cold              nothing of this prompt is cached
+  // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
   std::optional<Miss> miss;
 
   uint32_t num_reused() const { return num_pool_ + num_partial_; }
@@ -121,46 +121,49 @@ struct MatchOptions {
   bool use_cursor = true;  // false: the last prompt token is always computed
 };
 
-// One thread at a time. Nothing here waits. Extend, Commit and Truncate allocate no memory while a
+// One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
 // sequence stays within its reserve_tokens.
 //
-// Invariants: a block is retained in the pool exactly while a node of the index holds it; a node
-// has blocks of all groups of a kind or of none, and those of `full` as long as it lives; whoever
-// pins a `full` block pins all before it, so that every idle block can be evicted, leaves first
-// (those of windows in any order); KV of a token that the index holds, or that two sequences share,
-// is never written again.
+// Invariants:
+// - A block is retained in the pool exactly while a node of the index holds it.
+// - A node has blocks of all groups of a kind or of none; it has those of `full` all its life.
+// - Whoever pins a `full` block pins all `full` blocks before it. So every idle block can be
+//   evicted: leaves first, except blocks of windows, which leave in any order.
+// - KV of a token that the index holds, or that two sequences share, is never written again.
 //
-// Windows: a sequence gives back the blocks that left its window. They enter the index at resume
-// points only (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and are evicted on their
-// own. A pin on one counts as a block of its own, since the others who pin it may go on before.
+// Windows: a sequence gives back the blocks that left its window. Blocks of windows enter the index
+// only at resume points (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and can be
+// evicted without the `full` blocks of their node. Each pin on such a block counts as one block: a
+// sequence that gives back its pin needs another block later, while other sequences may keep this
+// one.
 class KvCache final : private BlockPool::Observer {
  public:
   ~KvCache() override;
 
   static CachePlan Plan(const KvCacheOptions& options);
-  // kInvalidArgument (kv_memory) when the budget does not hold two blocks; says what is the least
-  // that does. REQUIRES: max_blocks as above.
+  // kInvalidArgument (kv_memory) when the budget does not hold two blocks; the message has the
+  // least budget that does. REQUIRES: max_blocks as above.
   static Status CheckBudget(const KvCacheOptions& options);
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
-  // The same (tenant, identity) gives the same id. Two tenants never share a block. When there are
-  // num_namespaces, others get one in which nothing is shared or kept, as if reuse were off.
+  // The same (tenant, identity) gives the same id. Two tenants never share a block. When all
+  // num_namespaces are used, any other pair gets kSharesNothing, as if reuse were off.
   // O(namespaces).
   NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
 
   // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
-  // With windows, the longest part of it after which the next token finds all that it sees. Without
-  // a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no HMAC.
+  // With windows, the longest beginning of it after which everything that the next token sees is
+  // resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no
+  // HMAC.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
-  // Blocks for the sequences that go on from the match, beyond those that it pins: each can be
-  // extended to demand.tokens, whatever else runs. Where one block is missing, the match gives up
-  // the block that it uses in part, for which a copy would be needed. kExhausted where more are.
-  // REQUIRES: demand is about the match's prompt.
+  // Reserves the blocks that sequences which start from the match need beyond those that it pins:
+  // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
+  // used block does not fit, the match gives up that block instead. kExhausted when more is
+  // missing. REQUIRES: demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the
-  // reservation, if there is one. Its blocks are shared as they stand, the partial one copied when
-  // extended.
+  // reservation, if there is one. It shares the match's blocks; Extend copies the partly used one.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
   // allocating.
   KvSequence Fetch(MatchResult match, uint32_t reserve_tokens,
@@ -174,43 +177,45 @@ class KvCache final : private BlockPool::Observer {
   std::span<const float> CursorHidden(const MatchResult& match) const;
 
   // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
-  // shared tail before it is written. Blocks come from its reservation, then from what nobody has
-  // reserved. Where no block is left for the copy and only the index shares the tail, the index
-  // drops the tail: a sequence never needs more than its own blocks. kExhausted, with the sequence
-  // unchanged, when there are not enough. REQUIRES: with windows, at most step_tokens.
+  // shared tail before it is written. Blocks come from its reservation, then from those that nobody
+  // has reserved. When no block is left for the copy and only the index shares the tail, the index
+  // drops the tail, so a sequence never needs more than its own blocks. kExhausted, with the
+  // sequence unchanged, when there are not enough blocks. REQUIRES: with windows, at most
+  // step_tokens.
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
-  // enter the index; a block that somebody else published meanwhile is swapped for theirs (equal
-  // bits) and freed. kEnd (prompt's end, sequence's end) also publishes the partial tail, if
-  // nothing after it is being computed, and if a block can be reserved for the copy that a sequence
-  // with a reservation will then need. REQUIRES: num_committed + num_tokens <= the sequence's
-  // num_tokens.
+  // enter the index. If the index has an equal block already (equal bits), the sequence uses that
+  // one and releases its own. kEnd (prompt's end, sequence's end) also publishes the partial tail,
+  // if nothing after it is being computed, and if a block can be reserved for the copy that a
+  // sequence with a reservation will then need. REQUIRES: num_committed + num_tokens <= the
+  // sequence's num_tokens.
   enum class CommitKind { kRunning, kEnd };
   void Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind);
   // Keeps a Cursor at the sequence's committed end. Evicts the oldest Cursor when full. Does
   // nothing for a sequence that publishes nothing.
   void KeepCursor(const KvSequence& sequence, std::span<const float> hidden);
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
-  // (published blocks stay in the index). kNotFound, with the sequence unchanged, where the window
-  // before num_tokens is gone: match again. Never for uncommitted tokens, nor for num_tokens 0.
+  // (published blocks stay in the index). kNotFound, with the sequence unchanged, when the window
+  // before num_tokens was given back: the caller matches again. This never happens for uncommitted
+  // tokens or for num_tokens 0.
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
   // until written.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
 
-  // Forgets all of a namespace: nothing of it is found from now on, and its idle blocks are free.
-  // Those in use are zeroed when their last pin goes; the others by ZeroForgotten, or before
-  // another sequence gets them. Returns a point in that work: see IsZeroed. O(blocks), no block is
-  // touched.
+  // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.
+  // Blocks in use are zeroed at their last release, the others by ZeroForgotten or before another
+  // sequence gets them. Returns a point in that work for IsZeroed. O(blocks), without writing to
+  // any.
   uint64_t Forget(NamespaceId ns);
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes);
-  // Whether all that was free at the Forget that returned `point` is zeroed.
+  // Whether all blocks are zeroed that were free after the Forget that returned `point`.
   bool IsZeroed(uint64_t point) const { return num_forgotten_ == 0 || zeroing_at_ >= point; }
-  // Both at once. O(bytes).
+  // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);
 
-  // Blocks that could be had now: free + idle; and those of them that nobody has reserved.
+  // Blocks that are free or idle, and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const {
     const uint64_t spoken_for = reserved_blocks_ + pool_->num_extra_pins();
@@ -227,7 +232,7 @@ class KvCache final : private BlockPool::Observer {
 
  private:
   struct Namespace {
-    Digest tenant;  // of its name: of one size, whatever the name
+    Digest tenant;  // of its name, so that all names take the same memory
     Identity identity;
     NodeId root;
     uint32_t epoch = 0;  // times erased
@@ -246,7 +251,7 @@ class KvCache final : private BlockPool::Observer {
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
   const KvKind& KindOf(BlockId block) const;
-  bool StandsForKind(BlockId block) const;  // whether the policy knows the kind's blocks by it
+  bool StandsForKind(BlockId block) const;  // the policy gets one block per node and kind
 
   // kv_cache_match.cc
   bool MayPin(NodeId node) const;
@@ -268,7 +273,7 @@ class KvCache final : private BlockPool::Observer {
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
   void Shorten(MatchResult& match, uint32_t num_tokens) const;
-  static Reservation::State* ReservedFor(const KvSequence& sequence);  // nullptr: nothing is
+  static Reservation::State* ReservedFor(const KvSequence& sequence);  // nullptr: none
   bool CopiesTail(const KvSequence& sequence, uint32_t group) const;   // before it is extended
   uint32_t NumCopied(const KvSequence& sequence) const;                // of `full`
   uint32_t NumWindowBlocks(const KvSequence& sequence) const;
@@ -312,8 +317,9 @@ class KvCache final : private BlockPool::Observer {
   };
   std::vector<Use> uses_;
   uint64_t use_clock_ = 0;
-  // Per block: tokens of sequences in a block that no node holds, and the namespace it was last
-  // written for, plus one (0: never written), with kForgotten if it is free and must be zeroed.
+  // Per block. fill_: tokens that sequences have in it, if no node holds it. owner_: the namespace
+  // that it was last taken for, plus one (0: never taken), with kForgotten if it is free and must
+  // be zeroed.
   std::vector<uint32_t> fill_;
   std::vector<uint32_t> owner_;
   static constexpr uint32_t kForgotten = uint32_t{1} << 31;

@@ -21,7 +21,8 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   sequence.num_committed_ += num_tokens;
   const uint32_t committed = sequence.num_committed_, end = committed / block_tokens;
   for (uint32_t b = begin; b < end && Publishes(sequence); ++b) {
-    // Without room for its node, nothing after it can be found: the sequence keeps to itself.
+    // Without a node for this block nothing after it could be found, so the sequence publishes
+    // nothing more.
     if (!PublishFull(sequence, b)) sequence.shares_ = false;
   }
   if (Publishes(sequence)) {
@@ -43,14 +44,15 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   DropWindows(sequence);
 }
 
-// False: no node is left for it.
+// False when no node is left for it.
 bool KvCache::PublishFull(KvSequence& sequence, uint32_t block_index) {
   const uint32_t block_tokens = layout().block_tokens();
   const auto tokens = sequence.tokens().subspan(size_t{block_index} * block_tokens, block_tokens);
   const NodeId parent = sequence.place_.node();
   if (const auto child = index_->FindChild(parent, tokens)) {
     sequence.place_.MoveTo(*child);
-    // Equal tokens and Identity, so equal bytes: ours goes, unless others still pin it.
+    // Equal tokens and Identity mean equal bytes: the sequence uses the index's block and releases
+    // its own, which others may still pin.
     for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
       const BlockId theirs = *index_->block(*child, group);
       BlockTable& table = sequence.tables_[group];
@@ -72,7 +74,7 @@ bool KvCache::PublishFull(KvSequence& sequence, uint32_t block_index) {
   return true;
 }
 
-// The node of the sequence's tail; absent where none holds just its tokens.
+// The node of the sequence's tail; absent when no node holds exactly its tokens.
 std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
   const uint32_t block_index = sequence.num_committed_ / layout().block_tokens();
   const auto tail = sequence.tokens().subspan(size_t{block_index} * layout().block_tokens());
@@ -81,7 +83,7 @@ std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
     return index_->tokens(best->node).size() == tail.size() ? std::optional(best->node)
                                                             : std::nullopt;
   }
-  // From now on whoever goes on from this tail copies it, the last one too.
+  // Once the index holds this tail, each sequence that continues it needs a copy, the last one too.
   const uint32_t num_full = layout().num_full_groups();
   Reservation::State* state = sequence.reserved_.get();
   const bool is_written =
@@ -93,9 +95,9 @@ std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
   return node;
 }
 
-// The sequence's block becomes the child `tokens`; a tail that it continues is redundant, but its
-// windows are kept in the new node. A Cursor at that tail's end stays good: it needs its tokens to
-// be resident, in whichever block. Absent: no node is left.
+// Puts the sequence's block into the index as the child `tokens`. Removes the tail that this block
+// continues, whose windows move to the new node. A Cursor at that tail's end stays valid, because
+// its tokens are still resident. Absent when no node is left.
 std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> tokens,
                                     KvSequence& sequence, uint32_t block_index) {
   while (index_->num_nodes() == index_->max_nodes()) {
@@ -117,7 +119,8 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
   return node;
 }
 
-// The node gets the sequence's blocks of a kind, which no node holds. REQUIRES: it has none.
+// Gives the node the sequence's blocks of a kind. REQUIRES: the node has none, and no other node
+// holds these.
 void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index) {
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     const BlockId block = sequence.tables_[group].ref(block_index).id();
@@ -131,8 +134,8 @@ void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint3
   }
 }
 
-// The last tokens before num_tokens that a window holds enter the index, as far as they are here
-// and their blocks have nodes. `tail`: the node of the sequence's last block, not a full one.
+// Puts the windows before num_tokens into the index, as far as the sequence still holds their
+// blocks and these have nodes. `tail`: the node of the sequence's last block, if that is not full.
 void KvCache::KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail) {
   const uint32_t block_tokens = layout().block_tokens();
   const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));

@@ -1,4 +1,4 @@
-// What leaves KvCache: evictions, what the policy is told, erasures.
+// How blocks leave KvCache: evictions, calls of the policy, erasures.
 #include <cstring>
 
 #include "base/check.h"
@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// False: there is no idle block.
+// False when there is no idle block.
 bool KvCache::EvictOne() {
   const auto victim = policy_->Victim({});
   if (!victim) return false;
@@ -22,8 +22,8 @@ bool KvCache::EvictOne() {
   return true;
 }
 
-// A leaf leaves the index. Its blocks turn free, or belong to those alone who pin them. Its parent
-// may be the next to go.
+// Removes a leaf from the index. Its blocks become free, or belong only to the sequences that pin
+// them. Its parent may then be a leaf that can be evicted.
 void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
   const NodeId parent = index_->parent(node);
   for (const KvKind& each : layout().kinds()) {
@@ -37,7 +37,7 @@ void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
   if (pool_->pin_count(block) == 0) OfferIfEvictable(parent, block);
 }
 
-// The node's blocks of a kind leave the index.
+// Takes the node's blocks of a kind out of the index.
 void KvCache::Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove) {
   const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
   for (uint32_t i = 0; i < kind.num_groups; ++i) {
@@ -47,7 +47,7 @@ void KvCache::Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind re
   }
 }
 
-// Removes the node if it is bare, and then what is bare above it.
+// Removes the node if it is bare, and then each bare node above it.
 void KvCache::Prune(NodeId node) {
   while (!PrefixIndex::is_root(node) && index_->is_bare(node)) {
     const NodeId parent = index_->parent(node);
@@ -57,7 +57,7 @@ void KvCache::Prune(NodeId node) {
   }
 }
 
-// The index no longer holds `block`, of num_tokens tokens.
+// Accounts for `block`, which has num_tokens tokens and left the index.
 void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind) {
   cached_bytes_ -= num_tokens * layout().token_bytes(uses_[static_cast<size_t>(block)].group);
   const bool known = StandsForKind(block);
@@ -85,7 +85,7 @@ BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
           .content = index_->content(node)};
 }
 
-// REQUIRES: nobody pins the block, which stands for its kind, and the policy holds it.
+// REQUIRES: the block is idle, and the policy knows it (StandsForKind).
 void KvCache::OfferIfEvictable(NodeId node, BlockId block) {
   const bool full = KindOf(block).reach.kind == KvReach::Kind::kFull;
   if (!full || !index_->has_children(node)) policy_->OnEvictable(block, FactsOf(node, block));
@@ -121,8 +121,8 @@ uint64_t KvCache::Forget(NamespaceId ns) {
       Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
     }
   });
-  // Also what a running sequence has not published yet, and what earlier sequences left in blocks
-  // that are free by now.
+  // Also the blocks that running sequences have not published yet, and free blocks that earlier
+  // sequences wrote.
   for (uint32_t b = 0; b < owner_.size(); ++b) {
     if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
     if (pool_->is_free(BlockId{b})) {

@@ -17,7 +17,7 @@ using enum KvCache::CommitKind;
 class Recorder final : public EvictionPolicy {
  public:
   struct Log {
-    std::map<BlockId, BlockFacts> known;  // as told last
+    std::map<BlockId, BlockFacts> known;  // the latest facts
     std::set<BlockId> evictable;
     std::vector<BlockFacts> evicted;
   };
@@ -94,7 +94,7 @@ TEST_F(KvCacheEvictionTest, TellsWhatAPolicyDecidesOn) {
   Run(prompt);
   Run(First(prompt, 20));  // all of the first block, and a part of the second
   Run(TokensFrom(2, 8 * 16));
-  // The first prompt left in one go: its end first, with the hits and uses of each.
+  // All blocks of the first prompt were evicted, its end first, each with its hits and last use.
   ASSERT_EQ(Recorder::log.evicted.size(), 3u);
   const auto& evicted = Recorder::log.evicted;
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(evicted[i].depth, 3 - i);

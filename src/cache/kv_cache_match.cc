@@ -37,8 +37,8 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   return match;
 }
 
-// An idle block is not pinned when all that are left are reserved: its pin would break a promise,
-// and the request that matches it could not start, since it finds no block to reserve.
+// An idle block must not be pinned when all free and idle blocks are reserved: the pin would take a
+// reserved one. (The request could not start anyway, because no block is left for it to reserve.)
 bool KvCache::MayPin(NodeId node) const {
   const uint32_t num_full = layout().num_full_groups();
   return num_full == 0 || pool_->pin_count(*index_->block(node, 0)) > 0 ||
@@ -74,8 +74,9 @@ uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
   return covered + best->num_equal;
 }
 
-// Pins the windows before the end of the longest part of the path's first num_tokens tokens whose
-// windows are all here; returns its tokens. O(blocks * window kinds).
+// Looks for the longest beginning of the path, of at most num_tokens tokens, before whose end all
+// windows are resident. Pins these windows and returns the beginning's tokens.
+// O(blocks * window kinds).
 uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
                              MatchResult& match) const {
   if (!layout().has_windows()) return num_tokens;
@@ -126,7 +127,8 @@ uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
   return num_tokens;
 }
 
-// The Cursor at the prompt's end, which the pinned blocks cover; `node`: the last whole one's.
+// Copies the Cursor at the prompt's end; false when there is none. `node`: of the prompt's last
+// whole block. REQUIRES: the pinned blocks cover the prompt.
 bool KvCache::UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match) {
   const auto tail =
       prompt.subspan(prompt.size() / layout().block_tokens() * layout().block_tokens());
@@ -136,8 +138,8 @@ bool KvCache::UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResul
   return true;
 }
 
-// Makes the match one of num_reused tokens: `full` blocks beyond them are released, and the last
-// one counts as partial if it holds more tokens than are used.
+// Cuts the match to num_reused tokens: releases `full` blocks beyond them. The last block counts as
+// partial if it holds more tokens than are used.
 void KvCache::Settle(std::span<const TokenId> prompt, std::span<const NodeId> path,
                      uint32_t num_reused, MatchResult& match) {
   const uint32_t block_tokens = layout().block_tokens();
@@ -171,7 +173,7 @@ std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
   return points;
 }
 
-// `node`: of the last whole block of the prompt that was found, or the root.
+// `node`: of the last whole block that was found, or the root.
 std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
                                      uint32_t num_covered) const {
   if (num_covered == prompt.size() || (num_covered > 0 && num_covered + 1 == prompt.size())) {

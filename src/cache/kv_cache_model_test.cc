@@ -86,7 +86,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const uint32_t full = committed / 16 * 16;
     const auto tokens = running.kv.tokens();
     if (end && committed > 0 && (committed == full || committed == running.kv.num_tokens())) {
-      // A tail within a longer block that is there, maybe without its window, is not kept.
+      // A tail is not kept if it is the beginning of a resident block, even if that lacks its
+      // window.
       const auto text = tokens.first(committed);
       const bool inside = std::ranges::any_of(space.published, [&](const Tokens& theirs) {
         return theirs.size() > committed && Common(text, theirs) == committed;
@@ -101,7 +102,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
 
   void CheckReason(const Space& space, const Tokens& prompt, const MatchResult& match,
                    uint32_t covered) {
-    // Whether something published has exactly `equal` tokens in common with the prompt and goes on.
+    // Whether some published text has exactly `equal` tokens in common with the prompt, and more
+    // tokens after them.
     const auto longer = [&](const Space& in, uint32_t equal) {
       return std::ranges::any_of(in.published, [&](const Tokens& theirs) {
         return Common(prompt, theirs) == equal && theirs.size() > equal;
@@ -185,7 +187,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const auto kind = end ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
     if (!driver_.Append(running.kv, spaces_[running.space].salt, tokens, kind)) {
       EXPECT_TRUE(has_windows() || running.kv.num_tokens() == before);
-      Publish(running, false);  // its first steps may have gone well
+      Publish(running, false);  // its first steps may have succeeded
       return false;
     }
     Publish(running, end);
@@ -202,7 +204,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       Tokens tokens(1 + random_.Below(random_.Below(2) == 0 ? 1 : 20));
       for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(3));
       if (size + tokens.size() <= 128) Append(running, tokens, random_.Below(4) == 0);
-    } else if (draw < 68) {  // room that is accepted in part: speculation
+    } else if (draw < 68) {  // speculation: extends, then accepts a part
       const Tokens tokens(1 + random_.Below(6), 2);
       if (size + tokens.size() > 128 || !cache().Extend(running.kv, tokens)) return;
       driver_.Stamp(running.kv, spaces_[running.space].salt, size, running.kv.num_tokens(), false);

@@ -78,7 +78,7 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
   const uint32_t partial = match.num_reused() % block_tokens;
   if (partial != 0 && wanted() > unreserved_blocks() &&
       wanted() <= unreserved_blocks() + uint64_t{num_full}) {
-    // Its tokens are computed into the block that the copy would have taken.
+    // The partly used tokens are computed again, in the block that the copy would have taken.
     Shorten(match, match.num_reused() - partial);
   }
   Reservation reservation;
@@ -98,8 +98,8 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
   return reservation;
 }
 
-// Makes the match one of num_tokens tokens, whole blocks, or of none where the window before them
-// is not held.
+// Cuts the match to num_tokens tokens, which fill whole blocks, or to none when it does not hold
+// the window before their end.
 void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
   for (const KvKind& kind : layout().kinds()) {
     const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / layout().block_tokens();
@@ -166,8 +166,9 @@ void KvCache::Draw(KvSequence& sequence, uint64_t num_blocks) {
   }
 }
 
-// The sequence let go of blocks, and needs num_blocks more to be as long as it may get. Those that
-// cannot be reserved again it is not owed any more.
+// The sequence gave back blocks, and so needs num_blocks more to reach its largest length. Reserves
+// as many of them as are unreserved, and counts the others in unbacked_: ReleaseRest must not
+// release blocks for those.
 void KvCache::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
   Reservation::State* state = ReservedFor(sequence);
   if (state == nullptr) return;

@@ -40,7 +40,7 @@ TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
     ExpectMiss(MissReason::kDisabled, 0);
   }
   cache().Erase(late);
-  cache().CheckInvariants();  // what was planned is what is allocated, still
+  cache().CheckInvariants();  // still allocates what was planned
   Run(prompt);
   EXPECT_EQ(reused(), 40u);
 }
@@ -162,7 +162,7 @@ TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {
   cache().Erase(ns_);
   cache().CheckInvariants();
   driver_->Verify(running, 7);
-  // What runs goes on, publishes nothing, and leaves nothing.
+  // A running sequence can go on; it publishes nothing and leaves nothing in memory.
   ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 30), kEnd));
   driver_->Verify(running, 7);
   cache().KeepCursor(running, HiddenOf(7, running.tokens()));
@@ -211,7 +211,7 @@ TEST_F(KvCacheTest, WhatIsForgottenIsZeroedInPiecesOrBeforeItIsUsed) {
 #if !defined(__SANITIZE_ADDRESS__)
   EXPECT_EQ(num_zero(), 1u);
 #endif
-  // A forgotten block that is taken holds nothing of it, and is not taken from its new owner.
+  // A forgotten block is zeroed when it is taken, and ZeroForgotten does not touch it afterwards.
   const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
   {
     KvSequence taken = cache().Fetch(cache().Match(bob, TokensFrom(9, 5), {}), 16);
@@ -222,7 +222,7 @@ TEST_F(KvCacheTest, WhatIsForgottenIsZeroedInPiecesOrBeforeItIsUsed) {
               static_cast<ptrdiff_t>(cache().layout().block_bytes()));
   }
   driver_->Run(bob, 8, TokensFrom(9, 40));
-  // Work that came later does not hold up what came before.
+  // A later Forget does not delay the end of an earlier one.
   const uint64_t second = cache().Forget(bob);
   for (int i = 0; i < 100 && !cache().IsZeroed(first); ++i) cache().ZeroForgotten(1);
   for (int i = 0; i < 100 && !cache().IsZeroed(second); ++i) cache().ZeroForgotten(1);

@@ -14,7 +14,7 @@ namespace {
 std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
 }  // namespace
 
-// Counts what the library allocates while a test looks.
+// Counts allocations; tests compare the counts before and after a call.
 [[gnu::noinline]] void* operator new(size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   allocated_bytes.fetch_add(size, std::memory_order_relaxed);
@@ -76,7 +76,7 @@ TEST_F(KvCacheTest, HasNoMoreBlocksThanItIsTold) {
     EXPECT_LE(plan.total_bytes(), budget);
     (*cache)->CheckInvariants();
   }
-  // The budget counts as before.
+  // The budget must hold two blocks also when max_blocks is the limit.
   options.max_blocks = 2;
   options.budget_bytes = KvCache::Plan(options).total_bytes() - 1;
   EXPECT_EQ(KvCache::Create(options).error().code, Code::kInvalidArgument);

@@ -61,7 +61,7 @@ TEST_F(KvCacheWindows, APromptGoesOnFromTheEndsOfMessages) {
   // The next turn: all of the prompt, whose window is kept.
   EXPECT_EQ(Reused(Join(prompt, TokensFrom(2, 30))), 200u);
   EXPECT_FALSE(miss_);
-  // Another text after a message: up to that message's end, and as far as its last block goes.
+  // Another text after a message: everything up to that message's end is reused.
   for (const uint32_t end : {50u, 100u, 160u}) {
     const Tokens edited = Join(First(prompt, end), TokensFrom(3, 60));
     EXPECT_EQ(Reused(edited), end);
@@ -78,7 +78,8 @@ TEST_F(KvCacheWindows, AWindowThatReachesTheBeginningNeedsNoResumePoint) {
     MakeWindows({0, window});
     const Tokens prompt = TokensFrom(1, 48);
     { const KvSequence kept = RunMessages(prompt, {}); }
-    // Its last token is computed again, or its end is gone on from: w - 1 tokens before are there.
+    // The same prompt computes its last token again, a longer one continues at its end. Both find
+    // the w - 1 tokens before.
     EXPECT_EQ(Reused(prompt), 47u);
     EXPECT_EQ(Reused(Join(prompt, Tokens{5})), 48u);
     EXPECT_EQ(Reused(Join(First(prompt, 32), TokensFrom(9, 20))), 32u) << window;
@@ -92,7 +93,7 @@ TEST_F(KvCacheWindows, WindowsAloneAreFoundTooAndTheirNodesGoWithThem) {
   EXPECT_EQ(Reused(Join(prompt, Tokens{5})), 150u);
   EXPECT_EQ(Reused(First(prompt, 100)), 0u);
   ExpectMiss(MissReason::kWindow, 0);
-  // Others take all blocks: nothing of the prompt is left, not even nodes.
+  // Other prompts take all blocks: nothing of the prompt is left, not even nodes.
   for (uint64_t seed = 10; seed < 30; ++seed) {
     const KvSequence other = RunMessages(TokensFrom(seed, 60), {});
   }
@@ -111,7 +112,7 @@ TEST_F(KvCacheWindows, TruncateSaysWhereTheWindowIsGone) {
       << gone.error().message;
   EXPECT_EQ(sequence.num_tokens(), 120u);
   driver_->Verify(sequence, kSalt);
-  // Within the block that is still held, and back to nothing.
+  // Truncating within the block that is still held works, and so does truncating to nothing.
   EXPECT_TRUE(cache().Truncate(sequence, 116));
   driver_->Verify(sequence, kSalt);
   EXPECT_TRUE(driver_->Append(sequence, kSalt, TokensFrom(8, 40)));
@@ -135,8 +136,8 @@ TEST_F(KvCacheWindows, ForksGoTheirWaysAcrossTheWindowsEdge) {
   }
 }
 
-// Four sequences that share a window and then leave it one after the other: each needs a window of
-// its own, so the shared blocks are counted for each.
+// Four sequences share a window and then leave it one after the other. Each needs a separate window
+// then, so the shared blocks are counted for each.
 TEST_F(KvCacheWindows, AReservationCountsAWindowForEachSequence) {
   MakeWindows({0, 40}, 64);
   const KvDemand demand{.prompt_tokens = 80, .tokens = 160, .n = 4};

@@ -64,7 +64,8 @@ void KvSequence::Close() {
 KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
   if (this == &other) return *this;
   Close();
-  // The blocks go before the hold on their node: it is bare then if nothing else speaks for it.
+  // Releases the blocks before the hold on their node, so that the node is bare if nothing else
+  // needs it.
   tables_ = std::move(other.tables_);
   place_ = std::move(other.place_);
   shares_ = other.shares_;

@@ -16,11 +16,11 @@ namespace kvasir {
 
 class KvCache;
 
-// Where in the index a sequence or a match stands: a node that stays while it is held, whether or
-// not it has a block. Move-only. Must not outlive its cache.
+// The place of a sequence or a match in the index: a node, which stays while it is held, even
+// without a block. Move-only. Must not outlive its cache.
 class NodeHold {
  public:
-  NodeHold() = default;  // of nothing
+  NodeHold() = default;  // holds nothing
   NodeHold(KvCache* cache, NamespaceId ns, NodeId node);
   NodeHold(NodeHold&& other) noexcept;
   NodeHold& operator=(NodeHold&& other) noexcept;
@@ -32,22 +32,22 @@ class NodeHold {
 
   NamespaceId ns() const { return ns_; }
   NodeId node() const { return node_; }  // a full block's, or the root; REQUIRES: is_current()
-  // The namespace was not erased since.
+  // Whether the namespace was not erased since.
   bool is_current() const;
 
  private:
   KvCache* cache_ = nullptr;
   NamespaceId ns_{};
-  uint32_t epoch_ = 0;  // of the namespace: Erase moves it on
+  uint32_t epoch_ = 0;  // of the namespace when this was made
   NodeId node_{};
 };
 
 // The KV of one sequence: its tokens and a BlockTable for each layer group. States: tokens [0,
-// num_committed) are computed, accepted and published where they fill blocks; [num_committed,
-// num_tokens) were given room by Extend and are being computed. Of a window, the tables hold what
-// the next token sees, and what is being computed. Move-only; releases its blocks, tail first. Must
-// not outlive its cache. A sequence fetched with reuse off publishes nothing; nor does one whose
-// namespace was erased since. One thread at a time.
+// num_committed) are computed, accepted and published where they fill blocks; tokens
+// [num_committed, num_tokens) have room from Extend and are being computed. Tables of a window hold
+// what the next token sees and what is being computed. Move-only; releases its blocks, tail first.
+// Must not outlive its cache. A sequence that was fetched with reuse off, or whose namespace was
+// erased since, publishes nothing. One thread at a time.
 class KvSequence {
  public:
   KvSequence() = default;  // empty; only good for being assigned to
@@ -55,7 +55,7 @@ class KvSequence {
   KvSequence& operator=(KvSequence&& other) noexcept;
   ~KvSequence() { Close(); }
 
-  // It is not extended any more: what was reserved for that is released.
+  // Says that it will not be extended any more, and releases what was reserved for that.
   void Close();
 
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
@@ -66,8 +66,8 @@ class KvSequence {
   const BlockTable& table() const { return tables_[0]; }
   bool shares() const { return shares_; }
 
-  // Where windows are kept beside its end, so that a later prompt can go on from there: numbers of
-  // tokens, ascending. Of no use without windows.
+  // Points before its end at which Commit keeps its windows in the index, so that a later prompt
+  // can continue there. Numbers of tokens, ascending. Without windows they have no effect.
   void KeepResumePoints(std::vector<uint32_t> points) {
     resume_points_ = std::move(points);
     next_resume_ = 0;
@@ -79,7 +79,7 @@ class KvSequence {
   bool shares_ = false;
   uint32_t num_committed_ = 0;
   bool closed_ = false;
-  uint32_t unbacked_ = 0;  // blocks that it let go of and that could not be reserved for it again
+  uint32_t unbacked_ = 0;  // blocks that it gave back and that could not be reserved for it again
   std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
   std::vector<TokenId> tokens_;
   std::vector<uint32_t> resume_points_;

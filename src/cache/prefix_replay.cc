@@ -7,7 +7,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kBlockTokens = 16;
-// In no block: with it behind the prompt, Match leaves none of the prompt's own tokens out.
+// A token that no block has. It follows each prompt, because Match never reuses the last token.
 constexpr TokenId kLastToken = -1;
 
 // A block of 1 KiB, which nobody writes.

@@ -16,10 +16,10 @@ struct PrefixReplay {
   uint64_t evictions = 0;
 };
 
-// Sends the prompts, each of them its blocks' numbers, through a cache of `num_blocks` one after
-// another: match, compute what is missing, publish it, let go. A block of any size stands for the
-// cache's own of 16 tokens, and a last block that is not full for a full one.
-// kInvalidArgument when num_blocks is below 2, kExhausted when a prompt has more blocks than that.
+// Sends the prompts, each a list of block numbers, one after another through a cache of
+// `num_blocks`: match, compute what is missing, publish it, release it. Each block of a prompt,
+// whatever its size and whether it is full, becomes one full block of 16 tokens. kInvalidArgument
+// when num_blocks is below 2, kExhausted when a prompt has more blocks than that.
 Result<PrefixReplay> ReplayPrefixes(std::span<const std::vector<uint32_t>> prompts,
                                     uint32_t num_blocks, const EvictionChoice& eviction);
 

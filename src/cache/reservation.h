@@ -16,21 +16,21 @@ struct KvDemand {
   uint32_t prompt_tokens;
   uint32_t tokens;  // of each sequence whose KV is computed, the prompt's included
   uint32_t n = 1;   // sequences
-  // false: each computes the prompt again, in blocks of its own. REQUIRES: a match without reuse.
+  // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
 
   // The prompt's whole blocks once, the rest per sequence; windows per sequence (SequenceBlocks).
   uint64_t blocks(const KvLayout& layout, uint32_t step_tokens) const;
-  // The largest `tokens` below 2^31 for which `num_blocks` are enough; 0: not even for the prompt.
-  // O(log tokens).
+  // The largest `tokens` below 2^31 for which `num_blocks` are enough; 0 when they do not hold even
+  // the prompt. O(log tokens).
   uint64_t MaxTokens(const KvLayout& layout, uint32_t step_tokens, uint64_t num_blocks) const;
 };
 
 // Blocks that are kept for the sequences of one request: KvCache::Reserve makes it, sequences that
 // were fetched or forked with it draw from it. A block that a sequence gives back by Truncate may
-// be drawn again; a sequence that ends (is dropped, or Close was called) releases what it would
-// still have needed. Move-only. Dropping it releases what was not drawn; its sequences live on, and
-// get what is free. Must not outlive its cache. One thread at a time.
+// be drawn again; a sequence that ends (is destroyed, or Close was called) releases what it would
+// still have needed. Move-only. Destroying the Reservation releases what was not drawn; its
+// sequences can go on with unreserved blocks. Must not outlive its cache. One thread at a time.
 //
 // Invariant of the cache: free + idle blocks >= those reserved and not drawn.
 class Reservation {
@@ -41,10 +41,10 @@ class Reservation {
   ~Reservation() { Release(); }
 
   uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
-  // `num_blocks` more. kExhausted, and nothing changed, where others have reserved them.
+  // Reserves `num_blocks` more. kExhausted, with nothing changed, when fewer are unreserved.
   Status Grow(uint32_t num_blocks);
   void Shrink(uint32_t num_blocks);  // at most blocks()
-  void Release();                    // as dropping it does
+  void Release();                    // as the destructor does
 
  private:
   friend class KvCache;
@@ -52,7 +52,7 @@ class Reservation {
   struct State {
     KvCache* cache;
     uint32_t blocks;  // not drawn yet
-    // Of a sequence, at most: in `full` groups, and in windows.
+    // The most blocks of one sequence: in `full` groups, and in windows.
     uint32_t full_blocks, window_blocks;
     bool shares_prompt;
     bool released = false;

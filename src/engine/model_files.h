@@ -49,10 +49,11 @@ struct TextSource {
   std::vector<TokenId> ends_by_name;
 };
 TextSource TakeText(ImportedModel& model);
-// What the plan counts a tokenizer by: the bytes of tokenizer.json, or of a vocabulary's lists.
+// The plan estimates a tokenizer's memory from these bytes: of tokenizer.json, or of a vocabulary's
+// lists.
 uint64_t TokenizerBytes(const ImportedModel& model);
-// kInvalidArgument when the tokenizer has ids that the model lacks. A vocabulary of a kind that is
-// not read (kUnsupported) is no error: the model serves ids.
+// kInvalidArgument when the tokenizer has ids that the model lacks. A vocabulary of an unsupported
+// kind (kUnsupported) is not an error: the model then serves token ids only.
 Result<ModelText> LoadText(const TextSource& source);
 // The same in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);

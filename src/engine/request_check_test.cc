@@ -49,7 +49,7 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
   ASSERT_TRUE(checked) << checked.error().message;
   EXPECT_EQ((*checked)->demand.tokens, 129u);
   EXPECT_EQ((*checked)->demand.blocks(kLayout, 512), 6u + 3 * 3);
-  // Without a cache each choice computes the prompt again, in blocks of its own.
+  // Without a cache each choice computes the prompt again, in separate blocks.
   const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
   EXPECT_EQ((*alone)->demand.blocks(kLayout, 512), 3u * 9);
 }

@@ -11,9 +11,9 @@
 namespace kvasir {
 namespace {
 
-// A sampler keeps a few times the vocabulary: more of them would cost memory and save microseconds.
+// A sampler has the memory of a few logit rows. More samplers would save only microseconds.
 constexpr uint32_t kMaxSamplers = 8;
-// Logits of a step below which one thread draws all its tokens: handing them out costs more.
+// A step with fewer logits draws all its tokens in one thread: waking the others costs more.
 constexpr size_t kMinParallelLogits = 1 << 16;
 
 uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
@@ -105,7 +105,7 @@ void Scheduler::PlanRows() {
   }
 }
 
-// Admission left room for every row, so a refusal here is a bug; it costs that request only.
+// Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
 void Scheduler::ExtendRows() {
   for (const Rows& rows : rows_) {
     if (rows.num_rows == 0 || rows.request->done()) continue;
@@ -171,7 +171,7 @@ void Scheduler::CommitRows() {
   }
 }
 
-// `hidden`: of the prompt's last token; nullptr when a Cursor keeps it already.
+// `hidden`: of the prompt's last token; nullptr when a Cursor already has it.
 void Scheduler::StartChoices(Request& request, const float* hidden) {
   Sequence& first = *request.sequences[0];
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
@@ -268,7 +268,7 @@ void Scheduler::RunDraws() {
   });
 }
 
-// Any thread of the runner's: reads the request and its sequence only.
+// Runs on any thread of the runner, and only reads the request and its sequence.
 void Scheduler::RunDraw(Draw& draw, Sampler& sampler) {
   const Request& request = *draw.head->request;
   const std::vector<TokenId>& tokens = draw.sequence->tokens;

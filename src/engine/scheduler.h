@@ -1,4 +1,4 @@
-// Scheduler: which rows the next step computes, and what becomes of them.
+// Scheduler: chooses the rows of each step, runs the step and uses its results.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace kvasir {
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
   uint32_t parallel = 8;
-  uint32_t max_rows = 512;   // of a step: what the runner was made for; at least parallel
+  uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
   Identity identity{};
   std::vector<TokenId> end_tokens;  // ascending
@@ -31,47 +31,50 @@ struct SchedulerOptions {
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
 };
 
-// Runs requests: FIFO admission by what a request takes at most (the head waits, nobody overtakes),
-// then steps of one token for every generating sequence and chunks of prompts, max_rows in all. A
-// running sequence always finds the blocks it still needs: its request has reserved them
-// (cache/reservation.h). A request leaves with all its blocks given back, before its last event
-// is told. Sinks are called at the end of a step. Where a file of the model was changed all
-// requests end with kModelChanged: this is looked at before requests are admitted, before what a
-// step computed is committed, and before its logits are used. Runner and cache must outlive it.
-// Engine thread only.
+// Runs requests. Admission is first in, first out, by the most blocks that a request can need: the
+// first one waits until they can be reserved, and no other overtakes it. Each step computes one
+// token of each generating sequence and chunks of prompts, max_rows in all. A running sequence
+// always finds the blocks that it needs, because its request has reserved them
+// (cache/reservation.h). A request returns all its blocks before its last event is sent. Sinks are
+// called at the end of a step. When a file of the model was changed, all requests end with
+// kModelChanged: the scheduler checks this before it admits requests, before it commits what a step
+// computed, and before it uses the step's logits. Runner and cache must outlive it. Engine thread
+// only.
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
-  // What the constructor allocates for logits and sampling, exactly; and what it did allocate.
+  // The exact bytes that the constructor will allocate for logits and sampling, and those that it
+  // did allocate.
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
                                uint32_t parallel);
   uint64_t scratch_bytes() const;
 
-  // REQUIRES: the request's demand fits the empty pool, its n is at
-  // most `parallel`. Where this throws the request stays the caller's.
+  // REQUIRES: the request's demand fits the empty pool; its n is at most `parallel`. If this
+  // throws, the caller still owns the request.
   void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
   void CancelAll();
-  // All requests end with this error: after Step threw, or where a file of the model was changed.
-  // May be called again when it throws.
+  // Ends all requests with this error: after Step threw, or when a file of the model was changed.
+  // If it throws, it may be called again.
   void FailAll(const Error& error);
-  // Forgets at once; the steps that follow zero the blocks, and the last of them calls `done`.
-  // Where this throws, `done` stays the caller's.
+  // Forgets the tenant's namespaces at once. The next steps zero the blocks, and the last of these
+  // steps calls `done`. If this throws, the caller still owns `done`.
   void Erase(std::string_view tenant, ErasureSink&& done);
 
   bool idle() const {
     return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();
   }
-  // Requests that got their last event, and the sum of their bytes; erasures that are done.
+  // Requests that got their last event, the sum of their bytes, and erasures that are complete.
   struct Ended {
     uint32_t count = 0;
     uint64_t bytes = 0;
     uint32_t num_erased = 0;
   };
-  // One step, then tells the sinks. With nothing to run it only tells the news (of cancelled
-  // requests) and zeroes what was erased.
+  // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
+  // cancelled requests) and zeroes erased blocks.
   Ended Step();
-  // Called at once, then before the sinks of each step: what they see is in the snapshot already.
+  // on_stats is called at once, and then in each step before its sinks, so that the snapshot
+  // already counts what they get.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);
     PublishStats();
@@ -79,7 +82,7 @@ class Scheduler {
   void CheckInvariants() const;
 
  private:
-  struct Rows {  // of one sequence in this step; none when a Cursor answers
+  struct Rows {  // of one sequence in this step; no rows when a Cursor answers
     Request* request;
     Sequence* sequence;
     uint32_t first_row, num_rows;
@@ -96,13 +99,13 @@ class Scheduler {
     const Head* head;
     Sequence* sequence;
     std::span<const float> logits;
-    std::optional<TokenId> id;  // none: a logit is not finite
+    std::optional<TokenId> id;  // absent: a logit is not finite
     GeneratedToken token;       // its logprobs, if they are asked for
   };
 
   // scheduler_admission.cc
   void CheckFiles();
-  void CheckStepFiles();  // those that steps read
+  void CheckStepFiles();  // only those that steps read
   void Admit();
   bool TryAdmit(Request& request);
   void AddSequence(Request& request, KvSequence kv);
@@ -153,8 +156,8 @@ class Scheduler {
 
   std::deque<std::unique_ptr<Request>> waiting_;
   std::vector<std::unique_ptr<Request>> running_;  // in order of admission
-  std::vector<std::unique_ptr<Request>> ended_;    // their last events are not told yet
-  bool retry_admission_ = true;  // blocks came back since the head was last refused
+  std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
+  bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
     uint64_t point;  // of KvCache::Forget
     Erasure erasure;
@@ -173,7 +176,7 @@ class Scheduler {
   std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
 
-  uint64_t files_checked_ns_ = 0;  // all of them, with their paths
+  uint64_t files_checked_ns_ = 0;  // the last CheckAll
 
   EngineStats stats_;
   double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed

@@ -14,8 +14,8 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   waiting_.push_back(std::move(request));
 }
 
-// At each admission; and every 100 ms, for requests that run while nothing is admitted: what steps
-// read is looked at in each step, and all else is not urgent.
+// Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
+// because each step checks the files that it reads.
 void Scheduler::CheckFiles() {
   constexpr uint64_t kPeriodNs = 100'000'000;
   if (options_.files == nullptr || (waiting_.empty() && running_.empty())) return;
@@ -55,7 +55,7 @@ bool Scheduler::TryAdmit(Request& request) {
         ns, spec.prompt,
         {.reuse = spec.reuse != Reuse::kNothing, .use_cursor = spec.reuse == Reuse::kAll});
   });
-  // Alone, a request always fits: submission checked its demand.
+  // Without other requests this one would fit: submission checked its demand.
   Result<Reservation> reservation = cache_.Reserve(match, request.demand);
   if (!reservation) return false;
   request.admitted_ns = MonotonicNs();
@@ -81,7 +81,7 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
   sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
   sequence->kv = std::move(kv);
-  // The prompt's rows are told to choice 0.
+  // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {
     sequence->text.emplace(*options_.tokenizer, !spec.echo_special);

@@ -1,4 +1,4 @@
-// News: sampled tokens, the end of choices and requests, what sinks and statistics are told.
+// Events: sampled tokens, the end of choices and requests, calls of sinks, statistics.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -12,12 +12,12 @@ namespace {
 
 constexpr double kMs = 1e-6;  // of a nanosecond
 
-// While memory is refused the engine waits so long before it tries again.
+// When the system refuses memory, the engine waits this long before it tries again.
 constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// A step that zeroes erased blocks takes an eighth longer for it, or a millisecond if that is more.
+// Zeroing erased blocks makes a step an eighth longer, or a millisecond if that is more.
 constexpr uint64_t kZeroingShare = 8;
 constexpr uint64_t kLeastZeroingNs = 1'000'000;
 constexpr uint64_t kZeroedAtOnce = 1 << 20;  // bytes between two looks at the clock
@@ -61,7 +61,7 @@ void Scheduler::UseDraw(Draw& draw) {
 void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
                             FinishReason reason) {
   sequence.kv.Close();
-  // At the prompt's end its tail and Cursor are kept already.
+  // If only the prompt is committed, its tail and Cursor are kept already.
   if (sequence.kv.num_committed() > request.prompt_tokens()) {
     TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
     cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
@@ -180,7 +180,7 @@ uint32_t Scheduler::TellErasures() {
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     try {
       erasures_.front().done(erasures_.front().erasure);
-    } catch (...) {  // no memory to tell it: again after the next step
+    } catch (...) {  // no memory: tries again after the next step
       std::this_thread::sleep_for(kMemoryPause);
       break;
     }
@@ -190,7 +190,7 @@ uint32_t Scheduler::TellErasures() {
 }
 
 void Scheduler::CollectEnded() {
-  ended_.reserve(ended_.size() + running_.size());  // throws before anything moves, or not at all
+  ended_.reserve(ended_.size() + running_.size());  // if this throws, nothing has moved yet
   for (auto& request : running_) {
     if (request->done()) ended_.push_back(std::move(request));
   }
@@ -198,7 +198,7 @@ void Scheduler::CollectEnded() {
 }
 
 Scheduler::Ended Scheduler::Deliver() {
-  // False: a sink had no memory for its event; the event stays for the next try.
+  // False when a sink had no memory for its event, which then stays for the next try.
   const auto tell = [](Request& request) {
     if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
         request.has_event.end()) {
@@ -245,7 +245,8 @@ void Scheduler::CountStep(uint64_t step_ns) {
   stats_.prefill_rows += prefill_rows;
   stats_.kv_read_bytes = runner_.kv_read_bytes();
   if (prefill_rows == 0) return;
-  // A row's share of its step. Halved now and then: the last 64K rows tell the speed of today.
+  // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
+  // recent rows decide the measured speed.
   prefill_ns_ += static_cast<double>(step_ns) * prefill_rows / num_rows;
   prefill_rows_ += prefill_rows;
   if (prefill_rows_ > 65536) {

@@ -1,6 +1,6 @@
-// Random schedules over a FakeRunner and an OwnClock: every answer is what its tokens alone decide,
-// whatever shared a step, was matched, forked, evicted, erased, cancelled or timed out; invariants
-// hold after each step, and receipts have the times of the clock to the nanosecond.
+// Random schedules over a FakeRunner and an OwnClock. Every answer depends on its own tokens alone,
+// whatever else shared a step, was matched, forked, evicted, erased, cancelled or timed out.
+// Invariants hold after each step, and receipts have the clock's times to the nanosecond.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -29,12 +29,12 @@ struct Asked {
   std::vector<std::vector<TokenId>> answers;
   std::vector<FinishReason> reasons;
   std::optional<Error> error;
-  bool cancelled = false;  // asked for
-  bool expired = false;    // cancelled since its deadline had passed
+  bool cancelled = false;  // by the test
+  bool expired = false;    // cancelled because its deadline had passed
   bool ended = false;
   Receipt receipt;
-  // By the clock. A deadline of 0: none. Of tokens and end: when they were heard, but the end of a
-  // cancelled request is when that was asked for.
+  // By the clock. A deadline of 0 means no deadline. Times of tokens and of the end are those of
+  // their events; a cancelled request ends when the test cancels it.
   uint64_t submitted_ns = 0, deadline_ns = 0, end_ns = 0;
   std::optional<uint64_t> first_token_ns;
   uint64_t last_token_ns = 0;
@@ -43,7 +43,7 @@ struct Asked {
 // What a receipt says, in whole nanoseconds.
 uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * 1e6)); }
 
-// What a choice says, by its tokens alone. `reason` is why it ends.
+// The answer of a choice, from its tokens alone. `reason` is why it ends.
 std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, FinishReason* reason) {
   std::vector<TokenId> tokens = asked.spec.prompt;
   *reason = FinishReason::kLength;
@@ -53,7 +53,7 @@ std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, Fini
       *reason = FinishReason::kStop;
       break;
     }
-    // It is computed before the next token, and then the request ends.
+    // The step that computes this token ends the request.
     if (tokens.back() == kNotFinite &&
         tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
       *reason = FinishReason::kError;
@@ -104,7 +104,7 @@ class Schedule {
     Check();
   }
 
-  uint64_t wrong = 0;  // choices that do not say what their tokens decide
+  uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -141,7 +141,7 @@ class Schedule {
 
   std::string Tenant() { return random_.Below(3) == 0 ? "bob" : "alice"; }
 
-  // Few different tokens: prompts share beginnings, and part within blocks.
+  // There are few different tokens, so prompts share beginnings and diverge within blocks.
   std::vector<TokenId> RandomPrompt() {
     std::vector<TokenId> prompt;
     if (!asked_.empty() && random_.Below(4) != 0) {
@@ -208,7 +208,7 @@ class Schedule {
     if (!asked.ended) asked.end_ns = MonotonicNs();
   }
 
-  // As a caller does whose clients wait no longer.
+  // Cancels requests whose deadline has passed, as a caller would.
   void CancelExpired() {
     for (auto& [id, asked] : asked_) {
       if (asked.ended || asked.cancelled || !IsPast(asked.deadline_ns)) continue;
@@ -289,7 +289,8 @@ class Schedule {
           continue;
         }
         wrong += asked.reasons[choice] != reason;
-        if (reason == FinishReason::kError) {  // of one choice ends them all, wherever they are
+        if (reason ==
+            FinishReason::kError) {  // an error of one choice ends all others where they are
           wrong += !BeginsWith(want, got);
           ++failed;
         } else {

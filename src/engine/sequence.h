@@ -1,5 +1,5 @@
 // Sequence: one choice of a request while it runs. Request: what was asked, its sequences, its
-// news.
+// events.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,24 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
   bool done = false;
-  uint64_t token_ns = 0;     // when its last token was there; 0: none yet
-  uint32_t next_logits = 0;  // lowest position that on_logits was not told
+  uint64_t token_ns = 0;     // when its last token was sampled; 0: no token yet
+  uint32_t next_logits = 0;  // next position for on_logits
   std::optional<TextStream> text;
   std::optional<StopMatcher> stop;
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };
 
-// States: waiting (no sequence), running, done (every choice has its finish_reason; no block is
-// held). Submission fills what is const afterwards; all else is the engine thread's.
+// States: waiting (no sequence), running, done (every choice has its finish_reason, and the request
+// holds no block). Submission sets what does not change later; only the engine thread uses the
+// rest.
 struct Request {
   RequestId id{};
   GenerateRequest spec;
   EventSink sink;
   uint64_t seed = 0;
-  uint32_t max_tokens = 0;  // clipped
-  KvDemand demand{};        // of its choices: all but the last token of each is computed
+  uint32_t max_tokens = 0;  // clipped to what fits
+  KvDemand demand{};        // of its choices; the last token of each needs no KV
   uint64_t submitted_ns = 0;
   uint64_t bytes = 0;  // of spec, as submission counted them
 
@@ -52,7 +53,7 @@ struct Request {
   uint32_t completion_tokens = 0;  // of all choices
   Receipt receipt;
 
-  std::vector<Event> events;      // [n]: what the sinks are told after this step
+  std::vector<Event> events;      // [n]: for the sinks after this step
   std::vector<bool> has_event;    // [n]
   std::vector<bool> choice_done;  // [n]
   uint32_t num_done = 0;
@@ -61,14 +62,14 @@ struct Request {
   bool done() const { return num_done == spec.n; }
 };
 
-// The event of a choice in this step; empty if the choice had no news yet.
+// The event of a choice in this step; empty if nothing happened to the choice yet.
 Event& EventOf(Request& request, uint32_t choice);
 
-// Adds event.tokens.back(), just sampled, to the sequence and its text. `ends`: the token is one
-// that ends the answer. Returns why the choice is done, kNone when it goes on.
+// Adds event.tokens.back(), just sampled, to the sequence and its text. `ends`: this token ends the
+// answer. Returns why the choice is done, or kNone when it goes on.
 FinishReason AppendToken(Request& request, Sequence& sequence, bool ends, Event& event);
 
-// The choice ends: text that waited becomes certain, unless a stop string cut it.
+// Ends the choice. Adds the text that was held back to its event, unless a stop string cuts it.
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason);
 
 }  // namespace kvasir

@@ -114,7 +114,7 @@ constexpr SlotNames kGpt2Slots[] = {
     {Slot::kDownBias, "h.{}.mlp.c_proj.bias", "blk.{}.ffn_down.bias"},
 };
 
-// A window that is as long as the model's own context is none.
+// A window as long as the model's own context counts as full.
 LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer) {
   const uint32_t window = config.windows.empty() ? 0 : config.windows[layer];
   return {.activation = config.activation,

@@ -12,7 +12,8 @@
 namespace kvasir {
 namespace {
 
-// Of chats: what llama.cpp takes for the end of an answer, as far as no family writes it in text.
+// Tokens of chat templates that llama.cpp takes for the end of an answer, without those that some
+// family also writes inside an answer.
 constexpr std::array<std::string_view, 12> kEnds = {
     "<|eot_id|>",
     "<|im_end|>",
@@ -27,7 +28,7 @@ constexpr std::array<std::string_view, 12> kEnds = {
     "<|end_of_turn|>",
     "<\xEF\xBD\x9C"
     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
-// With it, <|end|> ends a message and not the answer (gpt-oss).
+// In a vocabulary with <|return|>, <|end|> ends a message and not the answer (gpt-oss).
 constexpr std::string_view kReturn = "<|return|>", kEnd = "<|end|>";
 
 tl::unexpected<Error> Broken(const std::string& file, std::string_view what) {
@@ -46,11 +47,11 @@ Result<std::optional<T>> Read(const GgufFile& gguf, std::string_view key, const 
   const GgufValue* value = FindValue(gguf, key);
   if (value == nullptr) return std::nullopt;
   if (const T* typed = std::get_if<T>(value)) return *typed;
-  return Broken(file, fmt::format("{} is no {}", key, type));
+  return Broken(file, fmt::format("{} is not a {}", key, type));
 }
 
-// A token id, if the key is there and the tokens reach so far: files exist that name a padding
-// token beyond them.
+// A token id. Absent when the key is missing or the id is beyond the tokens: some files name a
+// padding token that they do not have.
 Result<std::optional<TokenId>> ReadId(const GgufFile& gguf, std::string_view key, size_t num_tokens,
                                       const std::string& file) {
   const GgufValue* value = FindValue(gguf, key);
@@ -59,16 +60,16 @@ Result<std::optional<TokenId>> ReadId(const GgufFile& gguf, std::string_view key
   if (const auto* u = std::get_if<uint64_t>(value)) {
     id = *u;
   } else if (const auto* i = std::get_if<int64_t>(value); i != nullptr) {
-    if (*i < 0) return std::nullopt;  // written for none
+    if (*i < 0) return std::nullopt;  // some converters write -1 for "no token"
     id = static_cast<uint64_t>(*i);
   } else {
-    return Broken(file, fmt::format("{} is no whole number", key));
+    return Broken(file, fmt::format("{} is not a whole number", key));
   }
   if (id >= num_tokens) return std::nullopt;
   return static_cast<TokenId>(id);
 }
 
-// The numbers of a list; absent where the key is.
+// The numbers of a list; absent when the key is missing.
 Result<std::optional<std::vector<double>>> ReadNumbers(const GgufFile& gguf, std::string_view key,
                                                        size_t count, const std::string& file) {
   KV_ASSIGN(const auto array, Read<GgufArray>(gguf, key, "list", file));
@@ -77,7 +78,7 @@ Result<std::optional<std::vector<double>>> ReadNumbers(const GgufFile& gguf, std
     return Broken(file, fmt::format("{} has {} entries for {} tokens", key, array->count, count));
   }
   auto numbers = NumbersOf(*array);
-  if (!numbers) return Broken(file, fmt::format("{} is no list of numbers", key));
+  if (!numbers) return Broken(file, fmt::format("{} is not a list of numbers", key));
   return std::move(*numbers);
 }
 
@@ -94,22 +95,22 @@ Status ReadKinds(const GgufFile& gguf, const std::string& file, Vocabulary& voca
     VocabularyToken& token = tokens[id];
     if (kinds) {
       const double kind = (*kinds)[id];
-      // 0 is "undefined": what llama.cpp writes for a token that it knows nothing of.
+      // 0 means "undefined": llama.cpp writes it for a token of unknown type.
       if (!(kind >= 0 && kind <= 6) || kind != std::floor(kind)) {
         return Broken(file, fmt::format("token_type[{}] is {}, not in 0..6", id, kind));
       }
       if (kind > 0) token.kind = static_cast<TokenKind>(static_cast<int>(kind));
     } else if (vocabulary.kind == VocabularyKind::kSentencePiece && IsByteText(token.text)) {
-      token.kind = TokenKind::kByte;  // files of before there were types
+      token.kind = TokenKind::kByte;  // old files have no token_type
     }
-    // Rows without a token, which converters name so.
+    // Converters give this name to rows without a token.
     if (token.text == fmt::format("[PAD{}]", id)) token.kind = TokenKind::kUnused;
   }
   TakeUserTextsAsWritten(&vocabulary);
   return {};
 }
 
-// What SentencePiece files without ids mean, where the tokens are called so.
+// BOS and EOS of SentencePiece files that name neither: tokens 1 and 2, if they have these texts.
 void NameDefaults(Vocabulary& vocabulary) {
   const auto is = [&](size_t id, std::string_view text) {
     return id < vocabulary.tokens.size() && vocabulary.tokens[id].text == text;
@@ -140,7 +141,8 @@ Status ReadSpecials(const GgufFile& gguf, const std::string& file, Vocabulary& v
       token.kind = TokenKind::kControl;
   }
   if (!pieces) return {};
-  // Converters call <unk> a control token, and so do we, but it is what unknown characters become.
+  // Converters mark <unk> as a control token. It is also the token of unknown characters, so
+  // exactly this one gets kUnknown.
   const size_t id = unk ? static_cast<size_t>(*unk) : 0;
   if (id < tokens.size() && (unk || tokens[0].text == "<unk>")) {
     for (VocabularyToken& token : tokens) {
@@ -167,7 +169,7 @@ Status ReadTokens(const GgufFile& gguf, const std::string& file, Vocabulary& voc
   KV_ASSIGN(const auto list, Read<GgufArray>(gguf, "tokens", "list", file));
   if (!list) return Broken(file, "tokens is missing");
   auto texts = StringsOf(*list);
-  if (!texts) return Broken(file, "tokens is no list of strings");
+  if (!texts) return Broken(file, "tokens is not a list of strings");
   vocabulary.tokens.resize(texts->size());
   for (size_t id = 0; id < texts->size(); ++id) {
     vocabulary.tokens[id].text = std::move((*texts)[id]);
@@ -181,7 +183,7 @@ Status ReadByteLevel(const GgufFile& gguf, const std::string& file, Vocabulary& 
   KV_ASSIGN(const auto list, Read<GgufArray>(gguf, "merges", "list", file));
   if (!list) return Broken(file, "merges is missing");
   vocabulary.merges = StringsOf(*list);
-  if (!vocabulary.merges) return Broken(file, "merges is no list of strings");
+  if (!vocabulary.merges) return Broken(file, "merges is not a list of strings");
   return {};
 }
 
@@ -239,7 +241,7 @@ std::vector<TokenId> EndsByName(const GgufFile& gguf) {
   for (size_t id = 0; id < texts->size(); ++id) {
     const std::string& text = (*texts)[id];
     if (std::ranges::find(kEnds, text) == kEnds.end() || (returns && text == kEnd)) continue;
-    // A token that is said to be text is text.
+    // A token whose type is text does not end an answer, whatever its name.
     const double kind = kinds && id < kinds->size() ? (*kinds)[id] : 0;
     if (kind != static_cast<double>(TokenKind::kControl) &&
         kind != static_cast<double>(TokenKind::kUserDefined)) {

@@ -269,9 +269,9 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
     file.without.insert(key);
     expect(file, Code::kCorruption, std::string(key) + " is missing");
     file.raws[key] = {9, Le<uint32_t>(4) + Le<uint64_t>(1) + Le<uint32_t>(7)};
-    expect(file, Code::kCorruption, std::string(key) + " is no list of strings");
+    expect(file, Code::kCorruption, std::string(key) + " is not a list of strings");
     file.raws[key] = {4, Le<uint32_t>(7)};
-    expect(file, Code::kCorruption, std::string(key) + " is no list");
+    expect(file, Code::kCorruption, std::string(key) + " is not a list");
   }
   file = Bytes();
   file.merges.push_back("a z");
@@ -290,10 +290,10 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
   expect(file, Code::kCorruption, "token_type[1] is 7");
   file = Bytes();
   file.raws["bos_token_id"] = {8, Le<uint64_t>(1) + "x"};
-  expect(file, Code::kCorruption, "bos_token_id is no whole number");
+  expect(file, Code::kCorruption, "bos_token_id is not a whole number");
   file = Bytes();
   file.raws["add_bos_token"] = {4, Le<uint32_t>(1)};
-  expect(file, Code::kCorruption, "add_bos_token is no boolean");
+  expect(file, Code::kCorruption, "add_bos_token is not a boolean");
   file = Pieces();
   file.scores[4] = std::nanf("");
   expect(file, Code::kCorruption, "the score of token 4 ('a') is not a number");

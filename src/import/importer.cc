@@ -18,7 +18,8 @@ struct Source {
   bool is_folder;
 };
 
-// The GGUF file of a folder that is no Hugging Face folder; absent: there is none.
+// The GGUF file of a folder without config.json. Absent when the folder has a config.json or no
+// GGUF file; kInvalidArgument when it has several.
 Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
   KV_ASSIGN(const bool has_config, Exists(folder / "config.json"));
   if (has_config) return std::nullopt;

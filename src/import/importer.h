@@ -46,7 +46,8 @@ struct ImportedModel {
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file
 };
 
-inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;  // beyond, it is none
+// A larger file is not a tokenizer.
+inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
 
 // kCorruption where the file is what git keeps in the place of a large file that was not fetched.
 Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& file);

@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// At most half full, so that a probe touches one cache line as a rule.
+// At most half full, so that a probe usually touches one cache line.
 uint64_t TableSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes} * 2); }
 uint64_t GhostSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes}); }
 
@@ -116,7 +116,8 @@ std::optional<NodeId> PrefixIndex::FindChild(NodeId parent, std::span<const Toke
   KV_DCHECK(tokens.size() == block_tokens_);
   const uint32_t first = ChildrenOf(Raw(parent));
   if (first == kNone) return std::nullopt;
-  // Most nodes have one child: found without the table, in memory that was written in order.
+  // Most nodes have one child. Comparing it needs no look-up in the table, and the nodes of a
+  // prompt were written one after another.
   if (TokensEqual(first, tokens)) return NodeId{first};
   if (FaultActive(Fault::kSkippedCompare) && nodes_[first].num_tokens == block_tokens_) {
     return NodeId{first};
@@ -236,7 +237,7 @@ void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId)>& leaving)
   }
   Root& entry = roots_[Raw(root) & ~kRootBit];
   entry.children = kNone;
-  entry.hash = Mix64(entry.hash);  // what was remembered as evicted is never recognised again
+  entry.hash = Mix64(entry.hash);  // so WasEvicted recognises none of them
 }
 
 void PrefixIndex::FreeNode(uint32_t node) {
@@ -246,7 +247,7 @@ void PrefixIndex::FreeNode(uint32_t node) {
   }
   num_tokens_ -= nodes_[node].num_tokens;
   nodes_[node].num_tokens = 0;
-  // An erased prompt leaves nothing behind.
+  // No token of an erased prompt stays in memory.
   std::fill_n(&tokens_[size_t{node} * block_tokens_], block_tokens_, 0);
   keys_[node] = {};
   free_stack_[nodes_.size() - num_nodes_--] = node;
@@ -335,7 +336,7 @@ void PrefixIndex::CheckChildren(uint32_t parent, std::vector<bool>& seen) const 
       KV_CHECK(FindChild(NodeId{parent}, mine) == NodeId{in_order[i]});
     }
     if (i == 0) continue;
-    // Neighbours in order that are no prefixes of each other: no two children are.
+    // If no neighbours in order are prefixes of each other, no two children are.
     const auto before = tokens(NodeId{in_order[i - 1]});
     const uint32_t common = CommonPrefix(before, mine);
     KV_CHECK(common < before.size() && common < mine.size() && before[common] < mine[common]);

@@ -18,7 +18,7 @@ enum class NodeId : uint32_t {};
 
 // A node is a full block (block_tokens tokens; may have children) or a tail (fewer; a leaf) below
 // its parent. It has an optional block for each layer group, or none at all. Invariants: no child's
-// tokens are a prefix of another child's of the same parent; no block has two nodes.
+// tokens are a prefix of another child's of the same parent; no block is in two nodes.
 //
 // Children are found in two ways, both of which compare tokens: an open-addressing table by a
 // seeded 64-bit hash of all tokens from the root on (full blocks), and a treap per parent in
@@ -34,7 +34,7 @@ class PrefixIndex {
     uint32_t num_nodes;       // at most
     uint32_t num_groups = 1;  // layer groups
     uint32_t num_roots = 16;  // namespaces, at most
-    uint64_t seed;  // secret: hashes and treap shapes cannot be steered by who writes prompts
+    uint64_t seed;  // secret: prompts cannot be chosen to make hashes collide or treaps deep
     uint64_t hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
   };
   struct Partial {
@@ -45,7 +45,7 @@ class PrefixIndex {
   static uint64_t BytesFor(const Options& options);
   explicit PrefixIndex(const Options& options);
 
-  NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots are there
+  NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots roots
 
   // The child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
   std::optional<NodeId> FindChild(NodeId parent, std::span<const TokenId> tokens) const;
@@ -56,17 +56,17 @@ class PrefixIndex {
   // lately.
   bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
 
-  // A node without blocks, which nobody holds. REQUIRES: no child is a prefix of `tokens` or the
-  // reverse; num_nodes() < max_nodes().
+  // Adds a node without blocks, which nobody holds. REQUIRES: no child's tokens are a prefix of
+  // `tokens` or the reverse; num_nodes() < max_nodes().
   NodeId Insert(NodeId parent, std::span<const TokenId> tokens);
   // REQUIRES: the node has no block of the group, `block` is in no node.
   void SetBlock(NodeId node, uint32_t group, BlockId block);
-  void ClearBlock(NodeId node, uint32_t group);    // REQUIRES: the node has one
+  void ClearBlock(NodeId node, uint32_t group);    // REQUIRES: the node has a block of the group
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
-  // With its blocks. REQUIRES: a node without children.
+  // Removes a node and its blocks. REQUIRES: it has no children.
   void Remove(NodeId node, RemoveKind kind);
-  // Removes all nodes under a root and what is remembered of them; calls `leaving` for each node
-  // before it goes. O(max_nodes).
+  // Removes all nodes under a root, and forgets which of them were evicted. Calls `leaving` for
+  // each node before it is removed. O(max_nodes).
   void Clear(NodeId root, const std::function<void(NodeId)>& leaving);
 
   static bool is_root(NodeId node) { return (Raw(node) & kRootBit) != 0; }
@@ -75,10 +75,10 @@ class PrefixIndex {
     const uint32_t block = blocks_[size_t{Raw(node)} * num_groups_ + group];
     return block == kNone ? std::nullopt : std::optional(BlockId{block});
   }
-  // Counts those who need the node although it may have no block. REQUIRES: not a root.
+  // Counts those who need the node, even if it has no block. REQUIRES: not a root.
   void Hold(NodeId node) { ++nodes_[Raw(node)].holds; }
   void Unhold(NodeId node) { --nodes_[Raw(node)].holds; }
-  // Nothing speaks for it: no block, no child, nobody who holds it. REQUIRES: not a root.
+  // Whether nothing needs the node: it has no block, no child and no hold. REQUIRES: not a root.
   bool is_bare(NodeId node) const;
   std::span<const TokenId> tokens(NodeId node) const {
     return {TokensOf(Raw(node)), At(node).num_tokens};
@@ -149,7 +149,7 @@ class PrefixIndex {
   std::vector<Node> nodes_;              // [max_nodes]
   std::vector<TokenId> tokens_;          // [max_nodes][block_tokens]
   std::vector<BlockKey> keys_;           // [max_nodes]
-  std::vector<uint32_t> blocks_;         // [max_nodes][num_groups], kNone: it has none
+  std::vector<uint32_t> blocks_;         // [max_nodes][num_groups], kNone: no block
   std::vector<uint32_t> free_stack_;     // [max_nodes], the first max_nodes - num_nodes are free
   std::vector<uint32_t> node_of_block_;  // [num_blocks]
   std::vector<uint32_t> table_;          // [power of two]: nodes, linear probing

@@ -149,7 +149,7 @@ TEST(PrefixIndex, FindsTheBestOfAHundredThousandSiblingsWithoutAScan) {
     tokens[15] = static_cast<TokenId>(i);
     Add(index, root, tokens, BlockId{i});
   }
-  // A scan would read 100,000 nodes a query, 4e8 in all; this bound leaves room for any machine.
+  // A scan would read 100,000 nodes per query, 4e8 in all; any machine stays below this bound.
   const uint64_t begin = MonotonicNs();
   for (uint32_t i = 0; i < 4000; ++i) {
     tokens[7] = static_cast<TokenId>(Mix64(i * 25) >> 33);

@@ -1,7 +1,7 @@
 // FakeRunner: a Runner without weights. The KV of a token is a hash of the token, the layer group
-// and the KV before it, and its logits are hashes of all KV that the block tables hold up to there,
-// as far as a query sees it: a block that does not belong to the sequence shows in what it
-// generates. For tests of what stands above a model, and for simulations of schedules.
+// and the KV before it. The token's logits are hashes of all KV in the block tables that its query
+// sees. So a wrong block changes what a sequence generates. For tests of the code above a model,
+// and for simulations of schedules.
 #pragma once
 
 #include <cstring>
@@ -23,9 +23,9 @@ class FakeRunner final : public Runner {
     uint32_t max_positions = 256;
     uint32_t block_tokens = 16;
     uint32_t max_rows = 32;
-    std::vector<uint32_t> windows = {0};    // [layer]: tokens that it sees, 1 is too few; 0: all
+    std::vector<uint32_t> windows = {0};    // [layer]: tokens that it sees, at least 2; 0: all
     TokenId not_finite = -1;                // the activations of this token are not finite
-    std::function<void()> on_step = [] {};  // called in each Step: its time may pass there
+    std::function<void()> on_step = [] {};  // called in each Step, to move a test's clock
   };
 
   explicit FakeRunner(const Options& options) : options_(options), layout_(LayoutOf(options)) {
@@ -39,7 +39,7 @@ class FakeRunner final : public Runner {
   const KvLayout& layout() const { return layout_; }
   static constexpr uint32_t kHidden = 4;
 
-  // What greedy decoding says after `tokens`, by the tokens alone.
+  // The next token of greedy decoding after `tokens`, computed from the tokens alone.
   TokenId NextToken(std::span<const TokenId> tokens) const {
     uint64_t all = kSeed;
     for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -121,7 +121,7 @@ class FakeRunner final : public Runner {
     shape.v_format.assign(num_layers, KvFormat::kF16);
     std::vector<KvReach> reaches(num_layers);
     for (size_t i = 0; i < num_layers; ++i) {
-      KV_CHECK(options.windows[i] != 1);  // the KV before a token goes into its own
+      KV_CHECK(options.windows[i] != 1);  // a token's KV needs the KV before it
       if (options.windows[i] > 0) reaches[i] = {KvReach::Kind::kWindow, options.windows[i]};
     }
     return KvLayout(shape, reaches, /*slots=*/1, options.max_positions);

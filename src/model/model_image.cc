@@ -37,7 +37,7 @@ constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 constexpr uint64_t kPageBytes = 4096;
 constexpr std::string_view kMagic = "KVIMAGE\n", kPrefix = "image-", kSuffix = ".kvw";
 constexpr std::string_view kPurpose = "kvasir model image";
-constexpr int64_t kYoungDraftNs = 2'000'000'000;  // it may not have its lock yet
+constexpr int64_t kYoungDraftNs = 2'000'000'000;  // its writer may not have locked it yet
 
 struct Header {
   char magic[8];
@@ -65,7 +65,7 @@ void PutName(const std::string& name, char (&out)[kSize]) {
   std::memset(out, 0, kSize);
   std::memcpy(out, name.data(), std::min(name.size(), kSize - 1));
 }
-// Control characters are not printed: the name may be anybody's.
+// Replaces control characters, because anybody may have written the name.
 template <size_t kSize>
 std::string GetName(const char (&name)[kSize]) {
   std::string text(name, strnlen(name, kSize));
@@ -110,8 +110,9 @@ bool Verify(std::span<const std::byte> file, const Header& header, const Places&
   return same;
 }
 
-// Cut at multiples of kChunkBytes of the file: a file system that keeps a file in large pieces of
-// memory takes one as large as a write fills, and the mapping has huge pages then.
+// Writes up to the next multiple of kChunkBytes of the file at a time. A file system that caches
+// files in large pieces takes pieces as large as a write fills, and the mapping then has huge
+// pages.
 Status WriteByChunks(AtomicFile& file, uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t piece = std::min<size_t>(bytes.size(), kChunkBytes - offset % kChunkBytes);
@@ -122,8 +123,8 @@ Status WriteByChunks(AtomicFile& file, uint64_t offset, std::span<const std::byt
   return {};
 }
 
-// The header and the tags, which end where the payload begins. A power loss may tear the file: its
-// tags tell, and it is made again.
+// `front`: the header and the tags, up to the payload. If a power loss tears the file, its tags
+// show it and the image is made again.
 Status WriteFile(const fs::path& path, std::span<const std::byte> front,
                  std::span<const std::byte> payload) {
   KV_ASSIGN(const std::unique_ptr<AtomicFile> file,
@@ -138,9 +139,9 @@ int64_t NanosecondsOf(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// When an image was used last is the time of an empty file of its name, in a folder beside that of
-// the images. The image's own times must stay: a process that has it mapped would take it for
-// changed (import/file_watch.h).
+// A mark, an empty file with the image's name in a folder beside the images, has the time of the
+// image's last use. The image's own times must not change: a process that has it mapped would take
+// it for changed (import/file_watch.h).
 fs::path MarkFolder(const fs::path& images) {
   fs::path folder = images;
   return folder += "-used";
@@ -149,7 +150,7 @@ fs::path MarkOf(const fs::path& image) {
   return MarkFolder(image.parent_path()) / image.filename();
 }
 
-// Failing only makes the image look older than it is.
+// A failure only makes the image look older than it is.
 void MarkUsed(const fs::path& image) {
   std::error_code error;
   fs::create_directories(MarkFolder(image.parent_path()), error);
@@ -164,7 +165,7 @@ bool RemoveImage(const fs::path& image) {
   return fs::remove(image, error);
 }
 
-// Of images that somebody else removed.
+// Removes the marks of images that somebody else removed.
 void RemoveStaleMarks(const fs::path& images) {
   std::error_code error;
   for (const auto& mark : fs::directory_iterator(MarkFolder(images), error)) {
@@ -174,8 +175,8 @@ void RemoveStaleMarks(const fs::path& images) {
   }
 }
 
-// Removes drafts that a crash left behind: who writes one holds its lock. Returns the bytes of the
-// others, each of which has its size from the start.
+// Removes drafts that nobody has locked: a crash left them. Returns the bytes of the other drafts;
+// each has its full size from the start.
 uint64_t RemoveStaleDrafts(const fs::path& folder) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -287,7 +288,7 @@ Status ModelImages::MakeRoom(uint64_t bytes, const fs::path& except) const {
 }
 
 void ModelImages::KeepCap(const fs::path& path, uint64_t bytes) const {
-  if (bytes > cap_bytes_ && RemoveImage(path)) bytes = 0;  // who has it mapped keeps it
+  if (bytes > cap_bytes_ && RemoveImage(path)) bytes = 0;  // processes that mapped it keep it
   RemoveOthers(cap_bytes_ - std::min(bytes, cap_bytes_), path);
 }
 

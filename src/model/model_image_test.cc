@@ -46,7 +46,7 @@ class Images : public testing::Test {
   Secret secret_ = *EphemeralSecret();
   ThreadPool pool_{2, nullptr};
   Digest key_ = Sha256Of("a model");
-  // Chunks are 4 MiB: two and a part.
+  // Two chunks of 4 MiB and a part of a third.
   std::vector<std::byte> payload_ = Payload((9 << 20) + 5, 1);
 };
 
@@ -79,7 +79,7 @@ TEST_F(Images, NoFlippedBitAndNoCutIsTrusted) {
   const auto refused = [&](const std::string& content) {
     std::ofstream(path, std::ios::binary) << content;
     ExpectError(images.Open(key_, payload_.size(), pool_), Code::kCorruption, {"image"});
-    EXPECT_FALSE(fs::exists(path));  // it is made anew
+    EXPECT_FALSE(fs::exists(path));  // so it is made again
   };
   // Header, its tag, the chunks' tags, the padding, both ends of the payload and of its chunks.
   const size_t payload_at = whole.size() - payload_.size();
@@ -202,7 +202,7 @@ TEST_F(Images, TheLeastRecentlyUsedGoUntilANewOneFits) {
                                    : image.title.model == "m0" ? 5
                                                                : 9));
   }
-  // m1 is the oldest until it is used.
+  // m1 is the oldest until Open uses it.
   const auto used = images.Open(keys[1], small.size(), pool_);
   ASSERT_TRUE(used && *used);
   ASSERT_TRUE(images.Write(Sha256Of("new"), {"new", "i8"}, small, pool_));
@@ -215,7 +215,8 @@ TEST_F(Images, TheLeastRecentlyUsedGoUntilANewOneFits) {
   EXPECT_TRUE(std::ranges::equal((*used)->payload, small));
 
   ExpectError(images.Write(key_, {"large", "i8"}, payload_, pool_), Code::kExhausted, {"cap"});
-  EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(), 3u);  // none went for nothing
+  EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(),
+            3u);  // no image was removed in vain
 }
 
 TEST_F(Images, ACapThatWasLoweredHoldsAtTheNextStart) {
@@ -247,7 +248,7 @@ TEST_F(Images, WhatAnotherProcessWritesCountsToTheCap) {
   const ModelImages images = Make(2 * file_bytes - 1);
   ExpectError(images.Write(key_, {"a", "i8"}, small, pool_), Code::kExhausted,
               {"bytes of other images"});
-  // It got its name meanwhile: whoever comes last removes it.
+  // The other process has finished its image meanwhile: the next writer removes that.
   fs::rename(draft, folder_.path() / "images/image-11.kvw");
   ASSERT_TRUE(images.Write(key_, {"a", "i8"}, small, pool_));
   EXPECT_EQ(ModelImages::List(folder_.path() / "images").size(), 1u);

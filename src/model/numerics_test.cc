@@ -1,6 +1,6 @@
-// tests/data/numerics.json: digests per kernel, layer and logits of portable-1. Every machine and
-// every target that it has must reproduce them. A change of these bits is a new numerics version.
-// To write the file anew: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
+// tests/data/numerics.json: digests per kernel, layer and logits of portable-1. Every machine must
+// reproduce them with every target that it has. A change of these bits is a new numerics version.
+// To write the file again: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -30,7 +30,7 @@ YarnRange YarnRangeOf(const RopeConfig& rope, uint32_t dims) {
   };
   double low = std::clamp(pair_of_turns(rope.beta_fast), 0.0, 2.0 * dims);
   double high = std::clamp(pair_of_turns(rope.beta_slow), -1.0, dims - 1.0);
-  if (rope.truncate) {  // without libm, whose floor and ceil these are
+  if (rope.truncate) {  // floor and ceil without libm
     low = static_cast<int>(low);
     high = dims - static_cast<int>(dims - high);
   }

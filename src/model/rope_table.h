@@ -11,9 +11,9 @@ namespace kvasir {
 // inv_freq[i], i < d/2, in radians per position, d being the rotated numbers of a head:
 // theta^(-2i/d) (Su et al., 2021), then scaled: linear divides by factor (Chen et al., 2023);
 // llama3 divides low frequencies by factor and blends between two wavelengths (Llama 3.1's model
-// card); yarn divides by factor what turns less than beta_slow times in the original context,
-// leaves what turns more than beta_fast times, and blends between by a ramp over i (Peng et al.,
-// 2023); freq_factors divide one by one.
+// card); yarn divides by factor the pairs that turn less than beta_slow times in the original
+// context, does not change those that turn more than beta_fast times, and blends between them by a
+// ramp over i (Peng et al., 2023); freq_factors divide each frequency by its own factor.
 std::vector<double> RopeFrequencies(const RopeConfig& rope, uint32_t head_dim);
 
 }  // namespace kvasir

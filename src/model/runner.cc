@@ -34,7 +34,8 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .cpus = o.cpus};
 }
 
-// Floats between rows. Rows a multiple of 1 KiB apart would fall into the same few cache sets.
+// Floats from one row to the next. Rows a multiple of 1 KiB apart would fall into the same few
+// cache sets.
 size_t RowStride(uint64_t n) {
   const uint64_t stride = RoundUp(n, 16);
   return stride % 256 == 0 ? stride + 16 : stride;
@@ -58,8 +59,8 @@ struct Activations {
   float *x, *normed, *qkv, *attention, *ffn;
 };
 
-// Rows of the output head, gathered: [max_logit_rows][hidden], and their logits before they are
-// handed out.
+// The gathered rows of the output head, [max_logit_rows][hidden], and their logits before they are
+// copied to the caller.
 struct HeadRows {
   HeadRows(const ModelConfig& c, uint32_t rows, Arena& arena) {
     hidden = arena.TakeArray<float>(rows * RowStride(c.hidden_size));

@@ -27,11 +27,11 @@ struct RunnerOptions {
   uint32_t max_positions = 0;    // longest sequence
   uint32_t block_tokens = 16;
   KvFormats kv_format = KvFormat::kF16;
-  std::vector<uint32_t> kv_skip_layers;  // these are kept in f16; each below num_layers
-  std::optional<WeightChoice> weights;   // absent: as they are stored
-  std::optional<ImageOptions> images;    // absent: nothing is kept for the next start
+  std::vector<uint32_t> kv_skip_layers;  // their KV stays in f16; each below num_layers
+  std::optional<WeightChoice> weights;   // absent: the formats of the file
+  std::optional<ImageOptions> images;    // absent: keeps no image for the next start
   Target target = BestTarget();
-  // Empty, or the processor that each thread keeps to; [0] is the caller's, who pins itself.
+  // Empty, or the processor of each thread. [0] is the caller's; the caller pins itself.
   std::vector<uint32_t> cpus;
 };
 
@@ -58,7 +58,7 @@ class Runner {
 
   // Computes all rows; tokens [num rows]. KV of the new rows is in the blocks afterwards and
   // hidden(row) is valid until the next Step. kInvalidArgument for a token outside the vocabulary.
-  // A row whose activations became non-finite has finite(row) == false: its KV is not to be used.
+  // A row whose activations became non-finite has finite(row) == false: its KV must not be used.
   virtual Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) = 0;
   // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor
   // keeps.
@@ -68,17 +68,18 @@ class Runner {
   // max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
 
-  // K and V that attention has read since the start: what sequences of a step share, once.
+  // Bytes of K and V that attention has read since the start; what sequences of a step share counts
+  // once.
   virtual uint64_t kv_read_bytes() const = 0;
   virtual uint32_t threads() const = 0;
-  // fn(item) for each item in [0, items), independent ones, on the runner's threads, of which the
-  // caller is one: for work beside the model, between its steps.
+  // Calls fn(item) for each item in [0, items) on the runner's threads, of which the caller is one.
+  // For work between the model's steps. REQUIRES: the items are independent.
   virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual const ImportedModel& source() const = 0;
   virtual uint64_t weights_bytes() const = 0;  // allocated: equals the plan's
-  // Whose pages the packed weights are; nullptr: they are in memory of this process.
+  // The image whose pages are the packed weights; nullptr when they are in memory of this process.
   virtual std::shared_ptr<const MappedFile> image() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
 };

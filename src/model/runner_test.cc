@@ -19,7 +19,7 @@ namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
-// Filled with NaN so that a read of what nobody wrote shows.
+// Filled with NaN, so that a read of bytes that nobody wrote changes the results.
 SequenceTables TablesFor(const KvLayout& layout, uint32_t tokens) {
   return std::move(*SequenceTables::Create(layout, tokens, std::byte{0xff}));
 }
@@ -106,7 +106,7 @@ TEST(Runner, ReproducesTheBundledModelsGoldenAnswers) {
   }
 }
 
-// Each costs a sanitised run a minute.
+// Each format takes a minute under a sanitizer.
 std::vector<KvFormats> FormatsToTry() {
 #ifdef KVASIR_SANITIZED
   return {KvFormat::kF16, KvFormat::kInt4};
@@ -205,7 +205,7 @@ TEST_P(RunnerTargets, BatchMatesNeverMoveABit) {
   EXPECT_EQ(rows_seen, 3u * 280);
 }
 
-// The cascade: K and V of what they share are loaded once for all of them.
+// The cascade: shared K and V are loaded once for all sequences.
 TEST_P(RunnerTargets, SequencesThatShareBlocksDecodeAsIfAlone) {
   constexpr uint32_t kShared = 560, kSequences = 6;  // two full spans and a bit
   Random random(10);
@@ -280,7 +280,7 @@ Retained PrefillRetained(Runner& runner, const KvLayout& layout, const std::vect
   return all;
 }
 
-// Windows of single layers against masks that say the same token by token; whole prompts, chunks,
+// Windows of single layers give the same results as masks that hide the same tokens; chunks,
 // threads and targets change no bit.
 TEST_P(RunnerTargets, WindowedLayersSeeTheirLastTokensOnly) {
   Random random(21);
@@ -338,7 +338,7 @@ TEST_P(RunnerTargets, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
   const ModelConfig& c = plain->config();
   const KvLayout layout = Runner::LayoutFor(c, options);
   const auto tokens = RandomTokens(random, 300, c.vocab_size);
-  // Sinks and every third or so of the tokens behind them; each sees the tokens around itself.
+  // Of each 64 tokens the masks keep the first four, every fourth, and others at random.
   std::vector<uint64_t> words(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens / 64);
   for (uint64_t& word : words) word = 0x8888888888888888 | random.Bits() | 0xf;
   std::vector<TokenMask> masks;
@@ -412,7 +412,7 @@ TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
   }
 }
 
-// Norms of heads and behind branches would turn an overflow into numbers again.
+// A norm of heads or behind a branch would turn an overflow into finite numbers again.
 // The weights of these models are bf16.
 TEST_P(RunnerTargets, ARowThatOverflowsFailsWhateverNormFollows) {
   const std::pair<const char*, Slot> cases[] = {{"tiny-qwen3", Slot::kK},

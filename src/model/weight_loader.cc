@@ -10,7 +10,8 @@
 namespace kvasir {
 namespace {
 
-// Of all that decides an image's payload; the format of the payload is checked by its header.
+// A digest of everything that decides an image's payload, except its format, which the image's
+// header has.
 Digest ImageKey(const ImportedModel& model, const Digest& weights) {
   return Sha256()
       .Update("kvasir model image 1\n")
@@ -23,7 +24,7 @@ void Warn(const ImageOptions& options, const std::string& text) {
   if (options.warn) options.warn(text);
 }
 
-// Absent: there is none to be used.
+// Absent when there is no usable image.
 std::optional<PackedWeights> FromImage(const ImportedModel& model,
                                        const std::optional<WeightChoice>& choice,
                                        const ImageOptions& options, const ModelImages& images,
@@ -40,12 +41,14 @@ std::optional<PackedWeights> FromImage(const ImportedModel& model,
   return weights;
 }
 
-// An image is kept under the digest of what the files held before: it must not get other weights.
+// The digest that names the image was computed from the files earlier. If they changed since, the
+// image would get other weights under this name, so this fails.
 Result<PackedWeights> PackUnchanged(const ImportedModel& model,
                                     const std::optional<WeightChoice>& choice, ThreadPool& pool,
                                     const std::function<void(double)>& progress) {
   Result<PackedWeights> weights = Pack(model, choice, pool, progress);
-  KV_TRY(CheckWhileLoading(model.mapped_files));  // before an error that this would explain
+  KV_TRY(
+      CheckWhileLoading(model.mapped_files));  // first, because a change explains an error of Pack
   return weights;
 }
 
@@ -64,7 +67,7 @@ Result<PackedWeights> LoadWeights(const ImportedModel& model,
   const std::string format = choice ? std::string(choice->name) : WeightsName(MainFormat(model));
   const Status written = images.Write(ImageKey(model, options->weights), {model.name, format},
                                       weights.arena.bytes(), pool);
-  // A folder that cannot be written to is somebody's decision: it only costs time.
+  // A folder without write permission is somebody's decision, so there is no warning.
   if (!written && written.error().code != Code::kPermissionDenied) {
     Warn(*options, written.error().message + "; each start packs the weights again");
   }

@@ -1,4 +1,4 @@
-// Loading of a model's packed weights: from its image where there is one, else by packing.
+// Loads a model's packed weights: from its image if there is one, else by packing them.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct ImageOptions {
   uint64_t cap_bytes = 0;
   Secret secret{};
   Digest weights{};  // ChosenDigest
-  // A sentence for the user: an image that was not trusted, or could not be kept. May be empty.
+  // Gets a sentence for the user when an image was not trusted or could not be kept. May be empty.
   std::function<void(const std::string&)> warn;
 };
 
-// Packs the weights, or maps the image of an earlier start. An image that is damaged is told and
-// made anew; one that cannot be written costs time, never the start. Errors as Pack.
+// Packs the weights, or maps the image of an earlier start. Reports a damaged image and makes it
+// again. An image that cannot be written costs time, but the start goes on. Errors as Pack.
 Result<PackedWeights> LoadWeights(const ImportedModel& model,
                                   const std::optional<WeightChoice>& choice, uint32_t threads,
                                   const std::optional<ImageOptions>& images,

@@ -28,7 +28,7 @@ constexpr CodeRow kCodes[] = {
     {Code::kModelChanged, 503, "model_changed"},
 };
 
-// Fields for which HTTP or OpenAI has an answer of its own.
+// Fields for which HTTP or OpenAI defines a special status or code.
 struct FieldRow {
   std::string_view field;
   CodeRow row;

@@ -179,7 +179,7 @@ TEST(SubmitError, NamesTheFieldAsTheRequestDoes) {
             "messages[3]: token 9");
 }
 
-// A part of a request that is no field of its body decides the status too, and is no `param`.
+// A part of a request outside its body decides the status too, but is not named as `param`.
 TEST(ErrorResponse, HasStatusAndNameOfTheFieldWhereHttpHas) {
   const auto answer = [](Code code, const char* field) {
     const HttpResponse response = ErrorResponse({code, "what happened", field});

@@ -119,7 +119,7 @@ void Bpe::IndexTokens() {
   }
 }
 
-// "a b". Files in which tokens hold spaces exist: then the one split whose parts are tokens counts.
+// "a b". Some files have tokens with spaces: then the one split whose parts are tokens counts.
 std::optional<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(
     std::string_view merge) const {
   std::pair<std::string_view, std::string_view> found;
@@ -274,8 +274,8 @@ Status Bpe::Encode(std::string_view word, Special special, size_t max_ids,
   std::vector<TokenId> symbols;
   symbols.reserve(word.size());
   KV_TRY(StartSymbols(word, special, &symbols));
-  // No merge crosses a pair that lies inside no merged token. A SentencePiece-style text, which is
-  // one word, falls into short ones so.
+  // Two neighbours that no merged token has side by side never merge, so the text can be cut there.
+  // This cuts a SentencePiece-style text, which is one word, into short ones.
   size_t begin = 0;
   for (size_t i = 1; i <= symbols.size(); ++i) {
     if (i < symbols.size() && (!has_seams_ || seams_.contains(PairOf(symbols[i - 1], symbols[i]))))
@@ -304,8 +304,9 @@ Status Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
   return {};
 }
 
-// The pairs of characters' tokens that lie side by side inside what a merge makes. Symbols that do
-// not stand for what they spell (bytes, the unknown token) have no seams as long as none merges.
+// Collects the pairs of characters' tokens that lie side by side inside the result of some merge.
+// Symbols that do not stand for what they spell (bytes, the unknown token) have no seams as long as
+// none of them merges.
 void Bpe::CollectSeams() {
   std::unordered_set<TokenId> others;
   if (byte_fallback_) others.insert(bytes_.begin(), bytes_.end());

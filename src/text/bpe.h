@@ -19,19 +19,20 @@ namespace kvasir {
 
 struct Vocabulary;
 
-// A word's symbols start as its characters (or their <0xXX> bytes); the adjacent pair of lowest
-// rank, leftmost first, merges until no pair has a rank. O(n log n) for n characters. Immutable
-// after Parse or Make, and Protect; thread-safe.
+// A word's symbols start as its characters (or their <0xXX> bytes). The adjacent pair of lowest
+// rank merges, of equal ones the leftmost, until no pair has a rank. O(n log n) for n characters.
+// Immutable after Parse or Make, and Protect; thread-safe.
 class Bpe {
  public:
   // From the value of "model". kUnsupported for another model type or an option we do not have.
   static Result<Bpe> Parse(const nlohmann::json& model);
-  // Of any other file. Errors as CheckVocabulary; kCorruption for a merge of what is no token.
+  // Of any other file. Errors as CheckVocabulary; kCorruption when a merge has a part, or gives a
+  // result, that is not a token.
   static Result<Bpe> Make(const Vocabulary& vocabulary);
   // A word that is a token is not merged.
   void TakeWholeWords() { ignore_merges_ = true; }
 
-  // Ids that Encode yields in no way when `protect` is asked for, unless one is the unknown token.
+  // Encode never yields these ids under Special::kProtected, except the unknown token.
   void Protect(std::vector<bool> ids) { protected_ = std::move(ids); }
 
   enum class Special { kAllowed, kProtected };
@@ -42,7 +43,7 @@ class Bpe {
                 std::vector<TokenId>* ids) const;
 
   std::optional<TokenId> IdOf(std::string_view token) const;
-  std::string_view TextOf(TokenId id) const;  // "" if none
+  std::string_view TextOf(TokenId id) const;  // "" if the id has no token
   size_t num_tokens() const { return ids_.size(); }
   TokenId max_id() const { return max_id_; }  // -1 without tokens
 
@@ -71,7 +72,7 @@ class Bpe {
   void AddToken(std::string_view text, TokenId id);  // REQUIRES: room was reserved
   void IndexTokens();                                // once all are added
   void ReserveMerges(size_t count);
-  // The two sides of "a b"; absent: it has no space.
+  // The two sides of "a b"; absent when there is no space.
   std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(
       std::string_view merge) const;
   void AddMerge(uint64_t pair, uint32_t rank, TokenId id);
@@ -98,7 +99,7 @@ class Bpe {
   std::vector<Merge> merges_;   // open addressing, a power of two
   uint64_t merge_mask_ = 0;
   std::unordered_set<uint64_t> seams_;  // pairs of start symbols that some merged token joins
-  bool has_seams_ = false;              // seams_ says all
+  bool has_seams_ = false;              // seams_ is complete
   std::vector<bool> protected_;
   TokenId max_id_ = -1;
   bool has_unk_ = false;

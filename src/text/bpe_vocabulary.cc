@@ -1,4 +1,4 @@
-// Bpe of a Vocabulary: what a tokenizer.json says, from a file that is none.
+// Makes a Bpe of a Vocabulary, which was read from a file other than tokenizer.json.
 #include <algorithm>
 
 #include "base/result.h"
@@ -9,8 +9,8 @@
 namespace kvasir {
 namespace {
 
-// Whether merging may make such a token. User-defined ones are found before anything merges, and
-// must not come of what a user wrote; SentencePiece keeps the others apart from its pieces.
+// Whether merging may yield such a token. User-defined tokens are found before merging starts, and
+// merging a user's text must not yield them; in SentencePiece the other kinds are not pieces.
 bool IsMade(TokenKind kind) { return kind == TokenKind::kNormal; }
 
 // Rank of each token by its score: 0 for the highest; equal scores have equal ranks.
@@ -78,7 +78,7 @@ Status Bpe::TakeMerges(const Vocabulary& vocabulary) {
   return {};
 }
 
-// Every pair of tokens that are a token together is a merge.
+// Makes a merge of every pair of tokens whose texts joined are a token.
 void Bpe::MergeByScore(const Vocabulary& vocabulary) {
   const std::vector<uint32_t> ranks = RanksByScore(vocabulary.tokens);
   struct Found {

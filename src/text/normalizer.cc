@@ -66,7 +66,8 @@ class FormStep : public Normalizer {
     size_t side = 0;
     for (size_t begin = 0; begin < in.size();) {
       if (begin >= side) side = out.EndOfSide(begin);
-      // ASCII changes only by what follows it: a run of it stays, but for its last character.
+      // A normal form changes an ASCII character only together with what follows it, so of a run of
+      // ASCII only the last character can change.
       size_t end = begin;
       while (end < side && IsAscii(in[end])) ++end;
       if (end < side && end > begin) --end;
@@ -143,7 +144,7 @@ class StripStep : public Normalizer {
   StripStep(bool left, bool right) : left_(left), right_(right) {}
   Status Apply(MarkedText* text) const override {
     const std::string& in = text->text;
-    size_t first = in.size(), last = 0;  // where what is no whitespace begins and ends
+    size_t first = in.size(), last = 0;  // the text without outer white space
     for (size_t pos = 0; pos < in.size();) {
       const size_t start = pos;
       if (IsWhitespace(NextChar(in, &pos))) continue;

@@ -208,7 +208,7 @@ class Translator {
     return {};
   }
 
-  // {n,m}: here {,m} counts from 0, {n,m}+ is no possessive and {n}? is an option.
+  // {n,m}: here {,m} counts from 0, {n,m}+ is not possessive and {n}? is an option.
   Status Interval() {
     size_t end = pos_ + 1;
     while (end < in_.size() && std::isdigit(static_cast<unsigned char>(in_[end]))) ++end;

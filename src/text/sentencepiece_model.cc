@@ -21,7 +21,7 @@ class ProtoReader {
     bool is_bytes = false;
   };
   bool ok() const { return ok_; }
-  // Absent at the end, and where the bytes are no message (then not ok()).
+  // Absent at the end, and where the bytes are not a valid message (then ok() is false).
   std::optional<Field> Next() {
     if (!ok_ || bytes_.empty()) return std::nullopt;
     const uint64_t tag = Varint();
@@ -89,7 +89,7 @@ struct Specs {
   bool has_charsmap = false, add_prefix = true, collapse_spaces = true, escape_spaces = true;
 };
 
-// Calls take(field) for each field; false: the bytes are no message.
+// Calls take(field) for each field; false when the bytes are not a valid message.
 template <typename Take>
 bool ForEachField(std::string_view bytes, const Take& take) {
   ProtoReader reader(bytes);
@@ -135,7 +135,7 @@ Status CheckSpecs(const Specs& specs, const std::string& file) {
   const char* what = nullptr;
   if (specs.model_type != 2) what = "is not of the BPE kind";
   if (specs.space_is_suffix) what = "writes spaces behind words";
-  if (specs.has_charsmap) what = "normalises text by a table of its own";
+  if (specs.has_charsmap) what = "normalises text by its own table";
   if (!specs.escape_spaces) what = "keeps spaces as they are";
   if (what == nullptr) return {};
   return Fail(Code::kUnsupported,
@@ -164,8 +164,8 @@ Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string&
     }
   });
   if (!ok || !parts_ok || vocabulary.tokens.empty()) {
-    return Fail(Code::kCorruption, "{}: is no SentencePiece model, or is damaged: fetch it again",
-                file);
+    return Fail(Code::kCorruption,
+                "{}: not a SentencePiece model, or a damaged one: fetch it again", file);
   }
   KV_TRY(CheckSpecs(specs, file));
   const auto id_of = [&](int64_t id) -> std::optional<TokenId> {

@@ -17,8 +17,8 @@ namespace kvasir {
 //   NormalizerSpec  := 2: precompiled_charsmap  3: add_dummy_prefix (true)
 //                      4: remove_extra_whitespaces (true)  5: escape_whitespaces (true)
 //
-// kCorruption: no such message. kUnsupported: not of the BPE kind, or with a normalisation of its
-// own; the message says how to go on. Tokens may still be wrong (CheckVocabulary).
+// kCorruption: the bytes are not such a message. kUnsupported: not of the BPE kind, or with its own
+// table of normalisation; the error says what to do. CheckVocabulary checks the tokens.
 Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file);
 
 }  // namespace kvasir

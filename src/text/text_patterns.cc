@@ -57,15 +57,16 @@ constexpr const char* kDeepseekV3Asian =
 #undef SMALL
 #undef CASED_WORDS
 
-// Steps that are no pattern of their own.
+// Steps that are not regular expressions.
 constexpr const char* kEachDigit = "digit";
 constexpr const char* kDigitRuns = "digits";
 constexpr const char* kPunctuationRuns = "punctuation";
-constexpr const char* kBytes = "bytes";  // where the steps after it see bytes; else at the end
+constexpr const char* kBytes =
+    "bytes";  // the steps after it see bytes; without it, bytes come last
 
-// As the tokenizer.json of the models that have it says. GGUF files give the name alone.
+// Each as in the tokenizer.json of the models that use it. GGUF files have only the name.
 constexpr TextPattern kPatterns[] = {
-    // llama.cpp's own, for files that name none.
+    // Of llama.cpp, for files without tokenizer.ggml.pre.
     {"default", {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
     {"gpt-2 phi-2 jina-es jina-de gigachat exaone4 granite-docling modern-bert mellum", {kGpt2}},
     {"mpt olmo", {kGpt2}, {.nfc = true}},
@@ -86,7 +87,7 @@ constexpr TextPattern kPatterns[] = {
     {"gpt-4o llama4 kanana2", {kGpt4o}},
 };
 
-// Calls visit(name) for each name of a row until one says true.
+// Calls visit(name) for each name of a row until one call returns true.
 template <typename Visit>
 bool VisitNames(const TextPattern& pattern, const Visit& visit) {
   std::string_view names = pattern.names;

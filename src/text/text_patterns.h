@@ -1,4 +1,4 @@
-// How byte-level vocabularies cut a text into words, by the names that GGUF files have for it
+// How byte-level vocabularies cut a text into words. GGUF files name the way
 // (`tokenizer.ggml.pre`).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// What decides tokens beside the words, and is in no GGUF file either.
+// What else decides the tokens and is missing in GGUF files.
 struct PatternTraits {
   bool nfc = false;          // the text is composed first (Unicode's NFC)
   bool whole_words = false;  // a word that is a token is not merged (`ignore_merges`)
@@ -17,7 +17,7 @@ struct PatternTraits {
 
 struct TextPattern {
   const char* names;     // with spaces between them
-  const char* steps[8];  // one after the other, each on the words of those before; nullptr: no more
+  const char* steps[8];  // run in order, each on the words of the step before; nullptr: the end
   PatternTraits traits = {};
 };
 

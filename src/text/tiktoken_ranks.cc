@@ -85,7 +85,8 @@ std::string_view PatternOf(std::string_view architecture, std::string_view stem)
   return "";
 }
 
-// The special tokens behind the ranks, which are in the code of a family and not in the file.
+// The special tokens, whose ids follow the ranks. They are in the code of a family, not in the
+// file.
 void AddSpecials(Vocabulary& vocabulary) {
   const auto add = [&](std::string text) {
     vocabulary.tokens.push_back({std::move(text), TokenKind::kControl});

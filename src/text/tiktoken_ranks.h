@@ -12,9 +12,10 @@ namespace kvasir {
 // Whether `bytes` begin as such a file does. Llama 3's tokenizer.model is one.
 bool LooksLikeTiktoken(std::string_view bytes);
 
-// architecture: of the model ("qwen2"), which decides the pattern and the special tokens behind the
-// ranks; where it does not, the file's name does (cl100k_base, o200k_base, ...).
-// kCorruption: a line that is no token and id, an id twice. kUnsupported: the pattern is not known.
+// The file's name (cl100k_base, o200k_base, ...) or else the model's architecture ("qwen2") decides
+// the pattern and the special tokens, whose ids follow the ranks.
+// kCorruption: a line that is not a token and an id, or an id twice. kUnsupported: neither of them
+// is known.
 Result<Vocabulary> ParseTiktoken(std::string_view bytes, const std::string& file,
                                  std::string_view architecture);
 

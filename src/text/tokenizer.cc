@@ -21,10 +21,10 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// What tokenizer_config.json says, and the files that are asked where it says nothing.
+// What tokenizer_config.json says, or other files where it says nothing.
 struct Config {
   std::optional<std::string> bos, eos;
-  std::optional<TokenId> bos_id, eos_id;  // of a token whose text nobody says
+  std::optional<TokenId> bos_id, eos_id;  // of tokens without a text in any file
   bool add_bos = false, add_eos = false;
   bool decides_bos = false, decides_eos = false;  // above counts whatever a post-processor adds
 };
@@ -65,8 +65,8 @@ Result<nlohmann::json> ParseOptional(std::string_view text, const char* name) {
   return ParseJsonObject(text, name);
 }
 
-// What `config` does not mention, of `others`: an object. Of a token that it mentions, null
-// included, no text and no id is taken.
+// The keys of `others` that `config` lacks. When config has "bos_token", even as null, neither its
+// text nor its id is taken from `others`; the same holds for EOS.
 nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& others) {
   nlohmann::json added = nlohmann::json::object();
   for (const std::string token : {"bos_token", "eos_token"}) {
@@ -78,9 +78,9 @@ nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& oth
   return added;
 }
 
-// How the decoder takes an added token: as any other, as `tokenizers` does, or as the text that it
-// matches. The latter differs where a byte-level vocabulary adds a letter beyond ASCII: DeepSeek's
-// token for U+00FC would decode to the byte FC, and that to U+FFFD.
+// How the decoder decodes an added token: like any other token (as `tokenizers` does), or to the
+// text that it matches. The two differ when a byte-level vocabulary adds a letter beyond ASCII: as
+// any other token, DeepSeek's token for U+00FC would decode to the byte FC, and that to U+FFFD.
 enum class AddedText { kAsATokensIs, kAsItReads };
 
 class BpeTokenizer : public Tokenizer {
@@ -165,7 +165,7 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Build(const nlohmann::json& jso
   return tokenizer;
 }
 
-// Gives the ids of special tokens their texts. False: there is none that has one.
+// Gives the ids of special tokens their texts. False when none of them has a text.
 bool BpeTokenizer::NameIds(Config& config) const {
   const auto name = [this](const std::optional<TokenId>& id, std::optional<std::string>& text) {
     if (!id || text || TokenText(*id).empty()) return false;
@@ -184,8 +184,8 @@ void BpeTokenizer::Adopt(Config config) {
   eos_text_ = config.eos.value_or("");
   if (config.bos) bos_ = IdOf(bos_text_);
   if (config.eos) eos_ = IdOf(eos_text_);
-  // A post-processor that adds tokens decides alone, unless another file says so in words (a GGUF
-  // file beside it); without one the config may ask for them.
+  // A post-processor that adds tokens decides alone, unless another file (a GGUF file beside it)
+  // has add_bos_token or add_eos_token. Without such a post-processor the config decides.
   auto &prefix = post_processor_.prefix, &suffix = post_processor_.suffix;
   const bool silent = prefix.empty() && suffix.empty();
   if (bos_ && (silent || config.decides_bos)) {
@@ -354,7 +354,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_j
       .Update(tokenizer_json)
       .UpdateU64(tokenizer_config_json.size())
       .Update(tokenizer_config_json);
-  // Only what is used: most models say all in tokenizer_config.json.
+  // Only what was taken from `others`: most models have everything in tokenizer_config.json, and
+  // then the digest does not depend on the other file.
   if (!additions.empty()) digest.Update(additions.dump());
   const auto model = json.find("model");
   if (model == json.end()) return Fail(Code::kCorruption, "tokenizer.json: model is missing");

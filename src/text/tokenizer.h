@@ -25,12 +25,13 @@ struct EncodeOptions {
   bool parse_special = true;
   // Byte ranges [begin, end) of the text, ascending, in which no added token is recognised whatever
   // parse_special says: what users wrote in a chat. A token that overlaps one is not recognised.
-  // (Added tokens of white space only, such as phi-2's runs of spaces, are no markers and count.)
+  // Exception: added tokens of white space only, such as phi-2's runs of spaces, are recognised
+  // everywhere.
   std::vector<std::pair<size_t, size_t>> literal;
-  // More are kExhausted, found soon after the first one too many.
+  // kExhausted when there are more; encoding stops soon after the limit.
   size_t max_tokens = std::numeric_limits<size_t>::max();
-  // With parse_special = false or literal ranges, no merge and no whole-word look-up gives the id
-  // of a special token, BOS or EOS either.
+  // With parse_special = false or literal ranges, no merge and no look-up of a whole word yields
+  // the id of a special token, of BOS or of EOS.
 };
 
 // Text of ids that come one by one. One thread at a time.
@@ -44,11 +45,11 @@ class TokenDecoder {
 // Immutable; thread-safe.
 class Tokenizer {
  public:
-  // From the bytes of tokenizer.json and, when there, tokenizer_config.json (bos_token, eos_token,
-  // add_bos_token, add_eos_token). What that does not mention (null counts as none) is taken from
-  // special_tokens_json, which has the same keys, and bos_token_id and eos_token_id for where a
-  // text is missing. Where it says add_bos_token or add_eos_token and the config does not, that
-  // counts even if the file's post-processor adds tokens. kCorruption or kUnsupported name the
+  // From the bytes of tokenizer.json and, if it exists, tokenizer_config.json (bos_token,
+  // eos_token, add_bos_token, add_eos_token). A key that it lacks (null counts as present, without
+  // a token) is taken from special_tokens_json, which has the same keys, and bos_token_id and
+  // eos_token_id for tokens without a text. add_bos_token and add_eos_token taken from there count
+  // even if the post-processor of tokenizer.json adds tokens. kCorruption or kUnsupported name the
   // component and the fix.
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json,
@@ -69,7 +70,8 @@ class Tokenizer {
 
   virtual uint32_t vocab_size() const = 0;  // largest id + 1
   virtual std::optional<TokenId> IdOf(std::string_view token) const = 0;
-  virtual std::string_view TokenText(TokenId id) const = 0;  // as in the vocabulary; "" if none
+  // As in the vocabulary; "" if the id has no token.
+  virtual std::string_view TokenText(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual std::optional<TokenId> bos() const = 0;
   virtual std::optional<TokenId> eos() const = 0;

@@ -1,4 +1,4 @@
-// Vocabulary: the tokens of a file that is no tokenizer.json, such as a GGUF file.
+// Vocabulary: the tokens of a file other than tokenizer.json, such as a GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace kvasir {
 // What a token is, numbered as in SentencePiece and in GGUF files. Never renumber.
 enum class TokenKind : uint8_t {
   kNormal = 1,
-  kUnknown = 2,  // stands for characters that no token has
+  kUnknown = 2,  // stands for characters without a token
   kControl = 3,  // special: BOS, ends of turns
   kUserDefined = 4,
-  kUnused = 5,  // never made of a text
+  kUnused = 5,  // no text becomes it
   kByte = 6,    // <0xXX>
 };
 
@@ -27,10 +27,10 @@ struct VocabularyToken {
   std::string text;  // "": the id has no token
   TokenKind kind = TokenKind::kNormal;
   float score = 0;
-  bool rstrip = false;  // swallows the white space after it; of control and user-defined tokens
+  bool rstrip = false;  // takes the white space after it; of control and user-defined tokens
 };
 
-// How a text is taken apart.
+// How a text is cut into symbols.
 enum class VocabularyKind : uint8_t {
   kByteLevel,      // GPT-2's: words by a pattern, then their bytes
   kSentencePiece,  // the whole text, with U+2581 for spaces and <0xXX> for unknown characters
@@ -52,16 +52,16 @@ struct Vocabulary {
   SpacePrefix space_prefix = SpacePrefix::kEveryText;  // of kSentencePiece
   bool collapse_spaces = false;                        // of kSentencePiece: as it was trained
 
-  // Of what is here: texts, merges, and what a list takes for each.
+  // Of texts and merges, and of the lists that hold them.
   uint64_t memory_bytes() const;
 };
 
-// kCorruption: a token that stands twice, a score that is NaN, a text that is not UTF-8 or too
-// long; the message names `file` and the token.
+// kCorruption: two equal tokens, a score that is NaN, a text that is too long or not UTF-8. The
+// message names `file` and the token.
 Status CheckVocabulary(const Vocabulary& vocabulary);
 
-// Writes U+2581 in user-defined tokens as the space that it stands for: they are looked for in the
-// text as it comes.
+// Replaces U+2581 in user-defined tokens by the space that it stands for, because the tokenizer
+// searches for them in the text before it replaces spaces.
 void TakeUserTextsAsWritten(Vocabulary* vocabulary);
 
 // Of everything that decides what a text becomes.

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// A file of a few lines takes little memory.
+// So that a file of a few lines cannot ask for much memory.
 constexpr uint64_t kMaxGap = 1u << 16;  // of ids without a token
 constexpr uint64_t kMaxId = 1u << 20;   // four times the largest vocabulary known
 
@@ -48,7 +48,7 @@ Status PlaceDecoder(const json& config, Vocabulary* vocabulary) {
     uint64_t id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || !entry.value().is_object()) {
-      return Fail(Code::kCorruption, "{}: added_tokens_decoder has an entry that is no token",
+      return Fail(Code::kCorruption, "{}: added_tokens_decoder has an entry that is not a token",
                   kFile);
     }
     VocabularyToken token;
@@ -68,7 +68,7 @@ Status PlaceAdded(const json& added, Vocabulary* vocabulary) {
   for (const auto& entry : added.items()) {
     const std::string& text = entry.key();
     if (!entry.value().is_number_unsigned()) {
-      return Fail(Code::kCorruption, "{}: the id of '{}' is no whole number", kFile,
+      return Fail(Code::kCorruption, "{}: the id of '{}' is not a whole number", kFile,
                   text.substr(0, 40));
     }
     const auto id = entry.value().get<uint64_t>();
@@ -82,7 +82,7 @@ Status PlaceAdded(const json& added, Vocabulary* vocabulary) {
   return {};
 }
 
-// The id of config[name]: a text, or an object with its content. Null is none.
+// The id of config[name], which is a text, an object with its content, or null (no id).
 Status ReadSpecial(const json& config, const char* name, const Vocabulary& vocabulary,
                    std::optional<TokenId>* id) {
   const auto found = config.find(name);

@@ -1,4 +1,4 @@
-// What the JSON files of a Hugging Face folder say of a vocabulary that is no tokenizer.json.
+// What the JSON files of a Hugging Face folder say about a vocabulary without a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct VocabularyConfig {
 };
 
 // Adds tokens behind (or in the place of) those of the vocabulary, and BOS, EOS, add_bos_token,
-// add_eos_token, add_prefix_space and legacy where they are said. kCorruption names the file.
+// add_eos_token, add_prefix_space and legacy where the files have them. kCorruption names the file.
 Status Apply(const VocabularyConfig& config, Vocabulary* vocabulary);
 
 }  // namespace kvasir

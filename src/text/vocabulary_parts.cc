@@ -16,7 +16,7 @@ json Replace(const char* from, const char* to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-// Tokens that are looked for in the text before it is taken apart.
+// Tokens that are searched for in the text before it is cut into words.
 json AddedTokensOf(const Vocabulary& vocabulary) {
   json added = json::array();
   for (const VocabularyToken& token : vocabulary.tokens) {
@@ -30,7 +30,7 @@ json AddedTokensOf(const Vocabulary& vocabulary) {
   return added;
 }
 
-// Spaces at both ends go, runs of them become one.
+// Removes spaces at both ends; a run of spaces becomes one.
 void CollapseSpaces(json* steps) {
   steps->push_back({{"type", "Replace"}, {"pattern", {{"Regex", "^ +| +$"}}}, {"content", ""}});
   steps->push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});

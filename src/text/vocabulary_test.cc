@@ -1,4 +1,4 @@
-// Tokenizers of vocabularies that are no tokenizer.json.
+// Tokenizers of vocabularies from files other than tokenizer.json.
 #include "text/vocabulary.h"
 
 #include <gtest/gtest.h>
