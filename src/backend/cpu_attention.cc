@@ -119,12 +119,15 @@ uint32_t CpuAttention::SortRows(Plan& plan) const {
     return row.sequence->tables[plan.group].bases()[index];
   };
   // Full spans that lie in whole blocks of both rows, as far as the blocks are the same ones.
+  // Up to there, full spans lie in whole blocks that both rows have. An item reads through the table
+  // of one of its rows, and a window's table has no blocks before the row's own first one: so rows
+  // whose windows begin in different blocks share nothing.
   const auto shared_until = [&](const Row& a, const Row& b) {
     const uint32_t first = b.begin / kAttentionSpan;
-    if (a.begin / kAttentionSpan != first) return first;
+    if (a.begin / block_tokens != b.begin / block_tokens) return first;
     if (!a.sequence->masks.empty() || !b.sequence->masks.empty()) return first;
     const uint32_t full = std::min(a.limit, b.limit) / kAttentionSpan;
-    uint32_t same = std::max(a.begin, b.begin) / block_tokens;
+    uint32_t same = b.begin / block_tokens;
     for (uint32_t span = first; span < full; ++span) {
       const uint32_t end =
           static_cast<uint32_t>(CeilDiv((span + 1) * kAttentionSpan, block_tokens));
@@ -134,9 +137,10 @@ uint32_t CpuAttention::SortRows(Plan& plan) const {
     return std::max(first, full);
   };
   std::sort(plan.rows, plan.rows + plan.num_rows, [&](const Row& a, const Row& b) {
-    if (a.begin / kAttentionSpan != b.begin / kAttentionSpan) return a.begin < b.begin;
+    const uint32_t first = a.begin / block_tokens;
+    if (first != b.begin / block_tokens) return a.begin < b.begin;
     const uint32_t blocks = std::min(a.limit, b.limit) / block_tokens;
-    for (uint32_t i = a.begin / kAttentionSpan * kAttentionSpan / block_tokens; i < blocks; ++i) {
+    for (uint32_t i = first; i < blocks; ++i) {
       std::byte *of_a = block(a, i), *of_b = block(b, i);
       if (of_a != of_b) return of_a < of_b;
     }

@@ -45,6 +45,8 @@ Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string&
     if (object.is_object()) return object;
   } catch (const nlohmann::json::parse_error& error) {
     return malformed(error.byte == 0 ? 0 : error.byte - 1);
+  } catch (const nlohmann::json::out_of_range&) {
+    return Fail(Code::kCorruption, "{}: a number is too large for a 64-bit float", file);
   }
   return Fail(Code::kCorruption, "{}: not a JSON object", file);
 }

@@ -200,7 +200,8 @@ class KvCache final : private BlockPool::Observer {
   // tokens or for num_tokens 0.
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
-  // until written.
+  // until written. REQUIRES: with windows, that reservation covers it, or nobody has one: it pins
+  // window blocks, and each pin counts as a block.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
 
   // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.

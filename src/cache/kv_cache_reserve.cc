@@ -76,7 +76,7 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
     return blocks;
   };
   const uint32_t partial = match.num_reused() % block_tokens;
-  if (partial != 0 && wanted() > unreserved_blocks() &&
+  if (partial != 0 && match.place_.is_current() && wanted() > unreserved_blocks() &&
       wanted() <= unreserved_blocks() + uint64_t{num_full}) {
     // The partly used tokens are computed again, in the block that the copy would have taken.
     Shorten(match, match.num_reused() - partial);

@@ -52,7 +52,6 @@ Result<std::vector<MemoryPlan>> Compare(EngineOptions options, std::optional<uin
   std::vector<MemoryPlan> plans;
   for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4"}) {
     options.kv_format = format;
-    options.kv_skip_layers.clear();
     KV_ASSIGN(MemoryPlan plan, Engine::PlanMemory(options, tokens));
     plans.push_back(std::move(plan));
   }

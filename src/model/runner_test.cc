@@ -328,6 +328,65 @@ TEST_P(RunnerTargets, WindowedLayersSeeTheirLastTokensOnly) {
   }
 }
 
+// Two rows of decode share a prefix, and the later one's windows have left blocks that the other
+// still sees: each table has other blocks, and neither reads the other's.
+TEST_P(RunnerTargets, RowsWhoseWindowsBeginElsewhereDecodeAsIfAlone) {
+  constexpr uint32_t kPrefix = 300;
+  Random random(23);
+  for (const uint32_t window : {40u, 100u, 200u}) {
+    for (const uint32_t more : {1u, 20u, 54u, 100u, 250u}) {
+      ImportedModel model = Import(kDemo);
+      for (uint32_t layer = 0; layer < model.config.num_layers; ++layer) {
+        model.config.windows.push_back(layer % 2 == 0 ? 0 : window);
+      }
+      RunnerOptions options;
+      options.target = GetParam();
+      const KvLayout layout = Runner::LayoutFor(model.config, options);
+      auto runner = MakeRunner(std::move(model), options);
+      const auto pool = std::move(*BlockPool::Create(layout.block_bytes(), 400));
+      std::vector<BlockTable> a(layout.num_groups()), b(layout.num_groups());
+      const auto grow = [&](std::vector<BlockTable>& tables, uint32_t tokens) {
+        for (BlockTable& table : tables) {
+          while (table.size() * 16 < tokens) table.Append(pool->Allocate());
+        }
+      };
+      const auto tokens = RandomTokens(random, kPrefix + more + 2, runner->config().vocab_size);
+      grow(a, kPrefix);
+      const StepSequence first{a, 0, 0, kPrefix};
+      ASSERT_TRUE(runner->Step({&first, 1}, {tokens.data(), kPrefix}));
+      for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+        for (size_t i = 0; i * 16 + 16 <= kPrefix; ++i) b[group].Append(a[group].ref(i).Share());
+      }
+      grow(b, kPrefix + more + 1);
+      const uint32_t shared = kPrefix / 16 * 16;
+      for (uint32_t at = shared; at < kPrefix + more; at += 64) {
+        const uint32_t n = std::min(64u, kPrefix + more - at);
+        const StepSequence rest{b, at, 0, n};
+        ASSERT_TRUE(runner->Step({&rest, 1}, {tokens.data() + at, n}));
+      }
+      grow(a, kPrefix + 1);
+      for (auto* tables : {&a, &b}) {
+        const uint32_t position = tables == &a ? kPrefix : kPrefix + more;
+        for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+          (*tables)[group].DropBefore(WindowBegin(position, layout.group(group).reach.window) / 16);
+        }
+      }
+      const TokenId next[] = {tokens[kPrefix + more], tokens[kPrefix + more + 1]};
+      const StepSequence rows[] = {{a, kPrefix, 0, 1}, {b, kPrefix + more, 1, 1}};
+      ASSERT_TRUE(runner->Step(rows, next));
+      const Rows together = {LogitsOf(*runner, 0), LogitsOf(*runner, 1)};
+      Rows alone;
+      for (uint32_t i = 0; i < 2; ++i) {
+        StepSequence one = rows[i];
+        one.first_row = 0;
+        ASSERT_TRUE(runner->Step({&one, 1}, {&next[i], 1}));
+        alone.push_back(LogitsOf(*runner, 0));
+      }
+      EXPECT_EQ(Differences(together, alone), 0u) << window << " " << more;
+    }
+  }
+}
+
 TEST_P(RunnerTargets, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
   Random random(9);
   RunnerOptions options;
