@@ -48,6 +48,17 @@ MODELS = {
                        dtype="f16", tied=True, biases="qkv", shards=1, style=4, gguf=True,
                        rope=dict(type="default", theta=1000000.0),
                        config=dict(use_sliding_window=False, sliding_window=64, max_window_layers=1)),
+    "tiny-mistral": dict(seed=4, family="mistral", vocab=61, hidden=30, layers=2, heads=3, kv_heads=1, head_dim=12, ffn=44,
+                         dtype="bf16", tied=False, biases=False, shards=1, style=4, gguf=True,
+                         rope=dict(type="default", theta=10000.0), config=dict(sliding_window=17),
+                         features={"window": dict(sliding_window=None),
+                                   "one token of the window": dict(sliding_window=18)}),
+    "tiny-qwen2-window": dict(seed=1, family="qwen2", vocab=61, hidden=30, layers=3, heads=3, kv_heads=1, head_dim=10,
+                              ffn=44, dtype="f16", tied=True, biases="qkv", shards=1, style=4, gguf=False,
+                              rope=dict(type="default", theta=1000000.0),
+                              config=dict(use_sliding_window=True, sliding_window=48, max_window_layers=1),
+                              features={"use_sliding_window": dict(use_sliding_window=False),
+                                        "max_window_layers": dict(max_window_layers=0)}),
     "tiny-qwen3": dict(seed=1, family="qwen3", vocab=61, hidden=26, layers=2, heads=3, kv_heads=1, head_dim=12, ffn=36,
                        dtype="bf16", tied=False, biases=False, shards=1, style=5, gguf=True,
                        rope=dict(type="default", theta=1000000.0)),
@@ -79,14 +90,43 @@ MODELS = {
                       rope=dict(type="default", theta=10000.0),
                       features={"gelu_new": dict(activation_function="relu")}),
 }
+# Gemma's windows, soft-caps and its own defaults are always switched on.
+GEMMA2 = dict(sliding_window=64, attn_logit_softcapping=4.0, final_logit_softcapping=9.0, query_pre_attn_scalar=10)
+MODELS["tiny-gemma2"] = dict(
+    seed=1, family="gemma2", vocab=61, hidden=28, layers=3, heads=4, kv_heads=2, head_dim=10, ffn=36, dtype="bf16",
+    tied=True, biases=False, shards=1, style=4, gguf=True, rope=dict(type="default", theta=10000.0), config=GEMMA2,
+    features={"window": dict(sliding_window=256), "one token of the window": dict(sliding_window=65),
+              "attention soft-cap": dict(attn_logit_softcapping=None),
+              "logits soft-cap": dict(final_logit_softcapping=None),
+              "query_pre_attn_scalar": dict(query_pre_attn_scalar=6),
+              "gelu": dict(hidden_activation="silu"),
+              "which layers": dict(layer_types=["full_attention", "sliding_attention", "full_attention"])})
+MODELS["tiny-gemma3"] = dict(
+    seed=1, family="gemma3", vocab=61, hidden=24, layers=7, heads=2, kv_heads=1, head_dim=14, ffn=36, dtype="bf16",
+    tied=True, biases=False, shards=1, style=5, gguf=True, rope=dict(type="default", theta=1000000.0),
+    config=dict(sliding_window=17, query_pre_attn_scalar=14),
+    features={"window": dict(sliding_window=256), "one token of the window": dict(sliding_window=18),
+              "pattern": dict(sliding_window_pattern=7),
+              "local RoPE": ("rope_parameters", dict(sliding_attention=dict(rope_type="default", rope_theta=1000000.0)))})
+MODELS["tiny-gemma3-vision"] = dict(
+    seed=1, family="gemma3", vocab=61, hidden=24, layers=3, heads=2, kv_heads=1, head_dim=14, ffn=36, dtype="f16",
+    tied=True, biases=False, shards=1, style=4, gguf=False, nested=True,
+    rope=dict(type="linear", theta=50000.0, factor=4.0),
+    config=dict(sliding_window=48, sliding_window_pattern=2, query_pre_attn_scalar=20, rope_local_base_freq=100.0),
+    features={"query_pre_attn_scalar": dict(query_pre_attn_scalar=14), "linear scaling": dict(rope_scaling=None),
+              "local RoPE": dict(rope_local_base_freq=50000.0), "pattern": dict(sliding_window_pattern=3)})
 # Norms around the branches of a layer, and the class of config.json.
 BEFORE = ("input_layernorm", "post_attention_layernorm")
 BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
+NORMS = {"olmo2": BEHIND, "gemma2": ("input_layernorm", "pre_feedforward_layernorm") + BEHIND}
+NORMS["gemma3"] = NORMS["gemma2"]
+GEMMAS = ("gemma2", "gemma3")
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
            "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
-           "phi3": "Phi3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
-HEAD_NORMS = {"qwen3": "each", "olmo2": "all"}
-INTERLEAVED = ("llama", "granite", "smollm3")  # in GGUF, rows of Wq and Wk
+           "phi3": "Phi3ForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM",
+           "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
+HEAD_NORMS = {"qwen3": "each", "olmo2": "all", "gemma3": "each"}
+INTERLEAVED = ("llama", "granite", "smollm3", "mistral")  # in GGUF, rows of Wq and Wk
 
 
 def to_stored(x, dtype):
@@ -120,26 +160,27 @@ def random_weights(spec):
               "mlp.gate_proj": (spec["ffn"], hidden), "mlp.up_proj": (spec["ffn"], hidden),
               "mlp.down_proj": (hidden, spec["ffn"])}
     has_bias = lambda name: spec["biases"] is True or (spec["biases"] == "qkv" and name[-6:] in ("q_proj", "k_proj", "v_proj"))
+    offset = 0 if family in GEMMAS else 1  # Gemma's files hold norms less 1
     weights = {"model.embed_tokens.weight": rng.normal(0, 0.6, (spec["vocab"], hidden))}
     if family == "gpt2":
         del shapes["mlp.gate_proj"]
         weights["positions.weight"] = rng.normal(0, 0.4, (CONTEXT, hidden))
     for layer in range(spec["layers"]):
         at = f"model.layers.{layer}."
-        for norm in BEHIND if family == "olmo2" else BEFORE:
-            weights[f"{at}{norm}.weight"] = rng.normal(1, 0.1, hidden)
+        for norm in NORMS.get(family, BEFORE):
+            weights[f"{at}{norm}.weight"] = rng.normal(offset, 0.1, hidden)
             if family == "gpt2":
                 weights[f"{at}{norm}.bias"] = rng.normal(0, 0.2, hidden)
         if family in HEAD_NORMS:
             for name, size in (("q", q), ("k", kv)):
                 size = spec["head_dim"] if HEAD_NORMS[family] == "each" else size
-                weights[f"{at}self_attn.{name}_norm.weight"] = rng.normal(1.3, 0.3, size)
+                weights[f"{at}self_attn.{name}_norm.weight"] = rng.normal(offset + 0.3, 0.3, size)
         for name, (rows, columns) in shapes.items():
             gain = 1.6 if name[-6:] in ("q_proj", "k_proj") else 1.0
             weights[f"{at}{name}.weight"] = rng.normal(0, gain / columns**0.5, (rows, columns))
             if has_bias(name):
                 weights[f"{at}{name}.bias"] = rng.normal(0, 0.2, rows)
-    weights["model.norm.weight"] = rng.normal(1, 0.1, hidden)
+    weights["model.norm.weight"] = rng.normal(offset, 0.1, hidden)
     if family == "gpt2":
         weights["model.norm.bias"] = rng.normal(0, 0.2, hidden)
     if not spec["tied"]:
@@ -150,6 +191,8 @@ def random_weights(spec):
 def as_hf(spec, weights):
     """Under the names of the family, fused and turned as its files have them."""
     family = spec.get("family", "llama")
+    if spec.get("nested"):
+        return {"language_model." + name: w for name, w in weights.items()}
     if family not in ("phi3", "gpt2"):
         return weights
     named, fused = {}, {}
@@ -207,14 +250,15 @@ GGUF_NAMES = {"model.embed_tokens": "token_embd", "positions": "position_embd",
               "mlp.down_proj": "ffn_down"}
 
 
-BEHIND_GGUF = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+BEHIND_GGUF = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm",
+               "pre_feedforward_layernorm": "ffn_norm"}
 
 
 def gguf_name(name, family):
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, rest = stem.removeprefix("model.layers.").split(".", 1)
-        names = GGUF_NAMES | (BEHIND_GGUF if family == "olmo2" else {})
+        names = GGUF_NAMES | (BEHIND_GGUF if family in NORMS else {})
         return f"blk.{layer}.{names[rest]}.{kind}"
     return f"{GGUF_NAMES[stem]}.{kind}"
 
@@ -243,6 +287,15 @@ def gguf_keys(path, spec):
     if family == "granite":
         keys |= {"attention.scale": config["attention_multiplier"], "embedding_scale": config["embedding_multiplier"],
                  "residual_scale": config["residual_multiplier"], "logit_scale": config["logits_scaling"]}
+    if family == "mistral":
+        family = "llama"
+    if family in ("llama", *GEMMAS) and "sliding_window" in config:
+        keys["attention.sliding_window"] = config["sliding_window"]
+    if family == "gemma2":
+        keys |= {"attn_logit_softcapping": config["attn_logit_softcapping"],
+                 "final_logit_softcapping": config["final_logit_softcapping"]}
+    if family == "gemma3":
+        keys["rope.freq_base_swa"] = 10000.0
     general = {"general.architecture": family, "general.name": path.parent.name, "general.alignment": 32}
     return general | {f"{family}.{key}": value for key, value in keys.items()}
 
@@ -272,6 +325,8 @@ def write_gguf(path, spec, weights):
     for name, x in weights.items():
         if family in INTERLEAVED and name.endswith(("q_proj.weight", "k_proj.weight")):
             x = x.reshape(-1, 2, spec["head_dim"] // 2, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
+        if family in GEMMAS and name.endswith("norm.weight"):
+            x = x + 1
         dtype = "f32" if x.ndim == 1 or name.startswith("positions") else spec["dtype"]
         raw = to_stored(x, dtype)[1]
         short = gguf_name(name, family).encode()
@@ -308,21 +363,51 @@ def hf_config(spec):
               "num_key_value_heads": spec["kv_heads"], "head_dim": spec["head_dim"], "hidden_act": "silu",
               "rms_norm_eps": 1e-5, "max_position_embeddings": CONTEXT, "attention_bias": spec["biases"],
               "mlp_bias": spec["biases"], "tie_word_embeddings": spec["tied"]} | spec.get("config", {})
+    if family in GEMMAS:
+        config["hidden_activation"] = "gelu_pytorch_tanh"
+        del config["hidden_act"], config["attention_bias"]
     if family != "llama":
         del config["mlp_bias"]
         config |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
         if spec["biases"] == "qkv" or family == "phi3":
             del config["attention_bias"]
+    if spec.get("nested"):
+        config = {"model_type": "gemma3_text"} | {k: config[k] for k in config if k not in ("architectures", "model_type")}
+        text = config | {"rope_theta": rope["theta"], "rope_scaling": scaling}
+        vision = {"model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                  "num_attention_heads": 1, "image_size": 28, "patch_size": 14}
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 4,
+                "text_config": text, "torch_dtype": dtype, "vision_config": vision}
+    if family == "gemma3":
+        return config | {"dtype": dtype, "model_type": "gemma3_text", "rope_parameters": {
+            "full_attention": scaling | {"rope_theta": rope["theta"]},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
     if spec["style"] == 4:
         return config | {"torch_dtype": dtype, "rope_theta": rope["theta"], "rope_scaling": scaling}
     return config | {"dtype": dtype, "rope_parameters": scaling | {"rope_theta": rope["theta"]}}
 
 
+def reference_windows(family, config, layers):
+    """The tokens that each layer sees; 0: all."""
+    slides = {"mistral": lambda i: True, "phi3": lambda i: True, "gemma2": lambda i: i % 2 == 0,
+              "gemma3": lambda i: (i + 1) % config.get("sliding_window_pattern", 6) != 0,
+              "qwen2": lambda i: config.get("use_sliding_window") and i >= config["max_window_layers"]}
+    rule = slides.get(family, lambda i: False)
+    types = config.get("layer_types") or ["sliding_attention" if rule(i) else "full_attention" for i in range(layers)]
+    return [(config.get("sliding_window") or 0) * (kind == "sliding_attention") for kind in types]
+
+
 def reference_config(config):
     """What the reference needs, from either style of config.json."""
-    family = config["model_type"]
+    config = config | config.get("text_config", {})
+    family = config["model_type"].removesuffix("_text")
+    gemma = family in GEMMAS
     find = lambda name, other=None, default=None: config.get(name, config.get(other, default))
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    local = {"type": "default", "theta": config.get("rope_local_base_freq", 10000.0)} if family == "gemma3" else None
+    if "full_attention" in rope:
+        local["theta"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     heads = find("num_attention_heads", "n_head")
     layers = find("num_hidden_layers", "n_layer")
     head_dim = config.get("head_dim") or find("hidden_size", "n_embd") // heads
@@ -336,15 +421,20 @@ def reference_config(config):
         scaling.setdefault("attention_factor", 0.1 * np.log(scaling["factor"]) + 1)
         scaling = {"beta_fast": 32.0, "beta_slow": 1.0} | scaling
     multiplier = config.get("attention_multiplier", 1.0) if family == "granite" else None
+    divisor = np.sqrt(config["query_pre_attn_scalar"] if gemma else head_dim)
     return {"family": family, "num_layers": layers, "heads": heads, "head_dim": head_dim,
             "kv_heads": config.get("num_key_value_heads", heads), "eps": find("rms_norm_eps", "layer_norm_epsilon"),
-            "activation": find("hidden_act", "activation_function", "silu"), "rope": scaling,
+            "activation": config.get("hidden_activation") or find("hidden_act", "activation_function", "silu"),
+            "rope": scaling, "local_rope": local, "windows": reference_windows(family, config, layers),
             "rotated_dims": int(head_dim * partial), "rotated_layers": config.get("no_rope_layers") or nope,
-            "head_norm": HEAD_NORMS.get(family), "norms_behind": family == "olmo2",
-            "embedding_multiplier": config.get("embedding_multiplier", 1.0),
+            "head_norm": HEAD_NORMS.get(family), "norms_behind": "too" if gemma else family == "olmo2",
+            "norm_offset": 1 if gemma else 0,
+            "attention_softcap": config.get("attn_logit_softcapping"),
+            "logits_softcap": config.get("final_logit_softcapping"),
+            "embedding_multiplier": config["hidden_size"]**0.5 if gemma else config.get("embedding_multiplier", 1.0),
             "residual_multiplier": config.get("residual_multiplier", 1.0),
             "logits_scaling": config.get("logits_scaling", 1.0),
-            "attention_divisor": 1 / multiplier if multiplier else np.sqrt(head_dim)}
+            "attention_divisor": 1 / multiplier if multiplier else divisor}
 
 
 def write_weights(folder, spec, weights):
@@ -390,6 +480,7 @@ def goldens(config, weights, vocab, seed):
 def print_features(name, config, weights, golden, arrays):
     """Each feature switched off once: logits that hardly move would not tell a loader that forgets it."""
     for feature, change in MODELS[name].get("features", {}).items():
+        config = config | config.pop("text_config", {})
         other = config | change if isinstance(change, dict) else config | {change[0]: config[change[0]] | change[1]}
         moved = max(abs(forward(reference_config(other), weights, p["ids"])[0][-1] - arrays[f"p{i}.last"]).max()
                     for i, p in enumerate(golden["prompts"]))

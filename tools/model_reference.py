@@ -20,7 +20,7 @@ def layer_norm(x, weight, bias, eps):
 def norm(weights, name, x, config):
     if name + ".bias" in weights:
         return layer_norm(x, weights[name + ".weight"], weights[name + ".bias"], config["eps"])
-    return rms_norm(x, weights[name + ".weight"], config["eps"])
+    return rms_norm(x, config["norm_offset"] + weights[name + ".weight"], config["eps"])
 
 
 def activate(kind, x):
@@ -30,7 +30,7 @@ def activate(kind, x):
         return np.maximum(x, 0)
     if kind == "gelu":
         return 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
-    assert kind == "gelu_new", kind
+    assert kind in ("gelu_new", "gelu_pytorch_tanh"), kind
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
 
 
@@ -50,8 +50,7 @@ def yarn(rope, inv):
     return inv / rope["factor"] * ramp + inv * (1 - ramp)
 
 
-def inverse_frequencies(config):
-    dim, rope = config["rotated_dims"], config["rope"]
+def inverse_frequencies(dim, rope):
     inv = 1.0 / rope["theta"] ** (np.arange(0, dim, 2) / dim)
     if rope["type"] == "linear":
         return inv / rope["factor"]
@@ -69,10 +68,10 @@ def inverse_frequencies(config):
     return inv
 
 
-def rotate(x, config):
+def rotate(x, config, rope):
     """x [heads, tokens, head_dim]; of the first rotated_dims, element i is paired with i + rotated_dims/2."""
-    angle = np.outer(np.arange(x.shape[1]), inverse_frequencies(config))
-    cos, sin = (f(angle) * config["rope"].get("attention_factor", 1.0) for f in (np.cos, np.sin))
+    angle = np.outer(np.arange(x.shape[1]), inverse_frequencies(config["rotated_dims"], rope))
+    cos, sin = (f(angle) * rope.get("attention_factor", 1.0) for f in (np.cos, np.sin))
     half = config["rotated_dims"] // 2
     a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
@@ -83,12 +82,19 @@ def linear(weights, name, x):
     return y + weights[name + ".bias"] if name + ".bias" in weights else y
 
 
-def attention(q, k, v, divisor):
-    """q [heads, tokens, dim], k and v [kv_heads, tokens, dim]: causal, grouped queries."""
+def soft_cap(cap, x):
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+def attention(q, k, v, config, window):
+    """q [heads, tokens, dim], k and v [kv_heads, tokens, dim]: causal, grouped queries; of a window of 0 all tokens."""
     group = q.shape[0] // k.shape[0]
     k, v = np.repeat(k, group, 0), np.repeat(v, group, 0)
-    scores = q @ k.transpose(0, 2, 1) / divisor
-    scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    scores = soft_cap(config["attention_softcap"], q @ k.transpose(0, 2, 1) / config["attention_divisor"])
+    seen = np.tril(np.ones(scores.shape[-2:], bool))
+    if window:
+        seen &= ~np.tril(seen, -window)
+    scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
 
@@ -102,7 +108,7 @@ def as_llama(config, weights):
             "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj", "attn.c_attn": "self_attn.qkv_proj"}
     for name, w in weights.items():
         w = w.astype(np.float64)
-        stem, kind = name.removeprefix("transformer.").rsplit(".", 1)
+        stem, kind = name.removeprefix("transformer.").removeprefix("language_model.").rsplit(".", 1)
         at = ""
         if config["family"] == "gpt2":
             if stem.startswith("h."):
@@ -122,6 +128,9 @@ def as_llama(config, weights):
 
 def branches(config, at):
     """The norms before and behind attention, and before and behind the FFN; None: there is none."""
+    if config["norms_behind"] == "too":
+        names = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+        return [f"{at}{name}_layernorm" for name in names]
     if config["norms_behind"]:
         return None, at + "post_attention_layernorm", None, at + "post_feedforward_layernorm"
     return at + "input_layernorm", None, at + "post_attention_layernorm", None
@@ -146,10 +155,12 @@ def forward(config, weights, ids):
         q, k, v = heads(q), heads(k), heads(v)
         if config["head_norm"] == "each":
             q, k = (norm(weights, f"{at}self_attn.{p}_norm", y, config) for p, y in (("q", q), ("k", k)))
+        window = config["windows"][layer]
         if config["rotated_layers"][layer]:
-            q, k = rotate(q, config), rotate(k, config)
+            rope = config["local_rope"] if window and config["local_rope"] else config["rope"]
+            q, k = rotate(q, config, rope), rotate(k, config, rope)
         kv.append((k, v))
-        out = attention(q, k, v, config["attention_divisor"]).transpose(1, 0, 2).reshape(len(ids), -1)
+        out = attention(q, k, v, config, window).transpose(1, 0, 2).reshape(len(ids), -1)
         out = linear(weights, at + "self_attn.o_proj", out)
         x = x + config["residual_multiplier"] * maybe(behind_attention, out)
         h = maybe(before_ffn, x)
@@ -161,7 +172,7 @@ def forward(config, weights, ids):
         x = x + config["residual_multiplier"] * maybe(behind_ffn, linear(weights, at + "mlp.down_proj", up))
     x = norm(weights, "model.norm", x, config)
     head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
-    return x @ head.T / config["logits_scaling"], kv
+    return soft_cap(config["logits_softcap"], x @ head.T / config["logits_scaling"]), kv
 
 
 def greedy(config, weights, ids, count):

@@ -149,6 +149,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
     std::vector<uint32_t> begin;
     for (const uint32_t of_row : limit) begin.push_back(BeginOf(of_row));
     if (window_ > 0) args.begin = begin.data();
+    args.softcap = softcap_;
     kernels_.attend(args);
     Rows out;
     Rows softmax(q.size());
@@ -210,7 +211,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
       for (uint32_t head = 0; head < group * kv_heads; ++head) {
         const auto expected = reference::Attention(
             std::span<const float>(q[i]).subspan(size_t{head} * dim, dim), kv.k[head / group],
-            kv.v[head / group], limits[i], SeenBy(limits[i], mask, head / group));
+            kv.v[head / group], limits[i], SeenBy(limits[i], mask, head / group), softcap_);
         const float* got = whole[i].data() + size_t{head} * dim;
         ASSERT_EQ(std::memcmp(got, expected.data(), dim * 4), 0)
             << NameOf({kv.layout.key(0).format, kv.layout.value(0).format}) << " head_dim " << dim
@@ -249,6 +250,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
   }
 
   uint32_t window_ = 0;  // 0: no window
+  float softcap_ = 0;    // 0: none
   Rows sums_;
   const AttentionKernels& kernels_ = AttentionKernelsFor(GetParam());
 };
@@ -298,6 +300,42 @@ TEST_P(AttentionTargets, AWindowHasTheReferencesBits) {
   }
 }
 
+// Scores below, around and far beyond the cap; with masks, and with a window.
+TEST_P(AttentionTargets, ASoftCapHasTheReferencesBits) {
+  Random random(17);
+  for (const KvFormat format : kAllFormats) {
+    for (const float cap : {0.5f, 3.0f, 50.0f}) {
+      softcap_ = cap;
+      window_ = random.Below(2) == 0 ? 0 : 90;
+      const auto kv_heads = 1 + static_cast<uint32_t>(random.Below(3));
+      const Kv kv(random, 600, kv_heads, random.Below(2) == 0 ? 20 : 64, 32,
+                  {format, kAllFormats[random.Below(8)]}, random.Below(2) == 0 ? 0 : 6);
+      for (int round = 0; round < 3; ++round) Compare(random, kv, 600);
+      window_ = 0;
+      Compare(random, kv, 600, Mask(random, 600, kv_heads, 1 + random.Below(400)));
+    }
+  }
+}
+
+TEST_P(AttentionTargets, ASoftCapAgreesWithTanhInDouble) {
+  Random random(18);
+  const Kv kv(random, 300, 1, 32, 16, KvFormat::kF32);
+  std::vector<float> q(32);
+  for (float& x : q) x = static_cast<float>(random.Uniform() - 0.5);
+  softcap_ = 2.0f;
+  const auto out = Run(kv, 1, {q}, {300}, false)[0];
+  std::vector<double> expected(32);
+  double total = 0;
+  for (int t = 0; t < 300; ++t) {
+    double score = 0;
+    for (int i = 0; i < 32; ++i) score += double{q[i]} * kv.k[0].x[t * 32 + i];
+    const double weight = std::exp(2.0 * std::tanh(score));
+    total += weight;
+    for (int i = 0; i < 32; ++i) expected[i] += weight * kv.v[0].x[t * 32 + i];
+  }
+  for (int i = 0; i < 32; ++i) EXPECT_NEAR(out[i], expected[i] / total, 2e-6);
+}
+
 TEST_P(AttentionTargets, ExtremesHaveTheReferencesBits) {
   Random random(14);
   for (const KvFormat format : kAllFormats) {
@@ -343,6 +381,7 @@ TEST_P(AttentionTargets, AgreesWithSoftmaxInDouble) {
 TEST_P(AttentionTargets, AScoreThatOverflowsIsNoNumberAndStaysWithItsQuery) {
   Random random(13);
   for (const KvFormat format : kAllFormats) {
+    softcap_ = random.Below(2) == 0 ? 0.0f : 30.0f;  // a cap does not hide it
     const Kv kv(random, 300, 1, 32, 16, format);
     for (const uint32_t overflowed : {0u, 40u, 199u}) {
       std::vector<float> q(32), infinite(32);

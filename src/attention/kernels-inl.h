@@ -74,7 +74,9 @@ Tile TileAt(const Call& call, uint32_t token, uint32_t end) {
   return Locate(call, token, seen);
 }
 
-// Few rows, or one kv head, whose partials lie head_offset heads behind the first.
+// Few rows, or one kv head, whose partials lie head_offset heads behind the first. Models without a
+// soft-cap run the instance that has none.
+template <bool kCapped>
 void AttendSpans(const Args& a, uint32_t head_offset) {
   const Call call(a, head_offset);
   const uint32_t end = a.span_end * kAttentionSpan;
@@ -86,9 +88,9 @@ void AttendSpans(const Args& a, uint32_t head_offset) {
     if (tile.token == first || tile.token % kAttentionSpan == 0) BeginSpan(call);
     const Tile next = TileAt(call, tile.token + kAttentionTile, end);
     if (few) {
-      FewRowsTile(call, tile, next);
+      FewRowsTile<kCapped>(call, tile, next);
     } else {
-      ManyRowsTile(call, tile);
+      ManyRowsTile<kCapped>(call, tile);
     }
     if (next.runs == 0 || next.token % kAttentionSpan == 0) {
       EndSpan(call, tile.token / kAttentionSpan);
@@ -103,11 +105,17 @@ Args OneHead(Args args, uint32_t kv) {
   return args;
 }
 
-void Attend(const Args& args) {
-  if (args.rows <= kMaxTileRows) return AttendSpans(args, 0);
+template <bool kCapped>
+void AttendRows(const Args& args) {
+  if (args.rows <= kMaxTileRows) return AttendSpans<kCapped>(args, 0);
   for (uint32_t kv = args.kv_head_begin; kv < args.kv_head_end; ++kv) {
-    AttendSpans(OneHead(args, kv), (kv - args.kv_head_begin) * args.group);
+    AttendSpans<kCapped>(OneHead(args, kv), (kv - args.kv_head_begin) * args.group);
   }
+}
+
+void Attend(const Args& args) {
+  if (args.softcap != 0) return AttendRows<true>(args);
+  AttendRows<false>(args);
 }
 
 // Adds the weights of a tile's tokens, by the finished softmax of each query, to `sums`.
@@ -119,6 +127,7 @@ void SumTile(const Call& call, const Tile& tile, const float* const* softmax, fl
     const uint32_t n = call.Seen(r, tile.token);
     const uint64_t mask = call.Mask(r, a.kv_head_begin, tile.token, n);
     for (uint32_t head = 0; head < call.heads; ++head) {
+      if (a.softcap != 0) CapScores(*call.query(r, head), n, a.softcap);
       const float* score = call.query(r, head)->score;
       const float* ended = softmax[r] + size_t{call.head_offset + head} * 2;
       for (uint32_t j = 0; j < n; j += 16) {

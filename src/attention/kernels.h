@@ -64,6 +64,9 @@ struct AttentionKernels {
     size_t span_stride;
     TokenMask mask;
     const uint32_t* begin = nullptr;  // absent: 0 (a window of w: limit - w where that is more)
+    // Not 0: each score becomes softcap * tanh(q . k), before masks and softmax (Gemma 2); q is
+    // then multiplied by 1/softcap too.
+    float softcap = 0;
   };
   void (*attend)(const Args& args);
 

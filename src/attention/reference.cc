@@ -63,7 +63,7 @@ void AddValues(std::vector<float> weight, const Numbers& v, uint32_t tile,
 
 // Tokens [begin, end) of one span, in tiles of 64.
 Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint32_t begin,
-             uint32_t end, const std::vector<bool>& seen) {
+             uint32_t end, const std::vector<bool>& seen, float softcap) {
   Partial p{std::vector<float>(q.size())};
   const Rounded q16 = RoundToInt16(q);
   float lanes[16] = {};
@@ -71,7 +71,9 @@ Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint3
     const uint32_t stop = std::min(end, tile + kAttentionTile);
     std::vector<float> score;  // -inf: not seen
     for (uint32_t t = tile; t < stop; ++t) {
-      score.push_back(Sees(seen, t) ? Score(q, q16, k, t) : kMinusInfinity);
+      const float plain = Sees(seen, t) ? Score(q, q16, k, t) : kMinusInfinity;
+      const bool capped = softcap != 0 && Sees(seen, t);
+      score.push_back(capped ? softcap * Tanh(plain) + (plain - plain) : plain);
     }
     const float top = *std::max_element(score.begin(), score.end());
     if (top > p.m) {
@@ -108,6 +110,20 @@ float Exp(float x) {
   return p * PowerOfTwo(half) * PowerOfTwo(n - half);
 }
 
+float Tanh(float x) {
+  const float magnitude = std::fabs(x), z = x * x;
+  if (magnitude > 0.625f) {
+    const float y = 1.0f - 2.0f / (Exp(magnitude + magnitude) + 1.0f);
+    return x < 0 ? 0.0f - y : y;
+  }
+  float p = -5.7049783601537e-3f;
+  for (float c :
+       {2.06390787275645e-2f, -5.37397121520788e-2f, 1.33314421574700e-1f, -3.33332819401791e-1f}) {
+    p = std::fma(p, z, c);
+  }
+  return std::fma(x * z, p, x);
+}
+
 Rounded RoundToInt16(std::span<const float> x) {
   float amax = 0;
   for (const float a : x) amax = std::max(amax, std::fabs(a));
@@ -123,10 +139,11 @@ Rounded RoundToInt16(std::span<const float> x) {
 }
 
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
-                             uint32_t limit, const std::vector<bool>& seen) {
-  Partial all = Span(q, k, v, 0, std::min(limit, kAttentionSpan), seen);
+                             uint32_t limit, const std::vector<bool>& seen, float softcap) {
+  Partial all = Span(q, k, v, 0, std::min(limit, kAttentionSpan), seen, softcap);
   for (uint32_t begin = kAttentionSpan; begin < limit; begin += kAttentionSpan) {
-    const Partial next = Span(q, k, v, begin, std::min(limit, begin + kAttentionSpan), seen);
+    const Partial next =
+        Span(q, k, v, begin, std::min(limit, begin + kAttentionSpan), seen, softcap);
     if (next.l == 0) continue;
     if (all.l == 0) {
       all = next;

@@ -18,9 +18,10 @@ struct Numbers {
 };
 
 // One query over the tokens of [0, limit) that it sees (`seen` [token]; empty: all): q [head_dim],
-// already scaled -> [head_dim]. O(limit * head_dim).
+// already scaled -> [head_dim]. A softcap that is not 0 makes each score softcap * tanh(score).
+// O(limit * head_dim).
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
-                             uint32_t limit, const std::vector<bool>& seen = {});
+                             uint32_t limit, const std::vector<bool>& seen = {}, float softcap = 0);
 
 // x as integers in [-32767, 32767] and their common scale (docs/numerics.md, rule 8).
 struct Rounded {
@@ -28,6 +29,9 @@ struct Rounded {
   float scale;
 };
 Rounded RoundToInt16(std::span<const float> x);
+
+// tanh x as the kernels compute it (kernels: Tanh in simd/tanh16-inl.h).
+float Tanh(float x);
 
 // e^x as the kernels compute it (kernels: Exp in simd/vec16-inl.h).
 float Exp(float x);

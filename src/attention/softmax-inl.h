@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/numbers-inl.h"
+#include "simd/tanh16-inl.h"
 
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
@@ -116,6 +117,14 @@ float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   }
   *sum = static_cast<int32_t>(SumTree(total));
   return tiny ? 0.0f : amax / 32767.0f;
+}
+
+// The first n scores of a tile: cap * tanh(score). One that is not finite becomes NaN, not the cap.
+void CapScores(AttentionQuery& query, uint32_t n, float cap) {
+  for (uint32_t j = 0; j < n; j += 16) {
+    const V16 s = Load(query.score + j);
+    Store(query.score + j, Add(Mul(Set(cap), Tanh(s)), Sub(s, s)));
+  }
 }
 
 // Turns the scores of a tile's first n tokens, those of `mask`, into weights relative to the span's

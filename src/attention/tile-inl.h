@@ -214,6 +214,7 @@ class Prefetch {
 };
 
 // One tile for few rows, kv head by kv head.
+template <bool kCapped>
 void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   const Args& a = call.a;
   const PagedKv& kv = *a.kv;
@@ -244,6 +245,7 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
         const uint32_t n = Batch(call, row, kv_head - a.kv_head_begin, g, queries);
         StoredScores(kv.k.format, n, queries, keys, count, key_dims);
         for (uint32_t i = 0; i < n; ++i) {
+          if constexpr (kCapped) CapScores(*queries[i], seen, a.softcap);
           Weigh(call, *queries[i], seen, mask, tile.v_scale, kv_head * call.scale_head);
         }
         StoredValues(kv.v.format, n, {values, count, stride, call.value_stride}, mask, queries);
@@ -384,6 +386,7 @@ uint32_t FirstRowThatSees(const Call& call, uint32_t token) {
 }
 
 // One tile for many rows and one kv head.
+template <bool kCapped>
 void ManyRowsTile(const Call& call, const Tile& tile) {
   const Args& a = call.a;
   const uint32_t row = FirstRowThatSees(call, tile.token);
@@ -393,6 +396,7 @@ void ManyRowsTile(const Call& call, const Tile& tile) {
     const uint64_t mask = call.Mask(r, a.kv_head_begin, tile.token, n);
     if (mask == 0) continue;
     for (uint32_t head = 0; head < call.heads; ++head) {
+      if constexpr (kCapped) CapScores(*call.query(r, head), n, a.softcap);
       Weigh(call, *call.query(r, head), n, mask, tile.v_scale, a.kv_head_begin * call.scale_head);
     }
   }

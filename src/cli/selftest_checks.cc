@@ -120,12 +120,15 @@ Status Cursor(Lab& lab, Check& check) {
 // Prompts that diverge from a resident one inside a block, and at a block's first token.
 Status Partial(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
-  KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
   const uint32_t block_tokens = lab.options().block_tokens;
-  const size_t size = lab.prompt().size();
-  for (const size_t shared :
-       {size_t{block_tokens} + 7, size_t{block_tokens} * 2, size / 2 + 3, size - 1}) {
-    if (shared >= size) continue;
+  const auto size = static_cast<uint32_t>(lab.prompt().size());
+  std::vector<uint32_t> places = {block_tokens + 7, block_tokens * 2, size / 2 + 3, size - 1};
+  std::ranges::sort(places);
+  std::erase_if(places, [size](uint32_t place) { return place >= size; });
+  GenerateRequest first = lab.Ask(lab.prompt());
+  first.message_ends = places;  // where layers with a window can resume
+  KV_TRY(RunAlone(*engine, std::move(first)));
+  for (const uint32_t shared : places) {
     Tokens prompt = lab.prompt();
     const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
     prompt[shared] = (prompt[shared] + 1) % vocab;
@@ -211,16 +214,23 @@ Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
 // The pool is too small for all prompts: blocks are evicted and computed again.
 Status Evicted(Lab& lab, Check& check) {
   const size_t size = lab.prompt().size();
-  const uint64_t blocks_each = (size + lab.answer_tokens()) / lab.options().block_tokens + 2;
+  // A block for each group of layers.
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options()));
+  const uint64_t groups = plan.kv_bytes_per_token * plan.block_tokens / plan.block_bytes;
+  const uint64_t blocks_each =
+      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2);
   KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks_each * 3 / 2));
   KV_ASSIGN(const auto engine, lab.Load(options));
   const Tokens other = lab.RandomTokens(size);
-  const Tokens branch = Joined(Prefix(lab.prompt(), size * 2 / 3), lab.RandomTokens(size / 4));
+  const auto branch_at = static_cast<uint32_t>(size * 2 / 3);
+  const Tokens branch = Joined(Prefix(lab.prompt(), branch_at), lab.RandomTokens(size / 4));
   KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
   KV_ASSIGN(const Trace want_branch, lab.Cold(lab.engine(), branch));
   uint32_t reused = 0;
   for (int round = 0; round < 2; ++round) {
-    KV_ASSIGN(const Trace first, RunAlone(*engine, lab.Ask(lab.prompt())));
+    GenerateRequest whole = lab.Ask(lab.prompt());
+    whole.message_ends = {branch_at};  // where layers with a window can resume
+    KV_ASSIGN(const Trace first, RunAlone(*engine, std::move(whole)));
     check.Compare(lab.reference(), first, fmt::format("round {}", round));
     KV_ASSIGN(const Trace second, RunAlone(*engine, lab.Ask(branch)));
     check.Compare(want_branch, second, fmt::format("round {}, branch", round));

@@ -55,8 +55,18 @@ struct HfDefaults {
   std::optional<uint32_t> head_dim;       // absent: hidden_size / num_attention_heads
   std::optional<uint32_t> ffn_of_hidden;  // ffn_size as a multiple of hidden_size
   std::optional<double> attention_multiplier;
+  std::optional<uint32_t> window;  // of layers that slide
   bool tied = false;
 };
+
+// Which layers see a sliding window where no layer_types says it.
+enum class WindowRule {
+  kNone,       // no layer: the family has no windows
+  kAll,        // all
+  kFromLayer,  // with use_sliding_window, those from max_window_layers on
+  kPattern,    // all but every so many-th
+};
+inline constexpr uint32_t kMaxWindowLayers = 28;  // max_window_layers where it is missing
 
 // Whether a family has a bias: never, always, or as a boolean of config.json says. In a GGUF
 // file of a family that does not always have it, the tensor's presence says it.
@@ -80,10 +90,14 @@ struct Architecture {
   const char* gguf_eps = "attention.layer_norm_rms_epsilon";
   // GGUF stores rows of Q and K so that RoPE pairs neighbours (MatrixSource).
   bool gguf_interleaved_rope_rows = false;
-  bool learned_positions = false;  // instead of RoPE
-  bool partial_rotary = false;     // partial_rotary_factor is read
-  bool windowed = false;           // sliding_window counts without use_sliding_window
-  bool multipliers = false;        // of embedding, attention, residual and logits
+  bool learned_positions = false;               // instead of RoPE
+  bool partial_rotary = false;                  // partial_rotary_factor is read
+  bool multipliers = false;                     // of embedding, attention, residual and logits
+  WindowRule windows = WindowRule::kNone;       // of config.json
+  WindowRule gguf_windows = WindowRule::kNone;  // of a GGUF file: attention.sliding_window
+  uint32_t gguf_window = 0;     // of a GGUF file that names none; 0: then there is none
+  uint32_t window_pattern = 0;  // of kPattern: every so many-th layer is full
+  bool local_rope = false;      // layers with a window have a separate RoPE
   // Not 0: layers without RoPE: every so many-th, unless config.json lists them (no_rope_layers).
   uint32_t no_rope_interval = 0;
   std::span<const SlotNames> slots;

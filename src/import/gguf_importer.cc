@@ -244,14 +244,33 @@ Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config)
   return {};
 }
 
-Status RefuseWindows(Metadata& keys, const ModelConfig& config, const std::string& file) {
-  const GgufValue* window = keys.Find("attention.sliding_window");
-  const uint64_t tokens = window == nullptr ? 0 : WholeNumber(*window).value_or(1);
-  if (tokens == 0 || tokens >= config.max_positions) return {};
-  return Fail(Code::kUnsupported,
-              "{}: a sliding window of {} tokens: windows shorter than the context ({}) are not "
-              "supported yet",
-              file, tokens, config.max_positions);
+// ModelConfig::windows. 0 tokens: llama.cpp's word for none.
+Result<std::vector<uint32_t>> ReadWindows(Metadata& keys, const Architecture& row,
+                                          const ModelConfig& config, const std::string& file) {
+  const GgufValue* found = keys.Find("attention.sliding_window");
+  uint32_t window = row.gguf_window;
+  if (found != nullptr) {
+    window = WholeNumber(*found) == 0 ? 0 : keys.Count("attention.sliding_window", UINT32_MAX);
+  }
+  uint32_t pattern = UINT32_MAX;  // no layer is full
+  if (row.gguf_windows == WindowRule::kPattern) {
+    pattern =
+        keys.Count("attention.sliding_window_pattern", ConfigLimits::kLayers, row.window_pattern);
+  }
+  KV_TRY(keys.status());
+  const bool hides = window < config.max_positions;
+  if (window == 0 || (!hides && !row.local_rope)) return std::vector<uint32_t>();
+  if (row.gguf_windows == WindowRule::kNone) {
+    return Fail(Code::kUnsupported,
+                "{}: architecture '{}' with a sliding window of {} tokens, which is shorter than "
+                "the context ({}), is not supported",
+                file, row.gguf_name, window, config.max_positions);
+  }
+  std::vector<uint32_t> windows(config.num_layers, window);
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    if ((i + 1) % pattern == 0) windows[i] = 0;
+  }
+  return windows;
 }
 
 // What only some families have.
@@ -314,7 +333,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
       keys.Count("vocab_size", ConfigLimits::kVocabSize, static_cast<uint32_t>(table_rows));
   KV_TRY(keys.status());
   KV_TRY(ReadHeadDim(keys, file, config));
-  KV_TRY(RefuseWindows(keys, config, file));
+  KV_ASSIGN(config.windows, ReadWindows(keys, *row, config, file));
   KV_TRY(ReadFamily(gguf, keys, *row, file, config));
   const auto has = [&](Slot slot) {
     const SlotNames* names = row->Find(slot);

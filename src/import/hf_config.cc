@@ -5,96 +5,14 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/hf_fields.h"
+#include "import/hf_windows.h"
 #include "simd/math.h"
 
 namespace kvasir {
 namespace {
 
 using nlohmann::json;
-
-// Reads typed fields of one JSON object and keeps the first error. A null counts as absent, as
-// transformers has it.
-class Fields {
- public:
-  Fields(const json& object, const std::string& file) : object_(object), file_(file) {}
-
-  const Status& status() const { return status_; }
-  const json* Find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  // A whole number in [1, max]. Without a fallback it must be there.
-  uint32_t Count(const char* key, uint32_t max, std::optional<uint32_t> fallback = {}) {
-    const json* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("{} is missing", key);
-      return fallback.value_or(1);
-    }
-    if (!value->is_number_unsigned() || value->get<uint64_t>() < 1 ||
-        value->get<uint64_t>() > max) {
-      Wrong("{} is {}; it must be a whole number from 1 to {}", key, Show(*value), max);
-      return 1;
-    }
-    return static_cast<uint32_t>(value->get<uint64_t>());
-  }
-  double Number(const char* key, std::optional<double> fallback = {}) {
-    const json* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("{} is missing", key);
-      return fallback.value_or(1);
-    }
-    if (!value->is_number()) Wrong("{} is {}; it must be a number", key, Show(*value));
-    return value->is_number() ? value->get<double>() : 1;
-  }
-  bool Flag(const char* key, bool fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) Wrong("{} is {}; it must be true or false", key, Show(*value));
-    return value->is_boolean() && value->get<bool>();
-  }
-  std::string Text(const char* key, std::string fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_string()) Wrong("{} is {}; it must be a string", key, Show(*value));
-    return value->is_string() ? value->get<std::string>() : fallback;
-  }
-  // A token id or a list of them.
-  std::vector<TokenId> Ids(const char* key) {
-    const json* value = Find(key);
-    std::vector<TokenId> ids;
-    if (value == nullptr) return ids;
-    const auto add = [&](const json& id) {
-      if (id.is_number_unsigned() && id.get<uint64_t>() < ConfigLimits::kVocabSize) {
-        ids.push_back(static_cast<TokenId>(id.get<uint64_t>()));
-      } else {
-        Wrong("{} holds {}, which is not a token id", key, Show(id));
-      }
-    };
-    if (value->is_array()) {
-      for (const json& id : *value) add(id);
-    } else {
-      add(*value);
-    }
-    return ids;
-  }
-  // For messages: scalars as they are, the rest by kind (never a deep or long dump).
-  static std::string Show(const json& value) {
-    if (value.is_structured()) return value.is_array() ? "an array" : "an object";
-    return value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80);
-  }
-
- private:
-  template <typename... Args>
-  void Wrong(fmt::format_string<Args...> format, Args&&... args) {
-    if (!status_) return;
-    status_ = Fail(Code::kInvalidArgument, "{}: {}", file_,
-                   fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  const json& object_;
-  const std::string& file_;
-  Status status_;
-};
 
 Result<const Architecture*> FindArchitecture(const Fields& fields, const std::string& file) {
   std::string name = "none";
@@ -243,40 +161,6 @@ Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
               file, row.keys.activation, name.substr(0, 80));
 }
 
-// Windows come by several names. One that is as long as the context hides nothing.
-Status RefuseWindows(Fields& fields, const Architecture& row, const ModelConfig& config,
-                     const std::string& file) {
-  const auto refused = [&](std::string_view what) {
-    return Fail(Code::kUnsupported,
-                "{}: {}: sliding windows shorter than max_position_embeddings ({}) are not "
-                "supported yet",
-                file, what, config.max_positions);
-  };
-  const bool used = fields.Flag("use_sliding_window", row.windowed);
-  const bool has_window = fields.Find("sliding_window") != nullptr;
-  const uint32_t window =
-      has_window ? fields.Count("sliding_window", UINT32_MAX) : config.max_positions;
-  KV_TRY(fields.status());
-  const bool shorter = window < config.max_positions;
-  if (const json* types = fields.Find("layer_types")) {
-    if (!types->is_array() || types->size() != config.num_layers) {
-      return Fail(Code::kInvalidArgument,
-                  "{}: layer_types must be a list of names, one for each of {} layers", file,
-                  config.num_layers);
-    }
-    for (const json& type : *types) {
-      if (type == "full_attention") continue;
-      if (type == "sliding_attention" && !shorter) continue;
-      if (type == "sliding_attention") return refused("layer_types names sliding_attention");
-      return Fail(Code::kUnsupported, "{}: layer_types names {}, which is not supported", file,
-                  Fields::Show(type));
-    }
-    return {};
-  }
-  if (used && shorter) return refused(fmt::format("sliding_window is {}", window));
-  return {};
-}
-
 // What only some families have.
 Status ReadFamily(Fields& fields, const Architecture& row, const std::string& file,
                   ModelConfig& config) {
@@ -387,7 +271,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   config.tied_embeddings = fields.Flag("tie_word_embeddings", row->defaults.tied);
   KV_TRY(fields.status());
   KV_TRY(RefuseUnknown(fields, file));
-  KV_TRY(RefuseWindows(fields, *row, config, file));
+  KV_ASSIGN(config.windows, ReadWindows(fields, *row, config, file));
   KV_ASSIGN(config.activation, ReadActivation(fields, *row, file));
   KV_ASSIGN(config.head_dim, HeadDim(fields, *row, config, file));
   KV_TRY(fields.status());

@@ -89,26 +89,65 @@ TEST(HfFamilies, ReadsPhi3sPartialRotaryAndRefusesItsLongRope) {
   }
 }
 
-TEST(HfFamilies, WindowsShorterThanTheContextAreRefusedWhereTheyAreUsed) {
-  const auto phi3 = [](const json& window) {
-    return Parse(Family("Phi3ForCausalLM", {{"sliding_window", window}}));
-  };
-  EXPECT_TRUE(phi3(nullptr));
-  EXPECT_TRUE(phi3(512));
-  ExpectError(phi3(511), Code::kUnsupported, {"sliding_window is 511", "512"});
-  ExpectError(phi3(0), Code::kInvalidArgument, {"sliding_window is 0"});
-  const auto qwen2 = [](json more) {
-    more["sliding_window"] = 64;
+using Windows = std::vector<uint32_t>;
+
+TEST(HfFamilies, EveryLayerOfMistralAndPhi3HasTheWindowThatIsNamed) {
+  for (const char* hf_class : {"MistralForCausalLM", "MinistralForCausalLM", "Phi3ForCausalLM"}) {
+    const auto with = [&](const json& window) {
+      return Parse(Family(hf_class, {{"sliding_window", window}}));
+    };
+    EXPECT_EQ(with(511)->windows, (Windows{511, 511}));
+    EXPECT_EQ(with(nullptr)->windows, Windows());
+    EXPECT_EQ(with(512)->windows, Windows());  // as long as the context: full
+    ExpectError(with(0), Code::kInvalidArgument, {"sliding_window is 0"});
+    ExpectError(with(-1), Code::kInvalidArgument, {"sliding_window is -1"});
+    ExpectError(with("x"), Code::kInvalidArgument, {"sliding_window"});
+  }
+  const json longer = {{"max_position_embeddings", 8192}};
+  EXPECT_EQ(Parse(Family("MistralForCausalLM", longer))->windows, (Windows{4096, 4096}));
+  EXPECT_EQ(Parse(Family("Phi3ForCausalLM", longer))->windows, Windows());
+}
+
+TEST(HfFamilies, LayersOfQwen2HaveAWindowFromMaxWindowLayersOn) {
+  const auto qwen = [](json more) {
+    more["num_hidden_layers"] = 3;
+    if (!more.contains("sliding_window")) more["sliding_window"] = 64;
     return Parse(Family("Qwen2ForCausalLM", more));
   };
-  EXPECT_TRUE(qwen2({{"use_sliding_window", false}}));
-  EXPECT_TRUE(qwen2({{"layer_types", {"full_attention", "full_attention"}}}));
-  ExpectError(qwen2({{"use_sliding_window", true}}), Code::kUnsupported, {"sliding_window is 64"});
-  ExpectError(qwen2({{"layer_types", {"full_attention", "sliding_attention"}}}), Code::kUnsupported,
-              {"sliding_attention"});
-  ExpectError(qwen2({{"layer_types", {"full_attention", "linear_attention"}}}), Code::kUnsupported,
-              {"linear_attention"});
-  ExpectError(qwen2({{"layer_types", {"full_attention"}}}), Code::kInvalidArgument,
+  const auto used = [&](json more) {
+    more["use_sliding_window"] = true;
+    return qwen(std::move(more));
+  };
+  EXPECT_EQ(qwen({{"use_sliding_window", false}, {"max_window_layers", 0}})->windows, Windows());
+  EXPECT_EQ(used({})->windows, Windows());  // max_window_layers is 28 where it is missing
+  EXPECT_EQ(used({{"max_window_layers", 1}})->windows, (Windows{0, 64, 64}));
+  EXPECT_EQ(used({{"max_window_layers", 0}})->windows, (Windows{64, 64, 64}));
+  EXPECT_EQ(used({{"max_window_layers", 3}})->windows, Windows());
+  EXPECT_EQ(used({{"max_window_layers", 1}, {"sliding_window", nullptr}})->windows, Windows());
+  ExpectError(used({{"max_window_layers", -1}}), Code::kInvalidArgument, {"max_window_layers"});
+}
+
+TEST(HfFamilies, LayerTypesDecideWhichLayersHaveAWindow) {
+  const auto with = [](const char* hf_class, json more) {
+    if (!more.contains("sliding_window")) more["sliding_window"] = 64;
+    return Parse(Family(hf_class, more));
+  };
+  const json types = {"full_attention", "sliding_attention"}, full = {types[0], types[0]};
+  EXPECT_EQ(with("Qwen2ForCausalLM", {{"layer_types", types}})->windows, (Windows{0, 64}));
+  EXPECT_EQ(with("MistralForCausalLM", {{"layer_types", types}})->windows, (Windows{0, 64}));
+  EXPECT_EQ(with("MistralForCausalLM", {{"layer_types", full}})->windows, Windows());
+  EXPECT_EQ(with("LlamaForCausalLM", {{"layer_types", full}})->windows, Windows());
+  ExpectError(with("LlamaForCausalLM", {{"layer_types", types}}), Code::kUnsupported,
+              {"LlamaForCausalLM", "64", "512"});
+  ExpectError(with("LlamaForCausalLM", {{"use_sliding_window", true}}), Code::kUnsupported,
+              {"LlamaForCausalLM", "64", "512"});
+  ExpectError(with("MistralForCausalLM", {{"layer_types", types}, {"sliding_window", nullptr}}),
+              Code::kInvalidArgument, {"sliding_window is null"});
+  ExpectError(with("Qwen2ForCausalLM", {{"layer_types", {types[0], "linear_attention"}}}),
+              Code::kUnsupported, {"linear_attention"});
+  ExpectError(with("Qwen2ForCausalLM", {{"layer_types", {types[0]}}}), Code::kInvalidArgument,
+              {"layer_types", "2 layers"});
+  ExpectError(with("Qwen2ForCausalLM", {{"layer_types", 3}}), Code::kInvalidArgument,
               {"layer_types", "2 layers"});
 }
 

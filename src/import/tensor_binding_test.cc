@@ -449,6 +449,23 @@ TEST_F(GgufModel, BiasesThatAFamilyAlwaysHasMustBeThere) {
               {"3 of the tensors", "Qwen2ForCausalLM", "blk.0.attn_k.bias"});
 }
 
+TEST_F(GgufModel, EveryLayerOfLlamaHasTheWindowThatIsNamed) {
+  const auto windows = [&](uint32_t window) {
+    const auto model = ImportWith(
+        [&](GgufBuilder& b, Tensors&) { b.U32("llama.attention.sliding_window", window); });
+    EXPECT_TRUE(model) << (model ? "" : model.error().message);
+    return model->config.windows;
+  };
+  const std::vector<uint32_t> all = windows(8);
+  EXPECT_FALSE(all.empty());
+  for (const uint32_t window : all) EXPECT_EQ(window, 8u);
+  EXPECT_TRUE(windows(64).empty());  // as long as the context
+  EXPECT_TRUE(windows(0).empty());
+  ExpectError(
+      ImportWith([](GgufBuilder& b, Tensors&) { b.Text("llama.attention.sliding_window", "8"); }),
+      Code::kInvalidArgument, {"llama.attention.sliding_window"});
+}
+
 TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   const auto with = [&](const std::function<void(GgufBuilder&)>& add) {
     return ImportWith([&](GgufBuilder& b, Tensors&) { add(b); });
@@ -462,9 +479,9 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
               Code::kUnsupported, {"llama.rope.scaling.yarn_ext_factor"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 2); }),
               Code::kUnsupported, {"2 of 4 numbers"});
-  ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 8); }),
-              Code::kUnsupported, {"window of 8 tokens", "64"});
-  EXPECT_TRUE(with([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 64); }));
+  ExpectError(ImportAs("qwen3", [](GgufBuilder& b,
+                                   Tensors&) { b.U32("qwen3.attention.sliding_window", 8); }),
+              Code::kUnsupported, {"'qwen3'", "window of 8 tokens", "64"});
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
               {"llama.residual_scale"});
   ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {

@@ -171,7 +171,6 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   options.max_positions = 600;
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const KvLayout groups = Runner::LayoutFor(runner->config(), options);
-  const BlockLayout& layout = groups.layout(0);
   // Over two spans of attention where the model has so many positions.
   const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
   const uint32_t step = num_tokens / 4;
@@ -196,12 +195,14 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   const std::string prefix = name + "." + std::string(TraitsOf(format).name) + ".";
   digests[prefix + "hidden"] = ToHex(hidden.Finish());
   digests[prefix + "logits"] = ToHex(logits.Finish());
-  for (uint32_t layer = 0; layer < layout.shape().num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < groups.num_layers(); ++layer) {
+    const auto [group, slot] = groups.place(layer);
+    const BlockLayout& layout = groups.layout(group);
     Sha256 kv;
     const uint64_t end =
-        layer + 1 < layout.shape().num_layers ? layout.key(layer + 1).offset : layout.block_bytes();
-    for (std::byte* block : blocks[0].bases()) {
-      kv.Update({block + layout.key(layer).offset, block + end});
+        slot + 1 < layout.shape().num_layers ? layout.key(slot + 1).offset : layout.block_bytes();
+    for (std::byte* block : blocks[group].bases()) {
+      kv.Update({block + layout.key(slot).offset, block + end});
     }
     digests[prefix + "layer" + std::to_string(layer) + ".kv"] = ToHex(kv.Finish());
   }
@@ -217,8 +218,9 @@ Digests ComputeAll(Target target) {
     EXPECT_TRUE(demo);
     AddModel(target, "kvasir-demo", std::move(*demo), format, digests);
   }
-  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
-                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+  for (const char* family :
+       {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
+        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window"}) {
     auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);

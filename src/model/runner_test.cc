@@ -143,8 +143,9 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
 // positions, multipliers, plain FFNs.
 TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   Random random(31);
-  for (const char* family : {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2",
-                             "tiny-smollm3", "tiny-phi3", "tiny-gpt2"}) {
+  for (const char* family :
+       {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
+        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window"}) {
     const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
     for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
       RunnerOptions options;
