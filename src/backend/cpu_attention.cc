@@ -4,6 +4,7 @@
 #include <new>
 
 #include "backend/backend.h"
+#include "base/check.h"
 #include "base/fault.h"
 
 namespace kvasir {
@@ -33,6 +34,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
       max_queries_(std::max(kMaxQueries, kMaxTileRows * options.heads)),
       max_units_(std::max<uint32_t>(256, Spans(options.max_positions))) {
   for (const KvKind& kind : options.layout.kinds()) {
+    KV_CHECK(kind.reach.kind != KvReach::Kind::kCross);  // no model has it yet
     plans_.push_back({.window = kind.reach.window,
                       .group = kind.first_group,
                       .rows = arena.TakeArray<Row>(options.max_rows),

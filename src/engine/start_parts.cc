@@ -52,10 +52,10 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
 
 namespace {
 
-// "full", "full:4 window(512):22": the kinds of layer groups, and their layers where there are
-// several.
+// "full", "full:4 window(512):22", "full:12 cross:12": the kinds of layer groups, and their layers
+// where not all are full.
 std::string GroupsText(const KvLayout& layout) {
-  if (!layout.has_windows()) return "full";
+  if (layout.num_full_groups() == layout.num_groups()) return "full";
   std::string text;
   for (const KvKind& kind : layout.kinds()) {
     size_t layers = 0;
@@ -63,8 +63,12 @@ std::string GroupsText(const KvLayout& layout) {
       layers += layout.group(kind.first_group + i).layers.size();
     }
     const uint32_t window = kind.reach.window;
-    text += window == 0 ? fmt::format("full:{} ", layers)
-                        : fmt::format("window({}):{} ", window, layers);
+    if (kind.reach.kind == KvReach::Kind::kCross) {
+      text += fmt::format("cross:{} ", layers);
+    } else {
+      text += window == 0 ? fmt::format("full:{} ", layers)
+                          : fmt::format("window({}):{} ", window, layers);
+    }
   }
   text.pop_back();
   return text;
