@@ -21,6 +21,10 @@ std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
   if (void* p = std::malloc(size)) return p;
   std::abort();
 }
+// std::stable_sort allocates with this one, and frees with the others.
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return operator new(size);
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
@@ -30,8 +34,12 @@ namespace {
 using enum KvCache::CommitKind;
 
 TEST_F(KvCacheTest, PlansExactlyWhatItAllocates) {
-  for (uint64_t budget : {100'000u, 1'000'000u, 12'345'678u}) {
+  const KvLayout layouts[] = {TinyLayout(), LayoutOf({0, kCrossLayer, kCrossLayer}),
+                              LayoutOf({20, 40, kCrossLayer})};
+  for (uint64_t budget : {100'000u, 1'000'000u, 12'345'678u, 100'001u, 1'000'001u}) {
     KvCacheOptions options = OptionsFor(2);
+    options.layout = layouts[budget % std::size(layouts)];
+    options.source_ids = budget % 2 == 0 ? 0 : 100;
     options.budget_bytes = budget;
     const CachePlan plan = KvCache::Plan(options);
     EXPECT_LE(plan.total_bytes(), budget);
