@@ -4,6 +4,7 @@
 #include <new>
 
 #include "backend/backend.h"
+#include "base/check.h"
 #include "base/fault.h"
 
 namespace kvasir {
@@ -33,6 +34,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
       max_queries_(std::max(kMaxQueries, kMaxTileRows * options.heads)),
       max_units_(std::max<uint32_t>(256, Spans(options.max_positions))) {
   for (const KvKind& kind : options.layout.kinds()) {
+    KV_CHECK(kind.reach.kind != KvReach::Kind::kCross);  // no model has it yet
     plans_.push_back({.window = kind.reach.window,
                       .group = kind.first_group,
                       .rows = arena.TakeArray<Row>(options.max_rows),
@@ -119,9 +121,9 @@ uint32_t CpuAttention::SortRows(Plan& plan) const {
     return row.sequence->tables[plan.group].bases()[index];
   };
   // Full spans that lie in whole blocks of both rows, as far as the blocks are the same ones.
-  // Up to there, full spans lie in whole blocks that both rows have. An item reads through the table
-  // of one of its rows, and a window's table has no blocks before the row's own first one: so rows
-  // whose windows begin in different blocks share nothing.
+  // Up to there, full spans lie in whole blocks that both rows have. An item reads through the
+  // table of one of its rows, and a window's table has no blocks before the row's own first one: so
+  // rows whose windows begin in different blocks share nothing.
   const auto shared_until = [&](const Row& a, const Row& b) {
     const uint32_t first = b.begin / kAttentionSpan;
     if (a.begin / block_tokens != b.begin / block_tokens) return first;

@@ -13,7 +13,7 @@ std::vector<LayerGroup> OneGroup(uint32_t num_layers) {
   return GroupLayers(full, num_layers, 0);
 }
 
-// Full layers before windows, wide windows before narrow ones.
+// Full layers before windows, wide windows before narrow ones, cross layers last.
 bool IsBefore(const LayerGroup& a, const LayerGroup& b) {
   if (a.reach.kind != b.reach.kind) return a.reach.kind < b.reach.kind;
   return a.reach.window > b.reach.window;
@@ -53,9 +53,10 @@ void KvLayout::Finish() {
   for (const LayerGroup& group : groups_) num_layers += group.layers.size();
   places_.resize(num_layers);
   for (uint32_t g = 0; g < groups_.size(); ++g) {
-    KV_CHECK(groups_[g].reach.kind != KvReach::Kind::kCross);
+    const bool own = groups_[g].reach.kind != KvReach::Kind::kCross;
     if (kinds_.empty() || !(kinds_.back().reach == groups_[g].reach)) {
       kinds_.push_back({groups_[g].reach, g, 0});
+      num_own_kinds_ += own;
     }
     ++kinds_.back().num_groups;
     kind_of_.push_back(static_cast<uint32_t>(kinds_.size() - 1));
@@ -63,8 +64,10 @@ void KvLayout::Finish() {
       places_[groups_[g].layers[slot]] = {g, slot};
     }
     block_bytes_ = std::max(block_bytes_, layouts_[g].block_bytes());
-    token_bytes_ += layouts_[g].token_bytes();
+    if (own) token_bytes_ += layouts_[g].token_bytes();
+    num_own_groups_ += own;
   }
+  KV_CHECK(num_own_groups_ > 0);
 }
 
 uint32_t KvLayout::widest_window() const {
@@ -74,11 +77,16 @@ uint32_t KvLayout::widest_window() const {
 }
 
 uint64_t KvLayout::SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const {
+  KV_CHECK(kind.reach.kind != KvReach::Kind::kCross);
   const uint64_t all = CeilDiv(tokens, block_tokens());
   if (kind.reach.kind == KvReach::Kind::kFull) return kind.num_groups * all;
   // The window before a step and the step's own tokens, wherever they lie in their blocks.
   const uint64_t seen = uint64_t{kind.reach.window} - 1 + step_tokens;
   return kind.num_groups * (std::min(all, CeilDiv(seen - 1, block_tokens()) + 1) + 1);
+}
+
+uint64_t KvLayout::SourceBlocks(uint64_t tokens) const {
+  return num_cross_groups() * CeilDiv(tokens, block_tokens());
 }
 
 }  // namespace kvasir

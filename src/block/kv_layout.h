@@ -18,13 +18,15 @@ struct KvKind {
   uint32_t num_groups;
 };
 
-// Groups are ordered by kind: `full` first, then windows, the widest first.
+// Groups are ordered by kind: `full` first, then windows, the widest first, then `cross`. The
+// groups before `cross` are a sequence's own: they hold KV of its tokens; `cross` holds KV of its
+// source.
 class KvLayout {
  public:
   // One group: all layers, full.
   KvLayout(BlockLayout layout);  // NOLINT: what most tests and models have
   // Groups of at most `slots` layers each (GroupLayers). `shape` has all layers.
-  // REQUIRES: reaches.size() == shape.num_layers, slots > 0, no kCross.
+  // REQUIRES: reaches.size() == shape.num_layers, slots > 0, not all are kCross.
   KvLayout(const BlockShape& shape, std::span<const KvReach> reaches, uint32_t slots,
            uint32_t max_positions);
 
@@ -37,8 +39,11 @@ class KvLayout {
   uint32_t num_full_groups() const {
     return kinds_[0].reach.kind == KvReach::Kind::kFull ? kinds_[0].num_groups : 0;
   }
-  bool has_windows() const { return num_full_groups() < num_groups(); }
-  uint32_t widest_window() const;  // 0: no windows
+  uint32_t num_own_groups() const { return num_own_groups_; }
+  uint32_t num_cross_groups() const { return num_groups() - num_own_groups_; }
+  std::span<const KvKind> own_kinds() const { return kinds().first(num_own_kinds_); }
+  bool has_windows() const { return num_full_groups() < num_own_groups_; }
+  uint32_t widest_window() const;  // 0: there is none
 
   // Where a layer's K and V lie: in blocks of `group`, as the slot-th layer of its layout.
   struct Place {
@@ -49,13 +54,16 @@ class KvLayout {
 
   uint32_t block_tokens() const { return layouts_[0].block_tokens(); }
   uint64_t block_bytes() const { return block_bytes_; }  // of every group: the largest layout's
-  // Bytes of a token's K and V in all groups, and in one group (alignment not counted).
+  // Bytes of a token's K and V in all own groups, and in one group (alignment not counted).
   uint64_t token_bytes() const { return token_bytes_; }
   uint64_t token_bytes(uint32_t group) const { return layouts_[group].token_bytes(); }
 
   // The most blocks of a kind's groups that a sequence holds while it grows to `tokens` tokens by
-  // at most `step_tokens` at a time. For windows this includes a copy of its last block.
+  // at most `step_tokens` at a time. For windows this includes a copy of its last block. REQUIRES:
+  // an own kind.
   uint64_t SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const;
+  // Blocks of all `cross` groups for a source of `tokens` tokens.
+  uint64_t SourceBlocks(uint64_t tokens) const;
 
  private:
   void Finish();
@@ -63,6 +71,7 @@ class KvLayout {
   std::vector<LayerGroup> groups_;
   std::vector<BlockLayout> layouts_;
   std::vector<KvKind> kinds_;
+  uint32_t num_own_groups_ = 0, num_own_kinds_ = 0;
   std::vector<uint32_t> kind_of_;  // [group]
   std::vector<Place> places_;      // [layer]
   uint64_t block_bytes_ = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
 
@@ -25,7 +26,9 @@ inline BlockLayout TinyLayout() {
                                 .v_format = {KvFormat::kF16}});
 }
 
-// Layers of one head each, in blocks of one layer. windows: [layer], 0: full.
+inline constexpr uint32_t kCrossLayer = ~uint32_t{0};
+
+// Layers of one head each, in blocks of one layer. windows: [layer], 0: full, kCrossLayer: cross.
 inline KvLayout LayoutOf(const std::vector<uint32_t>& windows) {
   BlockShape shape = TinyLayout().shape();
   shape.num_layers = static_cast<uint32_t>(windows.size());
@@ -33,7 +36,9 @@ inline KvLayout LayoutOf(const std::vector<uint32_t>& windows) {
   shape.v_format.assign(windows.size(), KvFormat::kF16);
   std::vector<KvReach> reaches;
   for (const uint32_t window : windows) {
-    reaches.push_back(window == 0 ? KvReach{} : KvReach{KvReach::Kind::kWindow, window});
+    reaches.push_back(window == 0             ? KvReach{}
+                      : window == kCrossLayer ? KvReach{KvReach::Kind::kCross}
+                                              : KvReach{KvReach::Kind::kWindow, window});
   }
   return KvLayout(shape, reaches, /*slots=*/1, /*max_positions=*/4096);
 }
@@ -104,15 +109,15 @@ struct CacheDriver {
     return cache->layout().block_bytes() / cache->layout().block_tokens();
   }
 
-  // Writes (or, with `check`, compares) the KV of tokens [begin, end) in all groups; checked are
-  // those that the next token sees.
+  // Writes (or, with `check`, compares) the KV of tokens [begin, end) in all own groups; checked
+  // are those that the next token sees.
   void Stamp(const KvSequence& sequence, uint64_t salt, uint32_t begin, uint32_t end, bool check) {
     const KvLayout& layout = cache->layout();
     uint64_t hash = Mix64(salt);
     for (uint32_t p = 0; p < end; ++p) {
       hash = Mix64(hash ^ static_cast<uint32_t>(sequence.tokens()[p]));
       if (p < begin) continue;
-      for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+      for (uint32_t group = 0; group < layout.num_own_groups(); ++group) {
         if (check && p < WindowBegin(end, layout.group(group).reach.window)) continue;
         const BlockTable& table = sequence.tables()[group];
         const uint32_t block = p / layout.block_tokens();
@@ -129,8 +134,38 @@ struct CacheDriver {
       }
     }
   }
+  // The same for the KV of the source. `salt` tells apart sources too: any two have another KV in
+  // all their tokens, as an encoder's have.
+  void StampSource(const KvSequence& sequence, uint64_t salt, bool check) {
+    const KvLayout& layout = cache->layout();
+    for (uint32_t group = layout.num_own_groups(); group < layout.num_groups(); ++group) {
+      const BlockTable& table = sequence.tables()[group];
+      ASSERT_EQ(table.num_held(), CeilDiv(sequence.source_tokens(), layout.block_tokens()));
+      for (uint32_t p = 0; p < sequence.source_tokens(); ++p) {
+        std::byte* slot =
+            table.bases()[p / layout.block_tokens()] + (p % layout.block_tokens()) * slot_bytes();
+        for (size_t i = 0; i < slot_bytes() / 8; ++i) {
+          const uint64_t word = DrawBits(~salt, group, uint64_t{p} << 20 | i);
+          if (!check) {
+            std::memcpy(slot + 8 * i, &word, 8);
+          } else if (std::memcmp(slot + 8 * i, &word, 8) != 0) {
+            FAIL() << "wrong KV at token " << p << " of the source, group " << group;
+          }
+        }
+      }
+    }
+  }
+  // Computes the KV of the source if it is not there; false when the pool is exhausted.
+  bool ComputeSource(KvSequence& sequence, uint64_t salt) {
+    if (sequence.has_source()) return true;
+    if (!cache->ExtendSource(sequence)) return false;
+    StampSource(sequence, salt, /*check=*/false);
+    cache->CommitSource(sequence);
+    return true;
+  }
   void Verify(const KvSequence& sequence, uint64_t salt) {
     Stamp(sequence, salt, 0, sequence.num_committed(), /*check=*/true);
+    if (sequence.has_source()) StampSource(sequence, salt, /*check=*/true);
   }
 
   // Appends and computes `tokens`, in steps where there are windows; false when the pool is
@@ -162,6 +197,7 @@ struct CacheDriver {
     }
     KvSequence sequence = cache->Fetch(std::move(match), static_cast<uint32_t>(prompt.size()) + 64);
     Verify(sequence, salt);
+    EXPECT_TRUE(ComputeSource(sequence, salt));
     EXPECT_TRUE(
         Append(sequence, salt, std::span(prompt).subspan(reused), KvCache::CommitKind::kEnd));
     cache->KeepCursor(sequence, HiddenOf(salt, prompt));

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/random.h"
 #include "base/result.h"
 #include "cache/cursor_store.h"
 #include "index/prefix_index.h"
@@ -26,11 +27,17 @@ EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .num_groups = static_cast<uint32_t>(options.layout.kinds().size())};
 }
 
-// With `full` groups each node has a block of each of them, which limits the nodes. With windows
-// alone, most nodes have no block: only those near the end of a prompt have some.
-uint32_t MaxNodes(const KvLayout& layout, uint32_t num_blocks) {
-  if (layout.num_full_groups() == 0) return std::min(num_blocks, (uint32_t{1} << 28) - 1) * 4;
-  return std::max(1u, num_blocks / layout.num_full_groups());
+// With `full` groups each node of a prompt has a block of each of them, which limits the nodes.
+// With windows alone, most nodes have no block: only those near the end of a prompt have some.
+// Sources need a node for each `cross` block of a first group, and for the ids that are asked for.
+uint32_t MaxNodes(const KvCacheOptions& options, uint32_t num_blocks) {
+  const KvLayout& layout = options.layout;
+  uint64_t nodes = layout.num_full_groups() == 0
+                       ? std::min(num_blocks, (uint32_t{1} << 28) - 1) * 4
+                       : std::max(1u, num_blocks / layout.num_full_groups());
+  if (layout.num_cross_groups() > 0) nodes += num_blocks / layout.num_cross_groups();
+  nodes += CeilDiv(options.source_ids, layout.block_tokens());
+  return static_cast<uint32_t>(std::min<uint64_t>(nodes, (uint32_t{1} << 31) - 1));
 }
 
 }  // namespace
@@ -38,7 +45,7 @@ uint32_t MaxNodes(const KvLayout& layout, uint32_t num_blocks) {
 PrefixIndex::Options KvCache::IndexOptions(const KvCacheOptions& options, uint32_t num_blocks) {
   return {.num_blocks = num_blocks,
           .block_tokens = options.layout.block_tokens(),
-          .num_nodes = MaxNodes(options.layout, num_blocks),
+          .num_nodes = MaxNodes(options, num_blocks),
           .num_groups = options.layout.num_groups(),
           .num_roots = options.num_namespaces + 1,
           .seed = IndexSeed(options.secret)};
@@ -103,7 +110,8 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                                              options_.layout.block_tokens(), options_.hidden_size)),
       uses_(plan.num_blocks),
       fill_(plan.num_blocks),
-      owner_(plan.num_blocks) {
+      owner_(plan.num_blocks),
+      source_seed_(Mix64(IndexSeed(options_.secret))) {
   pool_->set_observer(this);
   namespaces_.reserve(size_t{options_.num_namespaces} + 1);
   namespaces_.push_back({.tenant = {}, .identity = {}, .root = index_->AddRoot({})});
@@ -130,22 +138,20 @@ const KvKind& KvCache::KindOf(BlockId block) const {
   return layout().kinds()[layout().kind_of(uses_[static_cast<size_t>(block)].group)];
 }
 
-bool KvCache::StandsForKind(BlockId block) const {
-  return KindOf(block).first_group == uses_[static_cast<size_t>(block)].group;
-}
-
 Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   if (tokens.empty()) return {};
   KV_CHECK(!layout().has_windows() || tokens.size() <= options_.step_tokens);
+  KV_CHECK(sequence.has_source_);
   const uint64_t block_tokens = layout().block_tokens();
   const uint64_t old_tokens = sequence.num_tokens();
   const uint64_t new_tokens = old_tokens + tokens.size();
   const size_t tail = old_tokens / block_tokens;  // first block that is written
   const size_t num_blocks = sequence.table().size();
-  const uint64_t added = (CeilDiv(new_tokens, block_tokens) - num_blocks) * layout().num_groups();
+  const uint64_t added =
+      (CeilDiv(new_tokens, block_tokens) - num_blocks) * layout().num_own_groups();
   uint64_t copies = 0;
   bool others_pin = false;
-  for (const KvKind& kind : layout().kinds()) {
+  for (const KvKind& kind : layout().own_kinds()) {
     if (!CopiesTail(sequence, kind.first_group)) continue;
     copies += kind.num_groups;
     others_pin |= pool_->pin_count(sequence.tables_[kind.first_group].ref(tail).id()) > 1;
@@ -159,7 +165,7 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
                 added + copies, available, plan_.num_blocks);
   }
   Draw(sequence, copy ? added + copies : added);
-  for (const KvKind& kind : layout().kinds()) {
+  for (const KvKind& kind : layout().own_kinds()) {
     if (!CopiesTail(sequence, kind.first_group)) continue;
     if (copy) {
       CopyTail(sequence, kind);
@@ -167,12 +173,12 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
       DropTail(*index_->node_of(sequence.tables_[kind.first_group].ref(tail).id()), kind);
     }
   }
-  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+  for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
     BlockTable& table = sequence.tables_[group];
     while (table.size() * block_tokens < new_tokens) table.Append(Take(sequence, group));
   }
   sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
-  for (const BlockTable& table : sequence.tables_) {
+  for (const BlockTable& table : std::span(sequence.tables_).first(layout().num_own_groups())) {
     for (size_t b = tail; b < table.size(); ++b) {
       SetFill(table.ref(b).id(),
               static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
@@ -207,7 +213,7 @@ void KvCache::DropTail(NodeId node, const KvKind& kind) {
 Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   KV_CHECK(num_tokens <= sequence.num_tokens());
   const uint32_t block_tokens = layout().block_tokens();
-  for (const KvKind& kind : layout().kinds()) {
+  for (const KvKind& kind : layout().own_kinds()) {
     const size_t first = sequence.tables_[kind.first_group].first();
     const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / block_tokens;
     if (num_tokens == 0 || first <= needed) continue;
@@ -217,7 +223,7 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   const uint32_t copied = NumCopied(sequence), window_blocks = NumWindowBlocks(sequence);
   const uint32_t num_full = layout().num_full_groups();
   uint32_t popped = 0, freed = 0;
-  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+  for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
     BlockTable& table = sequence.tables_[group];
     const uint32_t available = available_blocks();
     const size_t size = table.size();
@@ -235,15 +241,14 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
                             : popped + NumCopied(sequence) - copied;
   GiveBack(sequence, lost + (window_blocks - NumWindowBlocks(sequence)));
   sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
-  if (Publishes(sequence)) {
+  if (sequence.place_.is_current()) {
     NodeId node = sequence.place_.node();
-    while (index_->depth(node) > sequence.num_committed_ / block_tokens) {
-      node = index_->parent(node);
-    }
+    const uint32_t depth = sequence.source_nodes_ + sequence.num_committed_ / block_tokens;
+    while (index_->depth(node) > depth) node = index_->parent(node);
     sequence.place_.MoveTo(node);
   }
   if (num_tokens % block_tokens == 0) return {};
-  for (const BlockTable& table : sequence.tables_) {
+  for (const BlockTable& table : std::span(sequence.tables_).first(layout().num_own_groups())) {
     const BlockId tail = table.ref(num_tokens / block_tokens).id();
     if (!pool_->retained(tail) && pool_->pin_count(tail) == 1) {
       SetFill(tail, num_tokens % block_tokens);
@@ -253,6 +258,7 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
 }
 
 KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
+  KV_CHECK(sequence.has_source_);
   KvSequence fork;
   const uint32_t block_tokens = layout().block_tokens();
   const uint32_t committed = sequence.num_committed_;
@@ -261,16 +267,24 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   fork.num_committed_ = committed;
   fork.resume_points_ = sequence.resume_points_;
   fork.next_resume_ = sequence.next_resume_;
+  fork.source_tokens_ = sequence.source_tokens_;
+  fork.source_nodes_ = sequence.source_nodes_;
+  fork.source_ = sequence.source_;
   fork.tokens_.reserve(std::max(reserve_tokens, committed));
   fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.begin() + committed);
   const size_t blocks = CeilDiv(committed, block_tokens);
   fork.tables_.resize(layout().num_groups());
-  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
+  for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
     const BlockTable& from = sequence.tables_[group];
     BlockTable& table = fork.tables_[group];
     table.Reserve(CeilDiv(std::max(reserve_tokens, committed), block_tokens));
     table.Skip(std::min(from.first(), blocks));
     for (size_t b = table.size(); b < blocks; ++b) table.Append(from.ref(b).Share());
+  }
+  for (uint32_t group = layout().num_own_groups(); group < layout().num_groups(); ++group) {
+    const BlockTable& from = sequence.tables_[group];
+    fork.tables_[group].Reserve(from.size());
+    for (size_t b = 0; b < from.size(); ++b) fork.tables_[group].Append(from.ref(b).Share());
   }
   fork.reserved_ = sequence.reserved_;  // last: an unfinished fork must not give back any
   Draw(fork, NumWindowBlocks(fork));
@@ -281,10 +295,12 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
   // them is a leaf, and EvictOne finds it.
   if (pool_->num_free() == 0) KV_CHECK(EvictOne());
-  const bool full = group < layout().num_full_groups();
+  const KvKind& kind = layout().kinds()[layout().kind_of(group)];
   using enum BlockPool::PinKind;
-  BlockRef block = pool_->Allocate(full ? kShared : kUnshareable);
-  uses_[static_cast<size_t>(block.id())].group = group;
+  BlockRef block = pool_->Allocate(kind.reach.window > 0 ? kUnshareable : kShared);
+  Use& use = uses_[static_cast<size_t>(block.id())];
+  use.group = group;
+  use.stands_for_kind = group == kind.first_group;
   uint32_t& owner = owner_[static_cast<size_t>(block.id())];
   if ((owner & kForgotten) != 0) {  // ZeroForgotten has not reached it
     std::memset(block.mutable_data(), 0, layout().block_bytes());
@@ -324,6 +340,7 @@ void KvCache::CheckInvariants() const {
                                     namespaces_.capacity() * sizeof(Namespace));
   KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
   uint64_t live_tokens = 0, live_bytes = 0, cached_bytes = 0;
+  uint64_t num_cross = 0, num_of_sources = 0;  // blocks of `cross` groups in nodes
   uint32_t num_forgotten = 0;
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};
@@ -337,6 +354,7 @@ void KvCache::CheckInvariants() const {
     KV_CHECK(pool_->retained(id) == node.has_value());
     const bool idle = node && pool_->pin_count(id) == 0;
     const bool goes_first = node && (!full || !index_->has_children(*node));
+    const bool cross = group >= layout().num_own_groups();
     KV_CHECK(policy_->is_evictable(id) == (idle && StandsForKind(id) && goes_first));
     // fill_ counts tokens in exactly the blocks that are pinned and in no node.
     KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
@@ -345,15 +363,27 @@ void KvCache::CheckInvariants() const {
     live_bytes += fill_[b] * layout().token_bytes(group);
     if (!node) continue;
     KV_CHECK(index_->block(*node, group) == id);
-    cached_bytes += index_->tokens(*node).size() * layout().token_bytes(group);
+    cached_bytes += TokensIn(*node, *index_->block(*node, KindOf(id).first_group)) *
+                    layout().token_bytes(group);
     for (uint32_t i = 0; i < KindOf(id).num_groups; ++i) {
       const auto other = index_->block(*node, KindOf(id).first_group + i);
       KV_CHECK(other && pool_->pin_count(*other) == pool_->pin_count(id));
     }
+    if (cross) {
+      ++num_cross;
+      if (StandsForKind(id)) num_of_sources += CheckSource(*node);
+      continue;
+    }
     for (uint32_t i = 0; i < layout().num_full_groups(); ++i) KV_CHECK(index_->block(*node, i));
-    if (!full || pool_->pin_count(id) == 0 || PrefixIndex::is_root(index_->parent(*node))) continue;
-    KV_CHECK(pool_->pin_count(*index_->block(index_->parent(*node), group)) > 0);
+    for (uint32_t i = layout().num_own_groups(); i < layout().num_groups(); ++i) {
+      KV_CHECK(!index_->block(*node, i));
+    }
+    const NodeId parent = index_->parent(*node);
+    if (!full || pool_->pin_count(id) == 0 || PrefixIndex::is_root(parent)) continue;
+    const auto before = index_->block(parent, group);  // none: the parent is a source's last node
+    KV_CHECK(before ? pool_->pin_count(*before) > 0 : IsOfSource(parent));
   }
+  KV_CHECK(num_cross == num_of_sources);
   KV_CHECK(live_tokens == live_tokens_);
   KV_CHECK(live_bytes == live_bytes_ && cached_bytes == cached_bytes_);
   KV_CHECK(available_blocks() >= reserved_blocks_);

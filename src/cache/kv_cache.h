@@ -16,6 +16,7 @@
 #include "cache/identity.h"
 #include "cache/kv_sequence.h"
 #include "cache/reservation.h"
+#include "cache/source_key.h"
 #include "index/prefix_index.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
@@ -32,9 +33,9 @@ inline constexpr NamespaceId kSharesNothing{0};
 struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
   uint64_t block_bytes;
-  uint64_t token_bytes;    // of one token in all groups, alignment not counted
+  uint64_t token_bytes;    // of one token in all own groups, alignment not counted
   uint64_t cached_blocks;  // in the index: all idle ones and some pinned ones
-  uint64_t cached_tokens;  // of the index (a shared token counts once)
+  uint64_t cached_tokens;  // of the index (a shared token counts once), and ids of sources
   uint64_t live_tokens;    // tokens of running sequences that no index node holds
   uint64_t held_bytes;     // of cached and live tokens in their blocks, alignment not counted
   uint64_t num_cursors;
@@ -79,6 +80,9 @@ struct KvCacheOptions {
   uint32_t step_tokens = 512;
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
   const EvictionChoice* eviction = &DefaultEvictionChoice();
+  // Ids of sources that the index has room for, beyond those of `cross` blocks.
+  uint32_t source_ids = 0;
+  uint64_t source_hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
 };
 
 // What Match found: pins, which keep the blocks in the pool, and a copy of the Cursor. Move-only.
@@ -97,6 +101,14 @@ class MatchResult {
   //   cold              nothing of this prompt is cached
   // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
   std::optional<Miss> miss;
+  // Why the KV of the prompt's source must be computed, before anything else
+  // (KvCache::ExtendSource); absent when it is here, or there is none. The prompt's own tokens may
+  // be here all the same.
+  //   disabled          reuse is off
+  //   evicted           it was here and had to go, or others have reserved all blocks
+  //   identity_changed  the same tenant has this source under another Identity
+  //   cold              nothing is known of this source
+  std::optional<MissReason> source_miss;
 
   uint32_t num_reused() const { return num_pool_ + num_partial_; }
   uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
@@ -105,13 +117,16 @@ class MatchResult {
 
  private:
   friend class KvCache;
-  NodeHold place_;  // the last block used whole and full, or the root
+  NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
   bool shares_ = false;
   bool has_cursor_ = false;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
-  std::vector<TokenId> tokens_;     // the reused ones
+  uint32_t source_tokens_ = 0;
+  uint32_t source_nodes_ = 0;
+  std::shared_ptr<const SourceKey> source_;  // of a source that has no nodes yet
+  std::vector<TokenId> tokens_;              // the reused ones
   std::vector<float> hidden_;       // of the Cursor: it may be evicted before the match is used
   std::vector<BlockTable> tables_;  // [layer groups]
 };
@@ -119,6 +134,8 @@ class MatchResult {
 struct MatchOptions {
   bool reuse = true;       // false: match nothing, publish nothing (cache_prompt: false)
   bool use_cursor = true;  // false: the last prompt token is always computed
+  // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
+  PromptSource source = {};
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -126,7 +143,8 @@ struct MatchOptions {
 //
 // Invariants:
 // - A block is retained in the pool exactly while a node of the index holds it.
-// - A node has blocks of all groups of a kind or of none; it has those of `full` all its life.
+// - A node has blocks of all groups of a kind or of none; a node of a prompt has those of `full`
+//   all its life.
 // - Whoever pins a `full` block pins all `full` blocks before it. So every idle block can be
 //   evicted: leaves first, except blocks of windows, which leave in any order.
 // - KV of a token that the index holds, or that two sequences share, is never written again.
@@ -136,6 +154,11 @@ struct MatchOptions {
 // evicted without the `full` blocks of their node. Each pin on such a block counts as one block: a
 // sequence that gives back its pin needs another block later, while other sequences may keep this
 // one.
+//
+// Sources: the KV of a source is found, kept and evicted whole. Each sequence with that source pins
+// all of it until the sequence ends. It can be evicted while blocks of its prompts stay, because
+// their KV depends only on source and tokens, which are both compared. A later prompt then computes
+// the source again and still finds them.
 class KvCache final : private BlockPool::Observer {
  public:
   ~KvCache() override;
@@ -152,10 +175,10 @@ class KvCache final : private BlockPool::Observer {
   // O(namespaces).
   NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
 
-  // Longest resident prefix of `prompt`: whole blocks, then the best partial block, then a Cursor.
-  // With windows, the longest beginning of it after which everything that the next token sees is
-  // resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token comparisons; no
-  // HMAC.
+  // Longest resident prefix of `prompt` after the same source: whole blocks, then the best partial
+  // block, then a Cursor. With windows, the longest beginning of it after which everything that the
+  // next token sees is resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token
+  // comparisons; no HMAC. REQUIRES: the prompt does not begin with SourceKey::kMark.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
   // Reserves the blocks that sequences which start from the match need beyond those that it pins:
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
@@ -181,8 +204,14 @@ class KvCache final : private BlockPool::Observer {
   // has reserved. When no block is left for the copy and only the index shares the tail, the index
   // drops the tail, so a sequence never needs more than its own blocks. kExhausted, with the
   // sequence unchanged, when there are not enough blocks. REQUIRES: with windows, at most
-  // step_tokens.
+  // step_tokens. REQUIRES: sequence.has_source().
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
+  // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
+  // unchanged, when there are not enough. REQUIRES: not called before, !sequence.has_source().
+  Status ExtendSource(KvSequence& sequence);
+  // The KV of the source is computed: it enters the index, or is swapped for what somebody else
+  // published meanwhile (equal bits). REQUIRES: ExtendSource succeeded, not called before.
+  void CommitSource(KvSequence& sequence);
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
   // enter the index. If the index has an equal block already (equal bits), the sequence uses that
   // one and releases its own. kEnd (prompt's end, sequence's end) also publishes the partial tail,
@@ -200,8 +229,8 @@ class KvCache final : private BlockPool::Observer {
   // tokens or for num_tokens 0.
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
-  // until written. REQUIRES: with windows, that reservation covers it, or nobody has one: it pins
-  // window blocks, and each pin counts as a block.
+  // until written. REQUIRES: sequence.has_source(); with windows, that reservation covers the fork,
+  // or nobody has one: a fork pins window blocks, and each pin counts as a block.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
 
   // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.
@@ -252,7 +281,10 @@ class KvCache final : private BlockPool::Observer {
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
   const KvKind& KindOf(BlockId block) const;
-  bool StandsForKind(BlockId block) const;  // the policy gets one block per node and kind
+  // Whether the policy knows the blocks of the node's kind, or all blocks of the source, by it.
+  bool StandsForKind(BlockId block) const {
+    return uses_[static_cast<size_t>(block)].stands_for_kind != 0;
+  }
 
   // kv_cache_match.cc
   bool MayPin(NodeId node) const;
@@ -263,9 +295,21 @@ class KvCache final : private BlockPool::Observer {
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);
   std::optional<Miss> Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                              uint32_t num_covered) const;
-  bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
-                        uint32_t num_covered) const;
+                              uint32_t num_covered, const SourceKey* source) const;
+  bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
+                        const SourceKey* source) const;
+
+  // kv_cache_source.cc
+  std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
+  MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
+  bool PinSource(MatchResult& match) const;
+  bool HoldsSource(const KvSequence& sequence) const;  // it has blocks, or needs none
+  bool LinkSource(KvSequence& sequence);
+  void EnterSource(KvSequence& sequence);
+  void EvictSource(NodeId last);
+  uint32_t TokensIn(NodeId node, BlockId first) const;
+  bool IsOfSource(NodeId node) const;
+  uint64_t CheckSource(NodeId last) const;
 
   // kv_cache_reserve.cc
   friend class Reservation;
@@ -314,7 +358,8 @@ class KvCache final : private BlockPool::Observer {
   struct Use {
     uint64_t last = 0;  // by use_clock_
     uint32_t hits = 0;
-    uint32_t group = 0;  // that the block was taken for
+    uint32_t group : 31 = 0;           // that the block was taken for
+    uint32_t stands_for_kind : 1 = 0;  // the policy knows the node's blocks of the kind by it
   };
   std::vector<Use> uses_;
   uint64_t use_clock_ = 0;
@@ -329,6 +374,7 @@ class KvCache final : private BlockPool::Observer {
   uint64_t live_tokens_ = 0;           // sum of fill_ of the first group
   uint64_t live_bytes_ = 0;            // of fill_'s tokens in their groups
   uint64_t cached_bytes_ = 0;          // of the index's tokens in their blocks
+  uint64_t source_seed_;               // of SourceKeys
   uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};

@@ -20,6 +20,10 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   const uint32_t begin = sequence.num_committed_ / block_tokens;
   sequence.num_committed_ += num_tokens;
   const uint32_t committed = sequence.num_committed_, end = committed / block_tokens;
+  const bool ends = kind == CommitKind::kEnd;
+  if (sequence.source_ != nullptr && Publishes(sequence) && (end > 0 || (ends && committed > 0))) {
+    sequence.shares_ = LinkSource(sequence);
+  }
   for (uint32_t b = begin; b < end && Publishes(sequence); ++b) {
     // Without a node for this block nothing after it could be found, so the sequence publishes
     // nothing more.
@@ -27,11 +31,10 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   }
   if (Publishes(sequence)) {
     std::optional<NodeId> tail;
-    const bool ends = kind == CommitKind::kEnd;
     if (ends && committed % block_tokens != 0 && committed == sequence.num_tokens()) {
       tail = PublishTail(sequence);
     }
-    if (layout().has_windows()) {
+    if (layout().has_windows() && sequence.source_ == nullptr) {
       const std::vector<uint32_t>& points = sequence.resume_points_;
       size_t& next = sequence.next_resume_;
       for (size_t i = next; i < points.size() && points[i] <= committed; ++i) {
@@ -122,14 +125,16 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
 // Gives the node the sequence's blocks of a kind. REQUIRES: the node has none, and no other node
 // holds these.
 void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index) {
+  const uint32_t num_tokens =
+      TokensIn(node, sequence.tables_[kind.first_group].ref(block_index).id());
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     const BlockId block = sequence.tables_[group].ref(block_index).id();
     SetFill(block, 0);
     uses_[static_cast<size_t>(block)].last = use_clock_;
     uses_[static_cast<size_t>(block)].hits = 0;
     index_->SetBlock(node, group, block);
-    cached_bytes_ += index_->tokens(node).size() * layout().token_bytes(group);
-    if (group == kind.first_group) policy_->OnInserted(block, FactsOf(node, block));
+    cached_bytes_ += num_tokens * layout().token_bytes(group);
+    if (StandsForKind(block)) policy_->OnInserted(block, FactsOf(node, block));
     pool_->Retain(block);
   }
 }
@@ -140,7 +145,7 @@ void KvCache::KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::option
   const uint32_t block_tokens = layout().block_tokens();
   const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
   NodeId node = sequence.place_.node();
-  uint32_t depth = index_->depth(node);
+  uint32_t depth = index_->depth(node) - sequence.source_nodes_;
   if (end > depth && tail) KeepWindowsOf(*tail, sequence, end - 1, num_tokens);
   while (depth > end) {
     node = index_->parent(node);
@@ -189,7 +194,7 @@ void KvCache::DropWindows(KvSequence& sequence) {
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
-  if (!Publishes(sequence) || sequence.num_committed_ == 0) return;
+  if (!Publishes(sequence) || sequence.num_committed_ == 0 || sequence.source_ != nullptr) return;
   const size_t begin =
       sequence.num_committed_ / layout().block_tokens() * size_t{layout().block_tokens()};
   cursors_->Keep(sequence.place_.node(),

@@ -1,6 +1,7 @@
 // How blocks leave KvCache: evictions, calls of the policy, erasures.
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
@@ -15,6 +16,8 @@ bool KvCache::EvictOne() {
   const KvKind& kind = KindOf(*victim);
   if (kind.reach.kind == KvReach::Kind::kFull) {
     Unlink(node, PrefixIndex::RemoveKind::kEvicted);
+  } else if (kind.reach.kind == KvReach::Kind::kCross) {
+    EvictSource(node);
   } else {
     Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
     Prune(node);
@@ -32,14 +35,15 @@ void KvCache::Unlink(NodeId node, PrefixIndex::RemoveKind kind) {
   cursors_->Drop(node);
   index_->Remove(node, kind);
   if (PrefixIndex::is_root(parent)) return;
-  if (layout().num_full_groups() == 0) return Prune(parent);
-  const BlockId block = *index_->block(parent, 0);
-  if (pool_->pin_count(block) == 0) OfferIfEvictable(parent, block);
+  // A model of windows alone, or the last node of a source.
+  const auto block = index_->block(parent, 0);
+  if (layout().num_full_groups() == 0 || !block) return Prune(parent);
+  if (pool_->pin_count(*block) == 0) OfferIfEvictable(parent, *block);
 }
 
 // Takes the node's blocks of a kind out of the index.
 void KvCache::Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove) {
-  const auto num_tokens = static_cast<uint32_t>(index_->tokens(node).size());
+  const uint32_t num_tokens = TokensIn(node, *index_->block(node, kind.first_group));
   for (uint32_t i = 0; i < kind.num_groups; ++i) {
     const BlockId block = *index_->block(node, kind.first_group + i);
     index_->ClearBlock(node, kind.first_group + i);
@@ -76,10 +80,14 @@ void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind 
 
 BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
   const Use& use = uses_[static_cast<size_t>(block)];
+  const KvKind& kind = KindOf(block);
+  const uint64_t num_blocks = kind.reach.kind == KvReach::Kind::kCross
+                                  ? layout().SourceBlocks(SourceKey::TokensOf(index_->tokens(node)))
+                                  : kind.num_groups;
   return {.ns = NamespaceId{owner_[static_cast<size_t>(block)] - 1},
           .group = LayerGroupId{layout().kind_of(use.group)},
           .depth = index_->depth(node),
-          .bytes = KindOf(block).num_groups * layout().block_bytes(),
+          .bytes = num_blocks * layout().block_bytes(),
           .hits = use.hits,
           .last_use = use.last,
           .content = index_->content(node)};

@@ -15,16 +15,38 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
   match.tables_.resize(layout().num_groups());
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
+  const PromptSource& source = options.source;
+  KV_CHECK(source.tokens == 0 || (!source.ids.empty() && layout().num_cross_groups() > 0));
+  KV_CHECK(prompt.empty() || prompt[0] != SourceKey::kMark);
+  match.source_tokens_ = source.tokens;
   if (!match.shares_) {
+    if (source.tokens > 0) match.source_miss = MissReason::kDisabled;
     if (!prompt.empty()) match.miss = Miss{.reason = MissReason::kDisabled};
     return match;
   }
+  std::shared_ptr<const SourceKey> key;
+  if (!source.ids.empty()) {
+    key = std::make_shared<const SourceKey>(source, layout().block_tokens(), source_seed_,
+                                            options_.source_hash_mask);
+    match.source_nodes_ = key->num_nodes();
+    const auto last = FindSource(Of(ns).root, *key);
+    if (!last) {
+      const MissReason reason = WhySourceIsMissing(ns, *key);
+      if (source.tokens > 0) match.source_miss = reason;
+      if (!prompt.empty()) match.miss = Miss{reason, 0, std::nullopt};
+      match.source_ = std::move(key);
+      return match;
+    }
+    match.place_.MoveTo(*last);
+    if (source.tokens > 0 && !PinSource(match)) match.source_miss = MissReason::kEvicted;
+  }
   if (prompt.empty()) return match;
+  const NodeId begin = match.place_.node();
   std::vector<NodeId> path;
   const uint32_t num_covered = PinPrefix(prompt, match, path);
   const size_t whole_blocks = num_covered / layout().block_tokens();
-  const NodeId node = whole_blocks == 0 ? Of(ns).root : path[whole_blocks - 1];
-  match.miss = Explain(ns, node, prompt, num_covered);
+  const NodeId node = whole_blocks == 0 ? begin : path[whole_blocks - 1];
+  match.miss = Explain(ns, node, prompt, num_covered, key.get());
   const bool whole = num_covered == prompt.size();
   match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
   uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
@@ -81,7 +103,7 @@ uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
                              MatchResult& match) const {
   if (!layout().has_windows()) return num_tokens;
   const uint32_t block_tokens = layout().block_tokens();
-  const std::span<const KvKind> kinds = layout().kinds();
+  const std::span<const KvKind> kinds = layout().own_kinds();
   // [block][kind]: where the run of resident blocks begins that ends with this one.
   std::vector<uint32_t> run_begin(path.size() * kinds.size());
   for (uint32_t b = 0; b < path.size(); ++b) {
@@ -173,20 +195,21 @@ std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
   return points;
 }
 
-// `node`: of the last whole block that was found, or the root.
+// `node`: of the last whole block of the prompt that was found, or where its nodes begin.
 std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                                     uint32_t num_covered) const {
+                                     uint32_t num_covered, const SourceKey* source) const {
   if (num_covered == prompt.size() || (num_covered > 0 && num_covered + 1 == prompt.size())) {
     return std::nullopt;
   }
   const uint32_t block_tokens = layout().block_tokens();
-  const uint32_t begin = index_->depth(node) * block_tokens;
+  const uint32_t source_nodes = source == nullptr ? 0 : source->num_nodes();
+  const uint32_t begin = (index_->depth(node) - source_nodes) * block_tokens;
   const auto rest = prompt.subspan(begin, std::min<size_t>(block_tokens, prompt.size() - begin));
   const auto miss = [&](MissReason reason) { return Miss{reason, num_covered, std::nullopt}; };
   if (index_->WasEvicted(node, rest, num_covered - begin)) {
     return miss(MissReason::kEvicted);
   }
-  if (begin == 0 && OtherIdentityHas(ns, rest, num_covered)) {
+  if (begin == 0 && OtherIdentityHas(ns, rest, num_covered, source)) {
     return miss(MissReason::kIdentityChanged);
   }
   if (num_covered == 0) return miss(MissReason::kCold);
@@ -199,11 +222,14 @@ std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<cons
 
 // Whether a namespace of the same tenant and another Identity holds a first block or tail that is a
 // beginning of this prompt, longer than num_covered.
-bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin,
-                               uint32_t num_covered) const {
+bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, uint32_t num_covered,
+                               const SourceKey* source) const {
   for (size_t i = 1; i < namespaces_.size(); ++i) {
     if (NamespaceId(i) == ns || namespaces_[i].tenant != Of(ns).tenant) continue;
-    const auto best = index_->BestPartial(namespaces_[i].root, begin);
+    const NodeId root = namespaces_[i].root;
+    const auto node = source == nullptr ? root : FindSource(root, *source);
+    if (!node) continue;
+    const auto best = index_->BestPartial(*node, begin);
     if (best && best->num_equal > num_covered &&
         (best->num_equal == begin.size() || best->num_equal == index_->tokens(best->node).size())) {
       return true;
@@ -228,11 +254,19 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   sequence.tokens_.reserve(most);
   sequence.tables_ = std::move(match.tables_);
   sequence.place_ = std::move(match.place_);
+  sequence.source_tokens_ = match.source_tokens_;
+  sequence.source_nodes_ = match.source_nodes_;
+  sequence.source_ = std::move(match.source_);
+  sequence.has_source_ = !match.source_miss;
+  const auto source_blocks =
+      static_cast<uint32_t>(CeilDiv(match.source_tokens_, layout().block_tokens()));
+  uint32_t group = 0;
   for (BlockTable& table : sequence.tables_) {
     for (size_t b = table.first(); b < table.size(); ++b) {
       ++uses_[static_cast<size_t>(table.ref(b).id())].hits;
     }
-    table.Reserve(CeilDiv(most, layout().block_tokens()));
+    const bool own = group++ < layout().num_own_groups();
+    table.Reserve(own ? CeilDiv(most, layout().block_tokens()) : source_blocks);
   }
   sequence.reserved_ = reservation.state_;
   return sequence;

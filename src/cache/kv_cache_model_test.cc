@@ -18,15 +18,20 @@ struct Params {
   uint32_t num_blocks;
   std::string eviction;
   std::vector<uint32_t> windows = {0};  // [layer]
+  bool sources = false;
+  uint64_t source_hash_mask = ~uint64_t{0};
 };
 
 class KvCacheModel : public testing::TestWithParam<Params> {
  protected:
+  // Prompts of one source in one namespace.
   struct Space {
     NamespaceId id{};
     uint64_t salt = 0;
-    size_t sibling = 0;  // the same tenant's namespace of another Identity (or itself)
+    size_t sibling = 0;  // the same tenant's space of another Identity (or itself)
+    Tokens source;
     uint32_t epoch = 0;
+    bool has_source = false;  // in the index
     std::set<Tokens> published;
     std::set<Tokens> resumes;  // prompts that have their windows too
     std::map<Tokens, uint32_t> cursors;
@@ -39,19 +44,40 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   };
 
   KvCacheModel() {
-    const auto open = [&](const char* tenant, uint8_t identity, size_t sibling) {
+    const auto open = [&](const char* tenant, uint8_t identity, size_t sibling,
+                          const Tokens& source) {
       spaces_.push_back({.id = cache().OpenNamespace(tenant, IdentityNamed(identity)),
                          .salt = spaces_.size() + 100,
-                         .sibling = sibling});
+                         .sibling = sibling,
+                         .source = source});
     };
-    open("alice", 1, 1);
-    open("alice", 2, 0);
-    open("bob", 1, 2);
+    std::vector<Tokens> sources = {{}};
+    if (GetParam().sources) {
+      // Such that begin alike, equal to a prompt's beginning, and such that only their end differs.
+      const Tokens text = TokensFrom(9, 40);
+      sources = {{}, {1}, {1, 1}, First(text, 16), First(text, 32), text};
+      sources.push_back(text);
+      sources.back().back() ^= 1;
+    }
+    for (const Tokens& source : sources) {
+      const size_t first = spaces_.size();
+      open("alice", 1, first + 1, source);
+      open("alice", 2, first, source);
+      open("bob", 1, first + 2, source);
+    }
   }
 
   KvCache& cache() { return *driver_.cache; }
   bool roomy() const { return GetParam().num_blocks > 1000; }
   bool has_windows() { return cache().layout().has_windows(); }
+  bool has_cross() { return cache().layout().num_cross_groups() > 0; }
+  static KvCacheOptions Options() {
+    KvCacheOptions options =
+        OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
+                   FindEvictionChoice(GetParam().eviction), LayoutOf(GetParam().windows));
+    options.source_hash_mask = GetParam().source_hash_mask;
+    return options;
+  }
 
   static uint32_t Common(std::span<const TokenId> a, std::span<const TokenId> b) {
     return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -84,6 +110,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     if (!running.shares || running.epoch != space.epoch) return;
     const uint32_t committed = running.kv.num_committed();
     const uint32_t full = committed / 16 * 16;
+    space.has_source |= full > 0 || (end && committed > 0);
     const auto tokens = running.kv.tokens();
     if (end && committed > 0 && (committed == full || committed == running.kv.num_tokens())) {
       // A tail is not kept if it is the beginning of a resident block, even if that lacks its
@@ -116,6 +143,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     std::optional<MissReason> expected;
     if (covered == prompt.size() || (covered > 0 && covered + 1 == prompt.size())) {
       expected = std::nullopt;
+    } else if (!space.source.empty() && !space.has_source) {
+      expected = sibling.has_source ? MissReason::kIdentityChanged : MissReason::kCold;
     } else if (covered < 16 && theirs > covered && whole) {
       expected = MissReason::kIdentityChanged;
     } else if (covered == 0) {
@@ -134,8 +163,22 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     Space& space = spaces_[s];
     const Tokens prompt = RandomPrompt();
     const MatchOptions options{.reuse = random_.Below(10) != 0,
-                               .use_cursor = random_.Below(2) == 0};
+                               .use_cursor = random_.Below(2) == 0,
+                               .source = {space.source, has_cross() ? SourceTokens(space) : 0}};
     MatchResult match = cache().Match(space.id, prompt, options);
+    if (options.source.tokens == 0) {
+      EXPECT_FALSE(match.source_miss);
+    } else if (!match.source_miss) {
+      EXPECT_TRUE(options.reuse && space.has_source);
+      ++num_sources_found_;
+    }
+    if (options.source.tokens > 0 && roomy()) {
+      EXPECT_EQ(!match.source_miss, options.reuse && space.has_source);
+      if (match.source_miss && options.reuse) {
+        EXPECT_STREQ(ToString(*match.source_miss),
+                     spaces_[space.sibling].has_source ? "identity_changed" : "cold");
+      }
+    }
     const uint32_t covered = options.reuse ? LongestIn(space, prompt) : 0;
     EXPECT_LE(match.num_reused(), covered);
     if (match.has_cursor()) {
@@ -170,6 +213,10 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       points.push_back(static_cast<uint32_t>(random_.Below(prompt.size())));
     running.kv.KeepResumePoints(points);
     driver_.Verify(running.kv, space.salt);
+    if (!running.kv.has_source()) {
+      if (!driver_.ComputeSource(running.kv, space.salt)) return;
+      space.has_source |= running.shares;
+    }
     if (!Append(running, std::span(prompt).subspan(reused), true)) return;
     for (const uint32_t point : points) {
       const bool full = (point + 15) / 16 * 16 <= prompt.size();
@@ -233,17 +280,27 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       driver_.Verify(running.kv, spaces_[running.space].salt);
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
     } else if (random_.Below(3) == 0) {
-      Space& space = spaces_[random_.Below(spaces_.size())];
+      const NamespaceId id = spaces_[random_.Below(spaces_.size())].id;
       if (random_.Below(2) == 0) {
-        cache().Erase(space.id);
+        cache().Erase(id);
       } else {
-        cache().Forget(space.id);
+        cache().Forget(id);
       }
-      ++space.epoch;
-      space.published.clear();
-      space.resumes.clear();
-      space.cursors.clear();
+      for (Space& space : spaces_) {
+        if (space.id != id) continue;
+        ++space.epoch;
+        space.has_source = false;
+        space.published.clear();
+        space.resumes.clear();
+        space.cursors.clear();
+      }
     }
+  }
+
+  // Not always as many as ids: patches of an image.
+  static uint32_t SourceTokens(const Space& space) {
+    const auto num_ids = static_cast<uint32_t>(space.source.size());
+    return num_ids == 2 ? 40 : num_ids;
   }
 
   void AddFork(Running& running) {
@@ -252,11 +309,10 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   }
 
   Random random_{GetParam().seed};
-  CacheDriver driver_{OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
-                                 FindEvictionChoice(GetParam().eviction),
-                                 LayoutOf(GetParam().windows))};
+  CacheDriver driver_{Options()};
   std::vector<Space> spaces_;
   std::vector<Running> running_;
+  uint64_t num_sources_found_ = 0;  // of prompts whose source has KV
 };
 
 TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
@@ -274,6 +330,7 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
   EXPECT_GT(verified, 10'000u);
   EXPECT_GT(cache().counters().hit_tokens_partial, 0u);
   EXPECT_EQ(cache().counters().evicted_blocks > 0, !roomy());
+  EXPECT_EQ(num_sources_found_ > 5, has_cross());
 }
 
 std::vector<Params> AllParams() {
@@ -294,12 +351,27 @@ std::vector<Params> AllParams() {
     }
     for (uint32_t seed = 301; seed <= 303; ++seed) all.push_back({seed, 6000, "lru", windows});
   }
+  // Sources that have KV, and sources that are only compared.
+  constexpr uint32_t kCross = kCrossLayer;
+  for (const std::vector<uint32_t>& windows :
+       {std::vector<uint32_t>{0, kCross}, {0, 20, kCross}, {17, kCross, kCross}, {0}, {0, 33}}) {
+    const auto groups = static_cast<uint32_t>(windows.size());
+    for (uint32_t seed = 401; seed <= 412; ++seed) {
+      const uint64_t mask = seed % 4 == 0 ? 0 : ~uint64_t{0};
+      all.push_back({seed, (9 + 3 * (seed % 5)) * groups, seed % 3 == 0 ? "s3fifo" : "lru", windows,
+                     true, mask});
+    }
+    for (uint32_t seed = 501; seed <= 503; ++seed) {
+      all.push_back({seed, 6000, "lru", windows, true});
+    }
+  }
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), [](const auto& info) {
   return "Seed" + std::to_string(info.param.seed) + "Blocks" +
          std::to_string(info.param.num_blocks) + info.param.eviction + "Windows" +
-         fmt::format("{}", fmt::join(info.param.windows, "_"));
+         fmt::format("{}", fmt::join(info.param.windows, "_")) +
+         (info.param.sources ? "Sources" : "");
 });
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace kvasir {
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
   const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
   uint64_t sum = layout.num_full_groups() * shared;
-  for (const KvKind& kind : layout.kinds()) {
+  sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
+  for (const KvKind& kind : layout.own_kinds()) {
     sum += n * layout.SequenceBlocks(kind, tokens, step_tokens);
   }
   return sum - n * layout.num_full_groups() * shared;
@@ -65,6 +66,7 @@ void Reservation::Release() {
 Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand) {
   KV_CHECK(demand.prompt_tokens == match.prompt_tokens_ && demand.n > 0);
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
+  KV_CHECK(demand.source_tokens == match.source_tokens_);
   KV_CHECK(demand.shares_prompt || !match.shares_);
   const uint32_t block_tokens = layout().block_tokens();
   const uint32_t num_full = layout().num_full_groups();
@@ -88,7 +90,7 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
                          .full_blocks = 0,
                          .window_blocks = 0,
                          .shares_prompt = demand.shares_prompt});
-  for (const KvKind& kind : layout().kinds()) {
+  for (const KvKind& kind : layout().own_kinds()) {
     uint32_t& blocks =
         kind.reach.window > 0 ? reservation.state_->window_blocks : reservation.state_->full_blocks;
     blocks +=
@@ -101,15 +103,16 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
 // Cuts the match to num_tokens tokens, which fill whole blocks, or to none when it does not hold
 // the window before their end.
 void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
-  for (const KvKind& kind : layout().kinds()) {
+  for (const KvKind& kind : layout().own_kinds()) {
     const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / layout().block_tokens();
     if (match.tables_[kind.first_group].first() > needed) num_tokens = 0;
   }
-  for (BlockTable& table : match.tables_) {
+  for (BlockTable& table : std::span(match.tables_).first(layout().num_own_groups())) {
     while (table.size() > num_tokens / layout().block_tokens()) table.PopBack();
   }
   NodeId node = match.place_.node();
-  while (index_->depth(node) > num_tokens / layout().block_tokens()) node = index_->parent(node);
+  const uint32_t depth = match.source_nodes_ + num_tokens / layout().block_tokens();
+  while (index_->depth(node) > depth) node = index_->parent(node);
   match.place_.MoveTo(node);
   match.tokens_.resize(num_tokens);
   match.num_pool_ = num_tokens;
@@ -154,7 +157,7 @@ uint32_t KvCache::NumCopied(const KvSequence& sequence) const {
 
 uint32_t KvCache::NumWindowBlocks(const KvSequence& sequence) const {
   size_t blocks = 0;
-  for (uint32_t group = layout().num_full_groups(); group < layout().num_groups(); ++group) {
+  for (uint32_t group = layout().num_full_groups(); group < layout().num_own_groups(); ++group) {
     blocks += sequence.tables_[group].num_held();
   }
   return static_cast<uint32_t>(blocks);
@@ -188,6 +191,9 @@ void KvCache::ReleaseRest(KvSequence& sequence) {
   uint32_t rest = beyond(state->full_blocks, sequence.table().size() * num_full) +
                   beyond(state->window_blocks, NumWindowBlocks(sequence));
   if (state->shares_prompt) rest += NumCopied(sequence);
+  if (!HoldsSource(sequence)) {
+    rest += static_cast<uint32_t>(layout().SourceBlocks(sequence.source_tokens_));
+  }
   rest -= std::min(rest, sequence.unbacked_);
   TakeBack(*state, std::min(rest, state->blocks));
 }

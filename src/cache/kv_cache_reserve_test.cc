@@ -24,8 +24,8 @@ class Reservations : public KvCacheTest {
         driver_->Append(sequence, 7, std::span(prompt).subspan(reused), KvCache::CommitKind::kEnd));
     return sequence;
   }
-  bool Append(KvSequence& sequence, uint32_t tokens) {
-    return driver_->Append(sequence, 7, TokensFrom(++serial_, tokens));
+  bool Append(KvSequence& sequence, uint32_t tokens, uint64_t salt = 7) {
+    return driver_->Append(sequence, salt, TokensFrom(++serial_, tokens));
   }
 
   uint64_t serial_ = 1000;
@@ -164,12 +164,15 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
     Reservation reservation;
     std::vector<KvSequence> sequences;
     uint32_t forked = 1;
+    uint64_t salt = 7;
   };
-  uint64_t num_admitted = 0;
+  uint64_t num_admitted = 0, num_sources_found = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const std::vector<uint32_t> windows[] = {{0}, {0, 20}, {17, 40, 17}, {0, 0, 33}};
+    constexpr uint32_t kCross = kCrossLayer;
+    const std::vector<uint32_t> windows[] = {
+        {0}, {0, 20}, {17, 40, 17}, {0, 0, 33}, {0, kCross}, {0, 20, kCross}, {17, kCross, kCross}};
     const KvLayout layout = LayoutOf(windows[seed % std::size(windows)]);
     Make((12 + static_cast<uint32_t>(random.Below(30))) * layout.num_groups(), layout);
     ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
@@ -184,14 +187,25 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
                        .tokens = static_cast<uint32_t>(prompt.size() + random.Below(60)),
                        .n = 1 + static_cast<uint32_t>(random.Below(3)),
                        .shares_prompt = random.Below(5) != 0};
-        MatchResult match = cache().Match(ns_, prompt, {.reuse = next.demand.shares_prompt});
+        Tokens source;
+        if (layout.num_cross_groups() > 0 && random.Below(5) != 0) {
+          source = TokensFrom(77, 1 + 13 * random.Below(5));
+          next.salt = 1000 + source.size();
+          next.demand.source_tokens = static_cast<uint32_t>(source.size());
+        }
+        MatchResult match = cache().Match(
+            ns_, prompt,
+            {.reuse = next.demand.shares_prompt, .source = {source, next.demand.source_tokens}});
+        num_sources_found += !source.empty() && !match.source_miss;
         auto reserved = cache().Reserve(match, next.demand);
         if (!reserved) continue;
         ++num_admitted;
         next.reservation = std::move(*reserved);
         const uint32_t reused = match.num_reused();
         next.sequences.push_back(cache().Fetch(std::move(match), 256, next.reservation));
-        ASSERT_TRUE(driver_->Append(next.sequences[0], 7, std::span(prompt).subspan(reused),
+        if (random.Below(20) == 0) continue;  // cancelled
+        ASSERT_TRUE(driver_->ComputeSource(next.sequences[0], next.salt));
+        ASSERT_TRUE(driver_->Append(next.sequences[0], next.salt, std::span(prompt).subspan(reused),
                                     KvCache::CommitKind::kEnd));
         while (next.forked < next.demand.n) {
           next.sequences.push_back(cache().Fork(next.sequences[0], 256));
@@ -218,7 +232,7 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
           }
           const uint32_t room = one.demand.tokens - sequence.num_tokens();
           if (room > 0) {
-            ASSERT_TRUE(Append(sequence, 1 + static_cast<uint32_t>(random.Below(room))));
+            ASSERT_TRUE(Append(sequence, 1 + static_cast<uint32_t>(random.Below(room)), one.salt));
           }
         } else if (draw < 88 && left > 0) {  // speculation
           const Tokens tokens = TokensFrom(++serial_, 1 + random.Below(std::min(left, 24u)));
@@ -226,7 +240,7 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
           ASSERT_TRUE(cache().Extend(sequence, tokens));
           ASSERT_TRUE(cache().Truncate(sequence,
                                        size + static_cast<uint32_t>(random.Below(tokens.size()))));
-          driver_->Stamp(sequence, 7, size, sequence.num_tokens(), /*check=*/false);
+          driver_->Stamp(sequence, one.salt, size, sequence.num_tokens(), /*check=*/false);
           cache().Commit(sequence, sequence.num_tokens() - size, KvCache::CommitKind::kRunning);
         } else if (draw < 96) {
           if (random.Below(2) == 0) {
@@ -243,7 +257,7 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
       }
       cache().CheckInvariants();
       for (const Running& one : running) {
-        for (const KvSequence& sequence : one.sequences) driver_->Verify(sequence, 7);
+        for (const KvSequence& sequence : one.sequences) driver_->Verify(sequence, one.salt);
       }
     }
     running.clear();
@@ -251,6 +265,7 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
     EXPECT_EQ(cache().reserved_blocks(), 0u);
   }
   EXPECT_GT(num_admitted, 1'500u);
+  EXPECT_GT(num_sources_found, 300u);
 }
 
 }  // namespace

@@ -33,8 +33,12 @@ namespace {
 using enum KvCache::CommitKind;
 
 TEST_F(KvCacheTest, PlansExactlyWhatItAllocates) {
-  for (uint64_t budget : {100'000u, 1'000'000u, 12'345'678u}) {
+  const KvLayout layouts[] = {TinyLayout(), LayoutOf({0, kCrossLayer, kCrossLayer}),
+                              LayoutOf({20, 40, kCrossLayer})};
+  for (uint64_t budget : {100'000u, 1'000'000u, 12'345'678u, 100'001u, 1'000'001u}) {
     KvCacheOptions options = OptionsFor(2);
+    options.layout = layouts[budget % std::size(layouts)];
+    options.source_ids = budget % 2 == 0 ? 0 : 100;
     options.budget_bytes = budget;
     const CachePlan plan = KvCache::Plan(options);
     EXPECT_LE(plan.total_bytes(), budget);

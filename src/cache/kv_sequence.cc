@@ -76,6 +76,10 @@ KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
   tokens_ = std::move(other.tokens_);
   resume_points_ = std::move(other.resume_points_);
   next_resume_ = other.next_resume_;
+  source_tokens_ = other.source_tokens_;
+  source_nodes_ = other.source_nodes_;
+  has_source_ = other.has_source_;
+  source_ = std::move(other.source_);
   return *this;
 }
 

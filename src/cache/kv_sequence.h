@@ -9,6 +9,7 @@
 #include "block/block_table.h"
 #include "block/ids.h"
 #include "cache/reservation.h"
+#include "cache/source_key.h"
 #include "index/prefix_index.h"
 #include "kvasir/types.h"
 
@@ -61,10 +62,14 @@ class KvSequence {
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
   uint32_t num_committed() const { return num_committed_; }
   std::span<const TokenId> tokens() const { return tokens_; }
-  // [layer groups], what attention reads and writes; all of one size().
+  // [layer groups], what attention reads and writes; own groups have one size(), `cross` groups
+  // have the blocks of the source.
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& table() const { return tables_[0]; }
   bool shares() const { return shares_; }
+  uint32_t source_tokens() const { return source_tokens_; }
+  // Its source has no KV, or that KV is computed and will not change.
+  bool has_source() const { return has_source_; }
 
   // Points before its end at which Commit keeps its windows in the index, so that a later prompt
   // can continue there. Numbers of tokens, ascending. Without windows they have no effect.
@@ -84,6 +89,12 @@ class KvSequence {
   std::vector<TokenId> tokens_;
   std::vector<uint32_t> resume_points_;
   size_t next_resume_ = 0;  // the first one whose blocks are not all kept yet
+  uint32_t source_tokens_ = 0;
+  uint32_t source_nodes_ =
+      0;  // nodes of the source: the depth in the index at which its tokens begin
+  bool has_source_ = true;
+  // Until the source has its nodes: then place_ is the root. Its forks have the same one.
+  std::shared_ptr<const SourceKey> source_;
   std::vector<BlockTable> tables_;
 };
 

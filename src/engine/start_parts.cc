@@ -52,10 +52,10 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
 
 namespace {
 
-// "full", "full:4/2 window(512):22/11": the kinds of layer groups; with windows, the layers and
-// groups of each.
+// "full", "full:4/2 window(512):22/11", "full:12/1 cross:12/1": the kinds of layer groups; where
+// not all layers are full, the layers and groups of each kind.
 std::string GroupsText(const KvLayout& layout) {
-  if (!layout.has_windows()) return "full";
+  if (layout.num_full_groups() == layout.num_groups()) return "full";
   std::string text;
   for (const KvKind& kind : layout.kinds()) {
     size_t layers = 0;
@@ -63,7 +63,8 @@ std::string GroupsText(const KvLayout& layout) {
       layers += layout.group(kind.first_group + i).layers.size();
     }
     const uint32_t window = kind.reach.window;
-    text += window == 0 ? fmt::format("full:{}/{} ", layers, kind.num_groups)
+    const char* name = kind.reach.kind == KvReach::Kind::kCross ? "cross" : "full";
+    text += window == 0 ? fmt::format("{}:{}/{} ", name, layers, kind.num_groups)
                         : fmt::format("window({}):{}/{} ", window, layers, kind.num_groups);
   }
   text.pop_back();

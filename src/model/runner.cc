@@ -263,9 +263,10 @@ KvLayout Runner::LayoutFor(const ModelConfig& config, const RunnerOptions& optio
     const uint32_t window = LayerOf(config, layer).window;
     if (window > 0) reaches[layer] = {KvReach::Kind::kWindow, window};
   }
-  const GroupingCost cost{.layer_token_bytes = BlockLayout(shape).token_bytes() / config.num_layers,
-                          .block_tokens = options.block_tokens,
-                          .tokens = options.max_positions};
+  const GroupingCost cost{
+      .layer_token_bytes = BlockLayout(shape).token_bytes() / config.num_layers,
+      .block_tokens = options.block_tokens,
+      .tokens = options.max_positions > 0 ? options.max_positions : config.max_positions};
   const uint32_t slots = ChooseSlots(reaches, config.max_positions, cost);
   return KvLayout(shape, reaches, slots, config.max_positions);
 }

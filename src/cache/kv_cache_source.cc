@@ -1,0 +1,182 @@
+// Sources of KvCache: how their KV is found, computed, kept and evicted, always whole.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/result.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+
+// The source's last node.
+std::optional<NodeId> KvCache::FindSource(NodeId root, const SourceKey& key) const {
+  NodeId node = root;
+  for (uint32_t i = 0; i < key.num_nodes(); ++i) {
+    const auto child = index_->FindChild(node, key.node(i));
+    if (!child) return std::nullopt;
+    node = *child;
+  }
+  return node;
+}
+
+MissReason KvCache::WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const {
+  if (index_->WasEvicted(Of(ns).root, key.node(0), layout().block_tokens() - 1)) {
+    return MissReason::kEvicted;
+  }
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    if (NamespaceId(i) == ns || namespaces_[i].tenant != Of(ns).tenant) continue;
+    if (FindSource(namespaces_[i].root, key)) return MissReason::kIdentityChanged;
+  }
+  return MissReason::kCold;
+}
+
+// Pins all blocks of the source at whose last node the match stands; false: none, since they are
+// not here, or all blocks that are left are reserved.
+bool KvCache::PinSource(MatchResult& match) const {
+  const uint32_t first = layout().num_own_groups();
+  const auto last = index_->block(match.place_.node(), first);
+  if (!last) return false;
+  const auto blocks = static_cast<uint32_t>(CeilDiv(match.source_tokens_, layout().block_tokens()));
+  if (pool_->pin_count(*last) == 0 &&
+      unreserved_blocks() < layout().SourceBlocks(match.source_tokens_)) {
+    return false;
+  }
+  std::vector<NodeId> path(blocks);
+  NodeId node = match.place_.node();
+  for (uint32_t b = blocks; b-- > 0; node = index_->parent(node)) path[b] = node;
+  for (uint32_t group = first; group < layout().num_groups(); ++group) {
+    match.tables_[group].Reserve(blocks);
+    for (const NodeId each : path)
+      match.tables_[group].Append(pool_->Pin(*index_->block(each, group)));
+  }
+  return true;
+}
+
+bool KvCache::HoldsSource(const KvSequence& sequence) const {
+  return sequence.source_tokens_ == 0 || sequence.tables_.back().size() > 0;
+}
+
+Status KvCache::ExtendSource(KvSequence& sequence) {
+  KV_CHECK(!sequence.has_source_ && !HoldsSource(sequence));
+  const uint64_t num_blocks = layout().SourceBlocks(sequence.source_tokens_);
+  const Reservation::State* reserved = ReservedFor(sequence);
+  const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
+  if (num_blocks > available) {
+    return Fail(Code::kExhausted,
+                "KV pool: {} blocks needed for the source, {} of {} are free or idle and not "
+                "reserved for others",
+                num_blocks, available, plan_.num_blocks);
+  }
+  Draw(sequence, num_blocks);
+  const uint32_t block_tokens = layout().block_tokens();
+  for (uint32_t group = layout().num_own_groups(); group < layout().num_groups(); ++group) {
+    BlockTable& table = sequence.tables_[group];
+    for (uint32_t begin = 0; begin < sequence.source_tokens_; begin += block_tokens) {
+      table.Append(Take(sequence, group));
+      const BlockId block = table.ref(table.size() - 1).id();
+      const uint32_t rest = sequence.source_tokens_ - begin;
+      SetFill(block, std::min(rest, block_tokens));
+      // Its last block stands for the source.
+      uses_[static_cast<size_t>(block)].stands_for_kind =
+          group == layout().num_own_groups() && rest <= block_tokens;
+    }
+  }
+  return {};
+}
+
+void KvCache::CommitSource(KvSequence& sequence) {
+  KV_CHECK(!sequence.has_source_ && HoldsSource(sequence));
+  sequence.has_source_ = true;
+  if (!Publishes(sequence)) return;
+  if (sequence.source_ == nullptr || LinkSource(sequence)) return EnterSource(sequence);
+  sequence.shares_ = false;
+}
+
+// The source gets its nodes, and the sequence its place below them. False: there are not enough
+// nodes, or another source has the same hash.
+bool KvCache::LinkSource(KvSequence& sequence) {
+  const SourceKey& key = *sequence.source_;
+  NodeId node = sequence.place_.node();
+  if (const auto last = FindSource(node, key)) {
+    node = *last;
+  } else {
+    if (index_->FindChild(node, key.node(0)) || key.num_nodes() > index_->max_nodes()) return false;
+    while (index_->max_nodes() - index_->num_nodes() < key.num_nodes()) {
+      if (!EvictOne()) return false;
+    }
+    for (uint32_t i = 0; i < key.num_nodes(); ++i) node = index_->Insert(node, key.node(i));
+  }
+  sequence.place_.MoveTo(node);
+  sequence.source_.reset();
+  return true;
+}
+
+// The sequence's blocks of its source enter the index, at the last nodes of the source, unless
+// somebody else's are there.
+void KvCache::EnterSource(KvSequence& sequence) {
+  const KvKind& kind = layout().kinds().back();
+  NodeId node = sequence.place_.node();
+  while (index_->depth(node) > sequence.source_nodes_) node = index_->parent(node);
+  const bool theirs = index_->block(node, kind.first_group).has_value();
+  for (auto b = static_cast<uint32_t>(sequence.tables_.back().size()); b-- > 0;) {
+    if (theirs) {
+      for (uint32_t group = kind.first_group; group < layout().num_groups(); ++group) {
+        sequence.tables_[group].Replace(b, pool_->Pin(*index_->block(node, group)));
+        ++counters_.deduplicated_blocks;
+      }
+    } else {
+      Enter(node, kind, sequence, b);
+      counters_.committed_blocks += kind.num_groups;
+    }
+    node = index_->parent(node);
+  }
+}
+
+// All blocks of a source, whose last node is `last`, leave the index.
+void KvCache::EvictSource(NodeId last) {
+  const KvKind& kind = layout().kinds().back();
+  NodeId node = last;
+  const uint32_t tokens = SourceKey::TokensOf(index_->tokens(last));
+  for (uint64_t b = CeilDiv(tokens, layout().block_tokens()); b > 0; --b) {
+    Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
+    node = index_->parent(node);
+  }
+  Prune(last);
+}
+
+// Tokens whose KV is in the node's blocks of a kind; `first`: the one of the kind's first group.
+uint32_t KvCache::TokensIn(NodeId node, BlockId first) const {
+  const auto ids = index_->tokens(node);
+  const auto all = static_cast<uint32_t>(ids.size());
+  if (KindOf(first).reach.kind != KvReach::Kind::kCross || !StandsForKind(first)) return all;
+  return (SourceKey::TokensOf(ids) - 1) % all + 1;
+}
+
+// Whether a node is one of a source: the first node of its prompt begins with the mark, and it is
+// not below the source's last one.
+bool KvCache::IsOfSource(NodeId node) const {
+  NodeId first = node;
+  while (!PrefixIndex::is_root(index_->parent(first))) first = index_->parent(first);
+  return SourceKey::IsFirstNode(index_->tokens(first)) &&
+         index_->depth(node) <= SourceKey::NumNodes(index_->tokens(first));
+}
+
+// All blocks of the source whose last node is `last` are in its nodes, idle or pinned together;
+// returns their number.
+uint64_t KvCache::CheckSource(NodeId last) const {
+  const KvKind& kind = layout().kinds().back();
+  const uint32_t pins = pool_->pin_count(*index_->block(last, kind.first_group));
+  const uint64_t blocks = layout().SourceBlocks(SourceKey::TokensOf(index_->tokens(last)));
+  NodeId node = last;
+  for (uint64_t i = 0; i < blocks; i += kind.num_groups) {
+    KV_CHECK(IsOfSource(node));
+    for (uint32_t group = kind.first_group; group < layout().num_groups(); ++group) {
+      const auto block = index_->block(node, group);
+      KV_CHECK(block && pool_->pin_count(*block) == pins);
+    }
+    node = index_->parent(node);
+  }
+  return blocks;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,52 @@
+#include "cache/source_key.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kHeaderIds = 5, kTrailerIds = 1;
+
+TokenId IdOf(uint64_t bits) { return static_cast<TokenId>(static_cast<uint32_t>(bits)); }
+
+// A node at least for each block.
+uint32_t NodesFor(uint64_t num_ids, uint64_t tokens, uint64_t block_tokens) {
+  return static_cast<uint32_t>(
+      CeilDiv(std::max(kHeaderIds + num_ids + kTrailerIds, tokens), block_tokens));
+}
+
+}  // namespace
+
+std::vector<TokenId> PackBytes(std::span<const std::byte> bytes) {
+  std::vector<TokenId> ids(2 + CeilDiv(bytes.size(), sizeof(TokenId)));
+  ids[0] = IdOf(bytes.size());
+  ids[1] = IdOf(uint64_t{bytes.size()} >> 32);
+  if (!bytes.empty()) std::memcpy(&ids[2], bytes.data(), bytes.size());
+  return ids;
+}
+
+SourceKey::SourceKey(const PromptSource& source, uint32_t block_tokens, uint64_t seed,
+                     uint64_t hash_mask)
+    : block_tokens_(block_tokens) {
+  const uint64_t num_ids = source.ids.size();
+  KV_CHECK(num_ids > 0 && num_ids <= UINT32_MAX && block_tokens >= kHeaderIds + kTrailerIds);
+  uint64_t hash = Mix64(seed ^ num_ids);
+  for (const TokenId id : source.ids) hash = Mix64(hash ^ static_cast<uint32_t>(id));
+  hash &= hash_mask;
+  ids_.resize(size_t{NodesFor(num_ids, source.tokens, block_tokens)} * block_tokens);
+  const TokenId header[kHeaderIds] = {kMark, IdOf(hash), IdOf(hash >> 32), IdOf(num_ids),
+                                      IdOf(source.tokens)};
+  std::ranges::copy(source.ids, std::ranges::copy(header, ids_.begin()).out);
+  ids_.back() = IdOf(source.tokens);
+}
+
+uint32_t SourceKey::NumNodes(std::span<const TokenId> first_node) {
+  return NodesFor(static_cast<uint32_t>(first_node[3]), static_cast<uint32_t>(first_node[4]),
+                  first_node.size());
+}
+
+}  // namespace kvasir
