@@ -22,10 +22,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const double frequency : RopeFrequencies(config->rope, config->head_dim)) {
     KV_CHECK(std::isfinite(frequency));
   }
+  if (config->local_rope) {
+    for (const double frequency : RopeFrequencies(*config->local_rope, config->head_dim)) {
+      KV_CHECK(std::isfinite(frequency));
+    }
+  }
+  KV_CHECK(config->windows.empty() || config->windows.size() == config->num_layers);
   const Architecture& row = ArchitectureOf(*config);
   for (const uint32_t layer : {0u, config->num_layers / 2, config->num_layers - 1}) {
     const LayerSpec spec = LayerOf(*config, layer);
-    KV_CHECK(row.Find(spec.norm_place == NormPlace::kBefore ? Slot::kFfnNorm : Slot::kFfnPostNorm));
+    KV_CHECK(!NormsInput(spec) || row.Find(Slot::kFfnNorm));
+    KV_CHECK(!NormsOutput(spec) || row.Find(Slot::kFfnPostNorm));
+    KV_CHECK(!spec.local_rope || config->local_rope);
     KV_CHECK((row.Find(Slot::kGate) != nullptr) == (spec.ffn == FfnKind::kGated));
   }
   for (const SlotNames& names : row.slots) {

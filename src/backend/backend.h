@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,9 +26,14 @@ struct BackendOptions {
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
   KvLayout layout;
-  std::vector<double> rope_frequencies;  // a pair of numbers each; the rest is not rotated
-  double rope_magnitude;                 // multiplies cos and sin
+  // A table of rotations: HeadSteps::rope names one by its index.
+  struct Rope {
+    std::vector<double> frequencies;  // a pair of numbers each; the rest is not rotated
+    double magnitude;                 // multiplies cos and sin
+  };
+  std::vector<Rope> ropes;
   float query_scale;
+  float attention_softcap;  // AttentionKernels::Args::softcap
   Target target;
   std::vector<uint32_t> cpus;  // as in RunnerOptions
 };
@@ -37,7 +43,7 @@ struct HeadSteps {
   HeadNorm norm = HeadNorm::kNone;
   const float *q_norm = nullptr, *k_norm = nullptr;  // weights: [head_dim], or of all heads
   float eps = 0;
-  bool rotated = true;
+  std::optional<uint32_t> rope = 0;  // absent: not rotated
 };
 
 // All calls work on rows of f32, `stride` floats apart, and compute the bits of portable-1. One
@@ -63,6 +69,8 @@ class Backend {
   // y[row] = factor * x[row] + y[row], one FMA a number, rows of n.
   virtual void AddScaled(float factor, const float* x, size_t stride, uint32_t n, uint32_t rows,
                          float* y) = 0;
+  // x[row] = cap * tanh(x[row] / cap), rows of n.
+  virtual void SoftCap(float cap, uint32_t n, uint32_t rows, float* x, size_t stride) = 0;
   // y[row] = w x[row] + bias; with kAdd, y[row] += that.
   enum class Into { kReplace, kAdd };
   virtual void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows,

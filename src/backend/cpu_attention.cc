@@ -240,6 +240,7 @@ AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence
   args.kv = &kv;
   args.scratch = scratch_ + thread;
   args.group = group_;
+  args.softcap = o_.attention_softcap;
   if (!sequence.masks.empty()) args.mask = sequence.masks[call.layer];
   return args;
 }

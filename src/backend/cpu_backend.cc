@@ -18,12 +18,12 @@ namespace {
 // What the scratch arena holds, by the same sums whether it counts or allocates.
 struct Scratch {
   Scratch(const BackendOptions& o, Arena& arena) {
-    angles = arena.TakeArray<float>(uint64_t{o.max_rows} * o.head_dim);
+    angles = arena.TakeArray<float>(o.ropes.size() * o.max_rows * o.head_dim);
     sequence_of = arena.TakeArray<uint32_t>(o.max_rows);
     finite = arena.TakeArray<bool>(o.max_rows);
   }
 
-  float* angles;          // [row][cos: head_dim/2, sin: head_dim/2]
+  float* angles;          // [rope][row: max_rows][cos: head_dim/2, sin: head_dim/2]
   uint32_t* sequence_of;  // [row]
   bool* finite;           // [row]
 };
@@ -42,7 +42,9 @@ class CpuBackend final : public Backend {
         attention_(options, arena),
         pool_(options.threads, &EnterComputeThread, options.cpus),
         product_(ProductOptions(options), arena, pool_) {
-    KV_CHECK(o_.rope_frequencies.size() <= o_.head_dim / 2);
+    for (const BackendOptions::Rope& rope : o_.ropes) {
+      KV_CHECK(rope.frequencies.size() <= o_.head_dim / 2);
+    }
   }
 
   void Begin(std::span<const StepSequence> sequences, uint32_t rows) override {
@@ -55,16 +57,7 @@ class CpuBackend final : public Backend {
     }
     attention_.Begin(sequences);
     std::fill_n(s_.finite, rows, true);
-    const auto half = static_cast<uint32_t>(o_.rope_frequencies.size());
-    ForRows(rows, half * 64, [&](uint32_t row) {
-      float* cos = s_.angles + size_t{row} * o_.head_dim;
-      for (uint32_t i = 0; i < half; ++i) {
-        double sin_i, cos_i;
-        SinCos(Position(row) * o_.rope_frequencies[i], &sin_i, &cos_i);
-        cos[i] = static_cast<float>(cos_i * o_.rope_magnitude);
-        cos[half + i] = static_cast<float>(sin_i * o_.rope_magnitude);
-      }
-    });
+    for (uint32_t rope = 0; rope < o_.ropes.size(); ++rope) FillAngles(rope);
   }
 
   void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
@@ -106,6 +99,15 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void SoftCap(float cap, uint32_t n, uint32_t rows, float* x, size_t stride) override {
+    constexpr uint32_t kPiece = 1 << 14;
+    const auto pieces = static_cast<uint32_t>(CeilDiv(n, kPiece));
+    pool_.Run(rows * pieces, [&](uint32_t item, uint32_t) {
+      const uint32_t begin = item % pieces * kPiece;
+      tensor_.soft_cap(cap, std::min(kPiece, n - begin), x + item / pieces * stride + begin);
+    });
+  }
+
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
               size_t y_stride, Into into) override {
     product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
@@ -124,7 +126,6 @@ class CpuBackend final : public Backend {
   void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) override {
     const KvLayout::Place place = o_.layout.place(layer);
     const KvFormat key_format = o_.layout.layout(place.group).key(place.slot).format;
-    const auto rotated = static_cast<uint32_t>(2 * o_.rope_frequencies.size());
     const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
     ForRows(rows_, width * 4, [&](uint32_t row) {
       float* q = qkv + row * stride;
@@ -134,8 +135,9 @@ class CpuBackend final : public Backend {
         NormHeads(steps, o_.kv_heads, steps.k_norm, k);
       }
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
-      if (steps.rotated) {
-        const float* cos = s_.angles + size_t{row} * o_.head_dim;
+      if (steps.rope) {
+        const auto rotated = static_cast<uint32_t>(2 * o_.ropes[*steps.rope].frequencies.size());
+        const float* cos = AnglesOf(*steps.rope, row);
         const float* sin = cos + rotated / 2;
         tensor_.rope(q, o_.heads, o_.head_dim, rotated, cos, sin);
         tensor_.rope(k, o_.kv_heads, o_.head_dim, rotated, cos, sin);
@@ -175,6 +177,24 @@ class CpuBackend final : public Backend {
   uint32_t Position(uint32_t row) const {
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
     return sequence.position + (row - sequence.first_row);
+  }
+
+  float* AnglesOf(uint32_t rope, uint32_t row) const {
+    return s_.angles + (size_t{rope} * o_.max_rows + row) * o_.head_dim;
+  }
+
+  void FillAngles(uint32_t index) {
+    const BackendOptions::Rope& rope = o_.ropes[index];
+    const auto half = static_cast<uint32_t>(rope.frequencies.size());
+    ForRows(rows_, half * 64, [&](uint32_t row) {
+      float* cos = AnglesOf(index, row);
+      for (uint32_t i = 0; i < half; ++i) {
+        double sin_i, cos_i;
+        SinCos(Position(row) * rope.frequencies[i], &sin_i, &cos_i);
+        cos[i] = static_cast<float>(cos_i * rope.magnitude);
+        cos[half + i] = static_cast<float>(sin_i * rope.magnitude);
+      }
+    });
   }
 
   // RMSNorm of each head, or of all together, in place.

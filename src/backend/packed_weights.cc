@@ -118,10 +118,13 @@ class Packer {
   using Slots = std::initializer_list<Slot>;
 
   Result<PackedAttention> Attention(const SlotTensors& layer, const LayerSpec& spec) {
-    const bool before = spec.norm_place == NormPlace::kBefore;
     PackedAttention packed;
-    KV_ASSIGN(packed.norm, Norm(layer, before ? Slot::kAttentionNorm : Slot::kAttentionPostNorm,
-                                Slot::kAttentionNormBias));
+    if (NormsInput(spec)) {
+      KV_ASSIGN(packed.norm, Norm(layer, Slot::kAttentionNorm, Slot::kAttentionNormBias));
+    }
+    if (NormsOutput(spec)) {
+      KV_ASSIGN(packed.post_norm.weight, Vector({{layer[Slot::kAttentionPostNorm]}}));
+    }
     KV_ASSIGN(packed.qkv, LayerMatrix(layer, {Slot::kQ, Slot::kK, Slot::kV},
                                       {Slot::kQBias, Slot::kKBias, Slot::kVBias}));
     if (spec.head_norm != HeadNorm::kNone) {
@@ -134,10 +137,13 @@ class Packer {
   }
 
   Result<PackedFfn> Ffn(const SlotTensors& layer, const LayerSpec& spec) {
-    const bool before = spec.norm_place == NormPlace::kBefore;
     PackedFfn packed;
-    KV_ASSIGN(packed.norm,
-              Norm(layer, before ? Slot::kFfnNorm : Slot::kFfnPostNorm, Slot::kFfnNormBias));
+    if (NormsInput(spec)) {
+      KV_ASSIGN(packed.norm, Norm(layer, Slot::kFfnNorm, Slot::kFfnNormBias));
+    }
+    if (NormsOutput(spec)) {
+      KV_ASSIGN(packed.post_norm.weight, Vector({{layer[Slot::kFfnPostNorm]}}));
+    }
     if (spec.ffn == FfnKind::kGated) {
       KV_ASSIGN(packed.gate, LayerMatrix(layer, {Slot::kGate}, {Slot::kGateBias}));
     }
@@ -183,7 +189,9 @@ class Packer {
       if (!AllFinite(part)) return NotFinite(view);
       for (uint64_t i = 0; i < view.num_elements(); ++i) {
         const uint64_t stored = StoredRow(part, i, model_.config.head_dim);
-        Widen(view.dtype, view.data + StoredBytes(view.dtype, stored), 1, numbers++);
+        Widen(view.dtype, view.data + StoredBytes(view.dtype, stored), 1, numbers);
+        if (view.less_one) *numbers = 1.0f + *numbers;
+        ++numbers;
       }
     }
     return numbers - count;

@@ -53,14 +53,14 @@ struct PackedNorm {
 };
 
 struct PackedAttention {
-  PackedNorm norm;                                   // where LayerSpec::norm_place says
+  PackedNorm norm, post_norm;                        // those that LayerSpec::norm_place names
   PackedMatrix qkv;                                  // rows of q, k and v one after another
   const float *q_norm = nullptr, *k_norm = nullptr;  // as LayerSpec::head_norm says
   PackedMatrix o;
 };
 
 struct PackedFfn {
-  PackedNorm norm;
+  PackedNorm norm, post_norm;
   PackedMatrix gate, up, down;  // no gate in FfnKind::kPlain
 };
 

@@ -75,6 +75,33 @@ constexpr SlotNames kOlmo2Slots[] = {
     {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
 };
 
+// Norms around the branches. Gemma 2 has those before kQNorm.
+constexpr SlotNames kGemma3Slots[] = {
+    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
+    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
+    {Slot::kLmHead, "lm_head.weight", "output.weight"},
+    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
+    {Slot::kAttentionPostNorm, "model.layers.{}.post_attention_layernorm.weight",
+     "blk.{}.post_attention_norm.weight"},
+    {Slot::kFfnNorm, "model.layers.{}.pre_feedforward_layernorm.weight", "blk.{}.ffn_norm.weight"},
+    {Slot::kFfnPostNorm, "model.layers.{}.post_feedforward_layernorm.weight",
+     "blk.{}.post_ffw_norm.weight"},
+    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
+    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
+    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
+    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
+    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
+    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
+    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
+    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
+    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
+    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
+    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+    {Slot::kQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
+    {Slot::kKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
+};
+constexpr auto kGemma2Slots = std::span(kGemma3Slots).first<std::size(kGemma3Slots) - 2>();
+
 constexpr SlotNames kPhi3Slots[] = {
     {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
     {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
@@ -135,6 +162,20 @@ LayerSpec Olmo2Layer(const ModelConfig& config, uint32_t layer) {
   return spec;
 }
 
+LayerSpec Gemma2Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = LlamaLayer(config, layer);
+  spec.norm_place = NormPlace::kAround;
+  return spec;
+}
+
+LayerSpec Gemma3Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = Gemma2Layer(config, layer);
+  spec.head_norm = HeadNorm::kEach;
+  // Also where the window is as long as the context and the layer thus full.
+  spec.local_rope = !config.windows.empty() && config.windows[layer] > 0;
+  return spec;
+}
+
 LayerSpec Gpt2Layer(const ModelConfig& config, uint32_t layer) {
   LayerSpec spec = LlamaLayer(config, layer);
   spec.norm = NormKind::kLayer;
@@ -145,6 +186,46 @@ LayerSpec Gpt2Layer(const ModelConfig& config, uint32_t layer) {
 
 constexpr BiasRule kAttentionBias = {Presence::kAsConfigured, "attention_bias"};
 constexpr BiasRule kMlpBias = {Presence::kAsConfigured, "mlp_bias"};
+
+constexpr HfKeys kGemmaKeys = {.activation = "hidden_activation"};
+
+constexpr Architecture Gemma3Row(std::string_view name, std::string_view hf_class,
+                                 std::string_view hf_model_type) {
+  return {.name = name,
+          .hf_class = hf_class,
+          .hf_model_type = hf_model_type,
+          .gguf_name = "gemma3",
+          .activation = Activation::kGeluTanh,
+          .qkv_bias = kAttentionBias,
+          .o_bias = kAttentionBias,
+          .keys = kGemmaKeys,
+          .defaults = {.positions = 131072,
+                       .theta = 1000000.0,
+                       .head_dim = 256,
+                       .window = 4096,
+                       .vocab = 262208,
+                       .heads = 8,
+                       .kv_heads = 4,
+                       .query_scalar = 256,
+                       .tied = true},
+          .windows = WindowRule::kPattern,
+          .gguf_windows = WindowRule::kPattern,
+          .window_pattern = 6,
+          .scaled_embedding = true,
+          .softcaps = true,
+          .hf_norms_less_one = true,
+          .gguf_hidden_scale_layers = 62,
+          .local_rope = true,
+          .slots = kGemma3Slots,
+          .layer = Gemma3Layer};
+}
+
+// The text half of a model that also sees images.
+constexpr Architecture Gemma3VisionRow() {
+  Architecture row = Gemma3Row("gemma3-vision", "Gemma3ForConditionalGeneration", "gemma3");
+  row.text_config = true;
+  return row;
+}
 
 constexpr Architecture kArchitectures[] = {
     {.name = "llama",
@@ -235,6 +316,33 @@ constexpr Architecture kArchitectures[] = {
      .gguf_windows = WindowRule::kAll,
      .slots = kPhi3Slots,
      .layer = LlamaLayer},
+    {.name = "gemma2",
+     .hf_class = "Gemma2ForCausalLM",
+     .hf_model_type = "gemma2",
+     .gguf_name = "gemma2",
+     .activation = Activation::kGeluTanh,
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .keys = kGemmaKeys,
+     .defaults = {.positions = 8192,
+                  .head_dim = 256,
+                  .window = 4096,
+                  .query_scalar = 256,
+                  .attention_softcap = 50,
+                  .logits_softcap = 30,
+                  .tied = true},
+     .windows = WindowRule::kPattern,
+     .gguf_windows = WindowRule::kPattern,
+     .gguf_window = 4096,
+     .window_pattern = 2,
+     .scaled_embedding = true,
+     .softcaps = true,
+     .hf_norms_less_one = true,
+     .gguf_hidden_scale_layers = 46,
+     .slots = kGemma2Slots,
+     .layer = Gemma2Layer},
+    Gemma3Row("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
+    Gemma3VisionRow(),
     {.name = "gpt2",
      .hf_class = "GPT2LMHeadModel",
      .hf_model_type = "gpt2",

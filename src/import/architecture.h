@@ -56,6 +56,9 @@ struct HfDefaults {
   std::optional<uint32_t> ffn_of_hidden;  // ffn_size as a multiple of hidden_size
   std::optional<double> attention_multiplier;
   std::optional<uint32_t> window;  // of layers that slide
+  std::optional<uint32_t> vocab, heads, kv_heads;
+  std::optional<double> query_scalar;  // query_pre_attn_scalar: q . k is divided by its root
+  std::optional<double> attention_softcap, logits_softcap;
   bool tied = false;
 };
 
@@ -66,6 +69,7 @@ enum class WindowRule {
   kFromLayer,  // with use_sliding_window, those from max_window_layers on
   kPattern,    // all but every so many-th
 };
+inline constexpr double kLocalTheta = 10000.0;    // of Architecture::local_rope
 inline constexpr uint32_t kMaxWindowLayers = 28;  // max_window_layers where it is missing
 
 // Whether a family has a bias: never, always, or as a boolean of config.json says. In a GGUF
@@ -95,9 +99,16 @@ struct Architecture {
   bool multipliers = false;                     // of embedding, attention, residual and logits
   WindowRule windows = WindowRule::kNone;       // of config.json
   WindowRule gguf_windows = WindowRule::kNone;  // of a GGUF file: attention.sliding_window
-  uint32_t gguf_window = 0;     // of a GGUF file that names none; 0: then there is none
-  uint32_t window_pattern = 0;  // of kPattern: every so many-th layer is full
-  bool local_rope = false;      // layers with a window have a separate RoPE
+  uint32_t gguf_window = 0;        // of a GGUF file that names none; 0: then there is none
+  uint32_t window_pattern = 0;     // of kPattern: every so many-th layer is full
+  bool scaled_embedding = false;   // by the root of hidden_size
+  bool softcaps = false;           // of attention scores and logits
+  bool hf_norms_less_one = false;  // norms of Hugging Face files are stored less 1
+  // Not 0: a GGUF file of so many layers divides q . k by the root of hidden_size / heads, not of
+  // head_dim; no key says it (llama.cpp goes by the number of layers too).
+  uint32_t gguf_hidden_scale_layers = 0;
+  bool text_config = false;  // the figures are in text_config, tensors below language_model.
+  bool local_rope = false;   // layers with a window have a separate RoPE
   // Not 0: layers without RoPE: every so many-th, unless config.json lists them (no_rope_layers).
   uint32_t no_rope_interval = 0;
   std::span<const SlotNames> slots;

@@ -178,11 +178,21 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelCon
 Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFile& gguf,
                      const std::string& file) {
   for (const char* key :
-       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
-        "attn_logit_softcapping", "final_logit_softcapping", "deepstack_mapping"}) {
+       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier", "deepstack_mapping"}) {
     if (keys.Has(key)) {
       return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported", file, row.gguf_name,
                   key);
+    }
+  }
+  const std::pair<const char*, bool> known[] = {
+      {"attn_logit_softcapping", row.softcaps},
+      {"final_logit_softcapping", row.softcaps},
+      {"rope.freq_base_swa", row.local_rope},
+      {"attention.sliding_window_pattern", row.gguf_windows == WindowRule::kPattern}};
+  for (const auto& [key, read] : known) {
+    if (keys.Has(key) && !read) {
+      return Fail(Code::kUnsupported, "{}: metadata '{}.{}' is not supported for this architecture",
+                  file, row.gguf_name, key);
     }
   }
   for (const char* key : {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}) {
@@ -273,6 +283,24 @@ Result<std::vector<uint32_t>> ReadWindows(Metadata& keys, const Architecture& ro
   return windows;
 }
 
+// The factor of the embedding, the root that q . k is divided by, and soft-caps.
+Status ReadScales(Metadata& keys, const Architecture& row, ModelConfig& config) {
+  const auto hidden = static_cast<float>(config.hidden_size);
+  if (row.scaled_embedding) config.embedding_multiplier = __builtin_sqrtf(hidden);
+  if (row.gguf_hidden_scale_layers != 0 && row.gguf_hidden_scale_layers == config.num_layers) {
+    const uint32_t part = config.hidden_size / config.num_heads;
+    config.attention_multiplier = 1.0f / __builtin_sqrtf(static_cast<float>(part));
+  }
+  if (!row.softcaps) return {};
+  const auto cap = [&](const char* key, std::optional<double> fallback) {
+    const double number = keys.Number(key, fallback.value_or(0));
+    return number == 0 ? std::nullopt : std::optional(number);  // 0: llama.cpp's word for none
+  };
+  config.attention_softcap = cap("attn_logit_softcapping", row.defaults.attention_softcap);
+  config.logits_softcap = cap("final_logit_softcapping", row.defaults.logits_softcap);
+  return keys.status();
+}
+
 // What only some families have.
 Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
                   const std::string& file, ModelConfig& config) {
@@ -286,6 +314,7 @@ Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
       config.attention_multiplier = scale;  // 0: llama.cpp's word for 1/sqrt(head_dim)
     KV_TRY(keys.status());
   }
+  KV_TRY(ReadScales(keys, row, config));
   for (uint32_t i = 0; row.no_rope_interval != 0 && i < config.num_layers; ++i) {
     config.rotated_layers.push_back((i + 1) % row.no_rope_interval != 0);
   }
@@ -294,6 +323,11 @@ Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
     return {};
   }
   KV_ASSIGN(config.rope, ReadRope(gguf, keys, config, file));
+  if (row.local_rope) {
+    config.local_rope = RopeConfig{.theta = keys.Number("rope.freq_base_swa", kLocalTheta),
+                                   .rotated_dims = config.rope.rotated_dims};
+    KV_TRY(keys.status());
+  }
   if (config.rope.rotated_dims && row.gguf_interleaved_rope_rows) {
     return Fail(Code::kUnsupported,
                 "{}: {} of {} numbers of each head are rotated: architecture '{}' is supported "

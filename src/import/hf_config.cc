@@ -161,6 +161,49 @@ Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
               file, row.keys.activation, name.substr(0, 80));
 }
 
+// RoPE of full layers and of layers with a window. transformers 4: rope_theta and rope_scaling
+// against rope_local_base_freq; 5: rope_parameters.full_attention and .sliding_attention.
+Status ParseTwoRopes(const json& object, const Architecture& row, const std::string& file,
+                     ModelConfig& config) {
+  json full = object, local = json::object();
+  if (const auto both = object.find("rope_parameters");
+      both != object.end() && both->is_object() &&
+      (both->contains("full_attention") || both->contains("sliding_attention"))) {
+    full["rope_parameters"] = both->value("full_attention", json());
+    local["rope_parameters"] = both->value("sliding_attention", json());
+  }
+  Fields full_fields(full, file), local_fields(local, file), fields(object, file);
+  KV_ASSIGN(config.rope, ParseRope(full_fields, row, config, file));
+  local["rope_theta"] = fields.Number("rope_local_base_freq", kLocalTheta);
+  KV_TRY(fields.status());
+  KV_ASSIGN(config.local_rope, ParseRope(local_fields, row, config, file));
+  return {};
+}
+
+// The root that q . k is divided by, the factor of the embedding, and soft-caps.
+Status ReadScales(Fields& fields, const Architecture& row, const std::string& file,
+                  ModelConfig& config) {
+  if (row.scaled_embedding) {
+    config.embedding_multiplier = __builtin_sqrtf(static_cast<float>(config.hidden_size));
+  }
+  if (row.defaults.query_scalar) {
+    const double scalar = fields.Number("query_pre_attn_scalar", row.defaults.query_scalar);
+    if (!(scalar >= 1e-6 && scalar <= 1e6)) {
+      return Fail(Code::kInvalidArgument,
+                  "{}: query_pre_attn_scalar is {}, it must be in [1e-6, 1e6]", file, scalar);
+    }
+    config.attention_multiplier = 1.0f / __builtin_sqrtf(static_cast<float>(scalar));
+  }
+  if (!row.softcaps) return fields.status();
+  const auto cap = [&](const char* key, std::optional<double> fallback) {
+    if (!fields.Names(key)) return fallback;
+    return fields.Find(key) == nullptr ? std::nullopt : std::optional(fields.Number(key));
+  };
+  config.attention_softcap = cap("attn_logit_softcapping", row.defaults.attention_softcap);
+  config.logits_softcap = cap("final_logit_softcapping", row.defaults.logits_softcap);
+  return fields.status();
+}
+
 // What only some families have.
 Status ReadFamily(Fields& fields, const Architecture& row, const std::string& file,
                   ModelConfig& config) {
@@ -174,6 +217,7 @@ Status ReadFamily(Fields& fields, const Architecture& row, const std::string& fi
     config.attention_multiplier =
         fields.Number("attention_multiplier", row.defaults.attention_multiplier.value_or(1));
   }
+  KV_TRY(ReadScales(fields, row, file, config));
   const bool scaled = fields.Flag("scale_attn_weights", true);
   const bool by_layer = fields.Flag("scale_attn_by_inverse_layer_idx", false);
   const bool crossed = fields.Flag("add_cross_attention", false);
@@ -203,7 +247,27 @@ Status RefuseUnknown(Fields& fields, const std::string& file) {
                 "original files in F32, F16 or BF16",
                 file);
   }
+  const bool both_ways = fields.Flag("use_bidirectional_attention", false);
+  KV_TRY(fields.status());
+  if (both_ways) {
+    return Fail(Code::kUnsupported,
+                "{}: use_bidirectional_attention: only models whose tokens see the tokens before "
+                "them are supported",
+                file);
+  }
   return {};
+}
+
+// The figures of the language model, beside those of the whole.
+Result<json> TextConfig(json object, const std::string& file) {
+  const auto found = object.find("text_config");
+  if (found == object.end() || !found->is_object()) {
+    return Fail(Code::kInvalidArgument, "{}: text_config is missing or not an object", file);
+  }
+  const json text = *found;
+  object.erase("text_config");
+  object.update(text);
+  return object;
 }
 
 Result<uint32_t> HeadDim(Fields& fields, const Architecture& row, const ModelConfig& config,
@@ -245,19 +309,23 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file) {
-  KV_ASSIGN(const json object, ParseJsonObject(config_json, file));
+  KV_ASSIGN(json object, ParseJsonObject(config_json, file));
+  KV_ASSIGN(const Architecture* row, FindArchitecture(Fields(object, file), file));
+  if (row->text_config) {
+    KV_ASSIGN(object, TextConfig(std::move(object), file));
+  }
   Fields fields(object, file);
-  KV_ASSIGN(const Architecture* row, FindArchitecture(fields, file));
   ModelConfig config;
   config.architecture = row->name;
-  config.vocab_size = fields.Count("vocab_size", ConfigLimits::kVocabSize);
+  config.vocab_size = fields.Count("vocab_size", ConfigLimits::kVocabSize, row->defaults.vocab);
   const HfKeys& keys = row->keys;
   config.hidden_size = fields.Count(keys.hidden, ConfigLimits::kHiddenSize);
   config.num_layers = fields.Count(keys.layers, ConfigLimits::kLayers);
-  config.num_heads = fields.Count(keys.heads, ConfigLimits::kHeads);
+  config.num_heads = fields.Count(keys.heads, ConfigLimits::kHeads, row->defaults.heads);
   config.num_kv_heads = config.num_heads;
   if (keys.kv_heads != nullptr) {
-    config.num_kv_heads = fields.Count(keys.kv_heads, ConfigLimits::kHeads, config.num_heads);
+    config.num_kv_heads = fields.Count(keys.kv_heads, ConfigLimits::kHeads,
+                                       row->defaults.kv_heads.value_or(config.num_heads));
   }
   std::optional<uint32_t> ffn_size;
   if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;
@@ -277,6 +345,8 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   KV_TRY(fields.status());
   if (row->learned_positions) {
     config.rope.rotated_dims = 0;
+  } else if (row->local_rope) {
+    KV_TRY(ParseTwoRopes(object, *row, file, config));
   } else {
     KV_ASSIGN(config.rope, ParseRope(fields, *row, config, file));
   }

@@ -151,6 +151,104 @@ TEST(HfFamilies, LayerTypesDecideWhichLayersHaveAWindow) {
               {"layer_types", "2 layers"});
 }
 
+TEST(HfFamilies, ReadsGemma2sScalesSoftCapsAndWindows) {
+  const auto with = [](const json& more) { return Parse(Family("Gemma2ForCausalLM", more)); };
+  const auto c = with(json::object());
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_TRUE(c->tied_embeddings);
+  EXPECT_EQ(c->activation, Activation::kGeluTanh);
+  EXPECT_EQ(c->head_dim, 256u);
+  EXPECT_EQ(c->embedding_multiplier, __builtin_sqrtf(48));
+  EXPECT_EQ(c->attention_multiplier, 1 / 16.0);
+  EXPECT_EQ(c->attention_softcap, 50);
+  EXPECT_EQ(c->logits_softcap, 30);
+  EXPECT_TRUE(c->windows.empty());  // 4,096 of a context of 512
+  const auto other = with({{"query_pre_attn_scalar", 144},
+                           {"attn_logit_softcapping", nullptr},
+                           {"final_logit_softcapping", 7.5},
+                           {"hidden_act", "relu"},
+                           {"hidden_activation", nullptr},
+                           {"sliding_window", 100}});
+  ASSERT_TRUE(other) << other.error().message;
+  EXPECT_EQ(other->attention_multiplier, static_cast<double>(1.0f / 12));
+  EXPECT_EQ(other->attention_softcap, std::nullopt);
+  EXPECT_EQ(other->logits_softcap, 7.5);
+  EXPECT_EQ(other->activation, Activation::kGeluTanh);
+  EXPECT_EQ(other->windows, (Windows{100, 0}));
+  for (const char* key :
+       {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"}) {
+    for (const json& wrong : {json(0), json(-1), json("x")}) {
+      ExpectError(with({{key, wrong}}), Code::kInvalidArgument, {"config.json"});
+    }
+  }
+  ExpectError(with({{"sliding_window", nullptr}}), Code::kInvalidArgument,
+              {"sliding_window is null"});
+  ExpectError(with({{"use_bidirectional_attention", true}}), Code::kUnsupported,
+              {"use_bidirectional_attention"});
+}
+
+TEST(HfFamilies, ReadsGemma3sTwoRopesInBothStyles) {
+  const auto with = [](json more) {
+    more["num_hidden_layers"] = 7;
+    more["sliding_window"] = 64;
+    return Parse(Family("Gemma3ForCausalLM", more));
+  };
+  const json linear = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const auto old = with({{"rope_scaling", linear}, {"rope_local_base_freq", 5000.0}});
+  ASSERT_TRUE(old) << old.error().message;
+  EXPECT_EQ(old->windows, (Windows{64, 64, 64, 64, 64, 0, 64}));
+  EXPECT_EQ(old->rope.type, RopeType::kLinear);
+  EXPECT_EQ(old->rope.theta, 1e6);
+  EXPECT_EQ(old->local_rope->type, RopeType::kDefault);
+  EXPECT_EQ(old->local_rope->theta, 5000);
+  EXPECT_EQ(old->logits_softcap, std::nullopt);
+  json full = linear;
+  full["rope_theta"] = 200.0;
+  const auto now = with({{"rope_parameters",
+                          {{"full_attention", full}, {"sliding_attention", {{"rope_theta", 300}}}}},
+                         {"sliding_window_pattern", 2}});
+  ASSERT_TRUE(now) << now.error().message;
+  EXPECT_EQ(now->windows, (Windows{64, 0, 64, 0, 64, 0, 64}));
+  EXPECT_EQ(now->rope.theta, 200);
+  EXPECT_EQ(now->rope.factor, 8);
+  EXPECT_EQ(now->local_rope->theta, 300);
+  EXPECT_EQ(with({})->local_rope->theta, 10000);
+  ExpectError(with({{"sliding_window_pattern", 0}}), Code::kInvalidArgument,
+              {"sliding_window_pattern is 0"});
+  ExpectError(with({{"rope_parameters", {{"full_attention", 3}}}}), Code::kInvalidArgument,
+              {"not an object"});
+  // A layer with a window as long as the context is full, but has its own RoPE.
+  const auto wide = Parse(Family("Gemma3ForCausalLM"));
+  ASSERT_TRUE(wide) << wide.error().message;
+  EXPECT_EQ(wide->windows, (Windows{4096, 4096}));
+}
+
+TEST(HfFamilies, ReadsTheTextHalfOfGemma3) {
+  const json text = {
+      {"model_type", "gemma3_text"}, {"hidden_size", 2560},
+      {"intermediate_size", 10240},  {"num_hidden_layers", 34},
+      {"sliding_window", 1024},      {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}}};
+  json config = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                 {"model_type", "gemma3"},
+                 {"text_config", text},
+                 {"eos_token_id", {1, 106}},
+                 {"vision_config", {{"hidden_size", 1152}}}};
+  const auto c = Parse(config);
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_EQ(c->hidden_size, 2560u);
+  EXPECT_EQ(c->vocab_size, 262208u);
+  EXPECT_EQ(c->num_heads, 8u);
+  EXPECT_EQ(c->num_kv_heads, 4u);
+  EXPECT_EQ(c->head_dim, 256u);
+  EXPECT_EQ(c->max_positions, 131072u);
+  EXPECT_EQ(c->rope.factor, 8);
+  EXPECT_EQ(c->windows[4], 1024u);
+  EXPECT_EQ(c->windows[5], 0u);
+  EXPECT_EQ(c->eos, (std::vector<TokenId>{1, 106}));
+  config["text_config"] = 3;
+  ExpectError(Parse(config), Code::kInvalidArgument, {"text_config"});
+}
+
 json Gpt2() {
   return json::parse(R"({"architectures": ["GPT2LMHeadModel"], "vocab_size": 100, "n_embd": 48,
       "n_layer": 2, "n_head": 6, "n_positions": 256, "layer_norm_epsilon": 1e-5,

@@ -124,17 +124,26 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
               folder.string(), embedding, head->first);
 }
 
+// The name that the tensor has in a model that is nothing but a language model: transformers writes
+// model.language_model.X, and wrote language_model.model.X before.
+std::string OfLanguageModel(const std::string& name) {
+  constexpr std::string_view kOld = "language_model.", kNew = "model.language_model.";
+  if (name.starts_with(kOld)) return name.substr(kOld.size());
+  if (name.starts_with(kNew)) return "model." + name.substr(kNew.size());
+  return name;
+}
+
 // Names without the family's prefix, which files may have or not.
 Status LeaveOutPrefix(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
-  const std::string_view prefix = ArchitectureOf(config).hf_prefix;
-  if (prefix.empty()) return {};
+  const Architecture& row = ArchitectureOf(config);
+  if (row.hf_prefix.empty() && !row.text_config) return {};
   TensorCatalog renamed;
   for (auto& [name, tensor] : catalog) {
-    const bool has = name.starts_with(prefix);
-    const std::string short_name = has ? name.substr(prefix.size()) : name;
-    if (renamed.contains(short_name)) {
-      return Fail(Code::kCorruption, "{}: tensors '{}' and '{}{}' are the same one",
-                  folder.string(), short_name, prefix, short_name);
+    std::string short_name = row.text_config ? OfLanguageModel(name) : name;
+    if (short_name.starts_with(row.hf_prefix)) short_name.erase(0, row.hf_prefix.size());
+    if (const auto other = renamed.find(short_name); other != renamed.end()) {
+      return Fail(Code::kCorruption, "{}: tensors '{}' and '{}' are the same one", folder.string(),
+                  std::min(name, other->second.name), std::max(name, other->second.name));
     }
     renamed.emplace(short_name, std::move(tensor));
   }

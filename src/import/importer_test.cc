@@ -245,8 +245,8 @@ TEST(Importer, RefusesOtherArchitecturesByName) {
   NEEDS_SHARED("goldens/mixtral");
   ExpectError(ImportModel(Shared("goldens/mixtral")), Code::kUnsupported,
               {"MixtralForCausalLM", "LlamaForCausalLM (GGUF: llama)"});
-  ExpectError(ImportModel(Shared("goldens/gemma3/model-f32.gguf")), Code::kUnsupported,
-              {"'gemma3'", "LlamaForCausalLM (GGUF: llama)"});
+  ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-falcon.gguf")), Code::kUnsupported,
+              {"'falcon'", "LlamaForCausalLM (GGUF: llama)"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,
               {"token_embd.weight"});
 }

@@ -71,7 +71,9 @@ Status CheckMultipliers(const ModelConfig& config, const std::string& file) {
       {"embedding multiplier", config.embedding_multiplier},
       {"residual multiplier", config.residual_multiplier},
       {"attention multiplier", config.attention_multiplier.value_or(1)},
-      {"logits scaling", config.logits_scaling}};
+      {"logits scaling", config.logits_scaling},
+      {"attention soft-cap", config.attention_softcap.value_or(1)},
+      {"logits soft-cap", config.logits_softcap.value_or(1)}};
   for (const auto& [name, value] : multipliers) {
     if (!(value >= 1e-30 && value <= 1e30)) {  // a normal f32
       return Fail(Code::kInvalidArgument, "{}: the {} is {}, it must be in [1e-30, 1e30]", file,
@@ -92,6 +94,27 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelCo
   return {};
 }
 
+// What follows type and theta in CanonicalText.
+std::string RopeText(const RopeConfig& rope) {
+  std::string text;
+  if (rope.type != RopeType::kDefault) text += fmt::format(" factor={:a}", rope.factor);
+  if (rope.type == RopeType::kLlama3) {
+    text += fmt::format(" low={:a} high={:a} original={:a}", rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_max_positions);
+  }
+  if (!rope.freq_factors.empty()) {
+    text += " freq_factors=";
+    for (float factor : rope.freq_factors) text += fmt::format("{:a},", factor);
+  }
+  if (rope.type == RopeType::kYarn) {
+    text += fmt::format(" original={:a} beta_fast={:a} beta_slow={:a} truncate={:d} attention={:a}",
+                        rope.original_max_positions, rope.beta_fast, rope.beta_slow, rope.truncate,
+                        rope.attention_factor);
+  }
+  if (rope.rotated_dims) text += fmt::format(" rotated_dims={}", *rope.rotated_dims);
+  return text;
+}
+
 }  // namespace
 
 Status ValidateConfig(const ModelConfig& config, const std::string& file) {
@@ -109,6 +132,9 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 config.rms_norm_eps);
   }
   KV_TRY(CheckRope(config.rope, config, file));
+  if (config.local_rope) {
+    KV_TRY(CheckRope(*config.local_rope, config, file));
+  }
   KV_TRY(CheckMultipliers(config, file));
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
@@ -125,21 +151,7 @@ std::string CanonicalText(const ModelConfig& config) {
       config.num_heads, config.num_kv_heads, config.head_dim, config.ffn_size, config.rms_norm_eps,
       config.qkv_bias, config.o_bias, config.mlp_bias, config.tied_embeddings,
       static_cast<int>(rope.type), rope.theta);
-  if (rope.type != RopeType::kDefault) text += fmt::format(" factor={:a}", rope.factor);
-  if (rope.type == RopeType::kLlama3) {
-    text += fmt::format(" low={:a} high={:a} original={:a}", rope.low_freq_factor,
-                        rope.high_freq_factor, rope.original_max_positions);
-  }
-  if (!rope.freq_factors.empty()) {
-    text += " freq_factors=";
-    for (float factor : rope.freq_factors) text += fmt::format("{:a},", factor);
-  }
-  if (rope.type == RopeType::kYarn) {
-    text += fmt::format(" original={:a} beta_fast={:a} beta_slow={:a} truncate={:d} attention={:a}",
-                        rope.original_max_positions, rope.beta_fast, rope.beta_slow, rope.truncate,
-                        rope.attention_factor);
-  }
-  if (rope.rotated_dims) text += fmt::format(" rotated_dims={}", *rope.rotated_dims);
+  text += RopeText(rope);
   if (!config.rotated_layers.empty()) {
     text += " rotated_layers=";
     for (const bool rotated : config.rotated_layers) text += rotated ? '1' : '0';
@@ -158,6 +170,15 @@ std::string CanonicalText(const ModelConfig& config) {
   }
   if (config.attention_multiplier) {
     text += fmt::format(" attention_multiplier={:a}", *config.attention_multiplier);
+  }
+  if (config.attention_softcap) {
+    text += fmt::format(" attention_softcap={:a}", *config.attention_softcap);
+  }
+  if (config.logits_softcap) text += fmt::format(" logits_softcap={:a}", *config.logits_softcap);
+  if (config.local_rope) {
+    text += fmt::format(" local_rope={} theta={:a}", static_cast<int>(config.local_rope->type),
+                        config.local_rope->theta);
+    text += RopeText(*config.local_rope);
   }
   if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;

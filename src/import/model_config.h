@@ -39,8 +39,8 @@ struct ConfigLimits {
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
-// Where the norm of a branch (attention or FFN) stands: on its input or on its output.
-enum class NormPlace : uint8_t { kBefore, kAfter };
+// Where the norms of a branch (attention or FFN) stand: on its input, on its output, or on both.
+enum class NormPlace : uint8_t { kBefore, kAfter, kAround };
 // RMSNorm of Q and K before RoPE: none, of each head, or of all heads together.
 enum class HeadNorm : uint8_t { kNone, kEach, kAll };
 // down(activation(gate x) * (up x)), or down(activation(up x)).
@@ -55,9 +55,13 @@ struct LayerSpec {
   HeadNorm head_norm = HeadNorm::kNone;
   FfnKind ffn = FfnKind::kGated;
   Activation activation = Activation::kSilu;
-  bool rotated = true;  // by RoPE
-  uint32_t window = 0;  // a query at p sees p - window + 1 .. p; 0: all up to p
+  bool rotated = true;      // by RoPE
+  bool local_rope = false;  // by ModelConfig::local_rope
+  uint32_t window = 0;      // a query at p sees p - window + 1 .. p; 0: all up to p
 };
+
+inline bool NormsInput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kAfter; }
+inline bool NormsOutput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kBefore; }
 
 struct ModelConfig {
   std::string architecture;  // "llama"
@@ -71,11 +75,14 @@ struct ModelConfig {
   uint32_t max_positions = 0;
   double rms_norm_eps = 1e-5;  // of all norms, LayerNorm included
   RopeConfig rope;
-  std::vector<bool> rotated_layers;  // [num_layers]: LayerSpec::rotated; empty: all are
+  std::optional<RopeConfig> local_rope;  // of layers with a window; absent: rope
+  std::vector<bool> rotated_layers;      // [num_layers]: LayerSpec::rotated; empty: all are
   Activation activation = Activation::kSilu;
   double embedding_multiplier = 1.0, residual_multiplier = 1.0;
   double logits_scaling = 1.0;                 // divides the logits
   std::optional<double> attention_multiplier;  // of q . k; absent: 1/sqrt(head_dim)
+  // cap * tanh(x / cap) of attention scores and of logits; absent: as they are.
+  std::optional<double> attention_softcap, logits_softcap;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_embeddings = false;
   std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0

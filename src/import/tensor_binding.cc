@@ -116,6 +116,23 @@ Status CheckTensor(const StoredTensor& tensor, const Want& want, const ModelConf
   return {};
 }
 
+bool IsNorm(Slot slot) {
+  switch (slot) {
+    case Slot::kFinalNorm:
+    case Slot::kAttentionNorm:
+    case Slot::kAttentionPostNorm:
+    case Slot::kFfnNorm:
+    case Slot::kFfnPostNorm:
+    case Slot::kQNorm:
+    case Slot::kKNorm:
+    case Slot::kAllQNorm:
+    case Slot::kAllKNorm:
+      return true;
+    default:
+      return false;
+  }
+}
+
 MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelConfig& config) {
   const SlotTraits& traits = *want.traits;
   MatrixSource source{.view = {.name = tensor.name,
@@ -155,6 +172,8 @@ Status BindTensors(const TensorCatalog& catalog, NameStyle style, const std::str
   ForEachWant(architecture, style, model.config, [&](const Want& want) {
     MatrixSource source = SourceOf(catalog.at(want.name), want, model.config);
     source.interleaved_rope_rows = interleaved && want.traits->rope_rows;
+    source.view.less_one = style == NameStyle::kHuggingFace && architecture.hf_norms_less_one &&
+                           IsNorm(want.traits->slot);
     Place(want.traits->slot, std::move(source), want.layer, model);
   });
   return {};

@@ -482,6 +482,10 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   ExpectError(ImportAs("qwen3", [](GgufBuilder& b,
                                    Tensors&) { b.U32("qwen3.attention.sliding_window", 8); }),
               Code::kUnsupported, {"'qwen3'", "window of 8 tokens", "64"});
+  for (const char* key : {"llama.attn_logit_softcapping", "llama.final_logit_softcapping",
+                          "llama.rope.freq_base_swa", "llama.attention.sliding_window_pattern"}) {
+    ExpectError(with([key](GgufBuilder& b) { b.F32(key, 6); }), Code::kUnsupported, {key});
+  }
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
               {"llama.residual_scale"});
   ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {

@@ -60,6 +60,7 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::vector<uint64_t> shape;      // row-major, outermost first: a weight is [out, in]
   const std::byte* data = nullptr;  // little endian; may be unaligned
+  bool less_one = false;            // a norm whose weights are 1 + these numbers, rounded once
   uint64_t num_elements() const {
     uint64_t n = 1;
     for (uint64_t d : shape) n *= d;

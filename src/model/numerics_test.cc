@@ -79,6 +79,9 @@ void AddTensorKernels(Target target, Digests& digests) {
     kernels.gated(act, gated.data(), x.data(), 4096, gated.data());
     digests[std::string("kernel.") + name] = DigestOf(gated);
   }
+  gated = wide;
+  kernels.soft_cap(3.0f, 4096, gated.data());
+  digests["kernel.soft_cap"] = DigestOf(gated);
 }
 
 // Products with quantised weights of random codes and scales.
@@ -158,6 +161,15 @@ void AddAttention(Target target, Digests& digests) {
     kernels.attend({&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0});
     for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
     digests["kernel.attention." + std::string(TraitsOf(format).name)] = DigestOf(out);
+    if (format != KvFormat::kF16 && format != KvFormat::kInt8) continue;
+    for (float* state_of : partial) {
+      std::fill_n(state_of, PartialFloats(kDim), 0.0f);
+      state_of[PartialFloats(kDim) - 2] = -__builtin_inff();
+    }
+    kernels.attend(
+        {&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0, {}, nullptr, /*softcap=*/5.0f});
+    for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
+    digests["kernel.attention.softcap." + std::string(TraitsOf(format).name)] = DigestOf(out);
   }
 }
 
@@ -220,7 +232,8 @@ Digests ComputeAll(Target target) {
   }
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window"}) {
+        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
+        "tiny-gemma3-vision"}) {
     auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);

@@ -15,6 +15,12 @@ namespace {
 
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
+  std::vector<BackendOptions::Rope> ropes = {
+      {RopeFrequencies(c.rope, c.head_dim), c.rope.attention_factor}};
+  if (c.local_rope) {
+    ropes.push_back({RopeFrequencies(*c.local_rope, c.head_dim), c.local_rope->attention_factor});
+  }
+  const auto softcap = static_cast<float>(c.attention_softcap.value_or(0));
   const float scale = c.attention_multiplier
                           ? static_cast<float>(*c.attention_multiplier)
                           : 1.0f / __builtin_sqrtf(static_cast<float>(c.head_dim));
@@ -27,9 +33,9 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .kv_heads = c.num_kv_heads,
           .head_dim = c.head_dim,
           .layout = Runner::LayoutFor(c, o),
-          .rope_frequencies = RopeFrequencies(c.rope, c.head_dim),
-          .rope_magnitude = c.rope.attention_factor,
-          .query_scale = scale,
+          .ropes = std::move(ropes),
+          .query_scale = softcap == 0 ? scale : scale / softcap,
+          .attention_softcap = softcap,
           .target = o.target,
           .cpus = o.cpus};
 }
@@ -125,6 +131,10 @@ class ComposedRunner final : public Runner {
     backend_->MatMul(weights_.head, head_.hidden, a_.hidden_stride,
                      static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride,
                      Backend::Into::kReplace);
+    if (c.logits_softcap) {
+      backend_->SoftCap(static_cast<float>(*c.logits_softcap), c.vocab_size,
+                        static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride);
+    }
     const auto scaling = static_cast<float>(c.logits_scaling);
     for (size_t i = 0; i < hidden.size(); ++i) {
       const float* from = head_.logits + i * vocab_stride;
@@ -161,13 +171,14 @@ class ComposedRunner final : public Runner {
     }
   }
 
-  // x += attention(norm(x)); x += ffn(norm(x)). Or x += norm(attention(x)); x += norm(ffn(x)).
+  // x += attention(norm(x)); x += ffn(norm(x)), with norms on inputs, on outputs, or on both.
   void Layer(uint32_t layer, uint32_t rows) {
     const PackedLayer& w = weights_.layers[layer];
     Attention(w, layer, rows, BranchInput(w.spec, w.attention.norm, rows));
-    AddBranch(w.spec, w.attention.o, w.attention.norm, a_.attention, a_.attention_stride, rows);
+    AddBranch(w.spec, w.attention.o, w.attention.post_norm, a_.attention, a_.attention_stride,
+              rows);
     Ffn(w.spec, w.ffn, rows, BranchInput(w.spec, w.ffn.norm, rows));
-    AddBranch(w.spec, w.ffn.down, w.ffn.norm, a_.ffn, a_.ffn_stride, rows);
+    AddBranch(w.spec, w.ffn.down, w.ffn.post_norm, a_.ffn, a_.ffn_stride, rows);
   }
 
   // normed = norm(from).
@@ -177,7 +188,7 @@ class ComposedRunner final : public Runner {
   }
 
   const float* BranchInput(const LayerSpec& spec, const PackedNorm& norm, uint32_t rows) {
-    if (spec.norm_place != NormPlace::kBefore) return a_.x;
+    if (!NormsInput(spec)) return a_.x;
     Norm(spec.norm, norm, a_.x, rows);
     return a_.normed;
   }
@@ -187,7 +198,7 @@ class ComposedRunner final : public Runner {
                  const float* y, size_t y_stride, uint32_t rows) {
     Backend& b = *backend_;
     const auto multiplier = static_cast<float>(model_.config.residual_multiplier);
-    const bool after = spec.norm_place == NormPlace::kAfter;
+    const bool after = NormsOutput(spec);
     if (!after && multiplier == 1) {
       return b.MatMul(w, y, y_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
     }
@@ -199,8 +210,9 @@ class ComposedRunner final : public Runner {
   // attention = attention(qkv(input)).
   void Attention(const PackedLayer& packed, uint32_t layer, uint32_t rows, const float* input) {
     const PackedAttention& w = packed.attention;
-    const HeadSteps steps{packed.spec.head_norm, w.q_norm, w.k_norm,
-                          static_cast<float>(model_.config.rms_norm_eps), packed.spec.rotated};
+    HeadSteps steps{packed.spec.head_norm, w.q_norm, w.k_norm,
+                    static_cast<float>(model_.config.rms_norm_eps), std::nullopt};
+    if (packed.spec.rotated) steps.rope = packed.spec.local_rope ? 1 : 0;
     Backend& b = *backend_;
     b.MatMul(w.qkv, input, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride, Backend::Into::kReplace);
     b.RotateAndPack(layer, steps, a_.qkv, a_.qkv_stride);

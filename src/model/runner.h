@@ -24,7 +24,7 @@ struct RunnerOptions {
   uint32_t threads = 1;
   uint32_t max_rows = 512;       // of a step
   uint32_t max_logit_rows = 64;  // of a call to Logits
-  uint32_t max_positions = 0;    // longest sequence; 0: the model's
+  uint32_t max_positions = 0;    // longest sequence; LayoutFor: 0 is the model's context
   uint32_t block_tokens = 16;
   KvFormats kv_format = KvFormat::kF16;
   std::vector<uint32_t> kv_skip_layers;  // their KV stays in f16; each below num_layers

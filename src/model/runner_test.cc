@@ -145,7 +145,8 @@ TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   Random random(31);
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window"}) {
+        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
+        "tiny-gemma3-vision"}) {
     const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
     for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
       RunnerOptions options;
@@ -154,6 +155,7 @@ TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
       options.target = GetParam();
       options.threads = 2;
       auto other = MakeRunner(Import(path), options);
+      options.max_positions = other->config().max_positions;
       const KvLayout layout = Runner::LayoutFor(other->config(), options);
       const auto tokens = RandomTokens(random, 200, plain->config().vocab_size);
       const Rows expected = Prefill(*plain, layout, tokens, {512});

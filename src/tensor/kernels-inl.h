@@ -334,6 +334,14 @@ void Activate(Activation activation, uint32_t n, float* x) {
   }
 }
 
+void SoftCap(float cap, uint32_t n, float* x) {
+  for (uint32_t i = 0; i < n; i += 16) {
+    const uint32_t m = n - i < 16 ? n - i : 16;
+    const V16 v = LoadFirst(m, x + i);
+    StoreFirst(m, x + i, Add(Mul(Set(cap), Tanh(Div(v, Set(cap)))), Sub(v, v)));
+  }
+}
+
 void Widen(const std::byte* src, WeightFormat format, uint32_t n, float* dst) {
   for (uint32_t i = 0; i < n; ++i) {  // a file's bytes may be unaligned
     if (format == WeightFormat::kF32) {
@@ -354,7 +362,7 @@ bool AllFinite(const float* x, uint32_t n) {
 
 }  // namespace
 
-const TensorKernels kTensorKernels = {MatMul,   RmsNorm, LayerNorm, AddScaled, Rope,
-                                      Hadamard, Gated,   Activate,  Widen,     AllFinite};
+const TensorKernels kTensorKernels = {MatMul, RmsNorm,  LayerNorm, AddScaled, Rope,     Hadamard,
+                                      Gated,  Activate, SoftCap,   Widen,     AllFinite};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

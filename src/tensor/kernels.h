@@ -63,6 +63,9 @@ struct TensorKernels {
   // have them; relu x = x - x below 0, else x: what is not finite stays so.
   void (*activate)(Activation act, uint32_t n, float* x);
 
+  // x[i] = cap * tanh(x[i] / cap); what is not finite becomes NaN. REQUIRES: cap > 0.
+  void (*soft_cap)(float cap, uint32_t n, float* x);
+
   // dst[i] = the number stored at src[i]: a row of the embedding.
   void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);
 
