@@ -79,10 +79,10 @@ class TwinRun {
     options.parallel = 6;
     // Index and cursors take a part of the budget: find a budget whose pool holds a few requests.
     options.kv_memory_bytes = 64 << 10;
-    const uint64_t pool_tokens = max_tokens_ * (1 + random_.Below(4));
+    const uint64_t sequences = 1 + random_.Below(4);
     for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
       const Result<MemoryPlan> plan = Engine::PlanMemory(options);
-      if (plan && plan->max_tokens >= pool_tokens) break;
+      if (plan && plan->sequences >= sequences) break;
       ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
     }
     const auto engine = LoadEngine(options);
