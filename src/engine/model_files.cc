@@ -52,7 +52,8 @@ Result<fs::path> FindModel(const std::optional<std::string>& option) {
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {
-    return Fail(Code::kNotFound,
+    const bool missing = error == std::errc::no_such_file_or_directory;
+    return Fail(missing ? Code::kNotFound : Code::kIoError,
                 "model: /proc/self/exe leads nowhere ({}), so that the bundled model cannot be "
                 "found beside the executable: mount /proc, or give --model",
                 error.message());

@@ -44,7 +44,7 @@ std::optional<Error> CheckFraming(const http::request_header<>& head) {
   const auto [begin, end] = head.equal_range(http::field::transfer_encoding);
   if (begin == end) return std::nullopt;
   if (head.count(http::field::content_length) > 0 || head.version() < 11) {
-    return InHead("Transfer-Encoding needs HTTP/1.1 and no Content-Length");
+    return InHead("Transfer-Encoding needs HTTP/1.1, and no Content-Length beside it");
   }
   if (std::next(begin) != end || !boost::beast::iequals(begin->value(), "chunked")) {
     return Error{Code::kUnsupported, "chunked is the only one that is understood",
