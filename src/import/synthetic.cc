@@ -172,7 +172,7 @@ uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
   return largest;
 }
 
-bool IsNorm(Slot slot) {
+bool HasOnes(Slot slot) {
   return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm;
 }
 
@@ -209,7 +209,7 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
       view.shape = {SizeOf(traits.rows, model.config)};
       if (traits.columns) view.shape.push_back(SizeOf(*traits.columns, model.config));
       const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
-      view.data = IsNorm(names.slot) ? norms->data() : region->data() + offset;
+      view.data = HasOnes(names.slot) ? norms->data() : region->data() + offset;
       Place(names.slot, {.view = std::move(view)}, layer, model);
     }
   }
