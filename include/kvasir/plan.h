@@ -9,8 +9,6 @@
 
 namespace kvasir {
 
-// `plan --json` and `GET /v1/cache` show every figure under its name, in this order
-// (plan/plan_json.h).
 // Layers whose KV has the same reach: all tokens (`full`) or the last `window` ones.
 struct KvGroupPlan {
   std::string group;  // "full", "window"
@@ -21,6 +19,8 @@ struct KvGroupPlan {
   uint64_t sequence_blocks = 0;     // of a sequence of sequence_tokens, at most
 };
 
+// `plan --json` and `GET /v1/cache` show every figure under its name, in this order
+// (plan/plan_json.h).
 struct MemoryPlan {
   uint64_t weights_bytes = 0;  // packed weights, norms, biases: anonymous memory
   uint64_t mapped_bytes = 0;   // weight files used in place (embedding)

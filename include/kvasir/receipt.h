@@ -11,7 +11,7 @@ namespace kvasir {
 enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled, kWindow };
 inline constexpr uint32_t kNumMissReasons = 6;
 
-// "cold", "diverged", "evicted", "identity_changed", "disabled".
+// "cold", "diverged", "evicted", "identity_changed", "disabled", "window".
 const char* ToString(MissReason reason);
 
 struct Miss {

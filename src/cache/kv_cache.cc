@@ -28,12 +28,14 @@ EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
 }
 
 // With `full` groups each node of a prompt has a block of each of them, which limits the nodes.
-// With windows alone, most nodes have no block: only those near the end of a prompt have some.
+// With windows alone, most nodes have no block: only those near the end of a prompt have some. A
+// long sequence has many then, so there are as many as cost about 1% of a block's bytes.
 // Sources need a node for each `cross` block of a first group, and for the ids that are asked for.
 uint32_t MaxNodes(const KvCacheOptions& options, uint32_t num_blocks) {
   const KvLayout& layout = options.layout;
+  const uint64_t nodes_of_block = std::clamp<uint64_t>(layout.block_bytes() / 16384, 4, 256);
   uint64_t nodes = layout.num_full_groups() == 0
-                       ? std::min(num_blocks, (uint32_t{1} << 28) - 1) * 4
+                       ? num_blocks * nodes_of_block
                        : std::max(1u, num_blocks / layout.num_full_groups());
   if (layout.num_cross_groups() > 0) nodes += num_blocks / layout.num_cross_groups();
   nodes += CeilDiv(options.source_ids, layout.block_tokens());

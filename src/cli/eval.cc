@@ -255,13 +255,14 @@ Result<int> Run(const Args& args) {
   KV_ASSIGN(const EvalReport report, Evaluate(*comparison, options, text, std::move(probes)));
   progress.Clear();
   Keep(report, engine);
-  if (options.svg) KV_TRY(WriteSvg(*options.svg, SvgOf(report)));
   if (args.Has("json")) {
     fmt::print("{}\n",
                JsonOf(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("{}", TablesOf(report));
   }
+  // Last: a plot that cannot be written must not cost the report.
+  if (options.svg) KV_TRY(WriteSvg(*options.svg, SvgOf(report)));
   return kExitDone;
 }
 

@@ -1,18 +1,43 @@
 #include "import/architecture.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 
 namespace kvasir {
 namespace {
 
-constexpr SlotNames kLlamaSlots[] = {
+template <size_t... kSizes>
+constexpr auto Join(const SlotNames (&... parts)[kSizes]) {
+  std::array<SlotNames, (kSizes + ...)> all{};
+  auto* end = all.data();
+  ((end = std::copy(parts, parts + kSizes, end)), ...);
+  return all;
+}
+
+constexpr SlotNames kEnds[] = {
     {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
     {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
     {Slot::kLmHead, "lm_head.weight", "output.weight"},
+};
+constexpr SlotNames kNormsBefore[] = {
     {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
     {Slot::kFfnNorm, "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},
+};
+constexpr SlotNames kNormsAfter[] = {
+    {Slot::kAttentionPostNorm, "model.layers.{}.post_attention_layernorm.weight",
+     "blk.{}.post_attention_norm.weight"},
+    {Slot::kFfnPostNorm, "model.layers.{}.post_feedforward_layernorm.weight",
+     "blk.{}.post_ffw_norm.weight"},
+};
+constexpr SlotNames kNormsAround[] = {
+    kNormsBefore[0],
+    kNormsAfter[0],
+    {Slot::kFfnNorm, "model.layers.{}.pre_feedforward_layernorm.weight", "blk.{}.ffn_norm.weight"},
+    kNormsAfter[1],
+};
+constexpr SlotNames kAttention[] = {
     {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
     {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
     {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
@@ -21,101 +46,41 @@ constexpr SlotNames kLlamaSlots[] = {
     {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
     {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
     {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
+};
+constexpr SlotNames kNormOfEachHead[] = {
+    {Slot::kQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
+    {Slot::kKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
+};
+constexpr SlotNames kNormOfAllHeads[] = {
+    {Slot::kAllQNorm, kNormOfEachHead[0].hf, kNormOfEachHead[0].gguf},
+    {Slot::kAllKNorm, kNormOfEachHead[1].hf, kNormOfEachHead[1].gguf},
+};
+constexpr SlotNames kGatedFfn[] = {
     {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
     {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
     {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+};
+constexpr SlotNames kFfnBiases[] = {
     {Slot::kGateBias, "model.layers.{}.mlp.gate_proj.bias", "blk.{}.ffn_gate.bias"},
     {Slot::kUpBias, "model.layers.{}.mlp.up_proj.bias", "blk.{}.ffn_up.bias"},
     {Slot::kDownBias, "model.layers.{}.mlp.down_proj.bias", "blk.{}.ffn_down.bias"},
 };
-
-// RMSNorm of each head of Q and K.
-constexpr SlotNames kQwen3Slots[] = {
-    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
-    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
-    {Slot::kLmHead, "lm_head.weight", "output.weight"},
-    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
-    {Slot::kFfnNorm, "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},
-    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
-    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
-    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
-    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
-    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
-    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
-    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
-    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
-    {Slot::kQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
-    {Slot::kKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
-    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
-    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
-    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
-};
-
-// Norms behind the branches; RMSNorm of all heads of Q, and of K.
-constexpr SlotNames kOlmo2Slots[] = {
-    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
-    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
-    {Slot::kLmHead, "lm_head.weight", "output.weight"},
-    {Slot::kAttentionPostNorm, "model.layers.{}.post_attention_layernorm.weight",
-     "blk.{}.post_attention_norm.weight"},
-    {Slot::kFfnPostNorm, "model.layers.{}.post_feedforward_layernorm.weight",
-     "blk.{}.post_ffw_norm.weight"},
-    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
-    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
-    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
-    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
-    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
-    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
-    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
-    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
-    {Slot::kAllQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
-    {Slot::kAllKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
-    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
-    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
-    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
-};
-
-// Norms around the branches. Gemma 2 has those before kQNorm.
-constexpr SlotNames kGemma3Slots[] = {
-    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
-    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
-    {Slot::kLmHead, "lm_head.weight", "output.weight"},
-    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
-    {Slot::kAttentionPostNorm, "model.layers.{}.post_attention_layernorm.weight",
-     "blk.{}.post_attention_norm.weight"},
-    {Slot::kFfnNorm, "model.layers.{}.pre_feedforward_layernorm.weight", "blk.{}.ffn_norm.weight"},
-    {Slot::kFfnPostNorm, "model.layers.{}.post_feedforward_layernorm.weight",
-     "blk.{}.post_ffw_norm.weight"},
-    {Slot::kQ, "model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight"},
-    {Slot::kK, "model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight"},
-    {Slot::kV, "model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight"},
-    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
-    {Slot::kQBias, "model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias"},
-    {Slot::kKBias, "model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias"},
-    {Slot::kVBias, "model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias"},
-    {Slot::kOBias, "model.layers.{}.self_attn.o_proj.bias", "blk.{}.attn_output.bias"},
-    {Slot::kGate, "model.layers.{}.mlp.gate_proj.weight", "blk.{}.ffn_gate.weight"},
-    {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
-    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
-    {Slot::kQNorm, "model.layers.{}.self_attn.q_norm.weight", "blk.{}.attn_q_norm.weight"},
-    {Slot::kKNorm, "model.layers.{}.self_attn.k_norm.weight", "blk.{}.attn_k_norm.weight"},
-};
-constexpr auto kGemma2Slots = std::span(kGemma3Slots).first<std::size(kGemma3Slots) - 2>();
-
-constexpr SlotNames kPhi3Slots[] = {
-    {Slot::kEmbedding, "model.embed_tokens.weight", "token_embd.weight"},
-    {Slot::kFinalNorm, "model.norm.weight", "output_norm.weight"},
-    {Slot::kLmHead, "lm_head.weight", "output.weight"},
-    {Slot::kAttentionNorm, "model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight"},
-    {Slot::kFfnNorm, "model.layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight"},
+constexpr SlotNames kFusedPhi3[] = {
     {Slot::kQ, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
     {Slot::kK, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
     {Slot::kV, "model.layers.{}.self_attn.qkv_proj.weight", "blk.{}.attn_qkv.weight"},
-    {Slot::kO, "model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight"},
+    kAttention[3],
     {Slot::kGate, "model.layers.{}.mlp.gate_up_proj.weight", "blk.{}.ffn_up.weight"},
     {Slot::kUp, "model.layers.{}.mlp.gate_up_proj.weight", "blk.{}.ffn_up.weight"},
-    {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
+    kGatedFfn[2],
 };
+
+constexpr auto kLlamaSlots = Join(kEnds, kNormsBefore, kAttention, kGatedFfn, kFfnBiases);
+constexpr auto kQwen3Slots = Join(kEnds, kNormsBefore, kAttention, kNormOfEachHead, kGatedFfn);
+constexpr auto kOlmo2Slots = Join(kEnds, kNormsAfter, kAttention, kNormOfAllHeads, kGatedFfn);
+constexpr auto kGemma2Slots = Join(kEnds, kNormsAround, kAttention, kGatedFfn);
+constexpr auto kGemma3Slots = Join(kEnds, kNormsAround, kAttention, kGatedFfn, kNormOfEachHead);
+constexpr auto kPhi3Slots = Join(kEnds, kNormsBefore, kFusedPhi3);
 
 constexpr SlotNames kGpt2Slots[] = {
     {Slot::kEmbedding, "wte.weight", "token_embd.weight"},

@@ -54,8 +54,7 @@ struct HfDefaults {
   double theta = 10000.0;
   std::optional<uint32_t> head_dim;       // absent: hidden_size / num_attention_heads
   std::optional<uint32_t> ffn_of_hidden;  // ffn_size as a multiple of hidden_size
-  std::optional<double> attention_multiplier;
-  std::optional<uint32_t> window;  // of layers that slide
+  std::optional<uint32_t> window;         // of layers that slide
   std::optional<uint32_t> vocab, heads, kv_heads;
   std::optional<double> query_scalar;  // query_pre_attn_scalar: q . k is divided by its root
   std::optional<double> attention_softcap, logits_softcap;

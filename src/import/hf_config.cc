@@ -211,11 +211,7 @@ Status ReadFamily(Fields& fields, const Architecture& row, const std::string& fi
     config.embedding_multiplier = fields.Number("embedding_multiplier", 1.0);
     config.residual_multiplier = fields.Number("residual_multiplier", 1.0);
     config.logits_scaling = fields.Number("logits_scaling", 1.0);
-  }
-  config.attention_multiplier = row.defaults.attention_multiplier;
-  if (row.multipliers) {
-    config.attention_multiplier =
-        fields.Number("attention_multiplier", row.defaults.attention_multiplier.value_or(1));
+    config.attention_multiplier = fields.Number("attention_multiplier", 1.0);
   }
   KV_TRY(ReadScales(fields, row, file, config));
   const bool scaled = fields.Flag("scale_attn_weights", true);

@@ -36,7 +36,9 @@ struct EvictionLimits {
   uint32_t num_groups;
 };
 
-// Tracks all blocks of a cache and which of them may be evicted. States of a block:
+// Tracks the blocks of a cache and which of them may be evicted. Blocks that leave together (a
+// node's in the groups of one kind, a source's) are one block here: the cache names one of them.
+// States of a block:
 //
 //   unknown -> held (OnInserted) <-> evictable (OnEvictable, OnHeld)
 //   evictable -> unknown (OnEvicted); held or evictable -> unknown (OnForgotten)
