@@ -24,6 +24,9 @@ class Tokenizer;
 class ChatTemplate;
 
 enum class CacheMode { kPrefix, kSequence, kNone };
+// How much of an answer admission reserves blocks for: as much as it is expected to have, or as
+// much as it may have.
+enum class Admission { kExpected, kFull };
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
@@ -55,6 +58,9 @@ struct EngineOptions {
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   uint32_t step_tokens = 512;    // rows of one step, at most
+  Admission admission = Admission::kExpected;
+  double kv_headroom = 0.05;      // share of the pool that admission leaves to those that run
+  uint32_t target_itl_ms = 200;   // how long a step may take while something decodes; 0: no limit
   // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
   std::optional<std::string> target;
   // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
@@ -201,6 +207,8 @@ struct EngineStats {
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
+  uint64_t preemptions = 0;        // of requests
+  uint64_t recomputed_tokens = 0;  // after preemptions
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};

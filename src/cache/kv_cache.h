@@ -120,6 +120,7 @@ class MatchResult {
   NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
   bool shares_ = false;
   bool has_cursor_ = false;
+  bool resumed_ = false;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
@@ -134,6 +135,8 @@ class MatchResult {
 struct MatchOptions {
   bool reuse = true;       // false: match nothing, publish nothing (cache_prompt: false)
   bool use_cursor = true;  // false: the last prompt token is always computed
+  // The prompt was counted before: one that was preempted goes on.
+  bool resumed = false;
   // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
   PromptSource source = {};
 };
@@ -245,6 +248,10 @@ class KvCache final : private BlockPool::Observer {
   // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);
 
+  // Tokens that only this sequence has in `full` blocks: others pin those before them. All of them
+  // without such blocks. O(log blocks).
+  uint32_t OwnTokens(const KvSequence& sequence) const;
+
   // Blocks that are free or idle, and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const {
@@ -315,6 +322,11 @@ class KvCache final : private BlockPool::Observer {
   friend class Reservation;
   friend class KvSequence;
   friend class NodeHold;
+  // The most blocks of one sequence of so many tokens.
+  struct Most {
+    uint32_t full_blocks, window_blocks;
+  };
+  Most MostOf(uint32_t tokens) const;
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
   void Shorten(MatchResult& match, uint32_t num_tokens) const;

@@ -14,6 +14,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   match.place_ = NodeHold(this, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
   match.tables_.resize(layout().num_groups());
+  match.resumed_ = options.resumed;
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   const PromptSource& source = options.source;
   KV_CHECK(source.tokens == 0 || (!source.ids.empty() && layout().num_cross_groups() > 0));
@@ -240,11 +241,13 @@ bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, u
 
 KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
                           const Reservation& reservation) {
-  counters_.queried_tokens += match.prompt_tokens_;
-  counters_.hit_tokens_pool += match.num_pool_;
-  counters_.hit_tokens_partial += match.num_partial_;
-  counters_.cursor_hits += match.has_cursor_;
-  if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
+  if (!match.resumed_) {
+    counters_.queried_tokens += match.prompt_tokens_;
+    counters_.hit_tokens_pool += match.num_pool_;
+    counters_.hit_tokens_partial += match.num_partial_;
+    counters_.cursor_hits += match.has_cursor_;
+    if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
+  }
 
   KvSequence sequence;
   sequence.shares_ = match.shares_;

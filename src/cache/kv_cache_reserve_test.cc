@@ -123,8 +123,9 @@ TEST_F(Reservations, TruncatedBlocksMayBeDrawnAgain) {
 TEST_F(Reservations, GrowAndShrinkChangeThemAndDroppingReleasesThem) {
   auto reservation = Reserve(TokensFrom(1, 16), 32);
   ASSERT_TRUE(reservation);
-  EXPECT_TRUE(reservation->Grow(30));
-  const Status refused = reservation->Grow(1);
+  EXPECT_TRUE(reservation->Grow(512, 1));
+  EXPECT_TRUE(reservation->Grow(400, 1)) << "it has more already";
+  const Status refused = reservation->Grow(513, 1);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kExhausted);
   EXPECT_EQ(reservation->blocks(), 32u);

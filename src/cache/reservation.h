@@ -43,8 +43,9 @@ class Reservation {
   ~Reservation() { Release(); }
 
   uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
-  // Reserves `num_blocks` more. kExhausted, with nothing changed, when fewer are unreserved.
-  Status Grow(uint32_t num_blocks);
+  // Lets each of its `sequences` sequences that have not ended grow to `tokens` tokens. kExhausted,
+  // with nothing changed, when too few blocks are unreserved.
+  Status Grow(uint32_t tokens, uint32_t sequences);
   void Shrink(uint32_t num_blocks);  // at most blocks()
   void Release();                    // as the destructor does
 

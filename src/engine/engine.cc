@@ -391,6 +391,10 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,
+                     .admission = options.admission,
+                     .kv_headroom = options.kv_headroom,
+                     .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,
+                     .num_tenants = options.max_tenants,
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,

@@ -1,4 +1,4 @@
-// Admission: when a waiting request may run, and what the cache gives it.
+// Admission and preemption: when a request may run, what the cache gives it, and when it gives way.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -11,7 +11,15 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->has_event.resize(request->spec.n);
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
+  request->tenant = TenantOf(request->spec.tenant);
   waiting_.push_back(std::move(request));
+}
+
+uint32_t Scheduler::TenantOf(const std::string& name) {
+  const auto found = tenants_.find(name);
+  if (found != tenants_.end()) return found->second;
+  if (tenants_.size() == options_.num_tenants) return 0;
+  return tenants_.emplace(name, static_cast<uint32_t>(tenants_.size() + 1)).first->second;
 }
 
 // Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
@@ -31,35 +39,71 @@ void Scheduler::CheckStepFiles() {
   if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
 }
 
-void Scheduler::Admit() {
-  uint32_t running = 0;
-  for (const auto& request : running_) running += request->spec.n - request->num_done;
-  while (!waiting_.empty() && retry_admission_) {
-    Request& head = *waiting_.front();
-    if (running + head.spec.n > options_.parallel) return;
-    if (!TryAdmit(head)) {
-      retry_admission_ = false;
-      return;
-    }
-    running += head.spec.n;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+// Where running requests stand by age: the oldest one first.
+static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& b) {
+  return a->submitted_ns != b->submitted_ns ? a->submitted_ns < b->submitted_ns : a->id < b->id;
+}
+
+void Scheduler::Admit(size_t waiting_index) {
+  Request& request = *waiting_[waiting_index];
+  if (!TryAdmit(request)) {
+    request.has_no_room = true;
+    return;
   }
+  for (size_t i = 0; i < waiting_index; ++i) ++waiting_[i]->overtaken;
+  const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
+  running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));
+  waiting_.erase(at);
+}
+
+// Tokens of each sequence that admission reserves blocks for.
+uint32_t Scheduler::TokensToReserve(const Request& request) const {
+  const uint32_t whole = request.demand.tokens;
+  if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
+  if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
+  const uint32_t so_far = request.longest_answer;
+  uint32_t expected = lengths_.Expected(request.tenant, so_far);
+  if (request.preempted) {
+    expected = std::max(expected, so_far + SchedulingPolicy::kCooldownTokens + 1);
+  }
+  // The last token needs no KV.
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(whole, uint64_t{request.prompt_tokens()} + expected - 1));
 }
 
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
+  const bool resumed = request.preempted;
+  Sequence* first = nullptr;  // the first choice that goes on
+  for (const auto& sequence : request.sequences) {
+    if (first == nullptr && !sequence->done) first = sequence.get();
+  }
+  // Where several choices go on, the prompt is computed once and forked again.
+  const bool goes_on = resumed && request.prompt_done;
+  const bool whole = goes_on && spec.n == 1;
+  const std::span<const TokenId> known = whole ? std::span<const TokenId>(first->tokens)
+                                               : std::span<const TokenId>(spec.prompt);
   const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
   MatchResult match = TimedCache([&] {
-    return cache_.Match(
-        ns, spec.prompt,
-        {.reuse = spec.reuse != Reuse::kNothing, .use_cursor = spec.reuse == Reuse::kAll});
+    return cache_.Match(ns, known,
+                        {.reuse = spec.reuse != Reuse::kNothing,
+                         .use_cursor = spec.reuse == Reuse::kAll && !goes_on,
+                         .resumed = resumed});
   });
+  KvDemand demand = request.demand;
+  demand.prompt_tokens = static_cast<uint32_t>(known.size());
+  demand.tokens = TokensToReserve(request);
+  demand.n = request.num_live();
   // Without other requests this one would fit: submission checked its demand.
-  Result<Reservation> reservation = cache_.Reserve(match, request.demand);
+  Result<Reservation> reservation = cache_.Reserve(match, demand);
   if (!reservation) return false;
-  request.admitted_ns = MonotonicNs();
-  ExplainMatch(request, match);
+  if (!running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) return false;
+  if (resumed) {
+    CountResumed(request, *first, match.num_reused());
+  } else {
+    request.admitted_ns = MonotonicNs();
+    ExplainMatch(request, match);
+  }
   if (match.has_cursor()) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
     request.cursor_hidden.assign(hidden.begin(), hidden.end());
@@ -69,9 +113,84 @@ bool Scheduler::TryAdmit(Request& request) {
                         *reservation);
   });
   kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
-  AddSequence(request, std::move(kv));
+  if (resumed) {
+    first->kv = std::move(kv);
+    if (!whole) request.prompt_done = false;
+  } else {
+    AddSequence(request, std::move(kv));
+  }
   request.reservation = std::move(*reservation);
+  request.reserved_tokens = demand.tokens;
+  request.tokens_at_resume = request.completion_tokens;
+  request.preempted = false;
   return true;
+}
+
+// Counts what is computed a second time.
+void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t num_reused) {
+  for (const auto& sequence : request.sequences) {
+    if (sequence->done) continue;
+    const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
+    const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
+    request.receipt.recomputed += again;
+    stats_.recomputed_tokens += again;
+  }
+}
+
+// Takes all blocks of a running request. What it computed stays in the index until somebody needs
+// the room. It goes on with the same tokens, text and random numbers.
+void Scheduler::Preempt(size_t running_index) {
+  std::unique_ptr<Request> request = std::move(running_[running_index]);
+  running_.erase(running_.begin() + static_cast<ptrdiff_t>(running_index));
+  for (const auto& sequence : request->sequences) {
+    if (sequence->done) continue;
+    sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
+    sequence->kv.Close();
+    // If only the prompt is committed, its tail is kept already.
+    if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
+      TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
+    }
+    sequence->kv = KvSequence();
+  }
+  request->reservation.Release();
+  request->preempted = true;
+  request->is_starved = false;
+  request->has_no_room = true;  // others need its blocks first
+  ++request->receipt.preemptions;
+  ++stats_.preemptions;
+  lengths_.RaiseFactor();
+  const auto is_after = [&](const auto& other) { return !other->preempted || IsOlder(request, other); };
+  waiting_.insert(std::ranges::find_if(waiting_, is_after), std::move(request));
+}
+
+// Makes reservations longer where answers reach their ends, those of the oldest requests first. One
+// that cannot grow, and those after it, are starved: they have no rows until they can.
+void Scheduler::GrowReservations() {
+  bool starved = false;
+  for (const auto& request : running_) {
+    uint32_t needed = 0;
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done) continue;
+      needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
+    }
+    request->is_starved = false;
+    if (needed <= request->reserved_tokens) continue;
+    request->is_starved = starved || !GrowReservation(*request, needed);
+    starved = request->is_starved;
+  }
+}
+
+bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
+  const uint32_t expected = std::max(needed, TokensToReserve(request));
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const uint32_t least =
+      std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
+  for (const uint32_t tokens : {expected, least}) {
+    if (!request.reservation.Grow(tokens, request.num_live())) continue;
+    request.reserved_tokens = tokens;
+    return true;
+  }
+  return false;
 }
 
 void Scheduler::AddSequence(Request& request, KvSequence kv) {

@@ -69,6 +69,8 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   sequence.kv = KvSequence();
   sequence.done = true;
   retry_admission_ = true;
+  lengths_.Add(request.tenant,
+               static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
   FinishChoice(request, sequence.choice, reason);
   if (request.done()) FinishRequest(request, reason);
 }
@@ -238,6 +240,7 @@ Scheduler::Ended Scheduler::Deliver() {
 void Scheduler::CountStep(uint64_t step_ns) {
   const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
   const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
+  cost_.Observe(work_, step_ns);
   ++stats_.steps;
   stats_.step_ns += step_ns;
   stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;

@@ -23,6 +23,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
   bool done = false;
+  uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
   uint64_t token_ns = 0;     // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;  // next position for on_logits
   std::optional<TextStream> text;
@@ -31,9 +32,9 @@ struct Sequence {
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };
 
-// States: waiting (no sequence), running, done (every choice has its finish_reason, and the request
-// holds no block). Submission sets what does not change later; only the engine thread uses the
-// rest.
+// States: waiting (no sequence), running, preempted (its sequences have no KV, but keep tokens and
+// text), done (every choice has its finish_reason, and the request holds no block). Submission sets
+// what does not change later; only the engine thread uses the rest.
 struct Request {
   RequestId id{};
   GenerateRequest spec;
@@ -44,7 +45,14 @@ struct Request {
   uint64_t submitted_ns = 0;
   uint64_t bytes = 0;  // of spec, as submission counted them
 
-  Reservation reservation;                           // while it runs
+  Reservation reservation;       // while it runs
+  uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
+  uint32_t tenant = 0;           // as the scheduler counts them
+  bool preempted = false;
+  bool is_starved = false;         // its reservation ends here and could not grow
+  bool has_no_room = false;        // waiting: Reserve failed, and no block was released since
+  uint32_t overtaken = 0;          // waiting: later ones that were admitted before it
+  uint32_t tokens_at_resume = 0;   // completion_tokens
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -60,6 +68,7 @@ struct Request {
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   bool done() const { return num_done == spec.n; }
+  uint32_t num_live() const { return spec.n - num_done; }  // choices
 };
 
 // The event of a choice in this step; empty if nothing happened to the choice yet.

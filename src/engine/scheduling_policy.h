@@ -1,0 +1,87 @@
+// SchedulingPolicy: who runs next, with how many rows, and who gives way.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/step_cost.h"
+
+namespace kvasir {
+
+// What a policy sees of a request that waits or runs.
+struct RequestView {
+  enum class State : uint8_t {
+    kWaiting,    // never ran
+    kPreempted,  // ran, gave up its blocks, and waits to go on
+    kRunning,
+  };
+  State state = State::kWaiting;
+  uint32_t choices = 1;      // that are not done
+  uint64_t arrival_ns = 0;
+  // Waiting ones: no room was found for it, and no block was released since; how many that came
+  // later were admitted before it.
+  bool has_no_room = false;
+  uint32_t overtaken = 0;
+  // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
+  // those of others' prompts not counted; tokens since it was admitted last; times preempted.
+  bool is_starved = false;
+  uint32_t recompute_tokens = 0, tokens_since_resume = 0, preemptions = 0;
+};
+
+// A choice of a running request that has tokens to compute, or whose prompt a Cursor answers.
+struct SequenceView {
+  uint32_t request;  // index of View::requests
+  uint32_t pending;  // tokens; at most the request's limit of rows in a step
+  bool decodes;      // its only pending token was just sampled
+  double kv_bytes;   // that one row of it reads
+};
+
+struct View {
+  // Running ones in order of admission, then those that wait, in the order in which they run.
+  std::span<const RequestView> requests;
+  std::span<const SequenceView> sequences;
+  uint32_t parallel = 0;  // choices that run at once
+  uint32_t max_rows = 0;  // of a step; at least parallel
+  const StepCost* cost = nullptr;
+  uint64_t target_step_ns = 0;  // while something decodes; 0: as long as it takes
+};
+
+// The scheduler carries out preemptions and admissions, then asks again, until there are none.
+struct StepPlan {
+  std::vector<uint32_t> preempt, admit;  // indices of View::requests
+  std::vector<uint32_t> rows;            // [View::sequences]; 0: none in this step
+
+  void Reserve(uint32_t num_sequences) {
+    preempt.reserve(1);
+    admit.reserve(1);
+    rows.reserve(num_sequences);
+  }
+};
+
+// A pure decision: the same view gives the same plan. No clock, lock or allocation: it fills a plan
+// whose vectors have room.
+class SchedulingPolicy {
+ public:
+  // Later requests that may start before one that has no room; then all wait for it.
+  static constexpr uint32_t kMaxOvertaken = 16;
+  // A request that goes on after a preemption is left alone for so many tokens, and after so many
+  // preemptions for good.
+  static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
+  // Of prompts in a step, however long it takes.
+  static constexpr uint32_t kLeastPrefillRows = 16;
+
+  virtual ~SchedulingPolicy() = default;
+  virtual void Decide(const View& view, StepPlan& plan) const = 0;
+};
+
+// First come, first served.
+class FifoPolicy final : public SchedulingPolicy {
+ public:
+  void Decide(const View& view, StepPlan& plan) const override;
+};
+
+}  // namespace kvasir
