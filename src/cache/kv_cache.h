@@ -339,7 +339,6 @@ class KvCache final : private BlockPool::Observer {
   void ReleaseRest(KvSequence& sequence);
 
   // kv_cache_commit.cc
-  bool Publishes(const KvSequence& sequence) const;
   bool PublishFull(KvSequence& sequence, uint32_t block_index);
   std::optional<NodeId> PublishTail(KvSequence& sequence);
   std::optional<NodeId> Link(NodeId parent, std::span<const TokenId> tokens, KvSequence& sequence,

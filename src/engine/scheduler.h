@@ -121,6 +121,8 @@ class Scheduler {
   uint32_t TenantOf(const std::string& name);
   void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
+  bool Follow(Request& request, uint32_t num_resident);
+  bool Follows(const Request& request) const;
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
   void Preempt(size_t running_index);

@@ -47,7 +47,7 @@ static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Req
 void Scheduler::Admit(size_t waiting_index) {
   Request& request = *waiting_[waiting_index];
   if (!TryAdmit(request)) {
-    request.has_no_room = true;
+    request.has_no_room = !Follows(request);
     return;
   }
   for (size_t i = 0; i < waiting_index; ++i) ++waiting_[i]->overtaken;
@@ -74,10 +74,7 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
   const bool resumed = request.preempted;
-  Sequence* first = nullptr;  // the first choice that goes on
-  for (const auto& sequence : request.sequences) {
-    if (first == nullptr && !sequence->done) first = sequence.get();
-  }
+  Sequence* first = request.first_live();
   // Where several choices go on, the prompt is computed once and forked again.
   const bool goes_on = resumed && request.prompt_done;
   const bool whole = goes_on && spec.n == 1;
@@ -90,6 +87,7 @@ bool Scheduler::TryAdmit(Request& request) {
                          .use_cursor = spec.reuse == Reuse::kAll && !goes_on,
                          .resumed = resumed});
   });
+  if (Follow(request, match.num_reused())) return false;
   KvDemand demand = request.demand;
   demand.prompt_tokens = static_cast<uint32_t>(known.size());
   demand.tokens = TokensToReserve(request);
@@ -124,6 +122,50 @@ bool Scheduler::TryAdmit(Request& request) {
   request.tokens_at_resume = request.completion_tokens;
   request.preempted = false;
   return true;
+}
+
+// Whether a running request is computing a block or more of what this prompt begins with, beyond
+// what is resident. Then the request waits for those blocks instead of computing them too.
+bool Scheduler::Follow(Request& request, uint32_t num_resident) {
+  if (options_.cache_mode != CacheMode::kPrefix || request.spec.reuse == Reuse::kNothing) {
+    return false;
+  }
+  const std::span<const TokenId> prompt = request.spec.prompt;
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  Request* leader = nullptr;
+  uint32_t most = num_resident / block_tokens * block_tokens;
+  for (const auto& other : running_) {
+    if (other->prompt_done || other->done() || other->spec.tenant != request.spec.tenant) continue;
+    if (!other->first_live()->kv.publishes()) continue;
+    const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
+    const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
+    if (whole <= most) continue;
+    most = whole;
+    leader = other.get();
+    request.leader_tokens = static_cast<uint32_t>(same);
+  }
+  if (leader == nullptr) return false;
+  request.leader = leader->id;
+  leader->first_live()->kv.AddResumePoint(request.leader_tokens);
+  return Follows(request);
+}
+
+// Whether the leader still has to compute what this request waits for: whole blocks, or all of an
+// equal prompt, for whose end it keeps a Cursor.
+bool Scheduler::Follows(const Request& request) const {
+  if (request.leader == RequestId{}) return false;
+  for (const auto& other : running_) {
+    if (other->id != request.leader) continue;
+    if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
+    if (request.leader_tokens == request.prompt_tokens() &&
+        request.leader_tokens == other->prompt_tokens()) {
+      return true;
+    }
+    const uint32_t block_tokens = cache_.layout().block_tokens();
+    return other->first_live()->kv.num_committed() <
+           request.leader_tokens / block_tokens * block_tokens;
+  }
+  return false;  // it ended or was preempted
 }
 
 // Counts what is computed a second time.

@@ -53,7 +53,8 @@ void Scheduler::FillView() {
                               .choices = request->num_live(),
                               .arrival_ns = request->submitted_ns,
                               .has_no_room = request->has_no_room,
-                              .overtaken = request->overtaken});
+                              .overtaken = request->overtaken,
+                              .follows = Follows(*request)});
   }
   view_ = {.requests = view_requests_,
            .sequences = view_sequences_,

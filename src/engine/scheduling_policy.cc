@@ -39,7 +39,7 @@ std::optional<uint32_t> Next(const View& view) {
   }
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     const RequestView& request = view.requests[i];
-    if (request.state == State::kRunning) continue;
+    if (request.state == State::kRunning || request.follows) continue;
     if (request.choices > view.parallel - running) return std::nullopt;
     if (!request.has_no_room) return i;
     // One that was preempted goes first: others would take the blocks that it needs.

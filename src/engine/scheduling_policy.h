@@ -26,6 +26,7 @@ struct RequestView {
   // later were admitted before it.
   bool has_no_room = false;
   uint32_t overtaken = 0;
+  bool follows = false;  // what it needs is being computed for another request: it waits for that
   // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
   // those of others' prompts not counted; tokens since it was admitted last; times preempted.
   bool is_starved = false;

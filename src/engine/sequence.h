@@ -52,6 +52,9 @@ struct Request {
   bool is_starved = false;         // its reservation ends here and could not grow
   bool has_no_room = false;        // waiting: Reserve failed, and no block was released since
   uint32_t overtaken = 0;          // waiting: later ones that were admitted before it
+  // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
+  RequestId leader{};
+  uint32_t leader_tokens = 0;
   uint32_t tokens_at_resume = 0;   // completion_tokens
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
@@ -69,6 +72,13 @@ struct Request {
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   bool done() const { return num_done == spec.n; }
   uint32_t num_live() const { return spec.n - num_done; }  // choices
+  // The first one that is not done; nullptr before the request ran.
+  Sequence* first_live() const {
+    for (const auto& sequence : sequences) {
+      if (!sequence->done) return sequence.get();
+    }
+    return nullptr;
+  }
 };
 
 // The event of a choice in this step; empty if nothing happened to the choice yet.
