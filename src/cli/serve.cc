@@ -42,6 +42,7 @@ std::vector<Flag> ServeFlags() {
        GenerationConfigFlags(),
        LoadFlags(),
        CacheFlags(),
+       SchedulingFlags(),
        RequestFlags(),
        AbsentFlags()});
 }

@@ -6,8 +6,8 @@
 namespace kvasir {
 namespace {
 
-constexpr double kRise = 1.25;   // of the factor, for each preemption
-constexpr double kDecay = 0.02;  // of what the factor has above 1, for each answer that ended
+constexpr double kRise = 1.1;  // of the factor, for each preemption
+constexpr double kDecay = 0.05;  // of what the factor has above 1, for each answer that ended
 
 }  // namespace
 

@@ -14,7 +14,7 @@ class AnswerLengths {
  public:
   static constexpr uint32_t kKept = 256;   // answers
   static constexpr uint32_t kEnough = 16;  // answers; fewer say nothing
-  static constexpr double kMaxFactor = 4.0;
+  static constexpr double kMaxFactor = 2.0;
 
   // `unknown`: tokens that an answer is expected to have beyond what it has, where nothing is known.
   AnswerLengths(uint32_t num_tenants, uint32_t unknown)

@@ -7,18 +7,17 @@
 namespace kvasir {
 namespace {
 
-constexpr double kForget = 0.99;     // weight of all earlier steps after each one
-constexpr double kUncertain = 1e6;   // variance of a parameter that nothing is known of
+constexpr double kForget = 0.98;  // weight of all earlier steps after each one
+constexpr int kRounds = 4;        // of coordinate descent, for each step
+// A parameter that few of the late steps depend on stays near where it is.
+constexpr double kInertia = 1e-3;
+constexpr double kTiny = 1e-300;
 constexpr double kSeenEnough = 0.5;  // of a knot: then its own value counts
 // Bytes are counted in these units, so that all parameters are of similar size.
 constexpr double kByteUnit = 1 << 20;
 constexpr double kNsUnit = 1e6;
 
 }  // namespace
-
-StepCost::StepCost() {
-  for (size_t i = 0; i < kSize; ++i) spread_[i][i] = kUncertain;
-}
 
 StepCost::Vector StepCost::FeaturesOf(const StepWork& work) {
   Vector features{};
@@ -37,27 +36,31 @@ void StepCost::Observe(const StepWork& work, uint64_t step_ns) {
   if (step_ns == 0 || work.rows() == 0) return;
   ++steps_;
   const double ms = static_cast<double>(step_ns) / kNsUnit;
-  Vector x = FeaturesOf(work);
+  const Vector x = FeaturesOf(work);
   for (size_t k = 0; k < kKnots; ++k) seen_[k] = std::min(seen_[k] + x[k], 1e6);
-  double predicted = 0;
-  for (size_t i = 0; i < kSize; ++i) predicted += x[i] * values_[i];
-  const double error = (ms - predicted) / ms;  // the relative one
-  for (double& feature : x) feature /= ms;
-  Vector px{};
-  double xpx = kForget;
   for (size_t i = 0; i < kSize; ++i) {
-    for (size_t j = 0; j < kSize; ++j) px[i] += spread_[i][j] * x[j];
-    xpx += x[i] * px[i];
-  }
-  for (size_t i = 0; i < kSize; ++i) values_[i] = std::max(0.0, values_[i] + px[i] / xpx * error);
-  for (size_t i = 0; i < kSize; ++i) {
+    sums_[i] = sums_[i] * kForget + x[i] / ms;
+    largest_[i] = std::max(largest_[i], x[i] * x[i] / (ms * ms));
     for (size_t j = 0; j < kSize; ++j) {
-      // Directions that no step shows stay as uncertain as they are, instead of growing for ever.
-      const double grown = (spread_[i][j] - px[i] * px[j] / xpx) / kForget;
-      spread_[i][j] = std::clamp(grown, -kUncertain, kUncertain);
+      products_[i][j] = products_[i][j] * kForget + x[i] * x[j] / (ms * ms);
     }
   }
+  Descend();
   FillKnots();
+}
+
+void StepCost::Descend() {
+  const Vector before = values_;
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < kSize; ++i) {
+      const double inertia = kInertia * largest_[i];
+      double rest = sums_[i] + inertia * before[i];
+      for (size_t j = 0; j < kSize; ++j) {
+        if (j != i) rest -= products_[i][j] * values_[j];
+      }
+      values_[i] = std::max(0.0, rest / std::max(products_[i][i] + inertia, kTiny));
+    }
+  }
 }
 
 void StepCost::FillKnots() {

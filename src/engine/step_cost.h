@@ -19,13 +19,11 @@ struct StepWork {
 
 // time = Rows(rows) + prefill_kv_bytes * a + decode_kv_bytes * b. Rows is linear between knots at 1,
 // 2, 4, ... rows, since few rows cost what reading the weights costs and many cost what computing
-// them does. The parameters follow the steps by recursive least squares of the relative error, which
-// forgets old steps (Haykin, Adaptive Filter Theory, 4th ed., 9.3). Allocates nothing. One thread at
-// a time.
+// them does. The parameters are at least 0 and minimise the squares of the relative errors of the
+// steps, of which older ones count less and less (exponentially weighted least squares). Each step
+// moves them by some rounds of coordinate descent. Allocates nothing. One thread at a time.
 class StepCost {
  public:
-  StepCost();
-
   // A step of this work took so long. O(kSize^2).
   void Observe(const StepWork& work, uint64_t step_ns);
   // 0 until a step was observed. Knots that no step was near yet have values that follow from the
@@ -39,13 +37,17 @@ class StepCost {
   using Vector = std::array<double, kSize>;
 
   static Vector FeaturesOf(const StepWork& work);
+  void Descend();
   void FillKnots();
 
   uint64_t steps_ = 0;
   Vector values_{};  // ns of each knot; ns of a byte, of prefill and of decode
   std::array<double, kKnots> filled_{};  // the knots that predictions use
   std::array<double, kKnots> seen_{};    // weight of the steps near each knot
-  std::array<Vector, kSize> spread_{};   // P of the recursion
+  // The normal equations: sum of weight * x x^T and of weight * x * time.
+  std::array<Vector, kSize> products_{};
+  Vector sums_{};
+  Vector largest_{};  // of the squares of what a step added
 };
 
 }  // namespace kvasir

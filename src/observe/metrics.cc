@@ -127,6 +127,11 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
                 {{"finished", s.requests_finished},
                  {"cancelled", s.requests_cancelled},
                  {"failed", s.requests_failed}});
+  out->Labelled(MetricType::Counter, "kvasir_preemptions_total",
+                "Running requests that gave up their blocks.", "cause",
+                {{"memory", s.preemptions}});
+  out->Labelled(MetricType::Counter, "kvasir_recomputed_tokens_total",
+                "Tokens that were computed again.", "cause", {{"preempted", s.recomputed_tokens}});
   out->Counter("kvasir_steps_total", "Steps of the engine.", s.steps);
   out->Counter("kvasir_decode_steps_total", "Steps with decode rows.", s.decode_steps);
   out->Counter("kvasir_decode_rows_total", "Decode rows of all steps.", s.decode_rows);

@@ -27,6 +27,8 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
             {"partial", receipt.reused_partial},
             {"disk", receipt.reused_disk},
             {"remote", receipt.reused_remote}}},
+          {"preemptions", receipt.preemptions},
+          {"recomputed", receipt.recomputed},
           {"miss", MissJson(receipt.miss)},
           {"ignored", receipt.ignored},
           {"saved_ms", RoundMs(receipt.saved_ms)},

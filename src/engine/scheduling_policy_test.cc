@@ -1,0 +1,135 @@
+#include "engine/scheduling_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace kvasir {
+namespace {
+
+using State = RequestView::State;
+
+class Policy : public testing::Test {
+ protected:
+  void Decide() {
+    view_.requests = requests_;
+    view_.sequences = sequences_;
+    view_.cost = &cost_;
+    FifoPolicy().Decide(view_, plan_);
+  }
+  void AddRunning(uint64_t arrival_ns, RequestView request = {}) {
+    request.state = State::kRunning;
+    request.arrival_ns = arrival_ns;
+    requests_.push_back(request);
+  }
+  void AddWaiting(RequestView request = {}) { requests_.push_back(request); }
+
+  std::vector<RequestView> requests_;
+  std::vector<SequenceView> sequences_;
+  StepCost cost_;
+  View view_{.parallel = 4, .max_rows = 64};
+  StepPlan plan_;
+};
+using Indices = std::vector<uint32_t>;
+
+TEST_F(Policy, AdmitsTheFirstThatWaits) {
+  AddRunning(1);
+  AddWaiting();
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, Indices{1});
+}
+
+TEST_F(Policy, AdmitsNoMoreChoicesThanMayRun) {
+  AddRunning(1, {.choices = 3});
+  AddWaiting({.choices = 2});
+  AddWaiting({.choices = 1});
+  Decide();
+  EXPECT_TRUE(plan_.admit.empty()) << "the first one waits for two places";
+}
+
+TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
+  AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, Indices{1});
+  requests_[0].overtaken = SchedulingPolicy::kMaxOvertaken;
+  Decide();
+  EXPECT_TRUE(plan_.admit.empty());
+  requests_[0].has_no_room = false;
+  Decide();
+  EXPECT_EQ(plan_.admit, Indices{0});
+}
+
+TEST_F(Policy, LetsNobodyPassOneThatWasPreempted) {
+  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting();
+  Decide();
+  EXPECT_TRUE(plan_.admit.empty());
+}
+
+TEST_F(Policy, AFollowerHoldsUpNobody) {
+  AddWaiting({.follows = true});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, Indices{1});
+}
+
+TEST_F(Policy, PreemptsTheCheapestButNeverTheOldest) {
+  AddRunning(5, {.is_starved = true, .recompute_tokens = 70});
+  AddRunning(3, {.recompute_tokens = 1});
+  AddRunning(7, {.recompute_tokens = 40});
+  AddRunning(8, {.recompute_tokens = 50});
+  Decide();
+  EXPECT_EQ(plan_.preempt, Indices{2});
+  requests_[2].preemptions = SchedulingPolicy::kMaxPreemptions;
+  Decide();
+  EXPECT_EQ(plan_.preempt, Indices{3});
+  requests_[3].preemptions = 1;
+  requests_[3].tokens_since_resume = SchedulingPolicy::kCooldownTokens - 1;
+  Decide();
+  EXPECT_EQ(plan_.preempt, Indices{0}) << "the one that needs more gives way";
+}
+
+TEST_F(Policy, AStarvedRequestWithoutAVictimWaits) {
+  AddRunning(1, {.is_starved = true});
+  AddRunning(2, {.preemptions = SchedulingPolicy::kMaxPreemptions});
+  AddWaiting();
+  sequences_ = {{.request = 0, .pending = 1, .decodes = true},
+                {.request = 1, .pending = 1, .decodes = true}};
+  Decide();
+  EXPECT_TRUE(plan_.preempt.empty());
+  EXPECT_TRUE(plan_.admit.empty());
+  EXPECT_EQ(plan_.rows, (Indices{0, 1}));
+}
+
+TEST_F(Policy, GivesRowsToDecodingSequencesFirst) {
+  AddRunning(1);
+  AddRunning(2);
+  AddRunning(3);
+  sequences_ = {{.request = 0, .pending = 50},
+                {.request = 1, .pending = 1, .decodes = true},
+                {.request = 2, .pending = 50}};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{50, 1, 13}));
+}
+
+TEST_F(Policy, KeepsStepsWithinTheTargetWhileSomethingDecodes) {
+  for (uint32_t i = 0; i < 50; ++i) {  // 1 ms a row
+    for (const uint32_t rows : {1u, 8u, 64u}) cost_.Observe({.prefill_rows = rows}, rows * 1'000'000);
+  }
+  view_.target_step_ns = 32'000'000;
+  AddRunning(1);
+  AddRunning(2);
+  sequences_ = {{.request = 0, .pending = 60}, {.request = 1, .pending = 1, .decodes = true}};
+  Decide();
+  EXPECT_EQ(plan_.rows[1], 1u);
+  EXPECT_NEAR(plan_.rows[0], 31, 3);
+  view_.target_step_ns = 1;
+  Decide();
+  EXPECT_EQ(plan_.rows[0], SchedulingPolicy::kLeastPrefillRows);
+  sequences_[1] = {.request = 1, .pending = 60};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{60, 4})) << "nothing decodes: as many as there is room for";
+}
+
+}  // namespace
+}  // namespace kvasir
