@@ -27,6 +27,12 @@ enum class CacheMode { kPrefix, kSequence, kNone };
 // How much of an answer admission reserves blocks for: as much as it is expected to have, or as
 // much as it may have.
 enum class Admission { kExpected, kFull };
+// Who runs next: tenants by what they were given so far, or first come, first served.
+enum class Schedule { kFair, kFifo };
+// Why a running request gave up its blocks.
+enum class PreemptCause { kMemory, kFairness };
+inline constexpr uint32_t kNumPreemptCauses = 2;
+const char* ToString(PreemptCause cause);  // "memory", "fairness"
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
@@ -58,6 +64,7 @@ struct EngineOptions {
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   uint32_t step_tokens = 512;    // rows of one step, at most
+  Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
   double kv_headroom = 0.05;      // share of the pool that admission leaves to those that run
   uint32_t target_itl_ms = 200;   // how long a step may take while something decodes; 0: no limit
@@ -159,6 +166,7 @@ struct GenerateRequest {
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
+  int32_t priority = 0;  // among the tenant's requests; lower first
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
@@ -207,7 +215,7 @@ struct EngineStats {
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
-  uint64_t preemptions = 0;        // of requests
+  uint64_t preemptions[kNumPreemptCauses] = {};  // of requests, by PreemptCause
   uint64_t recomputed_tokens = 0;  // after preemptions
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.

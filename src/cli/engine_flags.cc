@@ -93,6 +93,9 @@ std::vector<Flag> CacheFlags() {
 
 std::vector<Flag> SchedulingFlags() {
   return {
+      {"schedule", "fair|fifo",
+       "fair (default): API keys take turns by the time that each was given; fifo: first come, "
+       "first served"},
       {"admission", "expected|full",
        "expected (default): a request runs when there is room for the answer that it is expected "
        "to get; full: for the longest answer that it may get"},
@@ -199,6 +202,9 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                 options.block_tokens, options.block_tokens / 16 * 16);
   }
   KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, options.step_tokens));
+  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
+  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
+  options.schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
   static constexpr std::string_view kAdmissions[] = {"expected", "full"};
   KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
   options.admission = admission == "full" ? Admission::kFull : Admission::kExpected;

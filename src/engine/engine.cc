@@ -391,6 +391,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,
+                     .schedule = options.schedule,
                      .admission = options.admission,
                      .kv_headroom = options.kv_headroom,
                      .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,

@@ -18,4 +18,8 @@ const char* ToString(FinishReason reason) {
   return "unknown";
 }
 
+const char* ToString(PreemptCause cause) {
+  return cause == PreemptCause::kMemory ? "memory" : "fairness";
+}
+
 }  // namespace kvasir

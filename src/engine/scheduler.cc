@@ -30,13 +30,16 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       headroom_blocks_(options_.admission == Admission::kExpected
                            ? static_cast<uint32_t>(options_.kv_headroom * cache.plan().num_blocks)
                            : 0),
+      policy_(MakeSchedulingPolicy(options_.schedule)),
+      tenants_(1),
       lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);
   view_sequences_.reserve(options_.parallel);
   seen_.reserve(options_.parallel);
-  plan_.Reserve(options_.parallel);
+  plan_.rows.reserve(options_.parallel);
+  tenants_.reserve(options_.num_tenants + 1);
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);

@@ -26,10 +26,10 @@ namespace kvasir {
 
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
+  Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
   double kv_headroom = 0.05;         // share of the pool that admission leaves to those that run
   uint64_t target_step_ns = 0;       // View::target_step_ns
-  std::shared_ptr<const SchedulingPolicy> policy = std::make_shared<FifoPolicy>();
   uint32_t unknown_answer_tokens = 256;  // AnswerLengths
   uint32_t num_tenants = 256;        // whose answers' lengths are known apart
   uint32_t parallel = 8;
@@ -119,13 +119,15 @@ class Scheduler {
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);
+  void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
   bool Follow(Request& request, uint32_t num_resident);
   bool Follows(const Request& request) const;
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
-  void Preempt(size_t running_index);
+  void Preempt(size_t running_index, PreemptCause cause);
+  void Charge();
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);
   void AddSequence(Request& request, KvSequence kv);
@@ -213,7 +215,9 @@ class Scheduler {
   StepPlan plan_;
 
   uint32_t headroom_blocks_ = 0;
-  std::map<std::string, uint32_t> tenants_;  // numbers from 1; all others are 0
+  std::unique_ptr<const SchedulingPolicy> policy_;
+  std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
+  std::vector<TenantView> tenants_;
   AnswerLengths lengths_;
   StepCost cost_;
 

@@ -12,14 +12,31 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
   request->tenant = TenantOf(request->spec.tenant);
+  Activate(request->tenant);
   waiting_.push_back(std::move(request));
 }
 
 uint32_t Scheduler::TenantOf(const std::string& name) {
-  const auto found = tenants_.find(name);
-  if (found != tenants_.end()) return found->second;
-  if (tenants_.size() == options_.num_tenants) return 0;
-  return tenants_.emplace(name, static_cast<uint32_t>(tenants_.size() + 1)).first->second;
+  const auto found = tenant_numbers_.find(name);
+  if (found != tenant_numbers_.end()) return found->second;
+  if (tenant_numbers_.size() == options_.num_tenants) return 0;
+  tenants_.emplace_back();
+  return tenant_numbers_.emplace(name, static_cast<uint32_t>(tenants_.size() - 1)).first->second;
+}
+
+// A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
+void Scheduler::Activate(uint32_t tenant) {
+  std::optional<double> least;
+  const auto look = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->tenant == tenant) return true;
+      const double charge = tenants_[request->tenant].charge_ns;
+      least = std::min(least.value_or(charge), charge);
+    }
+    return false;
+  };
+  if (look(running_) || look(waiting_) || !least) return;  // it is active, or nobody else is
+  tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
 }
 
 // Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
@@ -50,7 +67,9 @@ void Scheduler::Admit(size_t waiting_index) {
     request.has_no_room = !Follows(request);
     return;
   }
-  for (size_t i = 0; i < waiting_index; ++i) ++waiting_[i]->overtaken;
+  for (const auto& other : waiting_) {
+    if (other->has_no_room && other->submitted_ns <= request.submitted_ns) ++other->overtaken;
+  }
   const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
   running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));
   waiting_.erase(at);
@@ -181,7 +200,7 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 
 // Takes all blocks of a running request. What it computed stays in the index until somebody needs
 // the room. It goes on with the same tokens, text and random numbers.
-void Scheduler::Preempt(size_t running_index) {
+void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   std::unique_ptr<Request> request = std::move(running_[running_index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(running_index));
   for (const auto& sequence : request->sequences) {
@@ -197,10 +216,11 @@ void Scheduler::Preempt(size_t running_index) {
   request->reservation.Release();
   request->preempted = true;
   request->is_starved = false;
+  for (const auto& other : waiting_) other->has_no_room = false;
   request->has_no_room = true;  // others need its blocks first
   ++request->receipt.preemptions;
-  ++stats_.preemptions;
-  lengths_.RaiseFactor();
+  ++stats_.preemptions[static_cast<size_t>(cause)];
+  if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
   const auto is_after = [&](const auto& other) { return !other->preempted || IsOlder(request, other); };
   waiting_.insert(std::ranges::find_if(waiting_, is_after), std::move(request));
 }

@@ -241,6 +241,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
   const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
   const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
   cost_.Observe(work_, step_ns);
+  Charge();
   ++stats_.steps;
   stats_.step_ns += step_ns;
   stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;

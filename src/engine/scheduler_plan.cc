@@ -1,6 +1,7 @@
 // What the policy sees, and what becomes of its plan.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "engine/scheduler.h"
 
 namespace kvasir {
@@ -21,10 +22,14 @@ void Scheduler::PlanRows() {
   for (;;) {
     GrowReservations();
     FillView();
-    options_.policy->Decide(view_, plan_);
-    for (const uint32_t i : plan_.preempt) Preempt(i);
-    for (const uint32_t i : plan_.admit) Admit(i - running_.size());
-    if (plan_.preempt.empty() && plan_.admit.empty()) break;
+    policy_->Decide(view_, plan_);
+    if (plan_.preempt) {
+      Preempt(*plan_.preempt, plan_.cause);
+    } else if (plan_.admit) {
+      Admit(*plan_.admit - running_.size());
+    } else {
+      break;
+    }
   }
   TakeRows();
 }
@@ -39,10 +44,12 @@ void Scheduler::FillView() {
     const auto index = static_cast<uint32_t>(view_requests_.size());
     view_requests_.push_back(
         {.state = RequestView::State::kRunning,
+         .tenant = request->tenant,
          .choices = request->num_live(),
+         .priority = request->spec.priority,
          .arrival_ns = request->submitted_ns,
          .is_starved = request->is_starved,
-         .recompute_tokens = starved ? CostToBringBack(*request) : 0,
+         .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
          .tokens_since_resume = request->completion_tokens - request->tokens_at_resume,
          .preemptions = request->receipt.preemptions});
     for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
@@ -50,14 +57,18 @@ void Scheduler::FillView() {
   for (const auto& request : waiting_) {
     view_requests_.push_back({.state = request->preempted ? RequestView::State::kPreempted
                                                           : RequestView::State::kWaiting,
+                              .tenant = request->tenant,
                               .choices = request->num_live(),
+                              .priority = request->spec.priority,
                               .arrival_ns = request->submitted_ns,
                               .has_no_room = request->has_no_room,
                               .overtaken = request->overtaken,
                               .follows = Follows(*request)});
   }
-  view_ = {.requests = view_requests_,
+  view_ = {.now_ns = MonotonicNs(),
+           .requests = view_requests_,
            .sequences = view_sequences_,
+           .tenants = tenants_,
            .parallel = options_.parallel,
            .max_rows = options_.max_rows,
            .cost = &cost_,
@@ -88,6 +99,14 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
     if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
   }
   return tokens;
+}
+
+// Charges tenants for the step that ran, by their rows.
+void Scheduler::Charge() {
+  const double step_ns = cost_.PredictNs(work_);
+  for (const Rows& rows : rows_) {
+    tenants_[rows.request->tenant].charge_ns += step_ns * rows.num_rows / work_.rows();
+  }
 }
 
 void Scheduler::TakeRows() {

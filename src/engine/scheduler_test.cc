@@ -63,9 +63,9 @@ std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, Fini
   return {tokens.begin() + static_cast<ptrdiff_t>(asked.spec.prompt.size()), tokens.end()};
 }
 
-class Schedule {
+class RandomSchedule {
  public:
-  explicit Schedule(uint64_t seed)
+  explicit RandomSchedule(uint64_t seed)
       : random_(seed),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
@@ -80,6 +80,7 @@ class Schedule {
         cache_(MakeCache()),
         scheduler_(runner_, *cache_,
                    {.cache_mode = mode_,
+                    .schedule = random_.Below(2) == 0 ? Schedule::kFair : Schedule::kFifo,
                     .admission = random_.Below(8) == 0 ? Admission::kFull : Admission::kExpected,
                     .kv_headroom = random_.Below(2) == 0 ? 0.05 : 0,
                     .target_step_ns = random_.Below(2) == 0 ? random_.Below(40'000'000) : 0,
@@ -171,6 +172,7 @@ class Schedule {
     spec.tenant = Tenant();
     spec.prompt = RandomPrompt();
     spec.sampling.temperature = 0;
+    spec.priority = static_cast<int32_t>(random_.Below(3)) - 1;
     spec.max_tokens = static_cast<uint32_t>(random_.Below(random_.Below(2) == 0 ? 90 : 30));
     spec.n = 1 + static_cast<uint32_t>(random_.Below(random_.Below(3) == 0 ? parallel_ : 1));
     spec.ignore_eos = random_.Below(2) == 0;
@@ -333,7 +335,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
-    Schedule schedule(seed);
+    RandomSchedule schedule(seed);
     schedule.Run();
     EXPECT_EQ(schedule.wrong, 0u);
     reused += schedule.reused;
@@ -370,7 +372,7 @@ TEST(Scheduler, SeesInjectedFaults) {
     InjectFault(fault);
     uint64_t wrong = 0;
     for (uint64_t seed = 1; seed <= 400 && wrong == 0; ++seed) {
-      Schedule schedule(seed);
+      RandomSchedule schedule(seed);
       schedule.Run();
       wrong += schedule.wrong;
     }

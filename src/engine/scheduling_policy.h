@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "engine/step_cost.h"
+#include "kvasir/engine.h"
 
 namespace kvasir {
 
@@ -20,7 +22,9 @@ struct RequestView {
     kRunning,
   };
   State state = State::kWaiting;
-  uint32_t choices = 1;      // that are not done
+  uint32_t tenant = 0;   // index of View::tenants
+  uint32_t choices = 1;  // that are not done
+  int32_t priority = 0;  // lower first
   uint64_t arrival_ns = 0;
   // Waiting ones: no room was found for it, and no block was released since; how many that came
   // later were admitted before it.
@@ -41,26 +45,30 @@ struct SequenceView {
   double kv_bytes;   // that one row of it reads
 };
 
+// A tenant with requests here.
+struct TenantView {
+  // Time of the machine that it was given, in ns, by its weight; whoever was idle starts at the
+  // least of the others (virtual token counters, Sheng et al., OSDI 2024).
+  double charge_ns = 0;
+};
+
 struct View {
-  // Running ones in order of admission, then those that wait, in the order in which they run.
+  uint64_t now_ns = 0;
+  // Running ones, the oldest first, then those that wait, in the order in which they came.
   std::span<const RequestView> requests;
   std::span<const SequenceView> sequences;
+  std::span<const TenantView> tenants;
   uint32_t parallel = 0;  // choices that run at once
   uint32_t max_rows = 0;  // of a step; at least parallel
   const StepCost* cost = nullptr;
   uint64_t target_step_ns = 0;  // while something decodes; 0: as long as it takes
 };
 
-// The scheduler carries out preemptions and admissions, then asks again, until there are none.
+// The scheduler carries out a preemption or an admission, then asks again, until there is none.
 struct StepPlan {
-  std::vector<uint32_t> preempt, admit;  // indices of View::requests
-  std::vector<uint32_t> rows;            // [View::sequences]; 0: none in this step
-
-  void Reserve(uint32_t num_sequences) {
-    preempt.reserve(1);
-    admit.reserve(1);
-    rows.reserve(num_sequences);
-  }
+  std::optional<uint32_t> preempt, admit;  // indices of View::requests
+  PreemptCause cause = PreemptCause::kMemory;
+  std::vector<uint32_t> rows;  // [View::sequences]; 0: none in this step
 };
 
 // A pure decision: the same view gives the same plan. No clock, lock or allocation: it fills a plan
@@ -75,14 +83,27 @@ class SchedulingPolicy {
   // Of prompts in a step, however long it takes.
   static constexpr uint32_t kLeastPrefillRows = 16;
 
+  // Tenants are served in order of their charges. One that has nothing running, while another one
+  // has and is charged so much more, may take the place of one of the other's requests.
+  static constexpr double kUnfairNs = 1e9;
+  // A request that waits so long counts as one priority lower.
+  static constexpr double kAgingNs = 5e9;
+
   virtual ~SchedulingPolicy() = default;
-  virtual void Decide(const View& view, StepPlan& plan) const = 0;
+  // O(requests + sequences^2 + tenants).
+  void Decide(const View& view, StepPlan& plan) const;
+
+ private:
+  // Whether a goes before b: waiting requests to be admitted, running ones to compute prompts.
+  virtual bool GoesBefore(const View& view, uint32_t a, uint32_t b) const = 0;
+  virtual bool IsFair() const = 0;
+  std::optional<uint32_t> Next(const View& view) const;
+  std::optional<uint32_t> UnfairVictim(const View& view) const;
+  void PlanRows(const View& view, StepPlan& plan) const;
 };
 
-// First come, first served.
-class FifoPolicy final : public SchedulingPolicy {
- public:
-  void Decide(const View& view, StepPlan& plan) const override;
-};
+// The policy of a --schedule: "fair" (tenants by their charges, then priority, then arrival) or
+// "fifo" (first come, first served).
+std::unique_ptr<const SchedulingPolicy> MakeSchedulingPolicy(Schedule schedule);
 
 }  // namespace kvasir

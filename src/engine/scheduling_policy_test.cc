@@ -13,7 +13,8 @@ class Policy : public testing::Test {
     view_.requests = requests_;
     view_.sequences = sequences_;
     view_.cost = &cost_;
-    FifoPolicy().Decide(view_, plan_);
+    view_.tenants = tenants_;
+    MakeSchedulingPolicy(schedule_)->Decide(view_, plan_);
   }
   void AddRunning(uint64_t arrival_ns, RequestView request = {}) {
     request.state = State::kRunning;
@@ -24,6 +25,8 @@ class Policy : public testing::Test {
 
   std::vector<RequestView> requests_;
   std::vector<SequenceView> sequences_;
+  std::vector<TenantView> tenants_ = {{}};
+  Schedule schedule_ = Schedule::kFifo;
   StepCost cost_;
   View view_{.parallel = 4, .max_rows = 64};
   StepPlan plan_;
@@ -35,7 +38,7 @@ TEST_F(Policy, AdmitsTheFirstThatWaits) {
   AddWaiting();
   AddWaiting();
   Decide();
-  EXPECT_EQ(plan_.admit, Indices{1});
+  EXPECT_EQ(plan_.admit, 1u);
 }
 
 TEST_F(Policy, AdmitsNoMoreChoicesThanMayRun) {
@@ -43,34 +46,34 @@ TEST_F(Policy, AdmitsNoMoreChoicesThanMayRun) {
   AddWaiting({.choices = 2});
   AddWaiting({.choices = 1});
   Decide();
-  EXPECT_TRUE(plan_.admit.empty()) << "the first one waits for two places";
+  EXPECT_FALSE(plan_.admit) << "the first one waits for two places";
 }
 
 TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
   AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
   AddWaiting();
   Decide();
-  EXPECT_EQ(plan_.admit, Indices{1});
+  EXPECT_EQ(plan_.admit, 1u);
   requests_[0].overtaken = SchedulingPolicy::kMaxOvertaken;
   Decide();
-  EXPECT_TRUE(plan_.admit.empty());
+  EXPECT_FALSE(plan_.admit);
   requests_[0].has_no_room = false;
   Decide();
-  EXPECT_EQ(plan_.admit, Indices{0});
+  EXPECT_EQ(plan_.admit, 0u);
 }
 
 TEST_F(Policy, LetsNobodyPassOneThatWasPreempted) {
   AddWaiting({.state = State::kPreempted, .has_no_room = true});
   AddWaiting();
   Decide();
-  EXPECT_TRUE(plan_.admit.empty());
+  EXPECT_FALSE(plan_.admit);
 }
 
 TEST_F(Policy, AFollowerHoldsUpNobody) {
   AddWaiting({.follows = true});
   AddWaiting();
   Decide();
-  EXPECT_EQ(plan_.admit, Indices{1});
+  EXPECT_EQ(plan_.admit, 1u);
 }
 
 TEST_F(Policy, PreemptsTheCheapestButNeverTheOldest) {
@@ -79,14 +82,14 @@ TEST_F(Policy, PreemptsTheCheapestButNeverTheOldest) {
   AddRunning(7, {.recompute_tokens = 40});
   AddRunning(8, {.recompute_tokens = 50});
   Decide();
-  EXPECT_EQ(plan_.preempt, Indices{2});
+  EXPECT_EQ(plan_.preempt, 2u);
   requests_[2].preemptions = SchedulingPolicy::kMaxPreemptions;
   Decide();
-  EXPECT_EQ(plan_.preempt, Indices{3});
+  EXPECT_EQ(plan_.preempt, 3u);
   requests_[3].preemptions = 1;
   requests_[3].tokens_since_resume = SchedulingPolicy::kCooldownTokens - 1;
   Decide();
-  EXPECT_EQ(plan_.preempt, Indices{0}) << "the one that needs more gives way";
+  EXPECT_EQ(plan_.preempt, 0u) << "the one that needs more gives way";
 }
 
 TEST_F(Policy, AStarvedRequestWithoutAVictimWaits) {
@@ -96,8 +99,8 @@ TEST_F(Policy, AStarvedRequestWithoutAVictimWaits) {
   sequences_ = {{.request = 0, .pending = 1, .decodes = true},
                 {.request = 1, .pending = 1, .decodes = true}};
   Decide();
-  EXPECT_TRUE(plan_.preempt.empty());
-  EXPECT_TRUE(plan_.admit.empty());
+  EXPECT_FALSE(plan_.preempt);
+  EXPECT_FALSE(plan_.admit);
   EXPECT_EQ(plan_.rows, (Indices{0, 1}));
 }
 
@@ -129,6 +132,75 @@ TEST_F(Policy, KeepsStepsWithinTheTargetWhileSomethingDecodes) {
   sequences_[1] = {.request = 1, .pending = 60};
   Decide();
   EXPECT_EQ(plan_.rows, (Indices{60, 4})) << "nothing decodes: as many as there is room for";
+}
+
+class Fair : public Policy {
+ protected:
+  Fair() {
+    schedule_ = Schedule::kFair;
+    tenants_.resize(3);
+  }
+};
+
+TEST_F(Fair, ServesTheTenantThatWasGivenLeast) {
+  tenants_[0].charge_ns = 5;
+  tenants_[1].charge_ns = 3;
+  AddWaiting({.tenant = 0});
+  AddWaiting({.tenant = 1, .priority = 9});
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
+TEST_F(Fair, ServesPriorityThenArrivalInATenant) {
+  AddWaiting({.priority = 1});
+  AddWaiting({.priority = 0});
+  AddWaiting({.priority = 0});
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+  view_.now_ns = static_cast<uint64_t>(6 * SchedulingPolicy::kAgingNs);
+  requests_[1].arrival_ns = requests_[2].arrival_ns = view_.now_ns;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u) << "it waited long";
+  requests_[2].state = State::kPreempted;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u) << "it ran before";
+}
+
+TEST_F(Fair, APreemptedRequestHoldsUpItsOwnTenantOnly) {
+  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting();
+  AddWaiting({.tenant = 1});
+  tenants_[1].charge_ns = 7;
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+  tenants_[0].charge_ns = 9;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+}
+
+TEST_F(Fair, TakesFromWhoWasGivenFarMore) {
+  AddRunning(1, {.tenant = 0, .choices = 2, .recompute_tokens = 30});
+  AddRunning(2, {.tenant = 0, .choices = 2, .recompute_tokens = 10});
+  AddWaiting({.tenant = 1});
+  tenants_[0].charge_ns = SchedulingPolicy::kUnfairNs - 1;
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "the difference is small";
+  tenants_[0].charge_ns += 2;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u);
+  EXPECT_EQ(plan_.cause, PreemptCause::kFairness);
+  AddRunning(3, {.tenant = 1});
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "the other tenant has something running";
+}
+
+TEST_F(Fair, ComputesThePromptsOfTheTenantThatWasGivenLeastFirst) {
+  tenants_[0].charge_ns = 5;
+  AddRunning(1, {.tenant = 0});
+  AddRunning(2, {.tenant = 1});
+  sequences_ = {{.request = 0, .pending = 60}, {.request = 1, .pending = 60}};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{4, 60}));
 }
 
 }  // namespace

@@ -127,9 +127,12 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
                 {{"finished", s.requests_finished},
                  {"cancelled", s.requests_cancelled},
                  {"failed", s.requests_failed}});
+  std::vector<std::pair<const char*, double>> preemptions;
+  for (size_t i = 0; i < std::size(s.preemptions); ++i) {
+    preemptions.emplace_back(ToString(static_cast<PreemptCause>(i)), s.preemptions[i]);
+  }
   out->Labelled(MetricType::Counter, "kvasir_preemptions_total",
-                "Running requests that gave up their blocks.", "cause",
-                {{"memory", s.preemptions}});
+                "Running requests that gave up their blocks.", "cause", preemptions);
   out->Labelled(MetricType::Counter, "kvasir_recomputed_tokens_total",
                 "Tokens that were computed again.", "cause", {{"preempted", s.recomputed_tokens}});
   out->Counter("kvasir_steps_total", "Steps of the engine.", s.steps);
