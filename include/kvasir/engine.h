@@ -66,8 +66,8 @@ struct EngineOptions {
   uint32_t step_tokens = 512;    // rows of one step, at most
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
-  double kv_headroom = 0.05;      // share of the pool that admission leaves to those that run
-  uint32_t target_itl_ms = 200;   // how long a step may take while something decodes; 0: no limit
+  double kv_headroom = 0.05;     // share of the pool that admission leaves to those that run
+  uint32_t target_itl_ms = 200;  // how long a step may take while something decodes; 0: no limit
   // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
   std::optional<std::string> target;
   // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
@@ -145,7 +145,7 @@ struct Event {
   // Text to append. Stop strings never appear in it: text that may begin one waits.
   std::string text;
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<std::string> stop_match;  // the stop string that ended it
+  std::optional<std::string> stop_match;  // the stop string that ended it, or "deadline"
   std::optional<Error> error;             // with kError
   bool last = false;
   Receipt receipt;                 // complete only when last
@@ -167,6 +167,9 @@ struct GenerateRequest {
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
   int32_t priority = 0;  // among the tenant's requests; lower first
+  // From submission. Passed before the first token: kDeadlineExceeded. Passed later: the answer
+  // ends with kLength and what it has.
+  std::optional<uint64_t> timeout_ms;
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
@@ -208,7 +211,8 @@ struct EngineStats {
   uint64_t cursor_hits = 0;                                               // prompts
   uint64_t misses[kNumMissReasons] = {};                                  // prompts by MissReason
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
-  uint64_t running = 0, queued = 0;  // sequences, requests
+  uint64_t requests_past_deadline = 0;  // with and without an answer; not among the other three
+  uint64_t running = 0, queued = 0;     // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
   uint64_t step_ns = 0, cache_ns = 0;  // time in steps; time inside Match, Extend and Commit
   uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
@@ -216,8 +220,8 @@ struct EngineStats {
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumPreemptCauses] = {};  // of requests, by PreemptCause
-  uint64_t recomputed_tokens = 0;  // after preemptions
-  uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
+  uint64_t recomputed_tokens = 0;                // after preemptions
+  uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;    // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};

@@ -30,7 +30,7 @@ struct Receipt {
   uint32_t reused_remote = 0;
   uint32_t preemptions = 0;  // times that it gave up its blocks while it ran
   uint32_t recomputed = 0;   // tokens of prompt and answers that were computed again after that
-  std::optional<Miss> miss;          // absent when all tokens that can be reused were
+  std::optional<Miss> miss;  // absent when all tokens that can be reused were
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   double queue_ms = 0;

@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-constexpr double kRise = 1.1;  // of the factor, for each preemption
+constexpr double kRise = 1.1;    // of the factor, for each preemption
 constexpr double kDecay = 0.05;  // of what the factor has above 1, for each answer that ended
 
 }  // namespace

@@ -16,7 +16,8 @@ class AnswerLengths {
   static constexpr uint32_t kEnough = 16;  // answers; fewer say nothing
   static constexpr double kMaxFactor = 2.0;
 
-  // `unknown`: tokens that an answer is expected to have beyond what it has, where nothing is known.
+  // `unknown`: tokens that an answer is expected to have beyond what it has, where nothing is
+  // known.
   AnswerLengths(uint32_t num_tenants, uint32_t unknown)
       : tenants_(num_tenants), unknown_(unknown) {}
 

@@ -65,6 +65,7 @@ uint64_t Scheduler::scratch_bytes() const {
 
 Scheduler::Ended Scheduler::Step() {
   CollectEnded();
+  EndPastDeadline();
   CheckFiles();
   PlanRows();
   uint64_t step_ns = 0;

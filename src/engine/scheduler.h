@@ -28,10 +28,10 @@ struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
-  double kv_headroom = 0.05;         // share of the pool that admission leaves to those that run
-  uint64_t target_step_ns = 0;       // View::target_step_ns
+  double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
+  uint64_t target_step_ns = 0;  // View::target_step_ns
   uint32_t unknown_answer_tokens = 256;  // AnswerLengths
-  uint32_t num_tenants = 256;        // whose answers' lengths are known apart
+  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
   uint32_t parallel = 8;
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
@@ -116,6 +116,7 @@ class Scheduler {
   };
 
   // scheduler_admission.cc
+  void EndPastDeadline();
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);

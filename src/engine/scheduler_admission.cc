@@ -1,5 +1,8 @@
 // Admission and preemption: when a request may run, what the cache gives it, and when it gives way.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "base/clock.h"
 #include "engine/scheduler.h"
@@ -13,6 +16,11 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   for (Event& event : request->events) event.tokens.reserve(1);
   request->tenant = TenantOf(request->spec.tenant);
   Activate(request->tenant);
+  if (const auto timeout_ms = request->spec.timeout_ms) {
+    const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
+    request->deadline_ns =
+        request->submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
+  }
   waiting_.push_back(std::move(request));
 }
 
@@ -37,6 +45,38 @@ void Scheduler::Activate(uint32_t tenant) {
   };
   if (look(running_) || look(waiting_) || !least) return;  // it is active, or nobody else is
   tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
+}
+
+void Scheduler::EndPastDeadline() {
+  const uint64_t now = MonotonicNs();
+  const auto is_past = [&](const auto& request) {
+    return !request->done() && now >= request->deadline_ns;
+  };
+  const auto end = [&](Request& request) {
+    request.past_deadline = true;
+    if (request.first_token_ns != 0) {
+      EndRequest(request, FinishReason::kLength, nullptr);
+      return;
+    }
+    const Error error{Code::kDeadlineExceeded,
+                      fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
+                                  request.admitted_ns == 0 ? "while the request waited for its turn"
+                                                           : "while its prompt was computed")};
+    EndRequest(request, FinishReason::kError, &error);
+  };
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!is_past(*it)) {
+      ++it;
+      continue;
+    }
+    end(**it);
+    ended_.push_back(std::move(*it));
+    it = waiting_.erase(it);
+  }
+  for (const auto& request : running_) {
+    if (is_past(request)) end(*request);
+  }
+  CollectEnded();
 }
 
 // Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
@@ -97,8 +137,8 @@ bool Scheduler::TryAdmit(Request& request) {
   // Where several choices go on, the prompt is computed once and forked again.
   const bool goes_on = resumed && request.prompt_done;
   const bool whole = goes_on && spec.n == 1;
-  const std::span<const TokenId> known = whole ? std::span<const TokenId>(first->tokens)
-                                               : std::span<const TokenId>(spec.prompt);
+  const std::span<const TokenId> known =
+      whole ? std::span<const TokenId>(first->tokens) : std::span<const TokenId>(spec.prompt);
   const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
   MatchResult match = TimedCache([&] {
     return cache_.Match(ns, known,
@@ -221,7 +261,9 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   ++request->receipt.preemptions;
   ++stats_.preemptions[static_cast<size_t>(cause)];
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
-  const auto is_after = [&](const auto& other) { return !other->preempted || IsOlder(request, other); };
+  const auto is_after = [&](const auto& other) {
+    return !other->preempted || IsOlder(request, other);
+  };
   waiting_.insert(std::ranges::find_if(waiting_, is_after), std::move(request));
 }
 

@@ -84,7 +84,11 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);
-    if (error != nullptr) request.events[choice].error = *error;
+    if (error != nullptr) {
+      request.events[choice].error = *error;
+    } else if (request.past_deadline) {
+      request.events[choice].stop_match = "deadline";
+    }
   }
   FinishRequest(request, reason);
 }
@@ -110,7 +114,9 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   if (prefill_rows_ > 0) {
     receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
   }
-  if (reason == FinishReason::kCancelled) {
+  if (request.past_deadline) {
+    ++stats_.requests_past_deadline;
+  } else if (reason == FinishReason::kCancelled) {
     ++stats_.requests_cancelled;
   } else if (reason == FinishReason::kError) {
     ++stats_.requests_failed;

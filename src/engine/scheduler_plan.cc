@@ -38,8 +38,8 @@ void Scheduler::FillView() {
   view_requests_.clear();
   view_sequences_.clear();
   seen_.clear();
-  const bool starved = std::ranges::any_of(
-      running_, [](const auto& request) { return request->is_starved; });
+  const bool starved =
+      std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
   for (const auto& request : running_) {
     const auto index = static_cast<uint32_t>(view_requests_.size());
     view_requests_.push_back(
@@ -118,8 +118,8 @@ void Scheduler::TakeRows() {
     const uint32_t num_rows = plan_.rows[i];
     // A Cursor answers a prompt without rows.
     if (num_rows == 0 && sequence.pending > 0) continue;
-    rows_.push_back({seen_[i].request, seen_[i].sequence, 0, num_rows,
-                     seen_[i].sequence->kv.num_committed()});
+    rows_.push_back(
+        {seen_[i].request, seen_[i].sequence, 0, num_rows, seen_[i].sequence->kv.num_committed()});
     if (sequence.decodes) {
       ++decode_rows_;
       ++work_.decode_rows;

@@ -29,8 +29,9 @@ struct Asked {
   std::vector<std::vector<TokenId>> answers;
   std::vector<FinishReason> reasons;
   std::optional<Error> error;
-  bool cancelled = false;  // by the test
-  bool expired = false;    // cancelled because its deadline had passed
+  bool cancelled = false;    // by the test
+  bool expired = false;      // cancelled because its deadline had passed
+  bool out_of_time = false;  // the scheduler ended an answer at its time limit
   bool ended = false;
   Receipt receipt;
   // By the clock. A deadline of 0 means no deadline. Times of tokens and of the end are those of
@@ -111,7 +112,7 @@ class RandomSchedule {
 
   uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
-  uint64_t preemptions = 0, recomputed = 0;
+  uint64_t preemptions = 0, recomputed = 0, late = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
@@ -137,7 +138,8 @@ class RandomSchedule {
                            .step_tokens = runner_rows(),
                            .reuse = mode_ == CacheMode::kPrefix};
     const uint32_t num_blocks =
-        static_cast<uint32_t>(3 + random_.Below(random_.Below(2) == 0 ? 24 : 10)) * runner_.layout().num_groups();
+        static_cast<uint32_t>(3 + random_.Below(random_.Below(2) == 0 ? 24 : 10)) *
+        runner_.layout().num_groups();
     options.max_blocks = num_blocks;
     options.budget_bytes = 1 << 20;
     auto cache = KvCache::Create(std::move(options));
@@ -180,6 +182,7 @@ class RandomSchedule {
     spec.reuse = random_.Below(10) == 0  ? Reuse::kNothing
                  : random_.Below(4) == 0 ? Reuse::kBlocks
                                          : Reuse::kAll;
+    if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
     const uint64_t id = ++last_id_;
     auto checked = CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
                                 {.ctx_size = kContext,
@@ -244,6 +247,7 @@ class RandomSchedule {
       asked.reasons[event.choice] = event.finish_reason;
     }
     if (event.error) asked.error = event.error;
+    if (event.stop_match == "deadline") asked.out_of_time = true;
     if (!event.last) return;
     asked.ended = true;
     asked.receipt = event.receipt;
@@ -254,7 +258,9 @@ class RandomSchedule {
 
   static void CheckTimes(const Asked& asked) {
     const uint64_t first_ns = asked.first_token_ns.value_or(asked.end_ns);
-    EXPECT_EQ(Ns(asked.receipt.ttft_ms), first_ns - asked.submitted_ns);
+    if (asked.first_token_ns || !asked.spec.timeout_ms) {
+      EXPECT_EQ(Ns(asked.receipt.ttft_ms), first_ns - asked.submitted_ns);
+    }
     EXPECT_LE(asked.receipt.queue_ms, asked.receipt.ttft_ms);
     size_t longest = 0;
     for (const auto& answer : asked.answers) longest = std::max(longest, answer.size());
@@ -287,6 +293,19 @@ class RandomSchedule {
           EXPECT_TRUE(asked.cancelled);
           wrong += !BeginsWith(want, got);
           ++cancelled;
+          continue;
+        }
+        if (asked.error && asked.error->code == Code::kDeadlineExceeded) {
+          EXPECT_GE(asked.end_ns, asked.submitted_ns + *asked.spec.timeout_ms * 1'000'000);
+          EXPECT_TRUE(got.empty());
+          ++late;
+          continue;
+        }
+        if (asked.out_of_time) {
+          EXPECT_GE(asked.end_ns, asked.submitted_ns + *asked.spec.timeout_ms * 1'000'000);
+          EXPECT_TRUE(asked.first_token_ns);
+          wrong += !BeginsWith(want, got);
+          ++late;
           continue;
         }
         wrong += asked.reasons[choice] != reason;
@@ -332,7 +351,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   if (only != nullptr) count = 1;
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
-           evicted = 0, cursors = 0, preemptions = 0, recomputed = 0;
+           evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -346,22 +365,23 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     forked += schedule.forked;
     preemptions += schedule.preemptions;
     recomputed += schedule.recomputed;
+    late += schedule.late;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
   }
   std::printf(
       "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, "
       "%llu requests timed out, %llu choices failed, %llu forks, %llu blocks evicted, %llu cursor "
-      "hits, %llu preemptions, %llu tokens recomputed\n",
+      "hits, %llu preemptions, %llu tokens recomputed, %llu choices late\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
       static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),
       static_cast<unsigned long long>(expired), static_cast<unsigned long long>(failed),
       static_cast<unsigned long long>(forked), static_cast<unsigned long long>(evicted),
       static_cast<unsigned long long>(cursors), static_cast<unsigned long long>(preemptions),
-      static_cast<unsigned long long>(recomputed));
+      static_cast<unsigned long long>(recomputed), static_cast<unsigned long long>(late));
   if (count < 1000) return;
-  for (const uint64_t seen : {reused, cancelled, expired, failed, forked, evicted, cursors, preemptions,
-                              recomputed}) {
+  for (const uint64_t seen : {reused, cancelled, expired, failed, forked, evicted, cursors,
+                              preemptions, recomputed, late}) {
     EXPECT_GT(seen, count / 100);
   }
 }

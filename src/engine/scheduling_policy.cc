@@ -90,7 +90,8 @@ class FairPolicy final : public SchedulingPolicy {
       const double waited =
           static_cast<double>(view.now_ns - std::min(view.now_ns, request.arrival_ns));
       return std::tuple(view.tenants[request.tenant].charge_ns, request.tenant,
-                        request.state != State::kPreempted, request.priority - waited / kAgingNs, i);
+                        request.state != State::kPreempted, request.priority - waited / kAgingNs,
+                        i);
     };
     return key(a) < key(b);
   }

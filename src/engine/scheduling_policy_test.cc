@@ -117,7 +117,8 @@ TEST_F(Policy, GivesRowsToDecodingSequencesFirst) {
 
 TEST_F(Policy, KeepsStepsWithinTheTargetWhileSomethingDecodes) {
   for (uint32_t i = 0; i < 50; ++i) {  // 1 ms a row
-    for (const uint32_t rows : {1u, 8u, 64u}) cost_.Observe({.prefill_rows = rows}, rows * 1'000'000);
+    for (const uint32_t rows : {1u, 8u, 64u})
+      cost_.Observe({.prefill_rows = rows}, rows * 1'000'000);
   }
   view_.target_step_ns = 32'000'000;
   AddRunning(1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,8 @@ struct Sequence {
   KvSequence kv;
   bool done = false;
   uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
-  uint64_t token_ns = 0;     // when its last token was sampled; 0: no token yet
-  uint32_t next_logits = 0;  // next position for on_logits
+  uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
+  uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
   std::optional<StopMatcher> stop;
 
@@ -43,19 +44,21 @@ struct Request {
   uint32_t max_tokens = 0;  // clipped to what fits
   KvDemand demand{};        // of its choices; the last token of each needs no KV
   uint64_t submitted_ns = 0;
+  uint64_t deadline_ns = std::numeric_limits<uint64_t>::max();  // MonotonicNs; the largest: none
   uint64_t bytes = 0;  // of spec, as submission counted them
 
   Reservation reservation;       // while it runs
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
   uint32_t tenant = 0;           // as the scheduler counts them
   bool preempted = false;
-  bool is_starved = false;         // its reservation ends here and could not grow
-  bool has_no_room = false;        // waiting: Reserve failed, and no block was released since
-  uint32_t overtaken = 0;          // waiting: later ones that were admitted before it
+  bool is_starved = false;   // its reservation ends here and could not grow
+  bool has_no_room = false;  // waiting: Reserve failed, and no block was released since
+  uint32_t overtaken = 0;    // waiting: later ones that were admitted before it
   // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
   RequestId leader{};
   uint32_t leader_tokens = 0;
-  uint32_t tokens_at_resume = 0;   // completion_tokens
+  uint32_t tokens_at_resume = 0;                     // completion_tokens
+  bool past_deadline = false;                        // and so ended
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;

@@ -17,11 +17,12 @@ struct StepWork {
   uint32_t rows() const { return prefill_rows + decode_rows; }
 };
 
-// time = Rows(rows) + prefill_kv_bytes * a + decode_kv_bytes * b. Rows is linear between knots at 1,
-// 2, 4, ... rows, since few rows cost what reading the weights costs and many cost what computing
-// them does. The parameters are at least 0 and minimise the squares of the relative errors of the
-// steps, of which older ones count less and less (exponentially weighted least squares). Each step
-// moves them by some rounds of coordinate descent. Allocates nothing. One thread at a time.
+// time = Rows(rows) + prefill_kv_bytes * a + decode_kv_bytes * b. Rows is linear between knots at
+// 1, 2, 4, ... rows, since few rows cost what reading the weights costs and many cost what
+// computing them does. The parameters are at least 0 and minimise the squares of the relative
+// errors of the steps, of which older ones count less and less (exponentially weighted least
+// squares). Each step moves them by some rounds of coordinate descent. Allocates nothing. One
+// thread at a time.
 class StepCost {
  public:
   // A step of this work took so long. O(kSize^2).
@@ -41,7 +42,7 @@ class StepCost {
   void FillKnots();
 
   uint64_t steps_ = 0;
-  Vector values_{};  // ns of each knot; ns of a byte, of prefill and of decode
+  Vector values_{};                      // ns of each knot; ns of a byte, of prefill and of decode
   std::array<double, kKnots> filled_{};  // the knots that predictions use
   std::array<double, kKnots> seen_{};    // weight of the steps near each knot
   // The normal equations: sum of weight * x x^T and of weight * x * time.

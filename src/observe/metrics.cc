@@ -126,7 +126,8 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
                 "outcome",
                 {{"finished", s.requests_finished},
                  {"cancelled", s.requests_cancelled},
-                 {"failed", s.requests_failed}});
+                 {"failed", s.requests_failed},
+                 {"deadline", s.requests_past_deadline}});
   std::vector<std::pair<const char*, double>> preemptions;
   for (size_t i = 0; i < std::size(s.preemptions); ++i) {
     preemptions.emplace_back(ToString(static_cast<PreemptCause>(i)), s.preemptions[i]);
