@@ -8,10 +8,18 @@
 
 namespace kvasir {
 
-enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled, kWindow };
-inline constexpr uint32_t kNumMissReasons = 6;
+enum class MissReason {
+  kCold,
+  kDiverged,
+  kEvicted,
+  kIdentityChanged,
+  kDisabled,
+  kWindow,
+  kRopeChanged
+};
+inline constexpr uint32_t kNumMissReasons = 7;
 
-// "cold", "diverged", "evicted", "identity_changed", "disabled", "window".
+// "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed".
 const char* ToString(MissReason reason);
 
 struct Miss {
@@ -28,7 +36,10 @@ struct Receipt {
   uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
   uint32_t reused_disk = 0;
   uint32_t reused_remote = 0;
-  std::optional<Miss> miss;          // absent when all tokens that can be reused were
+  std::optional<Miss> miss;  // absent when all tokens that can be reused were
+  // Tokens that were computed once more while the answer was generated, because it grew past the
+  // length up to which RoPE longrope uses its short factors.
+  uint32_t recomputed = 0;
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   double queue_ms = 0;

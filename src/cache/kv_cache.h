@@ -98,6 +98,8 @@ class MatchResult {
   //   identity_changed  no whole block is cached, but the same tenant has this prompt's beginning
   //                     under another Identity
   //   diverged          the cached text continues with another token than this prompt
+  //   rope_changed      more is cached, but rotated for sequences of another length
+  //                     (MatchOptions::other_rope)
   //   cold              nothing of this prompt is cached
   // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
   std::optional<Miss> miss;
@@ -136,6 +138,9 @@ struct MatchOptions {
   bool use_cursor = true;  // false: the last prompt token is always computed
   // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
   PromptSource source = {};
+  // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
+  // Never served; only the miss's reason looks there.
+  NamespaceId other_rope = kSharesNothing;
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -184,7 +189,11 @@ class KvCache final : private BlockPool::Observer {
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
   // used block does not fit, the match gives up that block instead. kExhausted when more is
   // missing. REQUIRES: demand describes the match's prompt.
+  // With demand.restarts(): only what they need before.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Keeps the blocks that all sequences of a demand need after their restart. Each later gives back
+  // its part (Shrink) for Reserve with KvDemand::AfterRestart, which then succeeds.
+  Result<Reservation> ReserveRestarts(const KvDemand& demand);
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the
   // reservation, if there is one. It shares the match's blocks; Extend copies the partly used one.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
@@ -295,9 +304,11 @@ class KvCache final : private BlockPool::Observer {
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);
   std::optional<Miss> Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                              uint32_t num_covered, const SourceKey* source) const;
+                              uint32_t num_covered, const MatchOptions& options,
+                              const SourceKey* source) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
                         const SourceKey* source) const;
+  uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;

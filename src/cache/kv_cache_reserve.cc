@@ -8,7 +8,22 @@
 
 namespace kvasir {
 
+KvDemand KvDemand::BeforeRestart() const {
+  KvDemand before = *this;
+  before.tokens = restart_after;
+  return before;
+}
+
+KvDemand KvDemand::AfterRestart() const {
+  return {
+      .prompt_tokens = restart_after + 1, .tokens = tokens, .n = 1, .shares_prompt = shares_prompt};
+}
+
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
+  if (restarts()) {
+    return BeforeRestart().blocks(layout, step_tokens) +
+           n * AfterRestart().blocks(layout, step_tokens);
+  }
   const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
   uint64_t sum = layout.num_full_groups() * shared;
   sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
@@ -63,7 +78,21 @@ void Reservation::Release() {
   state_.reset();
 }
 
+Result<Reservation> KvCache::ReserveRestarts(const KvDemand& demand) {
+  Reservation reservation;
+  reservation.state_ = std::make_shared<Reservation::State>(
+      Reservation::State{.cache = this,
+                         .blocks = 0,
+                         .full_blocks = 0,
+                         .window_blocks = 0,
+                         .shares_prompt = demand.shares_prompt});
+  const uint64_t each = demand.AfterRestart().blocks(layout(), options_.step_tokens);
+  KV_TRY(Promise(*reservation.state_, demand.n * each));
+  return reservation;
+}
+
 Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand) {
+  if (demand.restarts()) return Reserve(match, demand.BeforeRestart());
   KV_CHECK(demand.prompt_tokens == match.prompt_tokens_ && demand.n > 0);
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
   KV_CHECK(demand.source_tokens == match.source_tokens_);

@@ -19,9 +19,20 @@ struct KvDemand {
   // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
   uint32_t source_tokens = 0;  // PromptSource::tokens
+  // Not 0: a sequence that grows beyond this many tokens is computed again from its start, each in
+  // separate blocks (RoPE longrope). What a longer prompt needs does not change.
+  uint32_t restart_after = 0;
+
+  bool restarts() const {
+    return restart_after != 0 && prompt_tokens <= restart_after && tokens > restart_after;
+  }
+  // Of all sequences until they restart, and of one afterwards. REQUIRES: restarts().
+  KvDemand BeforeRestart() const;
+  KvDemand AfterRestart() const;
 
   // The source's blocks and the prompt's whole blocks once, the rest per sequence; windows per
-  // sequence (SequenceBlocks).
+  // sequence (SequenceBlocks). Others may share the blocks from before a restart, so those after it
+  // come on top.
   uint64_t blocks(const KvLayout& layout, uint32_t step_tokens) const;
   // The largest `tokens` below 2^31 for which `num_blocks` are enough; 0 when they do not hold even
   // the prompt. O(log tokens).
