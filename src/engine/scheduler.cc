@@ -57,6 +57,7 @@ Scheduler::Ended Scheduler::Step() {
   CollectEnded();
   CheckFiles();
   Admit();
+  RestartSequences();
   PlanRows();
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
@@ -81,6 +82,9 @@ void Scheduler::PlanRows() {
   const auto decodes = [](const Request& request, const Sequence& sequence) {
     return request.prompt_done && sequence.num_pending() == 1;
   };
+  const auto waits = [&](const Sequence& sequence) {
+    return sequence.done || AwaitsRestart(sequence);
+  };
   uint32_t free_rows = options_.max_rows;
   const auto add = [&](Request& request, Sequence& sequence, uint32_t limit) {
     const uint32_t num_rows = std::min({sequence.num_pending(), free_rows, limit});
@@ -89,7 +93,7 @@ void Scheduler::PlanRows() {
   };
   for (const auto& request : running_) {
     for (const auto& sequence : request->sequences) {
-      if (sequence->done || !decodes(*request, *sequence)) continue;
+      if (waits(*sequence) || !decodes(*request, *sequence)) continue;
       add(*request, *sequence, 1);
       ++decode_rows_;
     }
@@ -98,7 +102,7 @@ void Scheduler::PlanRows() {
     const uint32_t chunk = request->spec.chunk_tokens;
     const uint32_t limit = chunk == 0 ? options_.max_rows : chunk;
     for (const auto& sequence : request->sequences) {
-      if (sequence->done || decodes(*request, *sequence)) continue;
+      if (waits(*sequence) || decodes(*request, *sequence)) continue;
       const bool cursor = !request->prompt_done && sequence->num_pending() == 0;
       if (cursor || free_rows > 0) add(*request, *sequence, limit);
     }
@@ -129,7 +133,11 @@ void Scheduler::ComputeRows() {
         position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
       ++position;
     }
-    step_.push_back({kv.tables(), position, rows.first_row, rows.num_rows});
+    step_.push_back({.tables = kv.tables(),
+                     .position = position,
+                     .first_row = rows.first_row,
+                     .num_rows = rows.num_rows,
+                     .long_rope = rows.sequence->long_rope});
     const auto begin = rows.sequence->tokens.begin() + rows.position;
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }

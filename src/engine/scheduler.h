@@ -20,13 +20,21 @@
 
 namespace kvasir {
 
+// RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
+// their KV has a separate Identity.
+struct LongRope {
+  uint32_t after_tokens;
+  Identity identity;
+};
+
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
   uint32_t parallel = 8;
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
   Identity identity{};
-  std::vector<TokenId> end_tokens;  // ascending
+  std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
+  std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
 };
@@ -35,8 +43,10 @@ struct SchedulerOptions {
 // first one waits until they can be reserved, and no other overtakes it. Each step computes one
 // token of each generating sequence and chunks of prompts, max_rows in all. A running sequence
 // always finds the blocks that it needs, because its request has reserved them
-// (cache/reservation.h). A request returns all its blocks before its last event is sent. Sinks are
-// called at the end of a step. When a file of the model was changed, all requests end with
+// (cache/reservation.h). With long_rope, a sequence whose next token makes it longer than
+// after_tokens restarts: it gives back its blocks, and all its tokens are computed (or found) again
+// under the other Identity. A request returns all its blocks before its last event is sent. Sinks
+// are called at the end of a step. When a file of the model was changed, all requests end with
 // kModelChanged: the scheduler checks this before it admits requests, before it commits what a step
 // computed, and before it uses the step's logits. Runner and cache must outlive it. Engine thread
 // only.
@@ -108,8 +118,20 @@ class Scheduler {
   void CheckStepFiles();  // only those that steps read
   void Admit();
   bool TryAdmit(Request& request);
+  bool IsLong(size_t tokens) const {
+    return options_.long_rope && tokens > options_.long_rope->after_tokens;
+  }
+  MatchResult Match(const Request& request, std::span<const TokenId> tokens, bool use_cursor);
   void AddSequence(Request& request, KvSequence kv);
   void ExplainMatch(Request& request, const MatchResult& match);
+
+  // scheduler_restart.cc
+  bool AwaitsRestart(const Sequence& sequence) const {
+    return !sequence.done && !sequence.long_rope && IsLong(sequence.tokens.size());
+  }
+  void RestartSequences();
+  void Restart(Request& request, Sequence& sequence);
+  void ReleaseRestart(Request& request, Sequence& sequence);
 
   // scheduler.cc
   void PlanRows();

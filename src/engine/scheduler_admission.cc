@@ -49,13 +49,12 @@ void Scheduler::Admit() {
 
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
-  const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
-  MatchResult match = TimedCache([&] {
-    return cache_.Match(
-        ns, spec.prompt,
-        {.reuse = spec.reuse != Reuse::kNothing, .use_cursor = spec.reuse == Reuse::kAll});
-  });
-  // Without other requests this one would fit: submission checked its demand.
+  MatchResult match = Match(request, spec.prompt, spec.reuse == Reuse::kAll);
+  // Without other requests this one would fit: submission checked its demand. The restarts come
+  // first, because Reserve may take blocks beyond the demand when they are there.
+  Result<Reservation> restarts = Reservation();
+  if (request.demand.restarts()) restarts = cache_.ReserveRestarts(request.demand);
+  if (!restarts) return false;
   Result<Reservation> reservation = cache_.Reserve(match, request.demand);
   if (!reservation) return false;
   request.admitted_ns = MonotonicNs();
@@ -71,7 +70,20 @@ bool Scheduler::TryAdmit(Request& request) {
   kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
   AddSequence(request, std::move(kv));
   request.reservation = std::move(*reservation);
+  request.restarts = std::move(*restarts);
   return true;
+}
+
+// What the cache has for `tokens`, under the Identity of a sequence of that many.
+MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens,
+                             bool use_cursor) {
+  MatchOptions options{.reuse = request.spec.reuse != Reuse::kNothing, .use_cursor = use_cursor};
+  NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
+  if (options_.long_rope) {
+    options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);
+    if (IsLong(tokens.size())) std::swap(ns, options.other_rope);
+  }
+  return TimedCache([&] { return cache_.Match(ns, tokens, options); });
 }
 
 void Scheduler::AddSequence(Request& request, KvSequence kv) {
@@ -81,6 +93,7 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
   sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
   sequence->kv = std::move(kv);
+  sequence->long_rope = IsLong(spec.prompt.size());
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {

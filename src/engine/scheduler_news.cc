@@ -68,6 +68,8 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   }
   sequence.kv = KvSequence();
   sequence.done = true;
+  sequence.reservation.Release();
+  ReleaseRestart(request, sequence);
   retry_admission_ = true;
   FinishChoice(request, sequence.choice, reason);
   if (request.done()) FinishRequest(request, reason);
@@ -76,6 +78,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
+    sequence->reservation.Release();
     sequence->done = true;
   }
   retry_admission_ = true;
@@ -89,6 +92,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   request.reservation.Release();
+  request.restarts.Release();
   const uint64_t now = MonotonicNs();
   const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
@@ -158,7 +162,10 @@ void Scheduler::FailAll(const Error& error) {
 
 void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
-  const uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
+  uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
+  if (options_.long_rope) {
+    point = cache_.Forget(cache_.OpenNamespace(tenant, options_.long_rope->identity));
+  }
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,

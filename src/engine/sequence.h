@@ -23,6 +23,8 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
   bool done = false;
+  bool long_rope = false;    // rotated by the long factors of RoPE longrope
+  Reservation reservation;   // after a restart; before, the request's
   uint64_t token_ns = 0;     // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;  // next position for on_logits
   std::optional<TextStream> text;
@@ -45,6 +47,7 @@ struct Request {
   uint64_t bytes = 0;  // of spec, as submission counted them
 
   Reservation reservation;                           // while it runs
+  Reservation restarts;                              // for choices that may still restart
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -57,6 +60,7 @@ struct Request {
   std::vector<bool> has_event;    // [n]
   std::vector<bool> choice_done;  // [n]
   uint32_t num_done = 0;
+  uint32_t num_restarted = 0;  // choices whose part of `restarts` was given back
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   bool done() const { return num_done == spec.n; }

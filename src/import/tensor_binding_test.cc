@@ -358,6 +358,41 @@ TEST_F(GgufModel, BiasesAndTyingFollowFromTheTensors) {
               Code::kNotFound, {"attn_k.bias", "attn_v.bias"});
 }
 
+TEST_F(GgufModel, LongRopeIsReadFromItsTwoTensors) {
+  const auto import = [&](const std::vector<float>& shorts, const std::vector<float>& longs,
+                          std::optional<uint32_t> original) {
+    return ImportWith([&](GgufBuilder& b, Tensors&) {
+      const auto add = [&](const char* name, const std::vector<float>& values) {
+        std::string bytes;
+        for (const float value : values) bytes += Le(value);
+        if (!values.empty()) b.Tensor(name, {values.size()}, 0, bytes);
+      };
+      add("rope_factors_short.weight", shorts);
+      add("rope_factors_long.weight", longs);
+      if (original) b.U32("llama.rope.scaling.original_context_length", *original);
+      b.F32("llama.rope.scaling.attn_factor", 1.25f);
+    });
+  };
+  const auto model = import({1, 2}, {3, 4}, 8);
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(model->config.rope.type, RopeType::kLongRope);
+  EXPECT_EQ(model->config.rope.freq_factors, (std::vector<float>{1, 2}));
+  EXPECT_EQ(model->config.rope.long_freq_factors, (std::vector<float>{3, 4}));
+  EXPECT_EQ(model->config.rope.original_max_positions, 8);
+  EXPECT_EQ(model->config.rope.attention_factor, 1.25);
+  using enum Code;
+  ExpectError(import({1, 2}, {}, 8), kInvalidArgument, {"'rope_factors_long.weight' is missing"});
+  ExpectError(import({}, {3, 4}, 8), kInvalidArgument, {"'rope_factors_short.weight' is missing"});
+  ExpectError(import({1, 2}, {3, 4}, {}), kInvalidArgument,
+              {"llama.rope.scaling.original_context_length"});
+  ExpectError(import({1, 2, 3}, {3, 4}, 8), kInvalidArgument, {"3 short RoPE factors"});
+  ExpectError(import({1, 2}, {3}, 8), kInvalidArgument, {"1 long RoPE factors"});
+  for (const float wrong : {0.0f, -1.0f, NAN, INFINITY}) {
+    ExpectError(import({1, wrong}, {3, 4}, 8), kInvalidArgument, {"short RoPE factor is"});
+    ExpectError(import({1, 2}, {wrong, 4}, 8), kInvalidArgument, {"long RoPE factor is"});
+  }
+}
+
 TEST_F(GgufModel, LinearRopeAndFrequencyFactorsAreRead) {
   const auto linear = ImportWith([](GgufBuilder& b, Tensors&) {
     b.Text("llama.rope.scaling.type", "linear").F32("llama.rope.scaling.factor", 4);
@@ -488,10 +523,6 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   }
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
               {"llama.residual_scale"});
-  ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {
-                b.Tensor("rope_factors_long.weight", {2}, 0, std::string(8, '\0'));
-              }),
-              Code::kUnsupported, {"rope_factors_long.weight", "longrope"});
   ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {
                 t["blk.0.attn_q_norm.weight"] = {"F32", {4}};
               }),

@@ -193,7 +193,8 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   Sha256 hidden, logits;
   std::vector<float> row(runner->config().vocab_size);
   for (uint32_t at = 0; at < num_tokens; at += step) {
-    const StepSequence sequence{blocks.tables(), at, 0, step};
+    StepSequence sequence{blocks.tables(), at, 0, step};
+    sequence.long_rope = UsesLongFactors(runner->config().rope, num_tokens);
     ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, step}));
     for (uint32_t r = 0; r < step; ++r) {
       ASSERT_TRUE(runner->finite(r));
@@ -233,7 +234,7 @@ Digests ComputeAll(Target target) {
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
         "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision"}) {
+        "tiny-gemma3-vision", "tiny-longrope"}) {
     auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);
