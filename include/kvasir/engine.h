@@ -214,6 +214,9 @@ struct ModelCard {
   std::string id, architecture, path, dtype;
   uint64_t parameters = 0;
   uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
+  // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
+  // past it is computed again. 0: the rotation does not depend on the length.
+  uint32_t long_rope_after = 0;
   std::vector<TokenId> bos, eos;
   SamplingDefaults sampling;
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the

@@ -281,6 +281,7 @@ ModelCard CardOf(const Assembly& assembly) {
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
+          .long_rope_after = assembly.restart_after,
           .bos = model.config.bos,
           .eos = {},
           .content = {}};
