@@ -35,7 +35,7 @@ Answer AskForRows(Engine& engine, GenerateRequest request, Rows& rows) {
   request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
     const bool first =
         rows.emplace(std::pair(choice, position), std::vector(row.begin(), row.end())).second;
-    EXPECT_TRUE(first) << "row " << position << " of choice " << choice << " was told twice";
+    EXPECT_TRUE(first) << "row " << position << " of choice " << choice << " came twice";
   };
   return Ask(engine, std::move(request));
 }
