@@ -34,6 +34,7 @@ MODELS = {
     "tiny-smollm3": (DATA / "tiny-smollm3", ["", "model-f16.gguf"]),
     "tiny-phi3": (DATA / "tiny-phi3", ["", "model-f16.gguf"]),
     "tiny-longrope": (DATA / "tiny-longrope", ["", "model-f16.gguf"]),
+    "tiny-gelu": (DATA / "tiny-gelu", [""]),
     "tiny-gpt2": (DATA / "tiny-gpt2", ["", "model-f16.gguf"]),
     "tiny-mistral": (DATA / "tiny-mistral", ["", "model-bf16.gguf"]),
     "tiny-qwen2-window": (DATA / "tiny-qwen2-window", [""]),
