@@ -86,6 +86,12 @@ TEST(LongRope, EachTokenOfAnAnswerHasTheRowOfAPromptOfItsLength) {
         }
       }
       engine->CheckInvariants();
+      const EngineStats stats = engine->Stats();
+      EXPECT_EQ(stats.recomputed_tokens, answer.receipt.recomputed);
+      uint64_t prompts = size;  // and those that LastRow asked for
+      for (uint32_t position = size; position < size + 19; ++position)
+        prompts += 3 * (position + 1);
+      EXPECT_EQ(stats.prompt_tokens, prompts);
     }
   }
 }

@@ -200,6 +200,7 @@ struct EngineStats {
   uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
+  uint64_t recomputed_tokens = 0;  // Receipt::recomputed; not among prompt_tokens
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.

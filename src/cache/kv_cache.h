@@ -122,6 +122,7 @@ class MatchResult {
   NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
   bool shares_ = false;
   bool has_cursor_ = false;
+  bool counts_ = true;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
@@ -141,6 +142,8 @@ struct MatchOptions {
   // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
   // Never served; only the miss's reason looks there.
   NamespaceId other_rope = kSharesNothing;
+  // false: counters() leave this match out, because its tokens are no new prompt (a restart).
+  bool counts = true;
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -308,6 +311,7 @@ class KvCache final : private BlockPool::Observer {
                               const SourceKey* source) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
                         const SourceKey* source) const;
+  void Count(const MatchResult& match);
   uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 
   // kv_cache_source.cc

@@ -13,6 +13,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   MatchResult match;
   match.place_ = NodeHold(this, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
+  match.counts_ = options.counts;
   match.tables_.resize(layout().num_groups());
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   const PromptSource& source = options.source;
@@ -260,12 +261,7 @@ uint32_t KvCache::BeginningHeld(NodeId node, std::span<const TokenId> prompt) co
 
 KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
                           const Reservation& reservation) {
-  counters_.queried_tokens += match.prompt_tokens_;
-  counters_.hit_tokens_pool += match.num_pool_;
-  counters_.hit_tokens_partial += match.num_partial_;
-  counters_.cursor_hits += match.has_cursor_;
-  if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
-
+  if (match.counts_) Count(match);
   KvSequence sequence;
   sequence.shares_ = match.shares_;
   sequence.num_committed_ = match.num_reused();
@@ -290,6 +286,14 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   }
   sequence.reserved_ = reservation.state_;
   return sequence;
+}
+
+void KvCache::Count(const MatchResult& match) {
+  counters_.queried_tokens += match.prompt_tokens_;
+  counters_.hit_tokens_pool += match.num_pool_;
+  counters_.hit_tokens_partial += match.num_partial_;
+  counters_.cursor_hits += match.has_cursor_;
+  if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
 }
 
 std::span<const float> KvCache::CursorHidden(const MatchResult& match) const {

@@ -121,7 +121,7 @@ class Scheduler {
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
-  MatchResult Match(const Request& request, std::span<const TokenId> tokens, bool use_cursor);
+  MatchResult Match(const Request& request, std::span<const TokenId> tokens, MatchOptions options);
   void AddSequence(Request& request, KvSequence kv);
   void ExplainMatch(Request& request, const MatchResult& match);
 

@@ -49,7 +49,7 @@ void Scheduler::Admit() {
 
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
-  MatchResult match = Match(request, spec.prompt, spec.reuse == Reuse::kAll);
+  MatchResult match = Match(request, spec.prompt, {.use_cursor = spec.reuse == Reuse::kAll});
   // Without other requests this one would fit: submission checked its demand. The restarts come
   // first, because Reserve may take blocks beyond the demand when they are there.
   Result<Reservation> restarts = Reservation();
@@ -76,8 +76,8 @@ bool Scheduler::TryAdmit(Request& request) {
 
 // What the cache has for `tokens`, under the Identity of a sequence of that many.
 MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens,
-                             bool use_cursor) {
-  MatchOptions options{.reuse = request.spec.reuse != Reuse::kNothing, .use_cursor = use_cursor};
+                             MatchOptions options) {
+  options.reuse = request.spec.reuse != Reuse::kNothing;
   NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
   if (options_.long_rope) {
     options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);

@@ -31,13 +31,15 @@ void Scheduler::Restart(Request& request, Sequence& sequence) {
   sequence.long_rope = true;
   retry_admission_ = true;
   // No Cursor: at least the last token is computed, and its row has the next logits.
-  MatchResult match = Match(request, sequence.tokens, /*use_cursor=*/false);
+  MatchResult match = Match(request, sequence.tokens, {.use_cursor = false, .counts = false});
   Result<Reservation> reservation = cache_.Reserve(match, request.demand.AfterRestart());
   if (!reservation) {  // a bug: what ReleaseRestart gave back is enough
     return EndRequest(request, FinishReason::kError, &reservation.error());
   }
   sequence.reservation = std::move(*reservation);
-  request.receipt.recomputed += static_cast<uint32_t>(sequence.tokens.size()) - match.num_reused();
+  const uint32_t recomputed = static_cast<uint32_t>(sequence.tokens.size()) - match.num_reused();
+  request.receipt.recomputed += recomputed;
+  stats_.recomputed_tokens += recomputed;
   const std::vector<uint32_t> points = cache_.ResumePointsOf(
       static_cast<uint32_t>(sequence.tokens.size()), request.spec.message_ends);
   sequence.kv = TimedCache([&] {

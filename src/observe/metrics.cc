@@ -113,6 +113,9 @@ void AddCache(const EngineStats& s, Exposition* out) {
   out->Counter("kvasir_committed_blocks_total", "Blocks published.", s.committed_blocks);
   out->Counter("kvasir_evicted_blocks_total", "Blocks evicted.", s.evicted_blocks);
   out->Counter("kvasir_copied_blocks_total", "Blocks copied on write.", s.copied_blocks);
+  out->Counter("kvasir_recomputed_tokens_total",
+               "Tokens computed again because an answer outgrew RoPE longrope's short factors.",
+               s.recomputed_tokens);
   out->Counter("kvasir_deduplicated_blocks_total", "Blocks computed twice and kept once.",
                s.deduplicated_blocks);
   out->Gauge("kvasir_waste_ratio", "Bytes of non-free blocks that hold no live or cached token.",
