@@ -142,7 +142,7 @@ struct MatchOptions {
   // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
   // Never served; only the miss's reason looks there.
   NamespaceId other_rope = kSharesNothing;
-  // false: counters() leave this match out, because its tokens are no new prompt (a restart).
+  // false: counters() leave this match out, because it is not of a new prompt (a restart).
   bool counts = true;
 };
 
