@@ -219,10 +219,14 @@ TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
 
 TEST(Importer, ReadsTheGoldensOfTheTests) {
   const std::pair<const char*, const char*> models[] = {
-      {"tiny-gqa", "llama"},       {"tiny-mqa", "llama"},   {"tiny-bias", "llama"},
-      {"tiny-yarn", "llama"},      {"tiny-qwen2", "qwen2"}, {"tiny-qwen3", "qwen3"},
-      {"tiny-granite", "granite"}, {"tiny-olmo2", "olmo2"}, {"tiny-smollm3", "smollm3"},
-      {"tiny-phi3", "phi3"},       {"tiny-gpt2", "gpt2"}};
+      {"tiny-gqa", "llama"},           {"tiny-mqa", "llama"},
+      {"tiny-bias", "llama"},          {"tiny-yarn", "llama"},
+      {"tiny-qwen2", "qwen2"},         {"tiny-qwen3", "qwen3"},
+      {"tiny-granite", "granite"},     {"tiny-olmo2", "olmo2"},
+      {"tiny-smollm3", "smollm3"},     {"tiny-phi3", "phi3"},
+      {"tiny-gpt2", "gpt2"},           {"tiny-mistral", "mistral"},
+      {"tiny-ministral", "ministral"}, {"tiny-gemma2", "gemma2"},
+      {"tiny-gemma3", "gemma3"},       {"tiny-gemma3-vision", "gemma3-vision"}};
   for (const auto& [name, architecture] : models) {
     const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
     EXPECT_EQ(m.config.architecture, architecture);

@@ -14,9 +14,10 @@
 namespace kvasir {
 namespace {
 
-constexpr const char* kFamilies[] = {"tiny-bias",    "tiny-yarn",    "tiny-qwen2",   "tiny-qwen3",
-                                     "tiny-granite", "tiny-olmo2",   "tiny-smollm3", "tiny-phi3",
-                                     "tiny-gpt2",    "tiny-mistral", "tiny-gemma2",  "tiny-gemma3"};
+constexpr const char* kFamilies[] = {
+    "tiny-bias",      "tiny-yarn",    "tiny-qwen2", "tiny-qwen3", "tiny-granite",
+    "tiny-olmo2",     "tiny-smollm3", "tiny-phi3",  "tiny-gpt2",  "tiny-mistral",
+    "tiny-ministral", "tiny-gemma2",  "tiny-gemma3"};
 
 ImportedModel Import(const std::string& family) {
   auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
