@@ -243,6 +243,9 @@ TEST(Importer, TheDocsHaveARowForEachFamily) {
     const std::string begin = fmt::format("| {} | {} |", row.hf_class, row.gguf_name);
     EXPECT_NE(text.find(begin), std::string::npos) << begin;
   }
+  size_t num_rows = 0;
+  for (size_t at = text.find("\n| "); at != text.npos; at = text.find("\n| ", at + 1)) ++num_rows;
+  EXPECT_EQ(num_rows, Architectures().size() + 2);  // the head has two
 }
 
 TEST(Importer, RefusesOtherArchitecturesByName) {
