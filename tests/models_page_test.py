@@ -40,6 +40,11 @@ class ModelsPage(unittest.TestCase):
         listed = re.search(r"foreach\(model ([^)]*)\)", (ROOT / "tests/CMakeLists.txt").read_text())
         self.assertEqual(sorted(listed[1].split()), sorted(MODELS))
 
+    def test_every_config_of_tests_data_is_a_seed_of_its_fuzzer(self):
+        for config in (ROOT / "tests/data").glob("tiny-*/config.json"):
+            seed = ROOT / f"fuzz/corpus/hf_config/{config.parent.name}.json"
+            self.assertEqual(seed.read_text() if seed.exists() else None, config.read_text(), f"copy {config} to {seed}")
+
     def test_every_gguf_file_of_tests_data_is_run(self):
         for file in (ROOT / "tests/data").glob("*/*.gguf"):
             self.assertIn(file.name, MODELS[file.parent.name][1])
