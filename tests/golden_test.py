@@ -37,6 +37,7 @@ MODELS = {
     "tiny-gelu": (DATA / "tiny-gelu", [""]),
     "tiny-gpt2": (DATA / "tiny-gpt2", ["", "model-f16.gguf"]),
     "tiny-mistral": (DATA / "tiny-mistral", ["", "model-bf16.gguf"]),
+    "tiny-ministral": (DATA / "tiny-ministral", [""]),
     "tiny-qwen2-window": (DATA / "tiny-qwen2-window", [""]),
     "tiny-gemma2": (DATA / "tiny-gemma2", ["", "model-bf16.gguf"]),
     "tiny-gemma3": (DATA / "tiny-gemma3", ["", "model-bf16.gguf"]),

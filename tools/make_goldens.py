@@ -54,6 +54,13 @@ MODELS = {
                          rope=dict(type="default", theta=10000.0), config=dict(sliding_window=17),
                          features={"window": dict(sliding_window=None),
                                    "one token of the window": dict(sliding_window=18)}),
+    "tiny-ministral": dict(seed=1, family="ministral", vocab=61, hidden=30, layers=3, heads=3, kv_heads=1, head_dim=12,
+                           ffn=44, dtype="f16", tied=True, biases=False, shards=1, style=5, gguf=False,
+                           rope=dict(type="default", theta=10000.0),
+                           config=dict(sliding_window=20, layer_types=[
+                               "sliding_attention", "full_attention", "sliding_attention"]),
+                           features={"layer_types": dict(layer_types=None),
+                                     "one token of the window": dict(sliding_window=21)}),
     "tiny-qwen2-window": dict(seed=1, family="qwen2", vocab=61, hidden=30, layers=3, heads=3, kv_heads=1, head_dim=10,
                               ffn=44, dtype="f16", tied=True, biases="qkv", shards=1, style=4, gguf=False,
                               rope=dict(type="default", theta=1000000.0),
@@ -140,6 +147,7 @@ GEMMAS = ("gemma2", "gemma3")
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
            "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
            "phi3": "Phi3ForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM",
+           "ministral": "MinistralForCausalLM",
            "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
 HEAD_NORMS = {"qwen3": "each", "olmo2": "all", "gemma3": "each"}
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral")  # in GGUF, rows of Wq and Wk
@@ -416,7 +424,8 @@ def hf_config(spec):
 
 def reference_windows(family, config, layers):
     """The tokens that each layer sees; 0: all."""
-    slides = {"mistral": lambda i: True, "phi3": lambda i: True, "gemma2": lambda i: i % 2 == 0,
+    slides = {"mistral": lambda i: True, "ministral": lambda i: True, "phi3": lambda i: True,
+              "gemma2": lambda i: i % 2 == 0,
               "gemma3": lambda i: (i + 1) % config.get("sliding_window_pattern", 6) != 0,
               "qwen2": lambda i: config.get("use_sliding_window") and i >= config["max_window_layers"]}
     rule = slides.get(family, lambda i: False)

@@ -362,8 +362,10 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   config.num_heads = fields.Count(keys.heads, ConfigLimits::kHeads, row->defaults.heads);
   config.num_kv_heads = config.num_heads;
   if (keys.kv_heads != nullptr) {
-    config.num_kv_heads = fields.Count(keys.kv_heads, ConfigLimits::kHeads,
-                                       row->defaults.kv_heads.value_or(config.num_heads));
+    const bool is_null = fields.Names(keys.kv_heads);  // where Count takes the fallback
+    config.num_kv_heads = fields.Count(
+        keys.kv_heads, ConfigLimits::kHeads,
+        is_null ? config.num_heads : row->defaults.kv_heads.value_or(config.num_heads));
   }
   std::optional<uint32_t> ffn_size;
   if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;

@@ -40,6 +40,54 @@ TEST(HfFamilies, EachFamilyHasItsOwnDefaults) {
   EXPECT_FALSE(qwen3->attention_multiplier);
 }
 
+// What the configuration classes of transformers 5.23 have where config.json names nothing.
+TEST(HfFamilies, MissingKeysHaveTheDefaultsOfTransformers) {
+  struct Defaults {
+    const char* hf_class;
+    bool tied;
+    double eps;
+    uint32_t positions;
+    double theta;
+    uint32_t head_dim, kv_heads;
+    Activation activation = Activation::kSilu;
+  };
+  const Defaults all[] = {
+      {"LlamaForCausalLM", false, 1e-6, 2048, 1e4, 32, 16},
+      {"MistralForCausalLM", false, 1e-6, 131072, 1e4, 32, 8},
+      {"MinistralForCausalLM", false, 1e-6, 131072, 1e4, 32, 8},
+      {"Qwen2ForCausalLM", false, 1e-6, 32768, 1e4, 32, 16},
+      {"Qwen3ForCausalLM", false, 1e-6, 32768, 1e4, 128, 16},
+      {"GraniteForCausalLM", false, 1e-6, 2048, 1e4, 32, 16},
+      {"Olmo2ForCausalLM", false, 1e-5, 2048, 1e4, 32, 16},
+      {"SmolLM3ForCausalLM", true, 1e-6, 32768, 2e6, 32, 4},
+      {"Phi3ForCausalLM", false, 1e-5, 4096, 1e4, 32, 16},
+      {"Gemma2ForCausalLM", true, 1e-6, 8192, 1e4, 256, 4, Activation::kGeluTanh},
+      {"Gemma3ForCausalLM", true, 1e-6, 131072, 1e6, 256, 4, Activation::kGeluTanh},
+      {"GPT2LMHeadModel", true, 1e-5, 1024, 1e4, 32, 16, Activation::kGeluTanh}};
+  for (const Defaults& d : all) {
+    json config = {{"architectures", {d.hf_class}},
+                   {"vocab_size", 100},
+                   {"intermediate_size", 64},
+                   {"hidden_size", 512},
+                   {"num_hidden_layers", 2},
+                   {"num_attention_heads", 16},
+                   {"n_embd", 512},
+                   {"n_layer", 2},
+                   {"n_head", 16}};
+    const auto c = Parse(config);
+    ASSERT_TRUE(c) << c.error().message;
+    EXPECT_EQ(c->tied_embeddings, d.tied) << d.hf_class;
+    EXPECT_EQ(c->rms_norm_eps, d.eps) << d.hf_class;
+    EXPECT_EQ(c->max_positions, d.positions) << d.hf_class;
+    EXPECT_EQ(c->rope.theta, d.theta) << d.hf_class;
+    EXPECT_EQ(c->head_dim, d.head_dim) << d.hf_class;
+    EXPECT_EQ(c->num_kv_heads, d.kv_heads) << d.hf_class;
+    EXPECT_EQ(c->activation, d.activation) << d.hf_class;
+    config["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(Parse(config)->num_kv_heads, 16u) << d.hf_class;
+  }
+}
+
 TEST(HfFamilies, ReadsGranitesMultipliersAndRefusesWhatIsNone) {
   const auto c = Parse(Family("GraniteForCausalLM", {{"embedding_multiplier", 12},
                                                      {"attention_multiplier", 0.015625},
