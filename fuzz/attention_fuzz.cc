@@ -1,6 +1,6 @@
-// Attention kernels of every target that this CPU has, on shapes, KV formats, masks and numbers
-// from the input: each must give the bits of the scalar ones, with all spans merged or separate.
-// Unfilled tokens are NaN and must not matter.
+// Attention kernels of every target that this CPU has, on shapes, KV formats, masks, soft-caps and
+// numbers from the input: each must give the bits of the scalar ones, with all spans merged or
+// separate. Unfilled tokens are NaN and must not matter.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -56,6 +56,9 @@ struct Scene {
     TakeMask(bytes);
     NumberSource numbers(bytes);
     Fill(numbers);
+    // Last, so that inputs from before it keep their scenes. As loaders allow: positive and finite.
+    constexpr float kSoftcaps[] = {0, 50, 1, 1e-30f, 1e30f};
+    softcap = bytes.empty() ? 0 : kSoftcaps[bytes.Below(std::size(kSoftcaps))];
   }
 
   uint32_t tokens() const { return limit.back(); }
@@ -64,6 +67,7 @@ struct Scene {
   const BlockLayout layout;
   const uint32_t dim, kv_heads, layer, group, rows, kv_head_begin, kv_head_end;
   uint32_t span_begin, span_end;
+  float softcap;  // 0: none
   std::vector<uint32_t> limit;
   size_t head_words = 0;
   std::vector<uint64_t> mask;                  // [kv_head][head_words], or empty: all is seen
@@ -158,7 +162,9 @@ class Run {
              scene.limit.data(),
              partial_.data(),
              split ? size_t{scene.heads()} * floats_ : 0,
-             scene.mask.empty() ? TokenMask{} : TokenMask{scene.mask.data(), scene.head_words}};
+             scene.mask.empty() ? TokenMask{} : TokenMask{scene.mask.data(), scene.head_words},
+             nullptr,
+             scene.softcap};
   }
 
   Outcome Result() {

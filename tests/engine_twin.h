@@ -18,6 +18,7 @@ namespace kvasir {
 struct TwinCounts {
   uint64_t rows = 0, differ = 0;  // rows of logits
   uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
+  uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
 };
 
 class TwinRun {
@@ -29,12 +30,21 @@ class TwinRun {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
     return counts_;
   }
-  // Rounds on a model of tests/data, whose context is 256, until `rows` rows are compared.
-  const TwinCounts& CompareFolder(const std::string& name, uint64_t rows) {
-    EngineOptions options = DemoOptions();
-    options.model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
-    max_tokens_ = 256;
-    while (counts_.rows < rows && !testing::Test::HasFailure()) RoundOn(options, 40);
+  // Rounds on a folder whose context is 256, like those of tests/data, until `rows` rows are
+  // compared.
+  const TwinCounts& CompareFolder(const std::string& folder, uint64_t rows) {
+    while (counts_.rows < rows && !testing::Test::HasFailure()) RoundOn(FolderOptions(folder), 40);
+    return counts_;
+  }
+  // One round for each KV format, in blocks of `block_tokens`.
+  const TwinCounts& CompareFormats(const std::string& folder, uint32_t block_tokens) {
+    block_tokens_ = block_tokens;
+    least_sequences_ = 3;  // three forks share no window
+    for (const char* format : kFormats) {
+      if (testing::Test::HasFailure()) break;
+      format_ = format;
+      RoundOn(FolderOptions(folder), 8);
+    }
     return counts_;
   }
   // One round on the tiny model, for injected faults.
@@ -56,6 +66,17 @@ class TwinRun {
     std::vector<TokenId> tokens, prompt;  // the whole conversation; the last prompt
   };
 
+  static constexpr const char* kFormats[] = {"f32",           "f16",        "bf16", "fp8_e4m3",
+                                             "fp8_e5m2",      "int8",       "int4", "nf4",
+                                             "k=int8,v=int4", "k=f16,v=nf4"};
+
+  EngineOptions FolderOptions(const std::string& folder) {
+    EngineOptions options = DemoOptions();
+    options.model = folder;
+    max_tokens_ = 256;
+    return options;
+  }
+
   void Round() {
     const bool demo = random_.Below(8) == 0;
     EngineOptions options = demo ? DemoOptions() : TinyOptions();
@@ -63,10 +84,8 @@ class TwinRun {
   }
 
   void RoundOn(EngineOptions options, uint32_t num_batches) {
-    const char* const formats[] = {"f32",  "f16",  "bf16", "fp8_e4m3",      "fp8_e5m2",
-                                   "int8", "int4", "nf4",  "k=int8,v=int4", "k=f16,v=nf4"};
     const uint32_t step_tokens[] = {6, 33, 512};
-    options.kv_format = formats[random_.Below(std::size(formats))];
+    options.kv_format = format_.value_or(kFormats[random_.Below(std::size(kFormats))]);
     if (random_.Below(4) == 0) options.kv_skip_layers = {0};
     options.ctx_size = max_tokens_;
     EngineOptions twin_options = options;
@@ -74,12 +93,13 @@ class TwinRun {
     const std::vector<Target> targets = SupportedTargets();
     options.target = NameOf(targets[random_.Below(targets.size())]);
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
-    options.block_tokens = 16 * (1 + static_cast<uint32_t>(random_.Below(3)));
+    options.block_tokens =
+        block_tokens_.value_or(16 * (1 + static_cast<uint32_t>(random_.Below(3))));
     options.step_tokens = step_tokens[random_.Below(3)];
     options.parallel = 6;
     // Index and cursors take a part of the budget: find a budget whose pool holds a few requests.
     options.kv_memory_bytes = 64 << 10;
-    const uint64_t sequences = 1 + random_.Below(4);
+    const uint64_t sequences = least_sequences_ + random_.Below(4);
     for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
       const Result<MemoryPlan> plan = Engine::PlanMemory(options);
       if (plan && plan->sequences >= sequences) break;
@@ -120,6 +140,8 @@ class TwinRun {
     for (Asked& asked : batch) {
       const Answer& answer = asked.pending->Wait();
       counts_.reused_tokens += answer.receipt.cached_tokens();
+      const auto& miss = answer.receipt.miss;
+      if (miss && miss->reason == MissReason::kWindow) ++counts_.window_misses;
       EXPECT_EQ(answer.receipt.cached_tokens() + answer.receipt.computed,
                 asked.request.prompt.size());
       CompareWithTwin(twin, asked, answer);
@@ -147,7 +169,7 @@ class TwinRun {
     const bool again = op == 2 && !chosen.prompt.empty();  // the same prompt: its Cursor answers
     if (again) chosen.tokens = chosen.prompt;
     if (op == 1) Shorten(chosen.tokens, random_.Below(chosen.tokens.size() + 1));
-    if (chosen.tokens.size() > max_tokens_ * 3 / 4) Shorten(chosen.tokens, random_.Below(60));
+    if (chosen.tokens.size() > max_tokens_ * 3 / 4) Shorten(chosen.tokens, 1 + random_.Below(60));
     if (!again && (op > 2 || chosen.tokens.empty())) {
       // Few different tokens, so that conversations share beginnings by chance and diverge inside
       // blocks.
@@ -162,6 +184,7 @@ class TwinRun {
     GenerateRequest request;
     request.tenant = chosen.tenant;
     request.prompt = chosen.tokens;
+    request.message_ends = MessageEnds(request.prompt.size());
     request.max_tokens = static_cast<uint32_t>(random_.Below(24));
     request.n = random_.Below(4) == 0 && request.prompt.size() < max_tokens_ / 2 ? 3 : 1;
     request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
@@ -173,6 +196,17 @@ class TwinRun {
     request.sampling.repetition_penalty = random_.Below(2) == 0 ? 1.0f : 1.1f;
     request.sampling.seed = random_.Bits();
     return request;
+  }
+
+  // Where layers with windows can resume: up to three places, ascending.
+  std::vector<uint32_t> MessageEnds(size_t num_tokens) {
+    std::vector<uint32_t> ends;
+    uint64_t end = 0;
+    for (uint64_t i = random_.Below(4); i > 0 && end < num_tokens; --i) {
+      end += 1 + random_.Below(num_tokens - end);
+      ends.push_back(static_cast<uint32_t>(end));
+    }
+    return ends;
   }
 
   static std::function<void(uint32_t, uint32_t, std::span<const float>)> Recorder(RowMap& rows) {
@@ -217,7 +251,10 @@ class TwinRun {
 
   static bool FaultsActive() { return !FaultActive(Fault::kNone); }
 
-  uint32_t max_tokens_ = 384;  // of a sequence
+  uint32_t max_tokens_ = 384;             // of a sequence
+  std::optional<std::string> format_;     // absent: a random one for each round
+  uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
+  std::optional<uint32_t> block_tokens_;  // likewise
   Random random_;
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
@@ -226,12 +263,13 @@ class TwinRun {
 inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu)\n",
+      "cancelled %llu, window misses %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
       static_cast<unsigned long long>(counts.cursor_hits),
       static_cast<unsigned long long>(counts.evicted_blocks),
-      static_cast<unsigned long long>(counts.cancelled));
+      static_cast<unsigned long long>(counts.cancelled),
+      static_cast<unsigned long long>(counts.window_misses));
 }
 
 }  // namespace kvasir

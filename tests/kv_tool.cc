@@ -74,7 +74,11 @@ void Run(const char* path, const std::vector<TokenId>& ids) {
   const auto blocks = SequenceTables::Create(layout, tokens);
   if (!blocks) Die(blocks.error().message);
   EnterComputeThread();
-  const StepSequence sequence{blocks->tables(), 0, 0, tokens};
+  const StepSequence sequence{.tables = blocks->tables(),
+                              .position = 0,
+                              .first_row = 0,
+                              .num_rows = tokens,
+                              .long_rope = UsesLongFactors((*runner)->config().rope, tokens)};
   if (auto status = (*runner)->Step({&sequence, 1}, ids); !status) Die(status.error().message);
   Print(layout, *blocks, tokens);
 }

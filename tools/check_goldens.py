@@ -19,12 +19,18 @@ TOLERANCE = 5e-5  # transformers computes norms, softmax and rotary angles in fl
 
 def worst_difference(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    model.generation_config.eos_token_id = None
     arrays, worst = np.load(folder / "golden.npz"), 0.0
     golden = json.loads((folder / "golden.json").read_text())
     for i, prompt in enumerate(golden["prompts"]):
         with torch.no_grad():
             run = model.eval()(input_ids=torch.tensor([prompt["ids"]]), use_cache=True)
         logits = run.logits[0].numpy()
+        want = prompt["greedy"]["ids"]
+        prompt_ids = torch.tensor([prompt["ids"]])
+        answer = model.generate(prompt_ids, attention_mask=torch.ones_like(prompt_ids), max_new_tokens=len(want), do_sample=False)
+        got = answer[0, len(prompt["ids"]):].tolist()
+        assert got == want, f"{folder.name}: prompt {i}: transformers' greedy ids are {got}, the golden's {want}"
         worst = max(worst, abs(logits[-1] - arrays[f"p{i}.last"]).max())
         if f"p{i}.all" in arrays:
             worst = max(worst, abs(logits - arrays[f"p{i}.all"]).max())

@@ -50,8 +50,11 @@ def yarn(rope, inv):
     return inv / rope["factor"] * ramp + inv * (1 - ramp)
 
 
-def inverse_frequencies(dim, rope):
+def inverse_frequencies(dim, rope, tokens):
+    """For a sequence of so many tokens: all of longrope's depend on its length."""
     inv = 1.0 / rope["theta"] ** (np.arange(0, dim, 2) / dim)
+    if rope["type"] == "longrope":
+        return inv / np.float32(rope["long_factor" if tokens > rope["original_max_positions"] else "short_factor"])
     if rope["type"] == "linear":
         return inv / rope["factor"]
     if rope["type"] == "yarn":
@@ -70,7 +73,7 @@ def inverse_frequencies(dim, rope):
 
 def rotate(x, config, rope):
     """x [heads, tokens, head_dim]; of the first rotated_dims, element i is paired with i + rotated_dims/2."""
-    angle = np.outer(np.arange(x.shape[1]), inverse_frequencies(config["rotated_dims"], rope))
+    angle = np.outer(np.arange(x.shape[1]), inverse_frequencies(config["rotated_dims"], rope, x.shape[1]))
     cos, sin = (f(angle) * rope.get("attention_factor", 1.0) for f in (np.cos, np.sin))
     half = config["rotated_dims"] // 2
     a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]

@@ -30,9 +30,9 @@ enum class Admission { kExpected, kFull };
 // Who runs next: tenants by what they were given so far, or first come, first served.
 enum class Schedule { kFair, kFifo };
 // Why a running request gave up its blocks.
-enum class PreemptCause { kMemory, kFairness };
-inline constexpr uint32_t kNumPreemptCauses = 2;
-const char* ToString(PreemptCause cause);  // "memory", "fairness"
+enum class PreemptCause { kMemory, kFairness, kRope };  // kRope: to be computed again as a long one
+inline constexpr uint32_t kNumPreemptCauses = 2;        // that count as preemptions
+const char* ToString(PreemptCause cause);               // "memory", "fairness", "rope"
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
@@ -162,7 +162,8 @@ enum class Reuse {
 struct GenerateRequest {
   std::string tenant = "default";
   std::vector<TokenId> prompt;
-  // Prompt index where message i ends, ascending; Miss::message_index comes from it.
+  // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers with
+  // a window keep what a prompt needs that goes on from there.
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
@@ -220,7 +221,9 @@ struct EngineStats {
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumPreemptCauses] = {};  // of requests, by PreemptCause
-  uint64_t recomputed_tokens = 0;                // after preemptions
+  // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
+  // longrope's short factors.
+  uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;    // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
@@ -234,6 +237,9 @@ struct ModelCard {
   std::string id, architecture, path, dtype;
   uint64_t parameters = 0;
   uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
+  // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
+  // past it is computed again. 0: the rotation does not depend on the length.
+  uint32_t long_rope_after = 0;
   std::vector<TokenId> bos, eos;
   SamplingDefaults sampling;
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the

@@ -8,10 +8,18 @@
 
 namespace kvasir {
 
-enum class MissReason { kCold, kDiverged, kEvicted, kIdentityChanged, kDisabled, kWindow };
-inline constexpr uint32_t kNumMissReasons = 6;
+enum class MissReason {
+  kCold,
+  kDiverged,
+  kEvicted,
+  kIdentityChanged,
+  kDisabled,
+  kWindow,
+  kRopeChanged
+};
+inline constexpr uint32_t kNumMissReasons = 7;
 
-// "cold", "diverged", "evicted", "identity_changed", "disabled", "window".
+// "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed".
 const char* ToString(MissReason reason);
 
 struct Miss {

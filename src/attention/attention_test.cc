@@ -284,7 +284,6 @@ TEST_P(AttentionTargets, TokensThatAreNotSeenAreSkipped) {
   }
 }
 
-// Magnitudes at the ends: 2^-127 is subnormal, sums of int16 x int8 come near 2^31.
 // Windows of one token, around tiles and spans, and longer than the context.
 TEST_P(AttentionTargets, AWindowHasTheReferencesBits) {
   Random random(16);
@@ -336,6 +335,7 @@ TEST_P(AttentionTargets, ASoftCapAgreesWithTanhInDouble) {
   for (int i = 0; i < 32; ++i) EXPECT_NEAR(out[i], expected[i] / total, 2e-6);
 }
 
+// Magnitudes at the ends: 2^-127 is subnormal, sums of int16 x int8 come near 2^31.
 TEST_P(AttentionTargets, ExtremesHaveTheReferencesBits) {
   Random random(14);
   for (const KvFormat format : kAllFormats) {

@@ -30,6 +30,8 @@ struct BackendOptions {
   struct Rope {
     std::vector<double> frequencies;  // a pair of numbers each; the rest is not rotated
     double magnitude;                 // multiplies cos and sin
+    // Instead of `frequencies`, as many, for StepSequence::long_rope; empty: no difference.
+    std::vector<double> long_frequencies = {};
   };
   std::vector<Rope> ropes;
   float query_scale;

@@ -44,6 +44,8 @@ class CpuBackend final : public Backend {
         product_(ProductOptions(options), arena, pool_) {
     for (const BackendOptions::Rope& rope : o_.ropes) {
       KV_CHECK(rope.frequencies.size() <= o_.head_dim / 2);
+      KV_CHECK(rope.long_frequencies.empty() ||
+               rope.long_frequencies.size() == rope.frequencies.size());
     }
   }
 
@@ -188,9 +190,12 @@ class CpuBackend final : public Backend {
     const auto half = static_cast<uint32_t>(rope.frequencies.size());
     ForRows(rows_, half * 64, [&](uint32_t row) {
       float* cos = AnglesOf(index, row);
+      const bool is_long = sequences_[s_.sequence_of[row]].long_rope;
+      const std::vector<double>& frequencies =
+          is_long && !rope.long_frequencies.empty() ? rope.long_frequencies : rope.frequencies;
       for (uint32_t i = 0; i < half; ++i) {
         double sin_i, cos_i;
-        SinCos(Position(row) * rope.frequencies[i], &sin_i, &cos_i);
+        SinCos(Position(row) * frequencies[i], &sin_i, &cos_i);
         cos[i] = static_cast<float>(cos_i * rope.magnitude);
         cos[half + i] = static_cast<float>(sin_i * rope.magnitude);
       }

@@ -26,6 +26,7 @@ struct StepSequence {
   std::span<const TokenMask> masks = {};
   float* token_sums = nullptr;
   size_t sums_stride = 0;
+  bool long_rope = false;  // rotated by BackendOptions::Rope::long_frequencies
 };
 
 }  // namespace kvasir

@@ -29,8 +29,9 @@ inline BlockLayout TinyLayout() {
 inline constexpr uint32_t kCrossLayer = ~uint32_t{0};
 
 // Layers of one head each, in blocks of one layer. windows: [layer], 0: full, kCrossLayer: cross.
-inline KvLayout LayoutOf(const std::vector<uint32_t>& windows) {
+inline KvLayout LayoutOf(const std::vector<uint32_t>& windows, uint32_t block_tokens = 16) {
   BlockShape shape = TinyLayout().shape();
+  shape.block_tokens = block_tokens;
   shape.num_layers = static_cast<uint32_t>(windows.size());
   shape.k_format.assign(windows.size(), KvFormat::kF16);
   shape.v_format.assign(windows.size(), KvFormat::kF16);

@@ -98,6 +98,8 @@ class MatchResult {
   //   identity_changed  no whole block is cached, but the same tenant has this prompt's beginning
   //                     under another Identity
   //   diverged          the cached text continues with another token than this prompt
+  //   rope_changed      more is cached, but rotated for sequences of another length
+  //                     (MatchOptions::other_rope)
   //   cold              nothing of this prompt is cached
   // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
   std::optional<Miss> miss;
@@ -120,7 +122,7 @@ class MatchResult {
   NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
   bool shares_ = false;
   bool has_cursor_ = false;
-  bool resumed_ = false;
+  bool counts_ = true;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
@@ -135,10 +137,13 @@ class MatchResult {
 struct MatchOptions {
   bool reuse = true;       // false: match nothing, publish nothing (cache_prompt: false)
   bool use_cursor = true;  // false: the last prompt token is always computed
-  // The prompt was counted before: one that was preempted goes on.
-  bool resumed = false;
   // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
   PromptSource source = {};
+  // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
+  // Never served; only the miss's reason looks there.
+  NamespaceId other_rope = kSharesNothing;
+  // false: counters() leave this match out: a request that ran before goes on.
+  bool counts = true;
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -302,9 +307,12 @@ class KvCache final : private BlockPool::Observer {
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);
   std::optional<Miss> Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                              uint32_t num_covered, const SourceKey* source) const;
+                              uint32_t num_covered, const MatchOptions& options,
+                              const SourceKey* source) const;
   bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
                         const SourceKey* source) const;
+  void Count(const MatchResult& match);
+  uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;

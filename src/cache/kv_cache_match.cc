@@ -13,8 +13,8 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   MatchResult match;
   match.place_ = NodeHold(this, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
+  match.counts_ = options.counts;
   match.tables_.resize(layout().num_groups());
-  match.resumed_ = options.resumed;
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   const PromptSource& source = options.source;
   KV_CHECK(source.tokens == 0 || (!source.ids.empty() && layout().num_cross_groups() > 0));
@@ -47,7 +47,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   const uint32_t num_covered = PinPrefix(prompt, match, path);
   const size_t whole_blocks = num_covered / layout().block_tokens();
   const NodeId node = whole_blocks == 0 ? begin : path[whole_blocks - 1];
-  match.miss = Explain(ns, node, prompt, num_covered, key.get());
+  match.miss = Explain(ns, node, prompt, num_covered, options, key.get());
   const bool whole = num_covered == prompt.size();
   match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
   uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
@@ -198,7 +198,8 @@ std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
 
 // `node`: of the last whole block of the prompt that was found, or where its nodes begin.
 std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                                     uint32_t num_covered, const SourceKey* source) const {
+                                     uint32_t num_covered, const MatchOptions& options,
+                                     const SourceKey* source) const {
   if (num_covered == prompt.size() || (num_covered > 0 && num_covered + 1 == prompt.size())) {
     return std::nullopt;
   }
@@ -209,6 +210,10 @@ std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<cons
   const auto miss = [&](MissReason reason) { return Miss{reason, num_covered, std::nullopt}; };
   if (index_->WasEvicted(node, rest, num_covered - begin)) {
     return miss(MissReason::kEvicted);
+  }
+  if (options.other_rope != kSharesNothing &&
+      BeginningHeld(Of(options.other_rope).root, prompt) > num_covered) {
+    return miss(MissReason::kRopeChanged);
   }
   if (begin == 0 && OtherIdentityHas(ns, rest, num_covered, source)) {
     return miss(MissReason::kIdentityChanged);
@@ -230,25 +235,33 @@ bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, u
     const NodeId root = namespaces_[i].root;
     const auto node = source == nullptr ? root : FindSource(root, *source);
     if (!node) continue;
-    const auto best = index_->BestPartial(*node, begin);
-    if (best && best->num_equal > num_covered &&
-        (best->num_equal == begin.size() || best->num_equal == index_->tokens(best->node).size())) {
-      return true;
-    }
+    if (BeginningHeld(*node, begin) > num_covered) return true;
   }
   return false;
 }
 
+// How many tokens of the prompt the nodes after `node` hold: whole blocks, then a block or tail of
+// which no token differs from the prompt's.
+uint32_t KvCache::BeginningHeld(NodeId node, std::span<const TokenId> prompt) const {
+  const size_t block_tokens = layout().block_tokens();
+  uint32_t held = 0;
+  while (held + block_tokens <= prompt.size()) {
+    const auto child = index_->FindChild(node, prompt.subspan(held, block_tokens));
+    if (!child) break;
+    node = *child;
+    held += static_cast<uint32_t>(block_tokens);
+  }
+  if (held == prompt.size()) return held;
+  const auto rest = prompt.subspan(held, std::min(block_tokens, prompt.size() - held));
+  const auto best = index_->BestPartial(node, rest);
+  const bool whole = best && (best->num_equal == rest.size() ||
+                              best->num_equal == index_->tokens(best->node).size());
+  return whole ? held + best->num_equal : held;
+}
+
 KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
                           const Reservation& reservation) {
-  if (!match.resumed_) {
-    counters_.queried_tokens += match.prompt_tokens_;
-    counters_.hit_tokens_pool += match.num_pool_;
-    counters_.hit_tokens_partial += match.num_partial_;
-    counters_.cursor_hits += match.has_cursor_;
-    if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
-  }
-
+  if (match.counts_) Count(match);
   KvSequence sequence;
   sequence.shares_ = match.shares_;
   sequence.num_committed_ = match.num_reused();
@@ -273,6 +286,14 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   }
   sequence.reserved_ = reservation.state_;
   return sequence;
+}
+
+void KvCache::Count(const MatchResult& match) {
+  counters_.queried_tokens += match.prompt_tokens_;
+  counters_.hit_tokens_pool += match.num_pool_;
+  counters_.hit_tokens_partial += match.num_partial_;
+  counters_.cursor_hits += match.has_cursor_;
+  if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
 }
 
 std::span<const float> KvCache::CursorHidden(const MatchResult& match) const {

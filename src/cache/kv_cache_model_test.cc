@@ -20,6 +20,7 @@ struct Params {
   std::vector<uint32_t> windows = {0};  // [layer]
   bool sources = false;
   uint64_t source_hash_mask = ~uint64_t{0};
+  uint32_t block_tokens = 16;
 };
 
 class KvCacheModel : public testing::TestWithParam<Params> {
@@ -69,12 +70,13 @@ class KvCacheModel : public testing::TestWithParam<Params> {
 
   KvCache& cache() { return *driver_.cache; }
   bool roomy() const { return GetParam().num_blocks > 1000; }
+  uint32_t block() const { return GetParam().block_tokens; }  // tokens
   bool has_windows() { return cache().layout().has_windows(); }
   bool has_cross() { return cache().layout().num_cross_groups() > 0; }
   static KvCacheOptions Options() {
-    KvCacheOptions options =
-        OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
-                   FindEvictionChoice(GetParam().eviction), LayoutOf(GetParam().windows));
+    KvCacheOptions options = OptionsFor(GetParam().num_blocks, /*num_cursors=*/4096,
+                                        FindEvictionChoice(GetParam().eviction),
+                                        LayoutOf(GetParam().windows, GetParam().block_tokens));
     options.source_hash_mask = GetParam().source_hash_mask;
     return options;
   }
@@ -109,7 +111,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     Space& space = spaces_[running.space];
     if (!running.shares || running.epoch != space.epoch) return;
     const uint32_t committed = running.kv.num_committed();
-    const uint32_t full = committed / 16 * 16;
+    const uint32_t full = committed / block() * block();
     space.has_source |= full > 0 || (end && committed > 0);
     const auto tokens = running.kv.tokens();
     if (end && committed > 0 && (committed == full || committed == running.kv.num_tokens())) {
@@ -137,7 +139,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       });
     };
     const Space& sibling = spaces_[space.sibling];
-    const auto begin = std::span(prompt).first(std::min<size_t>(16, prompt.size()));
+    const auto begin = std::span(prompt).first(std::min<size_t>(block(), prompt.size()));
     const uint32_t theirs = &sibling == &space ? 0 : LongestIn(sibling, begin);
     const bool whole = theirs == begin.size() || !longer(sibling, theirs);
     std::optional<MissReason> expected;
@@ -145,7 +147,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       expected = std::nullopt;
     } else if (!space.source.empty() && !space.has_source) {
       expected = sibling.has_source ? MissReason::kIdentityChanged : MissReason::kCold;
-    } else if (covered < 16 && theirs > covered && whole) {
+    } else if (covered < block() && theirs > covered && whole) {
       expected = MissReason::kIdentityChanged;
     } else if (covered == 0) {
       expected = MissReason::kCold;
@@ -191,10 +193,10 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       for (const Tokens& theirs : space.resumes) {
         if (Common(prompt, theirs) < theirs.size()) continue;
         // Within a block: another one that shares more with the prompt may lack its window.
-        const size_t block = theirs.size() / 16 * 16;
+        const size_t begin = theirs.size() / block() * block();
         const auto enters = std::ranges::count_if(
-            space.published, [&](const Tokens& text) { return Common(prompt, text) > block; });
-        if (theirs.size() == block || enters == 1) least = std::max<size_t>(least, theirs.size());
+            space.published, [&](const Tokens& text) { return Common(prompt, text) > begin; });
+        if (theirs.size() == begin || enters == 1) least = std::max<size_t>(least, theirs.size());
       }
       if (least == prompt.size() && !match.has_cursor()) --least;
       EXPECT_GE(match.num_reused(), options.reuse ? least : 0);
@@ -219,7 +221,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     }
     if (!Append(running, std::span(prompt).subspan(reused), true)) return;
     for (const uint32_t point : points) {
-      const bool full = (point + 15) / 16 * 16 <= prompt.size();
+      const bool full = CeilDiv(point, block()) * block() <= prompt.size();
       if (running.shares && point > reused && full) space.resumes.insert(First(prompt, point));
     }
     if (running.shares) {
@@ -351,6 +353,19 @@ std::vector<Params> AllParams() {
     }
     for (uint32_t seed = 301; seed <= 303; ++seed) all.push_back({seed, 6000, "lru", windows});
   }
+  // Windows around the edges of blocks of 16 and of 32 tokens.
+  for (const uint32_t block_tokens : {16u, 32u}) {
+    for (const uint32_t window : {17u, 48u, 64u}) {
+      for (uint32_t seed = 601; seed <= 606; ++seed) {
+        const uint32_t num_blocks = seed == 606 ? 6000 : 2 * (7 + 2 * (seed % 5));
+        all.push_back({.seed = seed,
+                       .num_blocks = num_blocks,
+                       .eviction = seed % 2 == 0 ? "s3fifo" : "lru",
+                       .windows = {0, window},
+                       .block_tokens = block_tokens});
+      }
+    }
+  }
   // Sources that have KV, and sources that are only compared.
   constexpr uint32_t kCross = kCrossLayer;
   for (const std::vector<uint32_t>& windows :
@@ -371,7 +386,8 @@ INSTANTIATE_TEST_SUITE_P(Seeds, KvCacheModel, testing::ValuesIn(AllParams()), []
   return "Seed" + std::to_string(info.param.seed) + "Blocks" +
          std::to_string(info.param.num_blocks) + info.param.eviction + "Windows" +
          fmt::format("{}", fmt::join(info.param.windows, "_")) +
-         (info.param.sources ? "Sources" : "");
+         (info.param.sources ? "Sources" : "") +
+         (info.param.block_tokens == 16 ? "" : "BlocksOf32");
 });
 
 }  // namespace

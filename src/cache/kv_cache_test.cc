@@ -184,6 +184,30 @@ TEST_F(KvCacheTest, SaysThatTheIdentityChanged) {
   EXPECT_EQ(reason(stranger, prompt), "cold");
 }
 
+TEST_F(KvCacheTest, SaysThatMoreIsCachedUnderTheOtherRope) {
+  const NamespaceId longs = cache().OpenNamespace("alice", IdentityNamed(2));
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  MatchResult match = cache().Match(longs, prompt, {.other_rope = ns_});
+  EXPECT_EQ(match.num_reused(), 0u);
+  ASSERT_TRUE(match.miss);
+  EXPECT_STREQ(ToString(match.miss->reason), "rope_changed");
+  EXPECT_EQ(match.miss->at_token, 0u);
+  // The reason also holds where a beginning is cached, as long as the other one is longer.
+  const NamespaceId shorts = std::exchange(ns_, longs);
+  Run(Join(First(prompt, 20), TokensFrom(9, 5)));
+  match = cache().Match(longs, prompt, {.other_rope = shorts});
+  EXPECT_EQ(match.num_reused(), 20u);
+  EXPECT_STREQ(ToString(match.miss->reason), "rope_changed");
+  EXPECT_EQ(match.miss->at_token, 20u);
+  match = cache().Match(longs, Join(First(prompt, 20), TokensFrom(8, 9)), {.other_rope = shorts});
+  EXPECT_STREQ(ToString(match.miss->reason), "diverged");
+  // A first token in common is chance.
+  match = cache().Match(longs, Join(First(TokensFrom(1, 40), 1), TokensFrom(7, 30)),
+                        {.other_rope = shorts});
+  EXPECT_STREQ(ToString(match.miss->reason), "diverged");
+}
+
 TEST_F(KvCacheTest, ReuseOffMatchesAndPublishesNothing) {
   const Tokens prompt = TokensFrom(1, 40);
   KvSequence sequence = Run(prompt, {.reuse = false});

@@ -1,6 +1,8 @@
 // Layers with windows: what a sequence gives back, where a prompt can go on, what a pin costs.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/bytes.h"
 #include "cache/cache_driver_for_test.h"
 
@@ -170,6 +172,48 @@ TEST_F(KvCacheWindows, ResumePointsAreMessageEndsAndEvery1024Tokens) {
             (std::vector<uint32_t>{10, 1024, 2048, 2500}));
   Make(64, LayoutOf({0, 1500}));
   EXPECT_EQ(cache().ResumePointsOf(4000, {}), (std::vector<uint32_t>{1500, 3000, 4000}));
+}
+
+TEST_F(KvCacheWindows, ALongPromptGoesOnFromEach1024thToken) {
+  MakeWindows({0, 20}, 300);
+  const Tokens prompt = TokensFrom(1, 2500);
+  {
+    KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 2600);
+    sequence.KeepResumePoints(cache().ResumePointsOf(2500, {}));
+    ASSERT_TRUE(driver_->Append(sequence, kSalt, prompt, KvCache::CommitKind::kEnd));
+  }
+  for (const auto& [cut, found] : {std::pair{1000u, 0u}, {1100u, 1024u}, {2400u, 2048u}}) {
+    EXPECT_EQ(Reused(Join(First(prompt, cut), TokensFrom(3, 60))), found) << cut;
+    if (found > 0) ExpectMiss(MissReason::kWindow, found);
+  }
+}
+
+// Other prompts take the windows of one conversation, a few more in each round.
+TEST_F(KvCacheWindows, TheOldestResumePointsAreEvictedFirst) {
+  const std::vector<uint32_t> ends = {50, 100, 160};
+  std::set<size_t> seen;  // how many resume points were lost
+  for (uint32_t others = 0; others < 16; ++others) {
+    MakeWindows({0, 20}, 40);
+    const Tokens prompt = TokensFrom(1, 200);
+    { const KvSequence kept = RunMessages(prompt, ends); }
+    for (uint32_t i = 0; i < others; ++i) {
+      const KvSequence other = RunMessages(TokensFrom(10 + i, 20), {});
+    }
+    size_t lost = 0;
+    for (const uint32_t end : ends) {
+      if (Reused(Join(First(prompt, end), TokensFrom(3, 60))) == end) break;
+      ++lost;
+    }
+    for (size_t i = lost; i < ends.size(); ++i) {
+      EXPECT_EQ(Reused(Join(First(prompt, ends[i]), TokensFrom(3, 60))), ends[i]) << others;
+    }
+    seen.insert(lost);
+    if (lost > 0 && lost < ends.size()) {
+      EXPECT_LT(Reused(Join(First(prompt, ends[lost - 1]), TokensFrom(3, 60))), ends[lost - 1]);
+      EXPECT_STREQ(ToString(miss_->reason), "window");  // the full blocks are still there
+    }
+  }
+  EXPECT_TRUE(seen.contains(0) && seen.contains(1)) << seen.size();
 }
 
 }  // namespace

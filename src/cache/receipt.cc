@@ -16,6 +16,8 @@ const char* ToString(MissReason reason) {
       return "disabled";
     case MissReason::kWindow:
       return "window";
+    case MissReason::kRopeChanged:
+      return "rope_changed";
   }
   return "unknown";
 }

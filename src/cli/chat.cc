@@ -56,9 +56,13 @@ class LineReader {
 };
 
 std::string ReceiptLine(const Receipt& receipt) {
-  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token]",
+  // The answer grew past the length at which RoPE longrope changes its factors.
+  const std::string again = receipt.recomputed == 0
+                                ? ""
+                                : fmt::format("; {} computed again for RoPE", receipt.recomputed);
+  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}]",
                      receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed,
-                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0);
+                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0, again);
 }
 
 // A conversation: system message, turns so far. One thread.

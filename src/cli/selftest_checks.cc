@@ -278,9 +278,10 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"targets", Targets}, {"threads", Threads}, {"textbook", Textbook}, {"decoded", Decoded},
       {"chunked", Chunked}, {"hit", Hit},         {"cursor", Cursor},     {"partial", Partial},
       {"batched", Batched}, {"forked", Forked},   {"evicted", Evicted},   {"restarted", Restarted},
-      {"tenants", Tenants}};
+      {"tenants", Tenants}, {"crossed", Crossed}};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
+    if (run == Crossed && !lab.rope_switch()) continue;
     Check check(name);
     for (const uint32_t size : lab.prompt_sizes()) {
       Status status = lab.DrawPrompt(size);

@@ -116,10 +116,18 @@ void Check::Expect(bool condition, const std::string& what) {
 Result<Lab> Lab::Create(EngineOptions options) {
   Lab lab(std::move(options));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
-  const uint32_t ctx_size = std::min(plan.ctx_size, kCtxSize);
+  uint32_t ctx_size = std::min(plan.ctx_size, kCtxSize);
   lab.options_.ctx_size = ctx_size;
   KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
   const bool large = lab.engine_->card().parameters > kLargeParameters;
+  if (const uint32_t after = lab.engine_->card().long_rope_after; after > 0) {
+    if (!large) lab.rope_switch_ = after;
+    const uint32_t shortest = large ? kLargePromptTokens : std::ranges::min(kPromptTokens);
+    if (after >= std::min(shortest, ctx_size / 4)) {  // prompts on this side of it, else beyond
+      lab.options_.ctx_size = ctx_size = after;
+      KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
+    }
+  }
   if (ctx_size < 32) {
     return Fail(Code::kUnsupported, "the model's context of {} tokens is too short to test",
                 ctx_size);

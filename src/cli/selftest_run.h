@@ -64,6 +64,9 @@ class Lab {
   const std::vector<TokenId>& prompt() const { return prompt_; }
   const Trace& reference() const { return reference_; }  // of prompt() and its answer
   uint32_t answer_tokens() const { return answer_tokens_; }
+  // The length at which RoPE longrope changes its factors, where a prompt of so many tokens is soon
+  // computed. options() then have a context in which no other check's prompt grows past it.
+  std::optional<uint32_t> rope_switch() const { return rope_switch_; }
   std::vector<TokenId> RandomTokens(size_t count);
 
   // A request for `prompt` and answer_tokens() greedy tokens that traces all rows.
@@ -80,8 +83,12 @@ class Lab {
   std::vector<uint32_t> prompt_sizes_;
   std::vector<TokenId> prompt_;
   uint32_t answer_tokens_ = 24;
+  std::optional<uint32_t> rope_switch_;
   Trace reference_;
 };
+
+// A check: answers that grow past rope_switch(). REQUIRES: there is one.
+Status Crossed(Lab& lab, Check& check);
 
 // Runs all checks in order. A check that an error stops fails with that error.
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done);

@@ -210,6 +210,9 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                      "most that, or leave it out",
                      ctx_size, trained);
   }
+  const RopeConfig& rope = model.config.rope;
+  const uint32_t long_rope_after =
+      UsesLongFactors(rope, ctx_size) ? static_cast<uint32_t>(rope.original_max_positions) : 0;
   // Every running sequence wants one row a step; a few more serve requests for all rows.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
   runner.max_positions = ctx_size;
@@ -217,7 +220,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
-                       .num_namespaces = options.max_tenants,
+                       .num_namespaces = options.max_tenants * (long_rope_after == 0 ? 1 : 2),
                        .secret = {},
                        .step_tokens = runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
@@ -228,12 +231,14 @@ Result<Assembly> Assemble(const EngineOptions& options) {
     if (options.cache_mode == CacheMode::kNone) {
       tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
     }
-    const KvDemand demand{
-        .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
+    const KvDemand demand{.prompt_tokens = 0,
+                          .tokens = static_cast<uint32_t>(tokens),
+                          .n = options.parallel};
     const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
     cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
   }
-  Assembly assembly{std::move(model), ctx_size, logit_rows, runner, std::move(cache), {}, {}, {}};
+  Assembly assembly{
+      std::move(model), ctx_size, long_rope_after, logit_rows, runner, std::move(cache), {}, {}, {}};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
@@ -275,6 +280,7 @@ ModelCard CardOf(const Assembly& assembly) {
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
+          .long_rope_after = assembly.long_rope_after,
           .bos = model.config.bos,
           .eos = {},
           .content = {}};

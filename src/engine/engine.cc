@@ -173,15 +173,16 @@ void EngineOnThread::Post(Command command) {
 
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
-  const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
-                             .max_positions = parts_.card.max_positions,
-                             .vocab_size = parts_.card.vocab_size,
-                             .parallel = parts_.options.parallel,
-                             .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-                             .layout = &parts_.cache->layout(),
-                             .step_tokens = parts_.cache->step_tokens(),
-                             .cache_mode = parts_.options.cache_mode,
-                             .tokenizer = parts_.text.tokenizer.get()};
+  const RequestLimits limits{
+      .ctx_size = parts_.card.ctx_size,
+      .max_positions = parts_.card.max_positions,
+      .vocab_size = parts_.card.vocab_size,
+      .parallel = parts_.options.parallel,
+      .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+      .layout = &parts_.cache->layout(),
+      .step_tokens = parts_.cache->step_tokens(),
+      .cache_mode = parts_.options.cache_mode,
+      .tokenizer = parts_.text.tokenizer.get()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
@@ -403,6 +404,13 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};
+  if (assembly.long_rope_after > 0) {
+    IdentityParts long_content = content;
+    long_content.config += " rope=long";
+    parts.scheduler.long_rope = {
+        assembly.long_rope_after,
+        IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
+  }
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
   malloc_trim(0);  // returns the memory of parsing the tokenizer to the system

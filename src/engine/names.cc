@@ -19,7 +19,8 @@ const char* ToString(FinishReason reason) {
 }
 
 const char* ToString(PreemptCause cause) {
-  return cause == PreemptCause::kMemory ? "memory" : "fairness";
+  static constexpr const char* kNames[] = {"memory", "fairness", "rope"};
+  return kNames[static_cast<size_t>(cause)];
 }
 
 }  // namespace kvasir

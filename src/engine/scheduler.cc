@@ -109,7 +109,11 @@ void Scheduler::ComputeRows() {
         position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
       ++position;
     }
-    step_.push_back({kv.tables(), position, rows.first_row, rows.num_rows});
+    step_.push_back({.tables = kv.tables(),
+                     .position = position,
+                     .first_row = rows.first_row,
+                     .num_rows = rows.num_rows,
+                     .long_rope = rows.sequence->long_rope});
     const auto begin = rows.sequence->tokens.begin() + rows.position;
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }

@@ -24,6 +24,13 @@
 
 namespace kvasir {
 
+// RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
+// their KV has a separate Identity.
+struct LongRope {
+  uint32_t after_tokens;
+  Identity identity;
+};
+
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
   Schedule schedule = Schedule::kFair;
@@ -36,7 +43,8 @@ struct SchedulerOptions {
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
   Identity identity{};
-  std::vector<TokenId> end_tokens;  // ascending
+  std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
+  std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
 };
@@ -125,9 +133,15 @@ class Scheduler {
   bool TryAdmit(Request& request);
   bool Follow(Request& request, uint32_t num_resident);
   bool Follows(const Request& request) const;
+  bool IsLong(size_t tokens) const {
+    return options_.long_rope && tokens > options_.long_rope->after_tokens;
+  }
+  MatchResult Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
+                    MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
   void Preempt(size_t running_index, PreemptCause cause);
+  void RestartLong();
   void Charge();
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);

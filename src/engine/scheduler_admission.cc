@@ -136,16 +136,14 @@ bool Scheduler::TryAdmit(Request& request) {
   Sequence* first = request.first_live();
   // Where several choices go on, the prompt is computed once and forked again.
   const bool goes_on = resumed && request.prompt_done;
-  const bool whole = goes_on && spec.n == 1;
+  const bool alone = options_.cache_mode == CacheMode::kNone;  // choices share nothing
+  const bool whole = goes_on && (spec.n == 1 || alone);
   const std::span<const TokenId> known =
       whole ? std::span<const TokenId>(first->tokens) : std::span<const TokenId>(spec.prompt);
-  const NamespaceId ns = cache_.OpenNamespace(spec.tenant, options_.identity);
-  MatchResult match = TimedCache([&] {
-    return cache_.Match(ns, known,
-                        {.reuse = spec.reuse != Reuse::kNothing,
-                         .use_cursor = spec.reuse == Reuse::kAll && !goes_on,
-                         .resumed = resumed});
-  });
+  const bool is_long = IsLong(goes_on ? first->tokens.size() : known.size());
+  MatchResult match =
+      Match(request, known, is_long,
+            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on, .counts = !resumed});
   if (Follow(request, match.num_reused())) return false;
   KvDemand demand = request.demand;
   demand.prompt_tokens = static_cast<uint32_t>(known.size());
@@ -172,6 +170,12 @@ bool Scheduler::TryAdmit(Request& request) {
   kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
   if (resumed) {
     first->kv = std::move(kv);
+    for (const auto& sequence : request.sequences) {
+      sequence->long_rope = IsLong(goes_on ? sequence->tokens.size() : known.size());
+      if (sequence->done || !alone || sequence.get() == first) continue;
+      sequence->kv = cache_.Fetch(Match(request, known, is_long, {.counts = false}),
+                                  request.prompt_tokens() + request.max_tokens, *reservation);
+    }
     if (!whole) request.prompt_done = false;
   } else {
     AddSequence(request, std::move(kv));
@@ -191,11 +195,12 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
   }
   const std::span<const TokenId> prompt = request.spec.prompt;
   const uint32_t block_tokens = cache_.layout().block_tokens();
+  const bool is_long = IsLong(request.prompt_tokens());
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens * block_tokens;
   for (const auto& other : running_) {
     if (other->prompt_done || other->done() || other->spec.tenant != request.spec.tenant) continue;
-    if (!other->first_live()->kv.publishes()) continue;
+    if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
     const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
     if (whole <= most) continue;
@@ -235,6 +240,7 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
     const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
     request.receipt.recomputed += again;
     stats_.recomputed_tokens += again;
+    if (request.cause == PreemptCause::kRope) stats_.recomputed_rope_tokens += again;
   }
 }
 
@@ -255,11 +261,14 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   }
   request->reservation.Release();
   request->preempted = true;
+  request->cause = cause;
   request->is_starved = false;
   for (const auto& other : waiting_) other->has_no_room = false;
-  request->has_no_room = true;  // others need its blocks first
-  ++request->receipt.preemptions;
-  ++stats_.preemptions[static_cast<size_t>(cause)];
+  if (cause != PreemptCause::kRope) {
+    request->has_no_room = true;  // others need its blocks first
+    ++request->receipt.preemptions;
+    ++stats_.preemptions[static_cast<size_t>(cause)];
+  }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
   const auto is_after = [&](const auto& other) {
     return !other->preempted || IsOlder(request, other);
@@ -297,6 +306,29 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
+// What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
+MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
+                             MatchOptions options) {
+  options.reuse = request.spec.reuse != Reuse::kNothing;
+  NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
+  if (options_.long_rope) {
+    options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);
+    if (is_long) std::swap(ns, options.other_rope);
+  }
+  return TimedCache([&] { return cache_.Match(ns, tokens, options); });
+}
+
+// RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
+// From now on all its tokens have the bits that a prompt of this length has, so the request gives
+// up its blocks and goes on as a long one. All choices that go on have one length.
+void Scheduler::RestartLong() {
+  if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
+  for (size_t i = running_.size(); i-- > 0;) {
+    const Sequence& first = *running_[i]->first_live();
+    if (!first.long_rope && IsLong(first.tokens.size())) Preempt(i, PreemptCause::kRope);
+  }
+}
+
 void Scheduler::AddSequence(Request& request, KvSequence kv) {
   const GenerateRequest& spec = request.spec;
   auto sequence = std::make_unique<Sequence>();
@@ -304,6 +336,7 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
   sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
   sequence->kv = std::move(kv);
+  sequence->long_rope = IsLong(spec.prompt.size());
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {

@@ -54,6 +54,7 @@ void Scheduler::UseDraw(Draw& draw) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
+    sequence.long_rope = IsLong(sequence.tokens.size());
   }
 }
 
@@ -166,7 +167,10 @@ void Scheduler::FailAll(const Error& error) {
 
 void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
-  const uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
+  uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
+  if (options_.long_rope) {
+    point = cache_.Forget(cache_.OpenNamespace(tenant, options_.long_rope->identity));
+  }
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,

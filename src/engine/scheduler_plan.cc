@@ -12,6 +12,13 @@ bool Decodes(const Request& request, const Sequence& sequence) {
   return request.prompt_done && sequence.num_pending() == 1;
 }
 
+// Whether a choice has more to compute than its next token.
+bool IsBehind(const Request& request) {
+  return std::ranges::any_of(request.sequences, [](const auto& sequence) {
+    return !sequence->done && sequence->num_pending() > 1;
+  });
+}
+
 }  // namespace
 
 void Scheduler::PlanRows() {
@@ -19,6 +26,7 @@ void Scheduler::PlanRows() {
     for (const auto& request : waiting_) request->has_no_room = false;
     retry_admission_ = false;
   }
+  RestartLong();
   for (;;) {
     GrowReservations();
     FillView();
@@ -78,6 +86,11 @@ void Scheduler::FillView() {
 void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty()) return;
+  // Choices keep one length: those that were computed again wait for the others.
+  if (sequence.num_pending() == 1 && request.prompt_done && options_.cache_mode != CacheMode::kNone &&
+      IsBehind(request)) {
+    return;
+  }
   uint32_t pending = sequence.num_pending();
   if (!request.prompt_done) {
     pending = request.prompt_tokens() - sequence.kv.num_committed();

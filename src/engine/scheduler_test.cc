@@ -72,10 +72,12 @@ class RandomSchedule {
               : random_.Below(8) == 0 ? CacheMode::kSequence
                                       : CacheMode::kPrefix),
         parallel_(1 + static_cast<uint32_t>(random_.Below(5))),
+        long_after_(random_.Below(3) == 0 ? 1 + static_cast<uint32_t>(random_.Below(60)) : 0),
         runner_({.vocab_size = kVocab,
                  .max_positions = kContext,
                  .max_rows = parallel_ + static_cast<uint32_t>(random_.Below(24)),
                  .windows = Windows(random_.Below(6)),
+                 .long_after = long_after_ == 0 ? UINT32_MAX : long_after_,
                  .not_finite = kNotFinite,
                  .on_step = [this] { PassTime(); }}),
         cache_(MakeCache()),
@@ -89,6 +91,7 @@ class RandomSchedule {
                     .parallel = parallel_,
                     .max_rows = runner_rows(),
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
+                    .long_rope = RopeSwitch(),
                     .end_tokens = {kEndToken}}) {}
 
   void Run() {
@@ -112,10 +115,14 @@ class RandomSchedule {
 
   uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
-  uint64_t preemptions = 0, recomputed = 0, late = 0;
+  uint64_t preemptions = 0, recomputed = 0, late = 0, restarted = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
+  std::optional<LongRope> RopeSwitch() const {
+    if (long_after_ == 0) return std::nullopt;
+    return LongRope{long_after_, Identity{9}};
+  }
   uint32_t runner_rows() const { return parallel_; }
 
   // [layer]: full layers alone, most often; with windows; windows alone, of two widths.
@@ -133,7 +140,7 @@ class RandomSchedule {
                            .budget_bytes = 0,
                            .hidden_size = FakeRunner::kHidden,
                            .num_cursors = 4,
-                           .num_namespaces = 3,
+                           .num_namespaces = long_after_ == 0 ? 3u : 4u,
                            .secret = {7},
                            .step_tokens = runner_rows(),
                            .reuse = mode_ == CacheMode::kPrefix};
@@ -256,14 +263,19 @@ class RandomSchedule {
     EXPECT_TRUE(asked.deadline_ns == 0 || step_start_ns_ < asked.deadline_ns) << "ran on";
   }
 
+  static size_t LongestAnswer(const Asked& asked) {
+    size_t longest = 0;
+    for (const auto& answer : asked.answers) longest = std::max(longest, answer.size());
+    return longest;
+  }
+
   static void CheckTimes(const Asked& asked) {
     const uint64_t first_ns = asked.first_token_ns.value_or(asked.end_ns);
     if (asked.first_token_ns || !asked.spec.timeout_ms) {
       EXPECT_EQ(Ns(asked.receipt.ttft_ms), first_ns - asked.submitted_ns);
     }
     EXPECT_LE(asked.receipt.queue_ms, asked.receipt.ttft_ms);
-    size_t longest = 0;
-    for (const auto& answer : asked.answers) longest = std::max(longest, answer.size());
+    const size_t longest = LongestAnswer(asked);
     if (longest > 1) {
       const auto between_ns = static_cast<double>(asked.last_token_ns - first_ns);
       EXPECT_DOUBLE_EQ(asked.receipt.tpot_ms, between_ns * 1e-6 / static_cast<double>(longest - 1));
@@ -322,6 +334,16 @@ class RandomSchedule {
       computed += asked.receipt.computed;
       preemptions += asked.receipt.preemptions;
       recomputed += asked.receipt.recomputed;
+      const size_t prompt = asked.spec.prompt.size();
+      // The last token is not computed.
+      const bool restarts = long_after_ != 0 && prompt <= long_after_ && LongestAnswer(asked) > 1 &&
+                            prompt + LongestAnswer(asked) > size_t{long_after_} + 1;
+      if (!asked.cancelled && !asked.error && !asked.out_of_time) {
+        restarted += restarts && asked.receipt.recomputed > 0;
+        if (!restarts && asked.receipt.preemptions == 0) {
+          EXPECT_EQ(asked.receipt.recomputed, 0u);
+        }
+      }
       forked += asked.spec.n - 1;
       EXPECT_EQ(asked.receipt.cached_tokens() + asked.receipt.computed, asked.spec.prompt.size());
     }
@@ -332,6 +354,7 @@ class RandomSchedule {
   Random random_;
   const CacheMode mode_;
   const uint32_t parallel_;
+  const uint32_t long_after_;  // 0: RoPE does not change with the length
   FakeRunner runner_;
   std::unique_ptr<KvCache> cache_;
   Scheduler scheduler_;
@@ -351,7 +374,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   if (only != nullptr) count = 1;
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
-           evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0;
+           evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
+           restarted = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -366,22 +390,27 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     preemptions += schedule.preemptions;
     recomputed += schedule.recomputed;
     late += schedule.late;
+    restarted += schedule.restarted;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
+    recomputed += schedule.recomputed;
+    rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
   }
   std::printf(
       "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, "
       "%llu requests timed out, %llu choices failed, %llu forks, %llu blocks evicted, %llu cursor "
-      "hits, %llu preemptions, %llu tokens recomputed, %llu choices late\n",
+      "hits, %llu preemptions, %llu tokens recomputed, %llu choices late, %llu misses of RoPE, %llu "
+      "restarts\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
       static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),
       static_cast<unsigned long long>(expired), static_cast<unsigned long long>(failed),
       static_cast<unsigned long long>(forked), static_cast<unsigned long long>(evicted),
       static_cast<unsigned long long>(cursors), static_cast<unsigned long long>(preemptions),
-      static_cast<unsigned long long>(recomputed), static_cast<unsigned long long>(late));
+      static_cast<unsigned long long>(recomputed), static_cast<unsigned long long>(late),
+      static_cast<unsigned long long>(rope_changed), static_cast<unsigned long long>(restarted));
   if (count < 1000) return;
   for (const uint64_t seen : {reused, cancelled, expired, failed, forked, evicted, cursors,
-                              preemptions, recomputed, late}) {
+                              preemptions, recomputed, late, rope_changed, restarted}) {
     EXPECT_GT(seen, count / 100);
   }
 }

@@ -25,6 +25,7 @@ struct Sequence {
   KvSequence kv;
   bool done = false;
   uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
+  bool long_rope = false;     // rotated by the long factors of RoPE longrope
   uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
@@ -51,6 +52,7 @@ struct Request {
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
   uint32_t tenant = 0;           // as the scheduler counts them
   bool preempted = false;
+  PreemptCause cause{};  // of the last preemption
   bool is_starved = false;   // its reservation ends here and could not grow
   bool has_no_room = false;  // waiting: Reserve failed, and no block was released since
   uint32_t overtaken = 0;    // waiting: later ones that were admitted before it

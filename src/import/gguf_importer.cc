@@ -116,15 +116,16 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
               name.substr(0, 80), SupportedArchitectures());
 }
 
-// Frequency factors, which llama.cpp's converter computes for llama3 scaling. [head_dim / 2] f32.
-Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::string& file) {
-  const StoredTensor* tensor = FindTensor(gguf, "rope_freqs.weight");
+// Frequency factors, [rotated numbers / 2] f32. `rope_freqs.weight`: llama.cpp's converter computes
+// them for llama3 scaling.
+Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::string& name,
+                                           const std::string& file) {
+  const StoredTensor* tensor = FindTensor(gguf, name);
   if (tensor == nullptr) return std::vector<float>();
   if (tensor->dtype != DType::kF32 || tensor->shape.size() != 1 ||
       tensor->bytes.size() > ConfigLimits::kHeadDim * sizeof(float)) {
-    return Fail(Code::kUnsupported,
-                "{}: tensor 'rope_freqs.weight' must be a list of at most {} F32 numbers", file,
-                ConfigLimits::kHeadDim);
+    return Fail(Code::kUnsupported, "{}: tensor '{}' must be a list of at most {} F32 numbers",
+                file, name, ConfigLimits::kHeadDim);
   }
   std::vector<float> factors(tensor->bytes.size() / sizeof(float));
   if (!factors.empty()) std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
@@ -145,6 +146,30 @@ void ReadYarn(Metadata& keys, double factor, const ModelConfig& config, RopeConf
                           keys.Number("rope.scaling.attn_factor", 1.0);
 }
 
+constexpr const char* kShortFactors = "rope_factors_short.weight";
+constexpr const char* kLongFactors = "rope_factors_long.weight";
+
+// The files name the type only by these tensors.
+Status ReadLongRope(const GgufFile& gguf, Metadata& keys, const ModelConfig& config,
+                    const std::string& file, RopeConfig& rope) {
+  for (const char* name : {kShortFactors, kLongFactors}) {
+    if (FindTensor(gguf, name) != nullptr) continue;
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE longrope needs the tensors '{}' and '{}'; '{}' is missing", file,
+                kShortFactors, kLongFactors, name);
+  }
+  rope.type = RopeType::kLongRope;
+  rope.original_max_positions =
+      keys.Count("rope.scaling.original_context_length", ConfigLimits::kPositions);
+  KV_TRY(keys.status());
+  const double factor = config.max_positions / rope.original_max_positions;
+  rope.attention_factor = keys.Number("rope.scaling.attn_factor",
+                                      LongRopeAttentionFactor(factor, rope.original_max_positions));
+  KV_ASSIGN(rope.freq_factors, ReadFreqFactors(gguf, kShortFactors, file));
+  KV_ASSIGN(rope.long_freq_factors, ReadFreqFactors(gguf, kLongFactors, file));
+  return keys.status();
+}
+
 // Scaling as llama.cpp reads it: linear where a factor is given, llama3 as frequency factors.
 Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelConfig& config,
                             const std::string& file) {
@@ -156,6 +181,10 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelCon
   const std::string type = keys.Text("rope.scaling.type", "linear");
   const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 0.0));
   KV_TRY(keys.status());
+  if (FindTensor(gguf, kShortFactors) != nullptr || FindTensor(gguf, kLongFactors) != nullptr) {
+    KV_TRY(ReadLongRope(gguf, keys, config, file, rope));
+    return rope;
+  }
   if (type == "linear") {
     if (factor != 0 && factor != 1) {  // 0: llama.cpp's word for none
       rope.type = RopeType::kLinear;
@@ -166,11 +195,11 @@ Result<RopeConfig> ReadRope(const GgufFile& gguf, Metadata& keys, const ModelCon
     KV_TRY(keys.status());
   } else if (type != "none") {
     return Fail(Code::kUnsupported,
-                "{}: RoPE scaling '{}' is not supported yet; supported: none, linear, yarn, and "
-                "llama3 as rope_freqs.weight",
-                file, type.substr(0, 80));
+                "{}: RoPE scaling '{}' is not supported yet; supported: none, linear, yarn, "
+                "llama3 as rope_freqs.weight, and longrope as {} and {}",
+                file, type.substr(0, 80), kShortFactors, kLongFactors);
   }
-  KV_ASSIGN(rope.freq_factors, ReadFreqFactors(gguf, file));
+  KV_ASSIGN(rope.freq_factors, ReadFreqFactors(gguf, "rope_freqs.weight", file));
   return rope;
 }
 
@@ -209,12 +238,6 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFi
                 "{}: metadata '{}.rope.scaling.finetuned' is false: {} without RoPE is not "
                 "supported",
                 file, row.gguf_name, row.hf_class);
-  }
-  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
-    if (FindTensor(gguf, name) != nullptr) {
-      return Fail(Code::kUnsupported, "{}: tensor '{}': RoPE of type longrope is not supported yet",
-                  file, name);
-    }
   }
   const GgufValue* experts = keys.Find("expert_count");
   if (experts != nullptr && WholeNumber(*experts) != 0) {

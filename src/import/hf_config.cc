@@ -1,5 +1,6 @@
 #include "import/hf_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/json_object.h"
@@ -50,6 +51,44 @@ void ReadYarn(Fields& rope_fields, RopeConfig& rope) {
   rope.attention_factor = rope_fields.Number("attention_factor", inferred);
 }
 
+// A list of numbers, rounded to f32 as in transformers.
+Result<std::vector<float>> ReadFactors(const Fields& rope_fields, const char* key,
+                                       const std::string& where) {
+  const json* list = rope_fields.Find(key);
+  const bool numbers =
+      list != nullptr && list->is_array() &&
+      std::ranges::all_of(*list, [](const json& number) { return number.is_number(); });
+  if (!numbers) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} must be a list of numbers, one for each pair of rotated numbers", where,
+                key);
+  }
+  return list->get<std::vector<float>>();
+}
+
+// `su` is the older name of longrope. Phi-3 has original_max_position_embeddings beside the RoPE
+// parameters, and there it counts first.
+Status ReadLongRope(Fields& fields, Fields& rope_fields, const ModelConfig& config,
+                    const std::string& where, RopeConfig& rope) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (fields.Find(kOriginal) == nullptr && rope_fields.Find(kOriginal) == nullptr) {
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE longrope needs {}, the context before it was extended; give it in "
+                "config.json",
+                where, kOriginal);
+  }
+  rope.type = RopeType::kLongRope;
+  Fields& holder = fields.Find(kOriginal) != nullptr ? fields : rope_fields;
+  rope.original_max_positions = holder.Count(kOriginal, ConfigLimits::kPositions);
+  const double factor =
+      rope_fields.Number("factor", config.max_positions / rope.original_max_positions);
+  rope.attention_factor = rope_fields.Number(
+      "attention_factor", LongRopeAttentionFactor(factor, rope.original_max_positions));
+  KV_ASSIGN(rope.freq_factors, ReadFactors(rope_fields, "short_factor", where));
+  KV_ASSIGN(rope.long_freq_factors, ReadFactors(rope_fields, "long_factor", where));
+  return {};
+}
+
 // transformers 4: rope_theta and rope_scaling ("rope_type", or "type" before 4.43).
 // transformers 5: rope_parameters holds both; it still reads rope_scaling first where that is set.
 Result<RopeConfig> ParseRope(Fields& fields, const Architecture& row, const ModelConfig& config,
@@ -82,7 +121,10 @@ Result<RopeConfig> ParseRope(Fields& fields, const Architecture& row, const Mode
     rope.high_freq_factor = rope_fields.Number("high_freq_factor");
     rope.original_max_positions =
         rope_fields.Count("original_max_position_embeddings", ConfigLimits::kPositions);
-  } else if (type == "yarn" && !row.partial_rotary) {  // Phi-3's yarn is transformers' longrope
+  } else if (type == "longrope" || type == "su" || (type == "yarn" && row.partial_rotary)) {
+    // Phi-3's `yarn` is longrope, as in transformers.
+    KV_TRY(ReadLongRope(fields, rope_fields, config, where, rope));
+  } else if (type == "yarn") {
     rope.type = RopeType::kYarn;
     ReadYarn(rope_fields, rope);
     rope.original_max_positions = rope_fields.Count("original_max_position_embeddings",
@@ -91,7 +133,7 @@ Result<RopeConfig> ParseRope(Fields& fields, const Architecture& row, const Mode
              type != "dynamic") {  // contexts where dynamic differs are refused
     return Fail(Code::kUnsupported,
                 "{}: RoPE type '{}' is not supported yet for {}; supported: default, dynamic, "
-                "linear, llama3, yarn",
+                "linear, llama3, yarn, longrope",
                 file, type.substr(0, 80), row.hf_class);
   }
   const double partial =
@@ -320,8 +362,10 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   config.num_heads = fields.Count(keys.heads, ConfigLimits::kHeads, row->defaults.heads);
   config.num_kv_heads = config.num_heads;
   if (keys.kv_heads != nullptr) {
-    config.num_kv_heads = fields.Count(keys.kv_heads, ConfigLimits::kHeads,
-                                       row->defaults.kv_heads.value_or(config.num_heads));
+    const bool is_null = fields.Names(keys.kv_heads);  // where Count takes the fallback
+    config.num_kv_heads = fields.Count(
+        keys.kv_heads, ConfigLimits::kHeads,
+        is_null ? config.num_heads : row->defaults.kv_heads.value_or(config.num_heads));
   }
   std::optional<uint32_t> ffn_size;
   if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;

@@ -95,10 +95,8 @@ TEST(HfConfig, ReadsRopeOfTransformers4And5Alike) {
 }
 
 TEST(HfConfig, RefusesRopeThatItCannotCompute) {
-  for (const char* type : {"ntk", "longrope", "su"}) {
-    ExpectError(With("rope_scaling", {{"rope_type", type}, {"factor", 2}}), Code::kUnsupported,
-                {type, "default, dynamic, linear, llama3, yarn"});
-  }
+  ExpectError(With("rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}}), Code::kUnsupported,
+              {"ntk", "default, dynamic, linear, llama3, yarn, longrope"});
   ExpectError(With("partial_rotary_factor", 0.5), Code::kUnsupported, {"partial_rotary_factor"});
   ExpectInvalid("rope_scaling", 3, "rope_scaling");
   ExpectInvalid("rope_scaling", {{"type", "linear"}}, "factor is missing");
@@ -262,6 +260,17 @@ TEST(ModelConfig, CanonicalTextSaysAllThatDecidesKv) {
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.type = RopeType::kLinear; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.freq_factors = {1, 2, 3, 4}; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rope.rotated_dims = 4; }));
+  ModelConfig longrope = base;
+  longrope.rope.type = RopeType::kLongRope;
+  longrope.rope.freq_factors = longrope.rope.long_freq_factors = {1, 2, 3, 4};
+  const auto longrope_differs = [&](auto change) {
+    ModelConfig other = longrope;
+    change(other.rope);
+    return CanonicalText(other) != CanonicalText(longrope);
+  };
+  EXPECT_TRUE(longrope_differs([](RopeConfig& r) { r.long_freq_factors[3] = 5; }));
+  EXPECT_TRUE(longrope_differs([](RopeConfig& r) { r.original_max_positions = 7; }));
+  EXPECT_TRUE(longrope_differs([](RopeConfig& r) { r.attention_factor = 1.5; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.rotated_layers = {true, false}; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.activation = Activation::kGelu; }));
   EXPECT_TRUE(differs([](ModelConfig& c) { c.embedding_multiplier = 2; }));

@@ -40,6 +40,54 @@ TEST(HfFamilies, EachFamilyHasItsOwnDefaults) {
   EXPECT_FALSE(qwen3->attention_multiplier);
 }
 
+// What the configuration classes of transformers 5.23 have where config.json names nothing.
+TEST(HfFamilies, MissingKeysHaveTheDefaultsOfTransformers) {
+  struct Defaults {
+    const char* hf_class;
+    bool tied;
+    double eps;
+    uint32_t positions;
+    double theta;
+    uint32_t head_dim, kv_heads;
+    Activation activation = Activation::kSilu;
+  };
+  const Defaults all[] = {
+      {"LlamaForCausalLM", false, 1e-6, 2048, 1e4, 32, 16},
+      {"MistralForCausalLM", false, 1e-6, 131072, 1e4, 32, 8},
+      {"MinistralForCausalLM", false, 1e-6, 131072, 1e4, 32, 8},
+      {"Qwen2ForCausalLM", false, 1e-6, 32768, 1e4, 32, 16},
+      {"Qwen3ForCausalLM", false, 1e-6, 32768, 1e4, 128, 16},
+      {"GraniteForCausalLM", false, 1e-6, 2048, 1e4, 32, 16},
+      {"Olmo2ForCausalLM", false, 1e-5, 2048, 1e4, 32, 16},
+      {"SmolLM3ForCausalLM", true, 1e-6, 32768, 2e6, 32, 4},
+      {"Phi3ForCausalLM", false, 1e-5, 4096, 1e4, 32, 16},
+      {"Gemma2ForCausalLM", true, 1e-6, 8192, 1e4, 256, 4, Activation::kGeluTanh},
+      {"Gemma3ForCausalLM", true, 1e-6, 131072, 1e6, 256, 4, Activation::kGeluTanh},
+      {"GPT2LMHeadModel", true, 1e-5, 1024, 1e4, 32, 16, Activation::kGeluTanh}};
+  for (const Defaults& d : all) {
+    json config = {{"architectures", {d.hf_class}},
+                   {"vocab_size", 100},
+                   {"intermediate_size", 64},
+                   {"hidden_size", 512},
+                   {"num_hidden_layers", 2},
+                   {"num_attention_heads", 16},
+                   {"n_embd", 512},
+                   {"n_layer", 2},
+                   {"n_head", 16}};
+    const auto c = Parse(config);
+    ASSERT_TRUE(c) << c.error().message;
+    EXPECT_EQ(c->tied_embeddings, d.tied) << d.hf_class;
+    EXPECT_EQ(c->rms_norm_eps, d.eps) << d.hf_class;
+    EXPECT_EQ(c->max_positions, d.positions) << d.hf_class;
+    EXPECT_EQ(c->rope.theta, d.theta) << d.hf_class;
+    EXPECT_EQ(c->head_dim, d.head_dim) << d.hf_class;
+    EXPECT_EQ(c->num_kv_heads, d.kv_heads) << d.hf_class;
+    EXPECT_EQ(c->activation, d.activation) << d.hf_class;
+    config["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(Parse(config)->num_kv_heads, 16u) << d.hf_class;
+  }
+}
+
 TEST(HfFamilies, ReadsGranitesMultipliersAndRefusesWhatIsNone) {
   const auto c = Parse(Family("GraniteForCausalLM", {{"embedding_multiplier", 12},
                                                      {"attention_multiplier", 0.015625},
@@ -75,7 +123,7 @@ TEST(HfFamilies, ReadsWhichLayersOfSmolLm3RopeRotates) {
   }
 }
 
-TEST(HfFamilies, ReadsPhi3sPartialRotaryAndRefusesItsLongRope) {
+TEST(HfFamilies, ReadsPhi3sPartialRotary) {
   const auto c = Parse(Family("Phi3ForCausalLM", {{"partial_rotary_factor", 0.75}}));
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->rope.rotated_dims, 6u);
@@ -83,9 +131,59 @@ TEST(HfFamilies, ReadsPhi3sPartialRotaryAndRefusesItsLongRope) {
     ExpectError(Parse(Family("Phi3ForCausalLM", {{"partial_rotary_factor", wrong}})),
                 Code::kInvalidArgument, {"config.json"});
   }
+}
+
+// Phi-3 with RoPE longrope: 8 numbers of each head, so 4 factors.
+json LongRope(const json& scaling, const json& more = {{"original_max_position_embeddings", 64}}) {
+  json rope = {{"type", "longrope"}, {"short_factor", {1, 2, 3, 4}}, {"long_factor", {5, 6, 7, 8}}};
+  rope.update(scaling);
+  json config = Family("Phi3ForCausalLM", more);
+  config["rope_scaling"] = rope;
+  return config;
+}
+
+TEST(HfFamilies, ReadsPhi3sLongRopeUnderEachOfItsNames) {
   for (const char* type : {"longrope", "su", "yarn"}) {
-    ExpectError(Parse(Family("Phi3ForCausalLM", {{"rope_scaling", {{"type", type}}}})),
-                Code::kUnsupported, {type, "Phi3ForCausalLM"});
+    const auto c = Parse(LongRope({{"type", type}}));
+    ASSERT_TRUE(c) << c.error().message;
+    EXPECT_EQ(c->rope.type, RopeType::kLongRope);
+    EXPECT_EQ(c->rope.freq_factors, (std::vector<float>{1, 2, 3, 4}));
+    EXPECT_EQ(c->rope.long_freq_factors, (std::vector<float>{5, 6, 7, 8}));
+    EXPECT_EQ(c->rope.original_max_positions, 64);
+    EXPECT_FLOAT_EQ(c->rope.attention_factor, 1.2247449f);  // sqrt(1 + ln(512 / 64) / ln(64))
+    EXPECT_FALSE(UsesLongFactors(c->rope, 64));
+    EXPECT_TRUE(UsesLongFactors(c->rope, 65));
+  }
+  EXPECT_EQ(Parse(LongRope({{"attention_factor", 1.5}}))->rope.attention_factor, 1.5);
+  EXPECT_FLOAT_EQ(Parse(LongRope({{"factor", 64}}))->rope.attention_factor, 1.4142135f);
+  // Beside the RoPE parameters it counts first, as in transformers.
+  const json inside = {{"original_max_position_embeddings", 32}};
+  EXPECT_EQ(Parse(LongRope(inside))->rope.original_max_positions, 64);
+  EXPECT_EQ(Parse(LongRope(inside, json::object()))->rope.original_max_positions, 32);
+  // A context that was not extended: the long factors are never used.
+  const auto whole = Parse(LongRope(json::object(), {{"original_max_position_embeddings", 1024}}));
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole->rope.attention_factor, 1);
+  EXPECT_FALSE(UsesLongFactors(whole->rope, whole->max_positions));
+}
+
+TEST(HfFamilies, RefusesLongRopeThatItCannotCompute) {
+  const auto refuses = [](const json& config, std::vector<std::string> words) {
+    ExpectError(Parse(config), Code::kInvalidArgument, words);
+  };
+  refuses(LongRope(json::object(), json::object()),
+          {"longrope needs original_max_position_embeddings"});
+  refuses(LongRope(json::object(), {{"original_max_position_embeddings", 1}}), {"embeddings >= 2"});
+  refuses(LongRope({{"short_factor", nullptr}}), {"short_factor must be a list"});
+  refuses(LongRope({{"long_factor", {1, 2, "3", 4}}}), {"long_factor must be a list"});
+  refuses(LongRope({{"short_factor", {1, 2, 3}}}), {"3 short RoPE factors", "it must be 4"});
+  refuses(LongRope({{"long_factor", {1, 2, 3, 4, 5}}}), {"5 long RoPE factors", "it must be 4"});
+  for (const double wrong : {0.0, -1.0, 1e300, 1e-300}) {
+    refuses(LongRope({{"long_factor", {1, 2, 3, wrong}}}), {"long RoPE factor is"});
+    refuses(LongRope({{"short_factor", {wrong, 2, 3, 4}}}), {"short RoPE factor is"});
+  }
+  for (const double wrong : {0.0, -1.0, 1e9}) {
+    refuses(LongRope({{"attention_factor", wrong}}), {"attention factor in"});
   }
 }
 

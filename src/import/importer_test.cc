@@ -219,10 +219,14 @@ TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
 
 TEST(Importer, ReadsTheGoldensOfTheTests) {
   const std::pair<const char*, const char*> models[] = {
-      {"tiny-gqa", "llama"},       {"tiny-mqa", "llama"},   {"tiny-bias", "llama"},
-      {"tiny-yarn", "llama"},      {"tiny-qwen2", "qwen2"}, {"tiny-qwen3", "qwen3"},
-      {"tiny-granite", "granite"}, {"tiny-olmo2", "olmo2"}, {"tiny-smollm3", "smollm3"},
-      {"tiny-phi3", "phi3"},       {"tiny-gpt2", "gpt2"}};
+      {"tiny-gqa", "llama"},           {"tiny-mqa", "llama"},
+      {"tiny-bias", "llama"},          {"tiny-yarn", "llama"},
+      {"tiny-qwen2", "qwen2"},         {"tiny-qwen3", "qwen3"},
+      {"tiny-granite", "granite"},     {"tiny-olmo2", "olmo2"},
+      {"tiny-smollm3", "smollm3"},     {"tiny-phi3", "phi3"},
+      {"tiny-gpt2", "gpt2"},           {"tiny-mistral", "mistral"},
+      {"tiny-ministral", "ministral"}, {"tiny-gemma2", "gemma2"},
+      {"tiny-gemma3", "gemma3"},       {"tiny-gemma3-vision", "gemma3-vision"}};
   for (const auto& [name, architecture] : models) {
     const ImportedModel m = Import(fs::path(KVASIR_SOURCE_DIR) / "tests/data" / name);
     EXPECT_EQ(m.config.architecture, architecture);
@@ -239,6 +243,9 @@ TEST(Importer, TheDocsHaveARowForEachFamily) {
     const std::string begin = fmt::format("| {} | {} |", row.hf_class, row.gguf_name);
     EXPECT_NE(text.find(begin), std::string::npos) << begin;
   }
+  size_t num_rows = 0;
+  for (size_t at = text.find("\n| "); at != text.npos; at = text.find("\n| ", at + 1)) ++num_rows;
+  EXPECT_EQ(num_rows, Architectures().size() + 2);  // the head has two
 }
 
 TEST(Importer, RefusesOtherArchitecturesByName) {

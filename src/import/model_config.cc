@@ -3,11 +3,44 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <span>
 
 #include "base/result.h"
+#include "simd/math.h"
 
 namespace kvasir {
 namespace {
+
+// One factor for each pair of rotated numbers.
+Status CheckFactors(const char* name, std::span<const float> factors, uint32_t rotated,
+                    const ModelConfig& config, const std::string& file) {
+  if (factors.size() != rotated / 2) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} {}s for {} rotated numbers of a head_dim of {}; it must be {}", file,
+                factors.size(), name, rotated, config.head_dim, rotated / 2);
+  }
+  for (const float factor : factors) {
+    if (factor > 0 && std::isfinite(factor)) continue;
+    return Fail(Code::kInvalidArgument, "{}: a {} is {}; it must be positive and finite", file,
+                name, factor);
+  }
+  return {};
+}
+
+Status CheckLongRope(const RopeConfig& rope, uint32_t rotated, const ModelConfig& config,
+                     const std::string& file) {
+  const bool sane = rope.original_max_positions >= 2 &&
+                    rope.original_max_positions <= ConfigLimits::kPositions &&
+                    rope.attention_factor >= 1e-6 && rope.attention_factor <= 1e6;
+  if (!sane) {
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE longrope needs original_max_position_embeddings >= 2 and an attention "
+                "factor in [1e-6, 1e6], not {} and {}",
+                file, rope.original_max_positions, rope.attention_factor);
+  }
+  KV_TRY(CheckFactors("short RoPE factor", rope.freq_factors, rotated, config, file));
+  return CheckFactors("long RoPE factor", rope.long_freq_factors, rotated, config, file);
+}
 
 Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::string& file) {
   if (!(rope.theta >= 1) || !std::isfinite(rope.theta)) {
@@ -51,19 +84,9 @@ Status CheckRope(const RopeConfig& rope, const ModelConfig& config, const std::s
                 "head_dim of {}",
                 file, rotated, config.head_dim);
   }
-  if (!rope.freq_factors.empty() && rope.freq_factors.size() != rotated / 2) {
-    return Fail(Code::kInvalidArgument,
-                "{}: {} RoPE frequency factors for {} rotated numbers of a head_dim of {}", file,
-                rope.freq_factors.size(), rotated, config.head_dim);
-  }
-  for (float factor : rope.freq_factors) {
-    if (!(factor > 0) || !std::isfinite(factor)) {
-      return Fail(Code::kInvalidArgument,
-                  "{}: a RoPE frequency factor is {}; it must be positive and finite", file,
-                  factor);
-    }
-  }
-  return {};
+  if (rope.type == RopeType::kLongRope) return CheckLongRope(rope, rotated, config, file);
+  if (rope.freq_factors.empty()) return {};
+  return CheckFactors("RoPE frequency factor", rope.freq_factors, rotated, config, file);
 }
 
 Status CheckMultipliers(const ModelConfig& config, const std::string& file) {
@@ -111,11 +134,22 @@ std::string RopeText(const RopeConfig& rope) {
                         rope.original_max_positions, rope.beta_fast, rope.beta_slow, rope.truncate,
                         rope.attention_factor);
   }
+  if (rope.type == RopeType::kLongRope) {
+    text += fmt::format(" original={:a} attention={:a} long_factors=", rope.original_max_positions,
+                        rope.attention_factor);
+    for (float factor : rope.long_freq_factors) text += fmt::format("{:a},", factor);
+  }
   if (rope.rotated_dims) text += fmt::format(" rotated_dims={}", *rope.rotated_dims);
   return text;
 }
 
 }  // namespace
+
+double LongRopeAttentionFactor(double factor, double original_max_positions) {
+  if (!(factor > 1 && original_max_positions > 1)) return 1;
+  const double square = 1 + Log(factor) / Log(original_max_positions);
+  return static_cast<float>(__builtin_sqrt(square));
+}
 
 Status ValidateConfig(const ModelConfig& config, const std::string& file) {
   if (config.num_heads % config.num_kv_heads != 0) {
@@ -134,6 +168,12 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
   KV_TRY(CheckRope(config.rope, config, file));
   if (config.local_rope) {
     KV_TRY(CheckRope(*config.local_rope, config, file));
+    if (config.local_rope->type == RopeType::kLongRope) {
+      return Fail(Code::kUnsupported,
+                  "{}: RoPE longrope in layers with a window is not supported; it must be that of "
+                  "the full layers",
+                  file);
+    }
   }
   KV_TRY(CheckMultipliers(config, file));
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));

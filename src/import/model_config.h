@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn };
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
 // Rotary embedding (Su et al., 2021). Pairs element i with i + half of the rotated numbers.
 struct RopeConfig {
@@ -20,16 +20,29 @@ struct RopeConfig {
   double theta = 10000.0;
   double factor = 1.0;                                   // linear, llama3, yarn
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-  double original_max_positions = 8192;                  // llama3, yarn
+  double original_max_positions = 8192;                  // llama3, yarn, longrope
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   bool truncate = true;                                  // yarn: its range ends at whole dimensions
-  double attention_factor = 1.0;                         // yarn: multiplies cos and sin
+  double attention_factor = 1.0;                         // yarn, longrope: multiplies cos and sin
   // The first numbers of each head that are rotated; absent: all.
   std::optional<uint32_t> rotated_dims;
   // Not empty: one for each pair, each frequency is divided by its factor, beside `type`. GGUF
   // files say llama3 (and others) this way.
   std::vector<float> freq_factors;
+  // longrope: used instead of freq_factors, for all tokens of a sequence that has more than
+  // original_max_positions.
+  std::vector<float> long_freq_factors;
 };
+
+// Whether longrope rotates a sequence of so many tokens by its long factors.
+inline bool UsesLongFactors(const RopeConfig& rope, uint64_t tokens) {
+  return rope.type == RopeType::kLongRope &&
+         static_cast<double>(tokens) > rope.original_max_positions;
+}
+
+// longrope's attention factor where the file names none: sqrt(1 + ln(factor) / ln(original)), 1
+// where the context was not extended. Rounded to f32, as GGUF files store it.
+double LongRopeAttentionFactor(double factor, double original_max_positions);
 
 // The largest figures that are believed; beyond them a file is wrong, not large.
 struct ConfigLimits {

@@ -295,9 +295,10 @@ TEST_F(Shards, AMalformedIndexIsRefused) {
 class GgufModel : public testing::Test {
  protected:
   using Change = std::function<void(GgufBuilder&, Tensors&)>;
-  static void Metadata(GgufBuilder& b, const std::string& architecture = "llama") {
+  static void Metadata(GgufBuilder& b, const std::string& architecture = "llama",
+                       uint32_t layers = 1) {
     const std::string at = architecture + ".";
-    b.Text("general.architecture", architecture).U32(at + "block_count", 1);
+    b.Text("general.architecture", architecture).U32(at + "block_count", layers);
     b.U32(at + "embedding_length", 6).U32(at + "feed_forward_length", 5);
     b.U32(at + "attention.head_count", 2).U32(at + "attention.head_count_kv", 1);
     b.U32(at + "attention.key_length", 4).U32(at + "context_length", 64);
@@ -356,6 +357,79 @@ TEST_F(GgufModel, BiasesAndTyingFollowFromTheTensors) {
                 t["blk.0.attn_q.bias"] = {"F32", {8}};
               }),
               Code::kNotFound, {"attn_k.bias", "attn_v.bias"});
+}
+
+// GGUF files of Gemma do not hold query_pre_attn_scalar. The largest Gemma 2 and 3 have
+// hidden_size / heads there, all others head_dim.
+TEST_F(GgufModel, TheLargestGemmasHaveAnotherQueryScale) {
+  const auto import = [&](const std::string& architecture, uint32_t layers) {
+    GgufBuilder b;
+    const Tensors whole = Whole(true);
+    Tensors tensors;
+    for (const auto& [name, tensor] : whole) {
+      if (!name.starts_with("blk.0.")) tensors[name] = tensor;
+    }
+    tensors.erase("output.weight");  // tied
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+      const std::string at = "blk." + std::to_string(layer) + ".";
+      for (const auto& [name, tensor] : whole) {
+        if (name.starts_with("blk.0.")) tensors[at + name.substr(6)] = tensor;
+      }
+      for (const char* norm : {"post_attention_norm", "post_ffw_norm"}) {
+        tensors[at + norm + ".weight"] = {"F32", {6}};
+      }
+      if (architecture == "gemma2") continue;
+      for (const char* norm : {"attn_q_norm", "attn_k_norm"}) {
+        tensors[at + norm + ".weight"] = {"F32", {4}};
+      }
+    }
+    Metadata(b, architecture, layers);
+    return Import(b, tensors);
+  };
+  const float other = 1.0f / __builtin_sqrtf(6.0f / 2);
+  for (const auto& [architecture, layers] : {std::pair("gemma2", 46u), {"gemma3", 62u}}) {
+    const auto largest = import(architecture, layers);
+    ASSERT_TRUE(largest) << largest.error().message;
+    EXPECT_EQ(largest->config.attention_multiplier, std::optional<double>(other));
+    const auto smaller = import(architecture, layers - 1);
+    ASSERT_TRUE(smaller) << smaller.error().message;
+    EXPECT_FALSE(smaller->config.attention_multiplier);  // 1 / sqrt(head_dim)
+  }
+}
+
+TEST_F(GgufModel, LongRopeIsReadFromItsTwoTensors) {
+  const auto import = [&](const std::vector<float>& shorts, const std::vector<float>& longs,
+                          std::optional<uint32_t> original) {
+    return ImportWith([&](GgufBuilder& b, Tensors&) {
+      const auto add = [&](const char* name, const std::vector<float>& values) {
+        std::string bytes;
+        for (const float value : values) bytes += Le(value);
+        if (!values.empty()) b.Tensor(name, {values.size()}, 0, bytes);
+      };
+      add("rope_factors_short.weight", shorts);
+      add("rope_factors_long.weight", longs);
+      if (original) b.U32("llama.rope.scaling.original_context_length", *original);
+      b.F32("llama.rope.scaling.attn_factor", 1.25f);
+    });
+  };
+  const auto model = import({1, 2}, {3, 4}, 8);
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(model->config.rope.type, RopeType::kLongRope);
+  EXPECT_EQ(model->config.rope.freq_factors, (std::vector<float>{1, 2}));
+  EXPECT_EQ(model->config.rope.long_freq_factors, (std::vector<float>{3, 4}));
+  EXPECT_EQ(model->config.rope.original_max_positions, 8);
+  EXPECT_EQ(model->config.rope.attention_factor, 1.25);
+  using enum Code;
+  ExpectError(import({1, 2}, {}, 8), kInvalidArgument, {"'rope_factors_long.weight' is missing"});
+  ExpectError(import({}, {3, 4}, 8), kInvalidArgument, {"'rope_factors_short.weight' is missing"});
+  ExpectError(import({1, 2}, {3, 4}, {}), kInvalidArgument,
+              {"llama.rope.scaling.original_context_length"});
+  ExpectError(import({1, 2, 3}, {3, 4}, 8), kInvalidArgument, {"3 short RoPE factors"});
+  ExpectError(import({1, 2}, {3}, 8), kInvalidArgument, {"1 long RoPE factors"});
+  for (const float wrong : {0.0f, -1.0f, NAN, INFINITY}) {
+    ExpectError(import({1, wrong}, {3, 4}, 8), kInvalidArgument, {"short RoPE factor is"});
+    ExpectError(import({1, 2}, {wrong, 4}, 8), kInvalidArgument, {"long RoPE factor is"});
+  }
 }
 
 TEST_F(GgufModel, LinearRopeAndFrequencyFactorsAreRead) {
@@ -488,10 +562,6 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
   }
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
               {"llama.residual_scale"});
-  ExpectError(ImportWith([](GgufBuilder& b, Tensors&) {
-                b.Tensor("rope_factors_long.weight", {2}, 0, std::string(8, '\0'));
-              }),
-              Code::kUnsupported, {"rope_factors_long.weight", "longrope"});
   ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {
                 t["blk.0.attn_q_norm.weight"] = {"F32", {4}};
               }),

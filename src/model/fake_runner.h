@@ -24,6 +24,7 @@ class FakeRunner final : public Runner {
     uint32_t block_tokens = 16;
     uint32_t max_rows = 32;
     std::vector<uint32_t> windows = {0};    // [layer]: tokens that it sees, at least 2; 0: all
+    uint32_t long_after = UINT32_MAX;       // sequences of more tokens have other KV
     TokenId not_finite = -1;                // the activations of this token are not finite
     std::function<void()> on_step = [] {};  // called in each Step, to move a test's clock
   };
@@ -44,7 +45,7 @@ class FakeRunner final : public Runner {
     uint64_t all = kSeed;
     for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
       const uint64_t begin = BeginOf(group, static_cast<uint32_t>(tokens.size()) - 1);
-      uint64_t kv = group;
+      uint64_t kv = FirstOf(group, tokens.size() > options_.long_after);
       for (size_t p = 0; p < tokens.size(); ++p) {
         kv = KvOf(kv, tokens[p]);
         if (p >= begin) all = Mix64(all ^ kv);
@@ -69,7 +70,8 @@ class FakeRunner final : public Runner {
         const uint32_t position = sequence.position + i;
         uint64_t all = kSeed;
         for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
-          const uint64_t before = position == 0 ? group : *SlotOf(sequence, group, position - 1);
+          const uint64_t before = position == 0 ? FirstOf(group, sequence.long_rope)
+                                                : *SlotOf(sequence, group, position - 1);
           *SlotOf(sequence, group, position) = KvOf(before, token);
           for (uint64_t p = BeginOf(group, position); p <= position; ++p) {
             all = Mix64(all ^ *SlotOf(sequence, group, static_cast<uint32_t>(p)));
@@ -128,6 +130,9 @@ class FakeRunner final : public Runner {
   }
   uint64_t BeginOf(uint32_t group, uint32_t position) const {
     return WindowBegin(position, layout_.group(group).reach.window);
+  }
+  static uint64_t FirstOf(uint32_t group, bool long_rope) {
+    return group + (long_rope ? uint64_t{1} << 32 : 0);
   }
   static uint64_t KvOf(uint64_t before, TokenId token) {
     return Mix64(before ^ static_cast<uint32_t>(token));

@@ -67,6 +67,8 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.rope"] = DigestOf(rotated);
   kernels.rope(rotated.data(), 5, 40, 28, x.data(), x.data() + 20);
   digests["kernel.rope.partial"] = DigestOf(rotated);
+  kernels.hadamard(rotated.data(), 5, 40);
+  digests["kernel.hadamard"] = DigestOf(rotated);
   kernels.layer_norm(x.data(), x.data() + kK, x.data() + 2 * kK, 1e-5f, kK, y.data());
   kernels.add_scaled(0.22f, x.data() + 3 * kK, kK, y.data());
   digests["kernel.layer_norm"] = DigestOf(y);
@@ -154,22 +156,25 @@ void AddAttention(Target target, Digests& digests) {
     const uint32_t limit[] = {1, 300, 700};
     std::vector<float> state(3 * PartialFloats(kDim)), out(3 * kDim);
     float* partial[3];
-    for (int i = 0; i < 3; ++i) {
-      partial[i] = state.data() + i * PartialFloats(kDim);
-      partial[i][PartialFloats(kDim) - 2] = -__builtin_inff();
-    }
-    kernels.attend({&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0});
-    for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
-    digests["kernel.attention." + std::string(TraitsOf(format).name)] = DigestOf(out);
+    for (int i = 0; i < 3; ++i) partial[i] = state.data() + i * PartialFloats(kDim);
+    AttentionKernels::Args args{&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0};
+    const auto add = [&](const std::string& kind) {
+      for (float* state_of : partial) {
+        std::fill_n(state_of, PartialFloats(kDim), 0.0f);
+        state_of[PartialFloats(kDim) - 2] = -__builtin_inff();
+      }
+      kernels.attend(args);
+      for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
+      digests["kernel.attention." + kind + std::string(TraitsOf(format).name)] = DigestOf(out);
+    };
+    add("");
     if (format != KvFormat::kF16 && format != KvFormat::kInt8) continue;
-    for (float* state_of : partial) {
-      std::fill_n(state_of, PartialFloats(kDim), 0.0f);
-      state_of[PartialFloats(kDim) - 2] = -__builtin_inff();
-    }
-    kernels.attend(
-        {&kv, &scratch, 3, 1, 0, 1, 0, 3, q, limit, partial, 0, {}, nullptr, /*softcap=*/5.0f});
-    for (int i = 0; i < 3; ++i) kernels.finish(partial[i], kDim, out.data() + i * kDim);
-    digests["kernel.attention.softcap." + std::string(TraitsOf(format).name)] = DigestOf(out);
+    args.softcap = 5.0f;
+    add("softcap.");
+    args.softcap = 0;
+    const uint32_t begin[] = {0, 251, 651};  // a window of 49
+    args.begin = begin;
+    add("window.");
   }
 }
 
@@ -193,7 +198,8 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   Sha256 hidden, logits;
   std::vector<float> row(runner->config().vocab_size);
   for (uint32_t at = 0; at < num_tokens; at += step) {
-    const StepSequence sequence{blocks.tables(), at, 0, step};
+    StepSequence sequence{blocks.tables(), at, 0, step};
+    sequence.long_rope = UsesLongFactors(runner->config().rope, num_tokens);
     ASSERT_TRUE(runner->Step({&sequence, 1}, {tokens.data() + at, step}));
     for (uint32_t r = 0; r < step; ++r) {
       ASSERT_TRUE(runner->finite(r));
@@ -232,8 +238,8 @@ Digests ComputeAll(Target target) {
   }
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision"}) {
+        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-ministral", "tiny-qwen2-window",
+        "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu"}) {
     auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);

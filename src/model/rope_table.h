@@ -13,7 +13,8 @@ namespace kvasir {
 // llama3 divides low frequencies by factor and blends between two wavelengths (Llama 3.1's model
 // card); yarn divides by factor the pairs that turn less than beta_slow times in the original
 // context, does not change those that turn more than beta_fast times, and blends between them by a
-// ramp over i (Peng et al., 2023); freq_factors divide each frequency by its own factor.
+// ramp over i (Peng et al., 2023); freq_factors divide each frequency by its own factor, which is
+// all that longrope does (Ding et al., 2024).
 std::vector<double> RopeFrequencies(const RopeConfig& rope, uint32_t head_dim);
 
 }  // namespace kvasir

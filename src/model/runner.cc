@@ -13,13 +13,20 @@
 namespace kvasir {
 namespace {
 
+BackendOptions::Rope RopeFor(const RopeConfig& rope, uint32_t head_dim) {
+  BackendOptions::Rope table{RopeFrequencies(rope, head_dim), rope.attention_factor};
+  if (rope.type == RopeType::kLongRope) {
+    RopeConfig long_rope = rope;
+    long_rope.freq_factors = rope.long_freq_factors;
+    table.long_frequencies = RopeFrequencies(long_rope, head_dim);
+  }
+  return table;
+}
+
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
-  std::vector<BackendOptions::Rope> ropes = {
-      {RopeFrequencies(c.rope, c.head_dim), c.rope.attention_factor}};
-  if (c.local_rope) {
-    ropes.push_back({RopeFrequencies(*c.local_rope, c.head_dim), c.local_rope->attention_factor});
-  }
+  std::vector<BackendOptions::Rope> ropes = {RopeFor(c.rope, c.head_dim)};
+  if (c.local_rope) ropes.push_back(RopeFor(*c.local_rope, c.head_dim));
   const auto softcap = static_cast<float>(c.attention_softcap.value_or(0));
   const float scale = c.attention_multiplier
                           ? static_cast<float>(*c.attention_multiplier)

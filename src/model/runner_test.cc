@@ -58,7 +58,8 @@ Rows Prefill(Runner& runner, const KvLayout& layout, const std::vector<TokenId>&
   for (uint32_t at = 0, i = 0; at < tokens.size(); ++i) {
     const uint32_t n = std::min<uint32_t>(chunks[std::min<size_t>(i, chunks.size() - 1)],
                                           static_cast<uint32_t>(tokens.size()) - at);
-    const StepSequence sequence{blocks.tables(), at, 0, n};
+    StepSequence sequence{blocks.tables(), at, 0, n};
+    sequence.long_rope = UsesLongFactors(runner.config().rope, tokens.size());
     EXPECT_TRUE(runner.Step({&sequence, 1}, {tokens.data() + at, n}));
     for (uint32_t r = 0; r < n; ++r) {
       EXPECT_TRUE(runner.finite(r));
@@ -146,7 +147,7 @@ TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
         "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision"}) {
+        "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu"}) {
     const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
     for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
       RunnerOptions options;

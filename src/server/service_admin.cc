@@ -66,6 +66,7 @@ json CacheJson(const EngineStats& stats, const char* mode) {
             {"computed", stats.computed_tokens},
             {"reused_pool", stats.reused_pool},
             {"reused_partial", stats.reused_partial},
+            {"recomputed", stats.recomputed_tokens},
             {"generated", stats.generated_tokens}}},
           {"cursors", stats.cursors},
           {"cursor_hits", stats.cursor_hits},

@@ -207,6 +207,8 @@ float Activate(Activation act, float x) {
   return x;
 }
 
+float SoftCap(float cap, float x) { return cap * Tanh(x / cap) + (x - x); }
+
 void Rope(std::span<float> x, std::span<const float> cos, std::span<const float> sin) {
   const size_t half = x.size() / 2;
   for (size_t i = 0; i < half; ++i) {

@@ -28,6 +28,7 @@ std::vector<float> LayerNorm(std::span<const float> x, std::span<const float> w,
 float Tanh(float x);
 float Erf(float x);
 float Activate(Activation act, float x);
+float SoftCap(float cap, float x);  // NaN where x is not finite
 // The rotated part of one head, in place; cos, sin [x.size() / 2].
 void Rope(std::span<float> x, std::span<const float> cos, std::span<const float> sin);
 

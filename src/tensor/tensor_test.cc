@@ -271,6 +271,35 @@ TEST_P(TensorTargets, ActivationsOfWhatIsNoNumberAreNone) {
   }
 }
 
+TEST_P(TensorTargets, SoftCapHasTheReferencesBitsAndIsCloseToDouble) {
+  Random random(19);
+  for (const float cap : {0.5f, 7.5f, 30.0f, 1e30f}) {
+    for (const float scale : {1e-3f, 1.0f, 300.0f}) {  // far below, around and beyond
+      const auto x = RandomFloats(random, 1003, scale);
+      auto y = x;
+      kernels_.soft_cap(cap, 1003, y.data());
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double exact = double{cap} * std::tanh(x[i] / double{cap});
+        ASSERT_NEAR(y[i], exact, 3e-7 * std::fabs(exact)) << cap << " " << x[i];
+        ASSERT_EQ(y[i], reference::SoftCap(cap, x[i])) << cap << " " << x[i];
+      }
+    }
+  }
+}
+
+TEST_P(TensorTargets, ASoftCapOfWhatIsNoNumberIsNone) {
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+    std::vector<float> x(17, 1.0f);
+    x[3] = x[16] = bad;
+    kernels_.soft_cap(30.0f, 17, x.data());
+    EXPECT_TRUE(std::isnan(x[3]) && std::isnan(x[16])) << bad;
+    EXPECT_TRUE(std::isfinite(x[4]));
+  }
+  std::vector<float> large = {3e38f, -3e38f};
+  kernels_.soft_cap(0.5f, 2, large.data());  // x / cap overflows, x is a number
+  EXPECT_EQ(large, (std::vector<float>{0.5f, -0.5f}));
+}
+
 // The bounds that simd/tanh16-inl.h states. Every target has the reference's bits, as seen above.
 TEST(Reference, TanhAndErfAreCloseToDouble) {
   double tanh_error = 0, erf_error = 0;

@@ -1,0 +1,250 @@
+// Each family of tests/data with one thing wrong in its files: a tensor that is missing, unknown or
+// of another shape, a figure that disagrees with the tensors, an absurd size. Each is an error that
+// names what is wrong.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "import/gguf.h"
+#include "import/gguf_importer.h"
+#include "import/importer.h"
+#include "import/model_files_for_test.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kData = fs::path(KVASIR_SOURCE_DIR) / "tests/data";
+
+std::string ReadAll(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A folder of tests/data, whose config.json and table of tensors a test changes.
+struct HfFiles {
+  explicit HfFiles(const fs::path& from)
+      : name(from.filename()), config(json::parse(ReadAll(from / "config.json"))) {
+    const std::string file = ReadAll(from / "model.safetensors");
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+    tensors = json::parse(file.substr(8, header_bytes));
+    data = file.substr(8 + header_bytes);
+  }
+  // Each call writes over the files of the one before.
+  Result<ImportedModel> Import(const TemporaryFolder& folder) const {
+    folder.Write("config.json", config.dump());
+    folder.Write("model.safetensors", Safetensors(tensors.dump(), data));
+    return ImportModel(folder.path());
+  }
+  // The object with the figures of the language model.
+  json& figures() { return config.contains("text_config") ? config["text_config"] : config; }
+
+  std::string name;
+  json config, tensors;
+  std::string data;
+};
+
+std::vector<HfFiles> Folders() {
+  std::vector<HfFiles> all;
+  for (const auto& entry : fs::directory_iterator(kData)) {
+    if (fs::exists(entry.path() / "model.safetensors")) all.emplace_back(entry.path());
+  }
+  EXPECT_GE(all.size(), 16u);
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> GgufFiles() {  // name, bytes
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& entry : fs::recursive_directory_iterator(kData)) {
+    if (entry.path().extension() != ".gguf") continue;
+    all.emplace_back(entry.path().parent_path().filename(), ReadAll(entry.path()));
+  }
+  EXPECT_GE(all.size(), 10u);
+  return all;
+}
+
+// Without a file: the importer waits 20 ms for a file that has just been written.
+Result<ImportedModel> FromGguf(const std::string& bytes) {
+  auto gguf = ParseGguf(BytesOf(bytes), "m.gguf");
+  if (!gguf) return tl::unexpected(gguf.error());
+  return ModelFromGguf(std::move(*gguf), "m.gguf");
+}
+
+// Tensors of one layer, and of no layer, stand for those of all.
+bool Stands(const std::string& tensor) {
+  const size_t dot = tensor.find_first_of("123456789");
+  const bool later = dot != tensor.npos && dot > 0 && tensor[dot - 1] == '.';
+  return tensor != "__metadata__" && !later;
+}
+
+// A message leaves out what the file puts before all names.
+std::string Named(std::string tensor) {
+  const std::string prefix = "language_model.";
+  return tensor.starts_with(prefix) ? tensor.substr(prefix.size()) : tensor;
+}
+
+// Expects an error in whose text one of `parts` stands.
+void ExpectRefused(const Result<ImportedModel>& model, const std::vector<std::string>& parts,
+                   const std::string& what) {
+  ASSERT_FALSE(model.has_value()) << what << " was read";
+  const std::string text = model.error().text();
+  EXPECT_TRUE(std::ranges::any_of(
+      parts, [&](const std::string& part) { return text.find(part) != text.npos; }))
+      << what << ": " << text;
+}
+
+TEST(FamilyDamage, ATensorThatIsMissingIsNamed) {
+  const TemporaryFolder folder;
+  size_t count = 0;
+  for (const HfFiles& whole : Folders()) {
+    EXPECT_TRUE(whole.Import(folder)) << whole.name;
+    for (const auto& tensor : whole.tensors.items()) {
+      if (!Stands(tensor.key())) continue;
+      HfFiles files = whole;
+      files.tensors["elsewhere." + tensor.key()] = tensor.value();
+      files.tensors.erase(tensor.key());
+      ExpectRefused(files.Import(folder), {Named(tensor.key())},
+                    whole.name + " without " + tensor.key());
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 200u);
+}
+
+TEST(FamilyDamage, ATensorOfAnotherShapeIsNamed) {
+  const TemporaryFolder folder;
+  for (const HfFiles& whole : Folders()) {
+    for (const auto& tensor : whole.tensors.items()) {
+      if (!Stands(tensor.key())) continue;
+      HfFiles files = whole;
+      json& shape = files.tensors[tensor.key()]["shape"];
+      if (shape.size() == 2 && shape[0] == shape[1]) continue;
+      shape = shape.size() == 2 ? json{shape[1], shape[0]} : json{shape[0], 1};
+      ExpectRefused(files.Import(folder), {Named(tensor.key()) + "'"},
+                    whole.name + ", " + tensor.key());
+    }
+  }
+}
+
+TEST(FamilyDamage, ATensorOfALayerThatNoSlotTakesIsNamed) {
+  const TemporaryFolder folder;
+  for (const HfFiles& whole : Folders()) {
+    for (const char* extra : {"attn.sinks", "self_attn.rotary.weight", "q_norm.bias"}) {
+      HfFiles files = whole;
+      const auto any = std::ranges::find_if(files.tensors.items(), [](const auto& tensor) {
+        return tensor.key().find(".0.") != std::string::npos;
+      });
+      ASSERT_NE(any, files.tensors.items().end());
+      const std::string key = (*any).key();
+      const std::string name = key.substr(0, key.find(".0.") + 3) + extra;
+      files.tensors[name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+      ExpectRefused(files.Import(folder), {Named(name) + "'"}, whole.name + ", " + name);
+    }
+  }
+}
+
+// The figures that shapes follow from.
+constexpr const char* kFigures[] = {
+    "vocab_size", "hidden_size",         "n_embd", "intermediate_size",   "num_hidden_layers",
+    "n_layer",    "num_attention_heads", "n_head", "num_key_value_heads", "n_positions",
+    "head_dim"};
+
+TEST(FamilyDamage, AFigureThatDisagreesWithTheTensorsOrIsAbsurdIsRefused) {
+  const TemporaryFolder folder;
+  size_t count = 0;
+  for (const HfFiles& whole : Folders()) {
+    for (const char* key : kFigures) {
+      HfFiles files = whole;
+      json& figure = files.figures()[key];
+      if (!figure.is_number()) continue;
+      const uint64_t right = figure;
+      for (const json& wrong : {json(right * 2), json(right + 1), json(0), json(-1), json(1.5),
+                                json(uint64_t{1} << 33), json(uint64_t{1} << 63), json("8")}) {
+        figure = wrong;
+        ExpectRefused(files.Import(folder), {key, "tensor", "multiple", "odd", "layer_types"},
+                      whole.name + ", " + key + " " + wrong.dump());
+        ++count;
+      }
+    }
+  }
+  EXPECT_GT(count, 500u);
+}
+
+// Families that never have these biases do not read the flags.
+TEST(FamilyDamage, AFlagThatDisagreesWithTheTensorsIsRefused) {
+  const TemporaryFolder folder;
+  size_t count = 0;
+  for (const HfFiles& whole : Folders()) {
+    const bool biases = whole.name.find("mistral") == std::string::npos &&
+                        whole.name.find("ministral") == std::string::npos;
+    for (const char* key : {"tie_word_embeddings", "attention_bias", "mlp_bias"}) {
+      HfFiles files = whole;
+      json& flag = files.figures()[key];
+      if (!flag.is_boolean() || (!biases && key == std::string("attention_bias"))) continue;
+      flag = !flag;
+      ExpectRefused(files.Import(folder), {"tensor", "tie_word_embeddings"},
+                    whole.name + ", " + key);
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 20u);
+}
+
+// The place of a key's 32-bit value, or 0 where the file lacks the key.
+size_t ValueOf(const std::string& file, const std::string& key) {
+  const size_t at = file.find(Le<uint64_t>(key.size()) + key + Le<uint32_t>(4));
+  return at == file.npos ? 0 : at + 8 + key.size() + 4;
+}
+
+TEST(FamilyDamage, AFigureOfAGgufFileThatDisagreesOrIsAbsurdIsRefused) {
+  size_t count = 0;
+  for (const auto& [name, whole] : GgufFiles()) {
+    for (const char* key :
+         {"embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+          "attention.head_count_kv", "attention.key_length", "vocab_size"}) {
+      for (const char* family : {"llama", "qwen2", "qwen3", "granite", "olmo2", "smollm3", "phi3",
+                                 "gpt2", "gemma2", "gemma3"}) {
+        const size_t at = ValueOf(whole, std::string(family) + "." + key);
+        if (at == 0) continue;
+        uint32_t right = 0;
+        std::memcpy(&right, whole.data() + at, sizeof(right));
+        for (const uint32_t wrong : {right * 2, right + 1, 0u, 0x80000000u, 0xffffffffu}) {
+          std::string file = whole;
+          file.replace(at, 4, Le(wrong));
+          ExpectRefused(FromGguf(file), {key, "tensor", "multiple", "odd", "heads"},
+                        name + ", " + key + " " + std::to_string(wrong));
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_GT(count, 200u);
+}
+
+// Renamed to a name that no file has: missing, and where it belongs to a layer unknown too.
+TEST(FamilyDamage, ATensorThatAGgufFileLacksIsNamed) {
+  size_t count = 0;
+  for (const auto& [name, whole] : GgufFiles()) {
+    const auto model = FromGguf(whole);
+    ASSERT_TRUE(model) << name << ": " << model.error().text();
+    std::vector<std::string> names = {model->embedding.name, model->final_norm.name};
+    for (const SlotTensors& layer : model->layers) {
+      layer.ForEach([&](Slot, const MatrixSource& tensor) { names.push_back(tensor.view.name); });
+    }
+    for (const std::string& tensor : names) {
+      std::string file = whole;
+      const std::string stored = Le<uint64_t>(tensor.size()) + tensor;
+      const size_t at = file.find(stored);
+      ASSERT_NE(at, file.npos) << tensor;
+      file[at + stored.size() - 1] = 'X';
+      ExpectRefused(FromGguf(file), {tensor}, name);
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 200u);
+}
+
+}  // namespace
+}  // namespace kvasir
