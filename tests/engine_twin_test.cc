@@ -29,7 +29,7 @@ TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
         "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision"}) {
+        "tiny-gemma3-vision", "tiny-mixtral", "tiny-qwen3-moe", "tiny-qwen3-moe-norm"}) {
     std::printf("%s: ", family);
     TwinRun run(20261123);
     const TwinCounts& counts = run.CompareFolder(family, kRows / 5);
