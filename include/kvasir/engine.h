@@ -216,6 +216,7 @@ struct EngineStats {
   uint64_t running = 0, queued = 0;     // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
   uint64_t step_ns = 0, cache_ns = 0;  // time in steps; time inside Match, Extend and Commit
+  uint64_t weight_read_bytes = 0;      // by products: a matrix once a step, chosen experts only
   uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;

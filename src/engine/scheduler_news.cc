@@ -258,6 +258,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
   stats_.decode_rows += decode_rows_;
   stats_.prefill_rows += prefill_rows;
   stats_.kv_read_bytes = runner_.kv_read_bytes();
+  stats_.weight_read_bytes = runner_.weight_read_bytes();
   if (prefill_rows == 0) return;
   // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
   // recent rows decide the measured speed.

@@ -6,6 +6,8 @@
 
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/experts.h"
+#include "import/gguf_metadata.h"
 #include "import/gguf_vocabulary.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
@@ -16,90 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of any integer type, if it is not negative.
-std::optional<uint64_t> WholeNumber(const GgufValue& value) {
-  if (const auto* u = std::get_if<uint64_t>(&value)) return *u;
-  if (const auto* i = std::get_if<int64_t>(&value); i && *i >= 0) return static_cast<uint64_t>(*i);
-  return std::nullopt;
-}
-
-// Reads typed metadata and keeps the first error. Keys are given without the architecture's prefix.
-class Metadata {
- public:
-  Metadata(const GgufFile& gguf, std::string_view prefix, const std::string& file)
-      : gguf_(gguf), prefix_(prefix), file_(file) {}
-
-  const Status& status() const { return status_; }
-  const GgufValue* Find(const std::string& key) const {
-    const auto found = gguf_.metadata.find(prefix_ + key);
-    return found == gguf_.metadata.end() ? nullptr : &found->second;
-  }
-  bool Has(const std::string& key) const { return Find(key) != nullptr; }
-  // A whole number in [1, max], of any integer type. Without a fallback it must be there.
-  uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {}) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
-      return fallback.value_or(1);
-    }
-    if (std::holds_alternative<GgufArray>(*value)) {
-      if (status_) {
-        status_ = Fail(Code::kUnsupported,
-                       "{}: metadata '{}{}' differs from layer to layer: that is not supported yet",
-                       file_, prefix_, key);
-      }
-      return 1;
-    }
-    const auto number = WholeNumber(*value);
-    if (!number || *number < 1 || *number > max) {
-      Wrong("'{}{}' must be a whole number from 1 to {}", prefix_, key, max);
-      return 1;
-    }
-    return static_cast<uint32_t>(*number);
-  }
-  double Number(const std::string& key, std::optional<double> fallback = {}) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
-      return fallback.value_or(1);
-    }
-    if (const auto* number = std::get_if<double>(value)) return *number;
-    Wrong("'{}{}' must be a float", prefix_, key);
-    return 1;
-  }
-  std::string Text(const std::string& key, std::string fallback) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (const auto* text = std::get_if<std::string>(value)) return *text;
-    Wrong("'{}{}' must be a string", prefix_, key);
-    return fallback;
-  }
-  // Appends a token id where the key is there.
-  void AddId(const std::string& key, std::vector<TokenId>& ids) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) return;
-    const auto id = WholeNumber(*value);
-    if (!id || *id >= ConfigLimits::kVocabSize) {
-      Wrong("'{}{}' is not a token id", prefix_, key);
-    } else if (std::ranges::find(ids, static_cast<TokenId>(*id)) == ids.end()) {
-      ids.push_back(static_cast<TokenId>(*id));
-    }
-  }
-
- private:
-  template <typename... Args>
-  void Wrong(fmt::format_string<Args...> format, Args&&... args) {
-    if (!status_) return;
-    status_ = Fail(Code::kInvalidArgument, "{}: metadata {}", file_,
-                   fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  const GgufFile& gguf_;
-  const std::string prefix_;
-  const std::string& file_;
-  Status status_;
-};
-
 const StoredTensor* FindTensor(const GgufFile& gguf, const std::string& name) {
   const auto found = std::ranges::find(gguf.tensors, name, &StoredTensor::name);
   return found == gguf.tensors.end() ? nullptr : &*found;
@@ -109,8 +27,18 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
   Metadata general(gguf, "general.", file);
   const std::string name = general.Text("architecture", "none");
   KV_TRY(general.status());
+  Metadata keys(gguf, name + ".", file);
+  const GgufValue* count = keys.Find("expert_count");
+  const bool experts = count != nullptr && WholeNumber(*count) != 0;
+  const Architecture* dense = nullptr;
   for (const Architecture& row : Architectures()) {
-    if (row.gguf_name == name) return &row;
+    if (row.gguf_name != name) continue;
+    if (row.experts == experts) return &row;
+    dense = &row;
+  }
+  if (dense != nullptr) {
+    return Fail(Code::kUnsupported, "{}: architecture '{}' {} experts is not supported", file, name,
+                experts ? "with" : "without");
   }
   return Fail(Code::kUnsupported, "{}: architecture '{}' is not supported yet; supported: {}", file,
               name.substr(0, 80), SupportedArchitectures());
@@ -238,10 +166,6 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFi
                 "{}: metadata '{}.rope.scaling.finetuned' is false: {} without RoPE is not "
                 "supported",
                 file, row.gguf_name, row.hf_class);
-  }
-  const GgufValue* experts = keys.Find("expert_count");
-  if (experts != nullptr && WholeNumber(*experts) != 0) {
-    return Fail(Code::kUnsupported, "{}: mixture-of-experts models are not supported yet", file);
   }
   const auto parts = gguf.metadata.find("split.count");
   if (parts != gguf.metadata.end() && WholeNumber(parts->second).value_or(2) > 1) {
@@ -390,6 +314,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
       keys.Count("vocab_size", ConfigLimits::kVocabSize, static_cast<uint32_t>(table_rows));
   KV_TRY(keys.status());
   KV_TRY(ReadHeadDim(keys, file, config));
+  KV_ASSIGN(config.experts, ReadGgufExperts(keys, *row, config, file));
   KV_ASSIGN(config.windows, ReadWindows(keys, *row, config, file));
   KV_TRY(ReadFamily(gguf, keys, *row, file, config));
   const auto has = [&](Slot slot) {
@@ -422,7 +347,9 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   model.special_tokens_json = GgufSpecialTokens(gguf);
   model.vocabulary = ReadGgufVocabulary(gguf, file);
   model.ends_by_name = EndsByName(gguf);
-  KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
+  TensorCatalog catalog = CatalogOf(std::move(gguf.tensors));
+  KV_TRY(SplitGgufExperts(model.config, catalog));
+  KV_TRY(BindTensors(catalog, NameStyle::kGguf, file, model));
   return model;
 }
 

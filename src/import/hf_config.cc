@@ -6,6 +6,7 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/experts.h"
 #include "import/hf_fields.h"
 #include "import/hf_windows.h"
 #include "simd/math.h"
@@ -367,7 +368,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
         keys.kv_heads, ConfigLimits::kHeads,
         is_null ? config.num_heads : row->defaults.kv_heads.value_or(config.num_heads));
   }
-  std::optional<uint32_t> ffn_size;
+  std::optional<uint32_t> ffn_size = row->defaults.ffn;
   if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;
   config.ffn_size = fields.Count(keys.ffn, ConfigLimits::kFfnSize, ffn_size);
   config.max_positions =
@@ -380,6 +381,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   KV_TRY(fields.status());
   KV_TRY(RefuseUnknown(fields, file));
   KV_ASSIGN(config.windows, ReadWindows(fields, *row, config, file));
+  KV_ASSIGN(config.experts, ReadHfExperts(fields, *row, config, file));
   KV_ASSIGN(config.activation, ReadActivation(fields, *row, file));
   KV_ASSIGN(config.head_dim, HeadDim(fields, *row, config, file));
   KV_TRY(fields.status());

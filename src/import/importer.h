@@ -61,8 +61,9 @@ Result<ImportedModel> ImportModel(const std::filesystem::path& path);
 Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
-// qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how
-// weights are stored. Costs a few MiB whatever the shape: tensors are windows onto one tile.
+// qwen2-0.5b, llama-100m, qwen3-moe-2b (and `tiny`, whose sizes are multiples of nothing, for
+// tests). dtype: how weights are stored. Costs a few MiB whatever the shape: tensors are windows
+// onto one tile.
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
 // Where digests are remembered, and the secret under which they are: a folder that others can

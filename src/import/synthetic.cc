@@ -71,6 +71,21 @@ const std::vector<Shape>& Shapes() {
         .ffn_size = 2048,
         .max_positions = 8192,
         .tied_embeddings = true}},
+      // Qwen3-30B-A3B in small: 64 experts in every layer, 8 of them for each token.
+      {"qwen3-moe-2b",
+       {.architecture = "qwen3moe",
+        .vocab_size = 151936,
+        .hidden_size = 1024,
+        .num_layers = 24,
+        .num_heads = 16,
+        .num_kv_heads = 4,
+        .head_dim = 64,
+        .ffn_size = 3072,
+        .max_positions = 32768,
+        .rms_norm_eps = 1e-6,
+        .rope = {.theta = 1000000},
+        .tied_embeddings = true,
+        .experts = ExpertsConfig{64, 8, 384, Routing::kAllNormed, {}}}},
       // For tests: no size is a multiple of 8, every option is on.
       {"tiny",
        {.vocab_size = 131,
@@ -173,7 +188,8 @@ uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
 }
 
 bool HasOnes(Slot slot) {
-  return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm;
+  return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm ||
+         slot == Slot::kQNorm || slot == Slot::kKNorm;
 }
 
 }  // namespace
@@ -190,7 +206,7 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
   }
   ImportedModel model;
   model.config = found->config;
-  model.config.architecture = "llama";
+  if (model.config.architecture.empty()) model.config.architecture = "llama";
   model.name = found->name;
   model.path = fmt::format("synthetic:{}:{}:{}", shape, static_cast<int>(dtype), seed);
   model.layers.resize(model.config.num_layers);
@@ -202,15 +218,17 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
   uint64_t serial = 0;
   for (const SlotNames& names : ArchitectureOf(model.config).slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
-    if (!Holds(traits.condition, model.config)) continue;
     const bool per_layer = names.hf.find("{}") != names.hf.npos;
     for (uint32_t layer = 0; layer < (per_layer ? model.config.num_layers : 1); ++layer) {
-      TensorView view{.name = TensorName(names.hf, layer), .dtype = dtype};
-      view.shape = {SizeOf(traits.rows, model.config)};
-      if (traits.columns) view.shape.push_back(SizeOf(*traits.columns, model.config));
-      const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
-      view.data = HasOnes(names.slot) ? norms->data() : region->data() + offset;
-      Place(names.slot, {.view = std::move(view)}, layer, model);
+      if (!Holds(traits.condition, model.config, layer)) continue;
+      for (uint32_t i = 0; i < TensorsOf(names.slot, model.config); ++i) {
+        TensorView view{.name = TensorName(names.hf, layer, i), .dtype = dtype};
+        view.shape = {SizeOf(traits.rows, model.config)};
+        if (traits.columns) view.shape.push_back(SizeOf(*traits.columns, model.config));
+        const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
+        view.data = HasOnes(names.slot) ? norms->data() : region->data() + offset;
+        Place(names.slot, {.view = std::move(view)}, layer, model);
+      }
     }
   }
   return model;

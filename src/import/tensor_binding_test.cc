@@ -568,8 +568,8 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
               Code::kUnsupported, {"'blk.0.attn_q_norm.weight'"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.value_length", 6); }),
               Code::kUnsupported, {"6 value "});
-  ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kUnsupported,
-              {"mixture-of-experts"});
+  ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kInvalidArgument,
+              {"'llama.expert_used_count' is missing"});
   ExpectError(with([](GgufBuilder& b) { b.Raw("split.count", 2, Le<uint16_t>(3)); }),
               Code::kUnsupported, {"--merge"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.vocab_size", 8); }), Code::kCorruption,

@@ -141,6 +141,10 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
   out->Counter("kvasir_decode_steps_total", "Steps with decode rows.", s.decode_steps);
   out->Counter("kvasir_decode_rows_total", "Decode rows of all steps.", s.decode_rows);
   out->Counter("kvasir_prefill_rows_total", "Prefill rows of all steps.", s.prefill_rows);
+  out->Counter(
+      "kvasir_weight_read_bytes_total",
+      "Weights that products read: each matrix once a product, of experts the chosen ones.",
+      s.weight_read_bytes);
   out->Counter("kvasir_kv_read_bytes_total",
                "K and V that attention read; a prefix that rows of a step share: once.",
                s.kv_read_bytes);
