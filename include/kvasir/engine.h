@@ -162,8 +162,8 @@ enum class Reuse {
 struct GenerateRequest {
   std::string tenant = "default";
   std::vector<TokenId> prompt;
-  // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers with
-  // a window keep what a prompt needs that goes on from there.
+  // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
+  // with a window keep what a prompt needs that goes on from there.
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
