@@ -63,7 +63,9 @@ struct EngineOptions {
   uint32_t block_tokens = 16;
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
-  uint32_t step_tokens = 512;    // rows of one step, at most
+  // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
+  // room for a step beside each window.
+  std::optional<uint32_t> step_tokens;
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
   double kv_headroom = 0.05;     // share of the pool that admission leaves to those that run
@@ -225,7 +227,7 @@ struct EngineStats {
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
-  uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;    // over finished requests
+  uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
@@ -256,10 +258,15 @@ struct ModelCard {
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
-  // The same arithmetic as Load, nothing allocated.
-  // sequence_tokens: of the sequences that the plan counts; absent: the context.
+  // The memory that Load would take, by the same arithmetic; nothing is allocated. The model may
+  // lack its weights: a Hugging Face folder with its config.json alone, that file, or the header of
+  // a GGUF file. sequence_tokens: of the sequences that the plan counts; absent: the context.
+  // Errors as Load's that concern options, headers and configuration. O(tensors).
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
                                        std::optional<uint32_t> sequence_tokens = std::nullopt);
+  // The same plan with KV in each format, in the order of KvFormat.
+  static Result<std::vector<MemoryPlan>> PlanFormats(
+      EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the

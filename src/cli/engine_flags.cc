@@ -88,7 +88,7 @@ std::vector<Flag> CacheFlags() {
        "which blocks leave a full cache first: lru (default: used longest ago), s3fifo (used "
        "once)"},
       {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
-      {"step-tokens", "N", "at most N rows in a step (default 512)"}};
+      {"step-tokens", "N", "at most N rows in a step (default 512, with sliding windows 448)"}};
 }
 
 std::vector<Flag> SchedulingFlags() {
@@ -201,7 +201,9 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                 "--block-tokens: {} is not a multiple of 16; the nearest is {}",
                 options.block_tokens, options.block_tokens / 16 * 16);
   }
-  KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, options.step_tokens));
+  if (args.Has("step-tokens")) {
+    KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));
+  }
   static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
   KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
   options.schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;

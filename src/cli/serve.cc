@@ -116,6 +116,12 @@ std::string SummaryOf(const Engine& engine) {
              FormatBytes(plan.total_bytes + plan.process_bytes), FormatBytes(plan.process_bytes),
              FormatBytes(plan.kv_memory_bytes), FormatBytes(plan.request_bytes),
              FormatBytes(plan.weights_bytes)) +
+         (plan.context_kv_memory_bytes
+              ? fmt::format(
+                    "room     requests of at most {} tokens: the cache is too small for the "
+                    "context of {}; that needs --kv-memory {}\n",
+                    plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
+              : std::string()) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
                      options.threads ? *options.threads : DefaultThreads(), engine.target());

@@ -173,16 +173,15 @@ void EngineOnThread::Post(Command command) {
 
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
-  const RequestLimits limits{
-      .ctx_size = parts_.card.ctx_size,
-      .max_positions = parts_.card.max_positions,
-      .vocab_size = parts_.card.vocab_size,
-      .parallel = parts_.options.parallel,
-      .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-      .layout = &parts_.cache->layout(),
-      .step_tokens = parts_.cache->step_tokens(),
-      .cache_mode = parts_.options.cache_mode,
-      .tokenizer = parts_.text.tokenizer.get()};
+  const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                             .max_positions = parts_.card.max_positions,
+                             .vocab_size = parts_.card.vocab_size,
+                             .parallel = parts_.options.parallel,
+                             .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                             .layout = &parts_.cache->layout(),
+                             .step_tokens = parts_.cache->step_tokens(),
+                             .cache_mode = parts_.options.cache_mode,
+                             .tokenizer = parts_.text.tokenizer.get()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
@@ -343,9 +342,22 @@ Result<RequestId> Engine::Submit(GenerateRequest request, EventSink sink) {
 
 Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options,
                                       std::optional<uint32_t> sequence_tokens) {
-  KV_ASSIGN(Assembly assembly, Assemble(options));
+  KV_ASSIGN(Assembly assembly, Assemble(options, Need::kShapes));
   if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
   return assembly.plan;
+}
+
+Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
+                                                    std::optional<uint32_t> sequence_tokens) {
+  KV_ASSIGN(Assembly assembly, Assemble(options, Need::kShapes));
+  std::vector<MemoryPlan> plans;
+  for (const std::string& format : KvFormatList()) {
+    options.kv_format = format;
+    KV_ASSIGN(assembly, Assemble(options, std::move(assembly.model)));
+    if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
+    plans.push_back(assembly.plan);
+  }
+  return plans;
 }
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {

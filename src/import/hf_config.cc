@@ -345,6 +345,26 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
 
 }  // namespace
 
+Result<DType> HfDtype(std::string_view config_json, const std::string& file) {
+  static constexpr std::pair<std::string_view, DType> kNames[] = {
+      {"float32", DType::kF32}, {"float16", DType::kF16}, {"bfloat16", DType::kBf16}};
+  KV_ASSIGN(json object, ParseJsonObject(config_json, file));
+  KV_ASSIGN(const Architecture* row, FindArchitecture(Fields(object, file), file));
+  if (row->text_config) {
+    KV_ASSIGN(object, TextConfig(std::move(object), file));
+  }
+  Fields fields(object, file);
+  const char* key = fields.Find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  const std::string name = fields.Text(key, "float32");
+  KV_TRY(fields.status());
+  for (const auto& [known, dtype] : kNames) {
+    if (known == name) return dtype;
+  }
+  return Fail(Code::kUnsupported,
+              "{}: {} '{}' is not supported; supported: float32, float16, bfloat16", file, key,
+              name.substr(0, 80));
+}
+
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file) {

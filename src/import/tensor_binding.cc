@@ -153,12 +153,26 @@ MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelC
                                .data = tensor.bytes.data()}};
   if (traits.columns) source.view.shape.push_back(SizeOf(*traits.columns, config));
   const uint64_t row_numbers = want.transposed || !traits.columns ? 1 : source.view.shape[1];
-  source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
+  if (!tensor.bytes.empty()) {
+    source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
+  }
   if (want.transposed) source.column_stride = want.tensor_rows;
   return source;
 }
 
 }  // namespace
+
+void DescribeTensors(DType dtype, const std::function<const std::byte*(Slot, uint64_t)>& data,
+                     ImportedModel& model) {
+  const Architecture& architecture = ArchitectureOf(model.config);
+  model.layers.resize(model.config.num_layers);
+  ForEachWant(architecture, NameStyle::kHuggingFace, model.config, [&](const Want& want) {
+    StoredTensor tensor{.name = want.name, .dtype = dtype};
+    MatrixSource source = SourceOf(tensor, want, model.config);
+    source.view.data = data(want.traits->slot, source.view.num_elements());
+    Place(want.traits->slot, std::move(source), want.layer, model);
+  });
+}
 
 TensorCatalog CatalogOf(std::vector<StoredTensor> tensors) {
   TensorCatalog catalog;
