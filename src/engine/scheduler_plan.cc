@@ -87,8 +87,8 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty()) return;
   // Choices keep one length: those that were computed again wait for the others.
-  if (sequence.num_pending() == 1 && request.prompt_done && options_.cache_mode != CacheMode::kNone &&
-      IsBehind(request)) {
+  if (sequence.num_pending() == 1 && request.prompt_done &&
+      options_.cache_mode != CacheMode::kNone && IsBehind(request)) {
     return;
   }
   uint32_t pending = sequence.num_pending();

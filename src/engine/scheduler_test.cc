@@ -399,7 +399,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   std::printf(
       "%llu schedules: %llu tokens reused, %llu computed, %llu choices cancelled, "
       "%llu requests timed out, %llu choices failed, %llu forks, %llu blocks evicted, %llu cursor "
-      "hits, %llu preemptions, %llu tokens recomputed, %llu choices late, %llu misses of RoPE, %llu "
+      "hits, %llu preemptions, %llu tokens recomputed, %llu choices late, %llu misses of RoPE, "
+      "%llu "
       "restarts\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
       static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),

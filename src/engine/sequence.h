@@ -52,7 +52,7 @@ struct Request {
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
   uint32_t tenant = 0;           // as the scheduler counts them
   bool preempted = false;
-  PreemptCause cause{};  // of the last preemption
+  PreemptCause cause{};      // of the last preemption
   bool is_starved = false;   // its reservation ends here and could not grow
   bool has_no_room = false;  // waiting: Reserve failed, and no block was released since
   uint32_t overtaken = 0;    // waiting: later ones that were admitted before it
