@@ -15,7 +15,8 @@ bool Decodes(const Request& request, const Sequence& sequence) {
 }  // namespace
 
 void Scheduler::PlanRows() {
-  if (retry_admission_) {
+  // Where nothing runs there is room for any of them.
+  if (retry_admission_ || running_.empty()) {
     for (const auto& request : waiting_) request->has_no_room = false;
     retry_admission_ = false;
   }
@@ -23,6 +24,7 @@ void Scheduler::PlanRows() {
     GrowReservations();
     FillView();
     policy_->Decide(view_, plan_);
+    if (options_.on_plan) options_.on_plan(view_, plan_);
     if (plan_.preempt) {
       Preempt(*plan_.preempt, plan_.cause);
     } else if (plan_.admit) {
