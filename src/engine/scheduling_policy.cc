@@ -74,7 +74,7 @@ uint32_t PrefillRows(const View& view, const StepWork& work, uint32_t most, doub
   return low;
 }
 
-// How much more a tenant must be charged: time that one whole step gives is no injustice.
+// How much more a tenant must be charged: one whole step may always come between.
 double UnfairNs(const View& view) {
   return SchedulingPolicy::kUnfairNs + view.cost->PredictNs({.prefill_rows = view.max_rows});
 }
