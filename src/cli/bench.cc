@@ -29,10 +29,6 @@ Result<std::vector<uint32_t>> Counts(const Args& args, const std::string& name,
 Result<BenchOptions> ReadOptions(const Args& args) {
   BenchOptions options;
   KV_ASSIGN(options.engine, EngineOptionsOf(args));
-  if (args.Has("shape") && args.Has("model")) {
-    return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
-  }
-  options.engine.shape = args.Text("shape");
   KV_ASSIGN(options.prefill_tokens, Counts(args, "p", {512}));
   if (options.prefill_tokens == std::vector<uint32_t>{0}) options.prefill_tokens.clear();
   for (const uint32_t tokens : options.prefill_tokens) {

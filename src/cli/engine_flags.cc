@@ -170,6 +170,10 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     }
     options.model = *model;
   }
+  if (args.Has("shape") && args.Has("model")) {
+    return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
+  }
+  options.shape = args.Text("shape");
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
   options.kv_skip_layers.assign(skip.begin(), skip.end());

@@ -36,6 +36,9 @@ std::vector<Flag> ServeFlags() {
          "serve this host name too, not only localhost; may be given several times. A server that "
          "listens on loopback serves no other names",
          FlagKind::kList},
+        {"shape", "S",
+         "random weights of this shape, no files and no text, to measure a server: prompts are token "
+         "ids (names and --weights as in 'kvasir bench')"},
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
        TemplateFlags(),

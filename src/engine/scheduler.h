@@ -47,6 +47,7 @@ struct SchedulerOptions {
   std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
+  std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
 };
 
 // Runs requests. Each step computes one token of each generating sequence and chunks of prompts,

@@ -22,7 +22,8 @@ bool IsBehind(const Request& request) {
 }  // namespace
 
 void Scheduler::PlanRows() {
-  if (retry_admission_) {
+  // Where nothing runs there is room for any of them.
+  if (retry_admission_ || running_.empty()) {
     for (const auto& request : waiting_) request->has_no_room = false;
     retry_admission_ = false;
   }
@@ -31,6 +32,7 @@ void Scheduler::PlanRows() {
     GrowReservations();
     FillView();
     policy_->Decide(view_, plan_);
+    if (options_.on_plan) options_.on_plan(view_, plan_);
     if (plan_.preempt) {
       Preempt(*plan_.preempt, plan_.cause);
     } else if (plan_.admit) {

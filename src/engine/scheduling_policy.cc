@@ -41,10 +41,11 @@ std::optional<uint32_t> MemoryVictim(const View& view) {
   return Cheapest(view, std::nullopt, oldest);
 }
 
-uint32_t RunningChoices(const View& view) {
+// Of `tenant`, or of all.
+uint32_t RunningChoices(const View& view, std::optional<uint32_t> tenant = std::nullopt) {
   uint32_t running = 0;
   for (const RequestView& request : view.requests) {
-    if (IsRunning(request)) running += request.choices;
+    if (IsRunning(request) && (!tenant || request.tenant == *tenant)) running += request.choices;
   }
   return running;
 }
@@ -71,6 +72,11 @@ uint32_t PrefillRows(const View& view, const StepWork& work, uint32_t most, doub
     }
   }
   return low;
+}
+
+// How much more a tenant must be charged: one whole step may always come between.
+double UnfairNs(const View& view) {
+  return SchedulingPolicy::kUnfairNs + view.cost->PredictNs({.prefill_rows = view.max_rows});
 }
 
 class FifoPolicy final : public SchedulingPolicy {
@@ -100,19 +106,24 @@ class FairPolicy final : public SchedulingPolicy {
 
 }  // namespace
 
-// The next one that may start. Those without room are passed, but not too often.
+// The next one that may start. It passes those without room that go before it, if these are few and
+// were not passed too often. (Others it need not wait for: else a tenant that was given less could
+// take the place of running requests, without ever starting.)
 std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
   std::optional<uint32_t> next;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     const RequestView& request = view.requests[i];
-    if (IsRunning(request) || request.follows) continue;
-    if (request.has_no_room) {
-      if (request.overtaken >= kMaxOvertaken) return std::nullopt;
-      continue;
-    }
+    if (IsRunning(request) || request.follows || request.has_no_room) continue;
     if (!next || GoesBefore(view, i, *next)) next = i;
   }
   if (!next) return std::nullopt;
+  uint32_t passed = 0;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const RequestView& request = view.requests[i];
+    if (!request.has_no_room || request.follows || !GoesBefore(view, i, *next)) continue;
+    passed += request.overtaken >= kMaxOvertaken ? kMaxPassed : 1;
+    if (passed >= kMaxPassed) return std::nullopt;
+  }
   const RequestView& candidate = view.requests[*next];
   if (candidate.choices > view.parallel - RunningChoices(view)) return std::nullopt;
   // One that was preempted goes first: others of its tenant would take the blocks that it needs.
@@ -124,7 +135,7 @@ std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
 }
 
 // A request of the tenant that was given most, if another tenant that was given far less waits and
-// has nothing running.
+// has far fewer choices running.
 std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   const auto charge = [&](uint32_t i) { return view.tenants[view.requests[i].tenant].charge_ns; };
   std::optional<uint32_t> poor, rich;
@@ -135,11 +146,11 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
       poor = i;
     }
   }
-  if (!poor || !rich || charge(*rich) - charge(*poor) < kUnfairNs) return std::nullopt;
-  for (const RequestView& request : view.requests) {
-    if (IsRunning(request) && request.tenant == view.requests[*poor].tenant) return std::nullopt;
-  }
-  return Cheapest(view, view.requests[*rich].tenant, std::nullopt);
+  if (!poor || !rich || charge(*rich) - charge(*poor) < UnfairNs(view)) return std::nullopt;
+  const uint32_t tenant = view.requests[*rich].tenant;
+  const uint32_t running = RunningChoices(view, view.requests[*poor].tenant);
+  if (running * kUnfairShare >= RunningChoices(view, tenant)) return std::nullopt;
+  return Cheapest(view, tenant, std::nullopt);
 }
 
 void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {

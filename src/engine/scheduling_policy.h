@@ -75,17 +75,24 @@ struct StepPlan {
 // whose vectors have room.
 class SchedulingPolicy {
  public:
-  // Later requests that may start before one that has no room; then all wait for it.
+  // Later requests that may start before one that has no room; then all that it goes before wait.
   static constexpr uint32_t kMaxOvertaken = 16;
+  // Requests without room that one may pass. It bounds what a release of blocks costs, after which
+  // each of them is tried again.
+  static constexpr uint32_t kMaxPassed = 16;
   // A request that goes on after a preemption is left alone for so many tokens, and after so many
   // preemptions for good.
   static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
   // Of prompts in a step, however long it takes.
   static constexpr uint32_t kLeastPrefillRows = 16;
 
-  // Tenants are served in order of their charges. One that has nothing running, while another one
-  // has and is charged so much more, may take the place of one of the other's requests.
-  static constexpr double kUnfairNs = 1e9;
+  // Tenants are served in order of their charges. If one is charged so much more than another one
+  // (and the time of a whole step more), and has more than so many times the choices running, the
+  // other one may take the place of one of its requests. With a share of 1, tenants that always
+  // wait preempt each other all the time; with 4, a flood doubles the first token's time of a
+  // quiet neighbour (bench/simulation_bench).
+  static constexpr double kUnfairNs = 0.25e9;
+  static constexpr uint32_t kUnfairShare = 2;
   // A request that waits so long counts as one priority lower.
   static constexpr double kAgingNs = 5e9;
 

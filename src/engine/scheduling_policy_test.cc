@@ -62,6 +62,16 @@ TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
   EXPECT_EQ(plan_.admit, 0u);
 }
 
+TEST_F(Policy, PassesAFewWithoutRoom) {
+  for (uint32_t i = 0; i + 1 < SchedulingPolicy::kMaxPassed; ++i) AddWaiting({.has_no_room = true});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, SchedulingPolicy::kMaxPassed - 1);
+  requests_.insert(requests_.begin(), {.has_no_room = true});
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+}
+
 TEST_F(Policy, LetsNobodyPassOneThatWasPreempted) {
   AddWaiting({.state = State::kPreempted, .has_no_room = true});
   AddWaiting();
@@ -191,8 +201,25 @@ TEST_F(Fair, TakesFromWhoWasGivenFarMore) {
   EXPECT_EQ(plan_.preempt, 1u);
   EXPECT_EQ(plan_.cause, PreemptCause::kFairness);
   AddRunning(3, {.tenant = 1});
+  view_.parallel = 5;
   Decide();
-  EXPECT_FALSE(plan_.preempt) << "the other tenant has something running";
+  EXPECT_EQ(plan_.preempt, 1u) << "one choice of the other tenant runs, and 4 of this one";
+  AddRunning(4, {.tenant = 1});
+  view_.parallel = 6;
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "half as many choices run of the other tenant";
+}
+
+TEST_F(Fair, WaitsForNobodyThatWasGivenMore) {
+  AddWaiting({.tenant = 0, .has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken});
+  AddWaiting({.tenant = 0});
+  AddWaiting({.tenant = 1});
+  tenants_[0].charge_ns = 1;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+  tenants_[1].charge_ns = 2;
+  Decide();
+  EXPECT_FALSE(plan_.admit);
 }
 
 TEST_F(Fair, ComputesThePromptsOfTheTenantThatWasGivenLeastFirst) {

@@ -16,7 +16,7 @@
 
 namespace kvasir {
 
-class FakeRunner final : public Runner {
+class FakeRunner : public Runner {
  public:
   struct Options {
     uint32_t vocab_size = 64;
