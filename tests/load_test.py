@@ -40,7 +40,7 @@ class OneTenant(WithServer):
 
     def test_a_burst_is_computed_once(self):
         report = load("--url", self.server.url, "--workload", "burst", "--max-total", "512",
-                      "--concurrency", "8", "--seed", "77")
+                      "--concurrency", "8", "--seed", "77", "--vocab", "1000")
         self.assertEqual(report["finished"], 16)
         computed = report["prompt_tokens"] - report["cached_tokens"]
         self.assertEqual(computed, 256 + 16 * 64)

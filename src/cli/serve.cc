@@ -37,7 +37,8 @@ std::vector<Flag> ServeFlags() {
          "listens on loopback serves no other names",
          FlagKind::kList},
         {"shape", "S",
-         "random weights of this shape, no files and no text, to measure a server: prompts are token "
+         "random weights of this shape, no files and no text, to measure a server: prompts are "
+         "token "
          "ids (names and --weights as in 'kvasir bench')"},
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},

@@ -23,7 +23,7 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// One request and its answer over a connection of its own. Lives until `on_end` was called.
+// One request and its answer over a separate connection. Lives until `on_end` was called.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(asio::io_context& io, Sample& sample, std::function<void()> on_end)

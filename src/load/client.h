@@ -34,7 +34,7 @@ struct LoadResult {
   double seconds = 0;           // from the start to the last answer
 };
 
-// Streams each request over a connection of its own, in the calling thread. kUnavailable when the
+// Streams each request over a separate connection, in the calling thread. kUnavailable when the
 // server cannot be reached at all.
 Result<LoadResult> RunLoad(const std::vector<LoadRequest>& requests, const RunOptions& options);
 

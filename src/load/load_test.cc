@@ -49,9 +49,29 @@ TEST(Sample, CountsTokensOfCompletionsAndChats) {
   Sample chat;
   AddEvent(R"({"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]})", 1,
            chat);
-  EXPECT_EQ(chat.first_ns, 0u) << "the role is no token";
+  EXPECT_EQ(chat.first_ns, 0u) << "the role is not a token";
   AddEvent(R"({"choices":[{"delta":{"content":"x"},"finish_reason":null}],"usage":null})", 2, chat);
   EXPECT_EQ(chat.first_ns, 2u);
+}
+
+// Events with spaces are parsed; those without, as most servers send them, mostly not.
+TEST(Sample, CountsTheSameTokensInAnySpelling) {
+  const std::pair<const char*, bool> events[] = {
+      {R"({"choices":[{"text":"\"role\"","finish_reason":null}],"usage":null})", true},
+      {R"({"choices":[{"delta":{"content":""},"finish_reason":null}]})", true},
+      {R"({"choices":[{"delta":{"role":"assistant"},"finish_reason":null}]})", false},
+      {R"({"choices":[{"delta":{"role":"assistant","content":"x"},"finish_reason":null}]})", true},
+      {R"({"choices":[{"text":"","finish_reason":"length"}]})", false},
+      {R"({"choices":[{"text":"x","finish_reason":"length"}]})", true},
+      {R"({"choices":[],"usage":{"prompt_tokens":1}})", false}};
+  for (const auto& [compact, is_token] : events) {
+    const std::string spaced = nlohmann::json::parse(compact).dump(1);
+    for (const std::string& data : {std::string(compact), spaced}) {
+      Sample sample;
+      AddEvent(data, 5, sample);
+      EXPECT_EQ(sample.first_ns == 5, is_token) << data;
+    }
+  }
 }
 
 TEST(Sample, IgnoresWhatItDoesNotKnow) {

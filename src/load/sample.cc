@@ -25,6 +25,23 @@ bool HasToken(const json& event) {
   return !ends && !(is_chat && delta->contains("role"));
 }
 
+// Whether this is certainly a token and nothing else, without parsing it: most events are. Strings
+// inside of texts have escaped quotes, so they are not found.
+bool IsPlainToken(std::string_view data) {
+  const auto has = [&](std::string_view what) { return data.find(what) != data.npos; };
+  return has(R"("finish_reason":null)") && has(R"("choices":[{)") && !has(R"("role")") &&
+         (!has(R"("usage")") || has(R"("usage":null)"));
+}
+
+void AddToken(uint64_t now_ns, Sample& sample) {
+  if (sample.first_ns == 0) {
+    sample.first_ns = now_ns;
+  } else {
+    sample.gaps_ms.push_back(static_cast<double>(now_ns - sample.last_ns) * 1e-6);
+  }
+  sample.last_ns = now_ns;
+}
+
 uint64_t CountIn(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
@@ -37,16 +54,10 @@ void AddEvent(std::string_view data, uint64_t now_ns, Sample& sample) {
     sample.done = true;
     return;
   }
+  if (IsPlainToken(data)) return AddToken(now_ns, sample);
   const json event = json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (!event.is_object()) return;
-  if (HasToken(event)) {
-    if (sample.first_ns == 0) {
-      sample.first_ns = now_ns;
-    } else {
-      sample.gaps_ms.push_back(static_cast<double>(now_ns - sample.last_ns) * 1e-6);
-    }
-    sample.last_ns = now_ns;
-  }
+  if (HasToken(event)) AddToken(now_ns, sample);
   const auto usage = event.find("usage");
   if (usage == event.end() || !usage->is_object()) return;
   sample.prompt_tokens = CountIn(*usage, "prompt_tokens");

@@ -21,8 +21,9 @@ void AddTokens(Random& random, uint32_t count, uint32_t vocab_size, std::vector<
 
 std::vector<LoadRequest> Burst(const WorkloadOptions& options, Random& random) {
   const uint32_t count = options.requests > 0 ? options.requests : kBurstRequests;
-  std::vector<TokenId> shared;
-  AddTokens(random, std::min(kBurstShared, options.max_total / 2), options.vocab_size, shared);
+  std::vector<TokenId> shared;  // by bursts of all seeds
+  Random same(0);
+  AddTokens(same, std::min(kBurstShared, options.max_total / 2), options.vocab_size, shared);
   std::vector<LoadRequest> requests;
   for (uint32_t i = 0; i < count; ++i) {
     LoadRequest request{.client = i, .prompt = shared, .max_tokens = kBurstNew};

@@ -38,9 +38,8 @@ struct WorkloadOptions {
 inline constexpr std::string_view kWorkloads[] = {"burst", "chats", "tenants", "azure", "mooncake"};
 
 // The requests of a workload, by due_s. The same options give the same requests.
-//   burst     16 requests at once that share 2,048 tokens (half of max_total, if that is less),
-//   each
-//             with 64 of its own and 32 new ones
+//   burst     16 requests at once that share 2,048 tokens (half of max_total, if that is less) with
+//             each other and with bursts of other seeds, each with 64 more and 32 new ones
 //   chats     64 chats of several turns: each turn's prompt begins with the last one's
 //   tenants   prompts of 256 tokens and answers of 64, of each tenant alike
 //   azure, mooncake  the trace's lengths, times and shared blocks
