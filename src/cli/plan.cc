@@ -49,8 +49,7 @@ void PrintTable(const MemoryPlan& plan) {
                *plan.context_kv_memory_bytes);
   }
   if (plan.weights_assumed) {
-    fmt::print("the weights are not here: they are counted as {}, as config.json says\n",
-               plan.weights);
+    fmt::print("the weights are not here: they are counted as {}\n", plan.weights);
   }
   fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
 }

@@ -250,7 +250,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   std::unique_ptr<Request> request = std::move(running_[running_index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(running_index));
   for (const auto& sequence : request->sequences) {
-    if (sequence->done) continue;
+    if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
     sequence->kv.Close();
     // If only the prompt is committed, its tail is kept already.

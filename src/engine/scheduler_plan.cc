@@ -88,14 +88,13 @@ void Scheduler::FillView() {
 void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty()) return;
-  // Choices keep one length: those that were computed again wait for the others.
-  if (sequence.num_pending() == 1 && request.prompt_done &&
-      options_.cache_mode != CacheMode::kNone && IsBehind(request)) {
-    return;
-  }
   uint32_t pending = sequence.num_pending();
   if (!request.prompt_done) {
     pending = request.prompt_tokens() - sequence.kv.num_committed();
+  } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
+             IsBehind(request)) {
+    // Choices keep one length: whose next token is the last one that is known waits for the others.
+    if (--pending == 0) return;
   }
   if (request.spec.chunk_tokens > 0) pending = std::min(pending, request.spec.chunk_tokens);
   view_sequences_.push_back(

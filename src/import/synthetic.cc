@@ -251,8 +251,8 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
   DescribeTensors(
       dtype,
       [&](Slot slot, uint64_t) {
-        if (HasOnes(slot)) return norms->data();
-        return region->data() + Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
+        const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
+        return HasOnes(slot) ? norms->data() : region->data() + offset;
       },
       model);
   return model;

@@ -135,7 +135,8 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
   out->Labelled(MetricType::Counter, "kvasir_preemptions_total",
                 "Running requests that gave up their blocks.", "cause", preemptions);
   out->Labelled(MetricType::Counter, "kvasir_recomputed_tokens_total",
-                "Tokens that were computed again.", "cause", {{"preempted", s.recomputed_tokens - s.recomputed_rope_tokens},
+                "Tokens that were computed again.", "cause",
+                {{"preempted", s.recomputed_tokens - s.recomputed_rope_tokens},
                  {"rope", s.recomputed_rope_tokens}});
   out->Counter("kvasir_steps_total", "Steps of the engine.", s.steps);
   out->Counter("kvasir_decode_steps_total", "Steps with decode rows.", s.decode_steps);
