@@ -42,7 +42,7 @@ if(NOT CCACHE OR KVASIR_SANITIZE)
 endif()
 
 # Their tests start no thread: nothing for ThreadSanitizer to see.
-set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan)
+set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan hub)
 
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
