@@ -33,7 +33,8 @@ inline constexpr uint64_t kWaitingShare = 20;
 struct EngineOptions {
   // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
   std::optional<std::string> model;
-  std::optional<std::string> shape;  // instead of model: random weights (bench)
+  std::optional<std::string> model_name;  // what it is called; absent: as its folder or file
+  std::optional<std::string> shape;       // instead of model: random weights (bench)
   // Absent or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
   // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
   std::optional<std::string> weights;
@@ -149,8 +150,8 @@ enum class Reuse {
 struct GenerateRequest {
   std::string tenant = "default";
   std::vector<TokenId> prompt;
-  // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers with
-  // a window keep what a prompt needs that goes on from there.
+  // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
+  // with a window keep what a prompt needs that goes on from there.
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0

@@ -24,7 +24,7 @@ struct FileChoice {
 };
 
 // The models among `files`: each GGUF file (the parts of a split one are one model; mmproj files
-// are none), and the folder, if there are a config.json and safetensors. O(n log n).
+// do not count), and the folder, if there are a config.json and safetensors. O(n log n).
 std::vector<FileChoice> ModelsAmong(std::span<const std::string> files);
 
 // The one that `choice` means: a file's name, kFolderChoice, or a quant that the names of the GGUF

@@ -81,8 +81,8 @@ class Puller {
     const fs::space_info space = fs::space(cache_.root(), error);
     if (error || space.available >= needed_bytes) return {};
     return Fail(Code::kExhausted,
-                "{} needs {} more bytes, and {} has {} free: free some ('kvasir models' lists what "
-                "is there), or set HF_HUB_CACHE to a folder of another disk",
+                "{} needs {} more bytes, and {} has {} free: free some ('kvasir models' lists "
+                "the cache), or set HF_HUB_CACHE to a folder of another disk",
                 ref_.Text(), needed_bytes, cache_.root().string(), space.available);
   }
 
