@@ -38,7 +38,7 @@ endif()
 # no ccache remembers objects: a third off a newcomer's first build. The sanitizer builds do the same,
 # so that CI sees it when two files of a folder do not go together.
 if(NOT CCACHE OR KVASIR_SANITIZE)
-  set(KVASIR_UNITY_FOLDERS jinja text import model engine server)
+  set(KVASIR_UNITY_FOLDERS jinja text import model engine server hub)
 endif()
 
 # Their tests start no thread: nothing for ThreadSanitizer to see.

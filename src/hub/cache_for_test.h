@@ -27,7 +27,7 @@ class CacheForTest {
   const HubCache& cache() const { return cache_; }
   // Puts a file with these bytes into a snapshot of "a/b"; returns its blob.
   std::string Add(const std::string& commit, const std::string& file, const std::string& bytes) {
-    const std::string blob = ToHex(Sha256Of(bytes));
+    std::string blob = ToHex(Sha256Of(bytes));
     std::filesystem::create_directories(cache_.Blob("a/b", blob).parent_path());
     std::ofstream(cache_.Blob("a/b", blob)) << bytes;
     EXPECT_TRUE(cache_.Link({"a/b", {}, {}}, commit, file, blob));

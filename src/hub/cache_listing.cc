@@ -10,8 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxRefBytes = 4096;
-
 uint64_t BytesOf(const fs::path& snapshot, const std::vector<std::string>& files) {
   uint64_t bytes = 0;
   for (const std::string& file : files) {

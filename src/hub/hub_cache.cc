@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "models--";
-constexpr uint64_t kMaxRefBytes = 4096;
 
 std::string FolderName(std::string_view repo) {
   const size_t slash = repo.find('/');

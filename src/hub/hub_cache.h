@@ -67,6 +67,7 @@ class HubCache {
 };
 
 inline constexpr std::string_view kRepoLock = "kvasir";
+inline constexpr uint64_t kMaxRefBytes = 4096;  // a larger file is not a ref
 
 // "owner/name" for "models--owner--name"; nullopt: `folder` is not the folder of a model.
 std::optional<std::string> RepoOfFolder(std::string_view folder);
