@@ -38,11 +38,11 @@ endif()
 # no ccache remembers objects: a third off a newcomer's first build. The sanitizer builds do the same,
 # so that CI sees it when two files of a folder do not go together.
 if(NOT CCACHE OR KVASIR_SANITIZE)
-  set(KVASIR_UNITY_FOLDERS jinja text import model engine server)
+  set(KVASIR_UNITY_FOLDERS jinja text import model engine server hub)
 endif()
 
 # Their tests start no thread: nothing for ThreadSanitizer to see.
-set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan)
+set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan hub)
 
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)

@@ -26,7 +26,7 @@ NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __
 
 # Flags that take any value, or none, and the arguments with which they change what is printed.
 SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
-         "plan": SMALL, "inspect": [],
+         "plan": SMALL, "inspect": [], "models": [],
          "logits": ["--ids", ",".join(map(str, range(1, 41))), *SMALL],
          "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
 SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
@@ -52,7 +52,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 10)
+        self.assertEqual(len(self.flags), 12)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):

@@ -42,7 +42,8 @@ inline constexpr uint64_t kWaitingShare = 20;
 struct EngineOptions {
   // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
   std::optional<std::string> model;
-  std::optional<std::string> shape;  // instead of model: random weights (bench)
+  std::optional<std::string> model_name;  // what it is called; absent: as its folder or file
+  std::optional<std::string> shape;       // instead of model: random weights (bench)
   // Absent or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
   // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
   std::optional<std::string> weights;

@@ -24,6 +24,12 @@ fs::path FolderOf(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+// The file already has its name, so an error of the folder's sync is ignored.
+void SyncFolderOf(const fs::path& path) {
+  const Descriptor folder(open(FolderOf(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder) fsync(folder.fd());
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(fs::path path, fs::path draft, int fd, const AtomicFileOptions& options)
@@ -77,10 +83,16 @@ Status AtomicFile::Publish() {
   } else if (link(draft_.c_str(), path_.c_str()) != 0 && errno != EEXIST) {
     return Failed("create", errno);
   }
-  if (!synced) return {};
-  // The file already has its name, so an error of the folder's sync is ignored.
-  const Descriptor folder(open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder) fsync(folder.fd());
+  if (synced) SyncFolderOf(path_);
+  return {};
+}
+
+Status PublishDraft(int fd, const fs::path& draft, const fs::path& path) {
+  if (fsync(fd) != 0) return FailErrno(errno, "cannot write {}", draft.string());
+  if (rename(draft.c_str(), path.c_str()) != 0) {
+    return FailErrno(errno, "cannot replace {}", path.string());
+  }
+  SyncFolderOf(path);
   return {};
 }
 

@@ -63,6 +63,10 @@ class AtomicFile {
 Status WriteAtomicFile(const std::filesystem::path& path, std::string_view bytes,
                        const AtomicFileOptions& options);
 
+// Gives the whole file `fd`, which its writer called `draft`, the name `path` in the same folder,
+// as Publish does with kSynced and kReplace. For drafts that a later process goes on writing.
+Status PublishDraft(int fd, const std::filesystem::path& draft, const std::filesystem::path& path);
+
 // Writes `bytes` at `offset` of a file. Continues after a short write or a signal: a disk that
 // fills up writes some bytes first and fails only at the next call. False: errno has the reason,
 // and some of the bytes may be written.

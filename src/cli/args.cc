@@ -196,7 +196,7 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
 }
 
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
-                       std::span<char* const> arguments) {
+                       std::span<char* const> arguments, size_t max_operands) {
   try {
     CLI::App app;
     app.set_help_flag();
@@ -219,10 +219,13 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
     }
     if (args.Has("help")) return args;
     for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
-    if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
+    std::vector<std::string> operands = app.remaining();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (i < max_operands && !operands[i].starts_with('-')) continue;
       return Fail(Code::kInvalidArgument, "unknown argument '{}'; 'kvasir {} --help' lists them",
-                  extras.front(), command);
+                  operands[i], command);
     }
+    if (!operands.empty()) args.Set(kOperands, std::move(operands));
     return args;
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();  // "--prompt: 1 required TEXT missing"

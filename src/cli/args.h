@@ -72,9 +72,13 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
 // "--threads" for "threads", "-p" for "p".
 std::string Dashed(std::string_view name);
 
+// Of Args::List: the arguments that no flag takes.
+inline constexpr const char* kOperands = "";
+
 // Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a missing value
-// or too many, a flag of a part that does not exist yet. Sets "help" for -h and --help.
+// or too many, a flag of a part that does not exist yet, more than max_operands arguments without a
+// flag. Sets "help" for -h and --help.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
-                       std::span<char* const> arguments);
+                       std::span<char* const> arguments, size_t max_operands = 0);
 
 }  // namespace kvasir::cli

@@ -77,12 +77,13 @@ std::string HelpOf(const std::vector<Command>& commands) {
     help += fmt::format("            kvasir {}\n", command.example);
   }
   help +=
-      "\nEvery command but inspect takes --model (a Hugging Face folder or a GGUF file; default: "
-      "the\n"
-      "bundled model), --kv-format, --weights, --threads and --pin-threads; 'kvasir COMMAND "
-      "--help'\n"
-      "lists its flags. Environment: KVASIR_TARGET forces an instruction set ('kvasir info' lists\n"
-      "them).\n"
+      "\nEvery command but inspect, pull and models takes --model (a Hugging Face folder, a GGUF "
+      "file, or\n"
+      "the name of a model that pull fetched; default: the bundled model), --kv-format, "
+      "--weights,\n"
+      "--threads and --pin-threads; 'kvasir COMMAND --help' lists its flags. Environment: "
+      "KVASIR_TARGET\n"
+      "forces an instruction set ('kvasir info' lists them).\n"
       "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
   return help;
 }

@@ -16,7 +16,8 @@ struct Command {
   std::vector<Flag> flags;
   // Returns the exit status of finished work, or the error that stopped it (see ExitStatus).
   Result<int> (*run)(const Args& args);
-  std::string notes;  // text below the flags in --help
+  std::string notes = {};   // text below the flags in --help
+  size_t max_operands = 0;  // arguments without a flag
 };
 
 Command ServeCommand();
@@ -29,6 +30,8 @@ Command BenchCommand();
 Command EvalCommand();
 Command InfoCommand();
 Command InspectCommand();
+Command PullCommand();
+Command ModelsCommand();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "base/utf8.h"
+#include "cli/hub_model.h"
 #include "cli/progress.h"
 #include "kvasir/machine.h"
 
@@ -49,7 +50,10 @@ Result<CacheMode> CacheModeOf(const Args& args) {
 
 std::vector<Flag> ModelFlags() {
   return {
-      {"model", "M", "Hugging Face folder or GGUF file (default: the bundled model)"},
+      {"model", "M",
+       "Hugging Face folder, GGUF file, or owner/name[@revision][:file or quant] in the Hugging "
+       "Face "
+       "cache ('kvasir pull' fetches it; default: the bundled model)"},
       {"kv-format", "F",
        "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
        "V apart: k=int8,v=f16"},
@@ -174,6 +178,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
   }
   options.shape = args.Text("shape");
+  if (!args.Has("shape")) KV_TRY(FindInHubCache(&options));
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
   options.kv_skip_layers.assign(skip.begin(), skip.end());

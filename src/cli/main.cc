@@ -23,16 +23,16 @@ namespace kvasir::cli {
 namespace {
 
 // Commands of parts that do not exist yet, and the part.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kAbsentCommands = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsentCommands = {{
     {"fsck", "the disk tier"},
     {"replay", "trace replay"},
-    {"pull", "downloading models"},
     {"top", "the live view"},
 }};
 
 std::vector<Command> AllCommands() {
-  return {ServeCommand(), ChatCommand(),  RunCommand(),  LogitsCommand(), SelftestCommand(),
-          PlanCommand(),  BenchCommand(), EvalCommand(), InfoCommand(),   InspectCommand()};
+  return {ServeCommand(),    ChatCommand(),    RunCommand(),   LogitsCommand(),
+          SelftestCommand(), PlanCommand(),    BenchCommand(), EvalCommand(),
+          InfoCommand(),     InspectCommand(), PullCommand(),  ModelsCommand()};
 }
 
 // Writes to standard error. Ignores failures: the exit status shows the error too.
@@ -59,7 +59,8 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
 }
 
 Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
-  KV_ASSIGN(const Args args, ParseArgs(command.name, command.flags, arguments));
+  KV_ASSIGN(const Args args,
+            ParseArgs(command.name, command.flags, arguments, command.max_operands));
   if (args.Has("help")) {
     fmt::print("{}", HelpOf(command));
     return kExitDone;

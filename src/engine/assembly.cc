@@ -43,6 +43,7 @@ Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
   if (options.shape) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
   KV_ASSIGN(ImportedModel model, ImportModel(path, need));
+  if (options.model_name) model.name = *options.model_name;
   const std::string stored = WeightsName(MainFormat(model));
   if (!options.weights || options.weights == stored) return model;
   if (HasQuantised(model)) {

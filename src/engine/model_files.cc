@@ -47,8 +47,11 @@ Result<fs::path> FindModel(const std::optional<std::string>& option) {
   if (!named.empty()) {
     KV_ASSIGN(const bool exists, Exists(named));
     if (exists) return fs::path(named);
-    return FailField(Code::kNotFound, option ? "model" : "KVASIR_MODEL",
-                     "no file or folder {}; give a Hugging Face folder or a GGUF file", named);
+    return FailField(
+        Code::kNotFound, option ? "model" : "KVASIR_MODEL",
+        "no file or folder {}; give a Hugging Face folder, a GGUF file, or the owner/name "
+        "of a model ('kvasir pull' fetches it)",
+        named);
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {

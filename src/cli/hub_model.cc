@@ -1,0 +1,55 @@
+#include "cli/hub_model.h"
+
+#include <cstdlib>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "base/result.h"
+#include "hub/hub_cache.h"
+#include "hub/hub_settings.h"
+
+namespace kvasir::cli {
+namespace {
+
+// What the user named; absent: nothing, so that the bundled model is meant.
+std::optional<std::string> NamedModel(const EngineOptions& options) {
+  if (options.model) return options.model;
+  const char* value = std::getenv("KVASIR_MODEL");
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+}  // namespace
+
+Status FindInHubCache(EngineOptions* options) {
+  const std::optional<std::string> named = NamedModel(*options);
+  const auto ref = named ? hub::ParseRepoRef(*named) : std::nullopt;
+  if (!ref) return {};
+  KV_ASSIGN(const bool is_path, Exists(*named));
+  if (is_path) return {};
+  KV_ASSIGN(const std::filesystem::path cache, hub::HubCacheFolder());
+  const Result<hub::FoundModel> found = hub::HubCache(cache).Find(*ref);
+  if (!found) {
+    const Error& error = found.error();
+    const bool is_missing = error.code == Code::kNotFound;
+    return FailField(error.code, options->model ? "model" : "KVASIR_MODEL", "{}{}",
+                     is_missing ? "no file or folder " + *named + ", and " : "", error.message);
+  }
+  options->model = found->path.string();
+  options->model_name = hub::RepoRef{ref->repo, {}, ref->choice}.Text();
+  return {};
+}
+
+Result<hub::RepoRef> RequireRepoRef(std::string_view text) {
+  if (std::optional<hub::RepoRef> ref = hub::ParseRepoRef(text)) return std::move(*ref);
+  return Fail(Code::kInvalidArgument,
+              "'{}' is not the name of a model; give {}, such as Qwen/Qwen3-0.6B-GGUF:Q8_0",
+              hub::Printable(text), hub::kRepoForm);
+}
+
+std::function<void()> WaitNotice(const hub::RepoRef& ref) {
+  return [text = ref.repo + ": another process fetches or removes files; waiting for it"] {
+    Log(LogLevel::kInfo, text);
+  };
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,158 @@
+#include "hub/file_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+
+#include "base/result.h"
+
+namespace kvasir::hub {
+namespace {
+
+constexpr std::string_view kDefaultQuant = "q4_k_m";
+constexpr size_t kListed = 12;  // choices that an error lists
+
+// What a model needs beside its weights, where a repository has it.
+constexpr std::array<std::string_view, 8> kTextFiles = {
+    "config.json",     "generation_config.json", "tokenizer.json",          "tokenizer_config.json",
+    "tokenizer.model", "chat_template.jinja",    "special_tokens_map.json", "added_tokens.json"};
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+bool IsGguf(std::string_view lower) {
+  const size_t slash = lower.rfind('/');
+  const std::string_view name = slash == lower.npos ? lower : lower.substr(slash + 1);
+  return name.ends_with(".gguf") && name.find("mmproj") == name.npos;
+}
+
+bool IsDigits(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// The place of "-00001-of-00003" in a name that ends in it and `suffix`; nullopt: not such a name.
+std::optional<size_t> PartAt(std::string_view name, std::string_view suffix) {
+  constexpr size_t kBytes = std::string_view("-00001-of-00003").size();
+  if (!name.ends_with(suffix) || name.size() < kBytes + suffix.size()) return std::nullopt;
+  const size_t at = name.size() - suffix.size() - kBytes;
+  const std::string_view part = name.substr(at, kBytes);
+  const bool is_part = part[0] == '-' && IsDigits(part.substr(1, 5)) &&
+                       part.substr(6, 4) == "-of-" && IsDigits(part.substr(10));
+  return is_part ? std::optional(at) : std::nullopt;
+}
+
+// Empty where the files are not a folder that can be loaded.
+std::vector<std::string> FolderFiles(std::span<const std::string> files) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(files, name) != files.end();
+  };
+  const bool is_single = has("model.safetensors");
+  const bool is_split = !is_single && has("model.safetensors.index.json");
+  if (!has("config.json") || (!is_single && !is_split)) return {};
+  std::vector<std::string> chosen;
+  for (const std::string& file : files) {
+    const bool is_text = std::ranges::find(kTextFiles, file) != kTextFiles.end() ||
+                         (file.ends_with(".tiktoken") && file.find('/') == file.npos);
+    const bool is_weights =
+        is_single ? file == "model.safetensors"
+                  : file == "model.safetensors.index.json" ||
+                        PartAt(file, ".safetensors") == std::string_view("model").size();
+    if (is_text || (is_weights && file.starts_with("model"))) chosen.push_back(file);
+  }
+  return chosen;
+}
+
+// Whether `quant` is a word of `name`; both in lower case. '_' belongs to the word at its end, so
+// that q4_k is not in q4_k_m.
+bool HasQuant(std::string_view name, std::string_view quant) {
+  const auto is_alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  for (size_t at = name.find(quant); at != name.npos; at = name.find(quant, at + 1)) {
+    const size_t end = at + quant.size();
+    const bool begins = at == 0 || !is_alnum(name[at - 1]);
+    if (begins && (end == name.size() || (!is_alnum(name[end]) && name[end] != '_'))) return true;
+  }
+  return false;
+}
+
+std::string Labels(std::span<const FileChoice> models) {
+  std::vector<std::string_view> labels;
+  for (const FileChoice& model : models.first(std::min(models.size(), kListed))) {
+    labels.push_back(model.label);
+  }
+  return fmt::format("{}{}", fmt::join(labels, ", "), models.size() > kListed ? ", ..." : "");
+}
+
+std::vector<FileChoice> Matching(std::span<const FileChoice> models, const std::string& choice) {
+  std::vector<FileChoice> found;
+  for (const FileChoice& model : models) {
+    if (model.label == choice || std::ranges::find(model.files, choice) != model.files.end()) {
+      return {model};
+    }
+    if (!model.is_folder() && HasQuant(Lower(model.label), Lower(choice))) found.push_back(model);
+  }
+  return found;
+}
+
+std::vector<FileChoice> Default(const std::vector<FileChoice>& models) {
+  if (models.size() == 1) return models;
+  std::vector<FileChoice> found = Matching(models, std::string(kDefaultQuant));
+  return found.empty() ? models : found;
+}
+
+}  // namespace
+
+std::vector<FileChoice> ModelsAmong(std::span<const std::string> files) {
+  std::map<std::string, FileChoice> found;  // by file without part
+  for (const std::string& file : files) {
+    if (!IsGguf(Lower(file))) continue;
+    const std::optional<size_t> part = PartAt(Lower(file), ".gguf");
+    FileChoice& model = found[part ? file.substr(0, *part) + file.substr(*part + 6) : file];
+    model.files.push_back(file);
+    if (part) model.parts = std::strtoul(file.c_str() + *part + 10, nullptr, 10);
+  }
+  std::vector<FileChoice> models;
+  for (auto& [name, model] : found) {
+    std::ranges::sort(model.files);
+    model.label = model.files.front();
+    models.push_back(std::move(model));
+  }
+  if (std::vector<std::string> folder = FolderFiles(files); !folder.empty()) {
+    models.push_back({std::string(kFolderChoice), std::move(folder)});
+  }
+  return models;
+}
+
+Result<FileChoice> ChooseModel(std::span<const std::string> files,
+                               const std::optional<std::string>& choice, std::string_view where) {
+  const std::vector<FileChoice> models = ModelsAmong(files);
+  if (models.empty()) {
+    return Fail(Code::kNotFound,
+                "{} has no model that Kvasir reads: neither a GGUF file nor a config.json with "
+                "model.safetensors",
+                where);
+  }
+  const std::vector<FileChoice> found = choice ? Matching(models, *choice) : Default(models);
+  if (found.empty()) {
+    return Fail(Code::kNotFound, "{} has no '{}'; it has: {}", where, *choice, Labels(models));
+  }
+  if (found.size() > 1) {
+    return Fail(Code::kInvalidArgument, "{} has {} models{}; add ':' and one of: {}", where,
+                found.size(), choice ? " named '" + *choice + "'" : "", Labels(found));
+  }
+  const FileChoice& model = found.front();
+  if (!model.is_folder() && model.files.size() != model.parts) {
+    return Fail(Code::kNotFound, "{} has {} of the {} parts of {}", where, model.files.size(),
+                model.parts, model.label);
+  }
+  return model;
+}
+
+}  // namespace kvasir::hub

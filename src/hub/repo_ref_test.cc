@@ -1,0 +1,84 @@
+#include "hub/repo_ref.h"
+
+#include <gtest/gtest.h>
+
+namespace kvasir::hub {
+namespace {
+
+TEST(RepoRef, ReadsEachPart) {
+  const auto plain = ParseRepoRef("Qwen/Qwen3-0.6B");
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->repo, "Qwen/Qwen3-0.6B");
+  EXPECT_FALSE(plain->revision || plain->choice);
+  EXPECT_EQ(plain->Revision(), "main");
+
+  const auto all = ParseRepoRef("a/b@refs/pr/1:sub/x-Q8_0.gguf");
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->repo, "a/b");
+  EXPECT_EQ(all->revision, "refs/pr/1");
+  EXPECT_EQ(all->choice, "sub/x-Q8_0.gguf");
+  EXPECT_EQ(all->Text(), "a/b@refs/pr/1:sub/x-Q8_0.gguf");
+}
+
+TEST(RepoRef, RefusesWhatCouldLeaveTheCache) {
+  for (const char* text : {"",
+                           "name",
+                           "a/b/c",
+                           "/a/b",
+                           "a/",
+                           "/b",
+                           "../b",
+                           "a/..",
+                           "a/b..c",
+                           "a--b/c",
+                           ".a/b",
+                           "a/b.",
+                           "-a/b",
+                           "a/b ",
+                           "a/b\n",
+                           "a/b@",
+                           "a/b@../x",
+                           "a/b@x/../../y",
+                           "a/b@/x",
+                           "a/b@-x",
+                           "a/b@x y",
+                           "a/b:",
+                           "a/b:../x.gguf",
+                           "a/b:/etc/passwd",
+                           "a/b:x\\y",
+                           "a/b:x//y",
+                           "a/b:./x",
+                           "a/b:\x01"}) {
+    EXPECT_FALSE(ParseRepoRef(text)) << text;
+  }
+  EXPECT_FALSE(ParseRepoRef("a/" + std::string(97, 'b')));
+  EXPECT_TRUE(ParseRepoRef("a/" + std::string(96, 'b')));
+}
+
+TEST(RepoRef, FileNamesOfAHubStayBelowTheirFolder) {
+  for (const char* name : {"config.json", "sub/folder/x.gguf", "..x", "x..y", "\xC3\xA9.json"}) {
+    EXPECT_TRUE(IsSafeFile(name)) << name;
+  }
+  for (const char* name : {"", ".", "..", "../x", "a/../b", "/x", "x/", "a//b", "a\\b", "a\tb",
+                           "a\x7f", "\xff.json", "a/./b"}) {
+    EXPECT_FALSE(IsSafeFile(name)) << name;
+  }
+  EXPECT_FALSE(IsSafeFile(std::string("a\0b", 3)));
+  EXPECT_FALSE(IsSafeFile(std::string(201, 'a')));
+}
+
+TEST(RepoRef, MessagesHaveNoBytesForATerminal) {
+  EXPECT_EQ(Printable("a\x1b[31m\nb"), "a?[31m?b");
+  EXPECT_EQ(Printable("\xff\xfe"), "??");
+  EXPECT_EQ(Printable("\xC3\xA9"), "\xC3\xA9");
+}
+
+TEST(RepoRef, ACommitHasFortyDigits) {
+  EXPECT_TRUE(IsCommit(std::string(40, 'a')));
+  EXPECT_FALSE(IsCommit(std::string(40, 'A')));
+  EXPECT_FALSE(IsCommit(std::string(39, 'a')));
+  EXPECT_FALSE(IsCommit("main"));
+}
+
+}  // namespace
+}  // namespace kvasir::hub
