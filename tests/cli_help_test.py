@@ -15,7 +15,8 @@ WRONG = {flag: "?" for flag in (
     "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
     "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
-    "--generation-config --inject --tokens --formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
+    "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
+    "--formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--svg").split()}
 WRONG |= {"--stop": "", "--admin-key": "", "--api-key": "a b", "--alias": "", "--prompt": ""}

@@ -6,6 +6,7 @@ usage: cli_tools_test.py [path of kvasir]   (or KVASIR_BINARY)
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,13 +17,15 @@ import numpy
 import cli_support
 from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, server
 
+DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "groups",
-             "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction"]
+             "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction",
+             "weights", "weights_assumed", "context_kv_memory_bytes"]
 
 
 class LogitsTest(CliTest):
@@ -150,6 +153,52 @@ class PlanTest(CliTest):
         text = self.ok("plan", "--tokens", "100", "--compare")
         self.assertIn("a sequence of 100 tokens takes ", text)
         self.assertEqual(self.ok_json("plan", "--json")["sequence_tokens"], plan["ctx_size"])
+
+    def test_a_config_alone_and_a_header_alone_give_the_same_plan(self):
+        of_files = {"weights_assumed", "process_bytes", "load_peak_bytes"}
+        folders = sorted(folder for folder in DATA.glob("tiny-*") if (folder / "config.json").exists())
+        self.assertGreater(len(folders), 15)
+        with tempfile.TemporaryDirectory() as scratch:
+            for folder in folders:
+                whole = self.ok_json("plan", "--json", "--model", str(folder))
+                alone = pathlib.Path(scratch) / folder.name
+                alone.mkdir()
+                shutil.copy(folder / "config.json", alone)
+                for model in (alone, alone / "config.json"):
+                    plan = self.ok_json("plan", "--json", "--model", str(model))
+                    self.assertTrue(plan["weights_assumed"], folder.name)
+                    for key in set(plan) - of_files:
+                        self.assertEqual(plan[key], whole[key], f"{folder.name}: {key}")
+                self.wrong("run", "--ids", "1", "--model", str(alone), says="has no model.safetensors")
+                for gguf in folder.glob("*.gguf"):
+                    cut = alone / gguf.name
+                    cut.write_bytes(gguf.read_bytes()[:-gguf.stat().st_size // 2])
+                    whole = self.ok_json("plan", "--json", "--model", str(gguf))
+                    plan = self.ok_json("plan", "--json", "--model", str(cut))
+                    self.assertFalse(plan["weights_assumed"])
+                    for key in set(plan) - {"load_peak_bytes", "process_bytes"}:
+                        self.assertEqual(plan[key], whole[key], f"{gguf}: {key}")
+                    self.wrong("run", "--ids", "1", "--model", str(cut), says="cut short")
+
+    def test_weights_that_git_lfs_did_not_fetch_are_planned(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            shutil.copy(DATA / "tiny-qwen3" / "config.json", folder)
+            (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+            self.assertTrue(self.ok_json("plan", "--json", "--model", scratch)["weights_assumed"])
+            self.assertIn("the weights are not here", self.ok("plan", "--model", scratch))
+            self.wrong("run", "--ids", "1", "--model", scratch, says="git-LFS pointer")
+
+    def test_a_pool_that_holds_no_context_says_what_would(self):
+        self.assertIsNone(self.ok_json("plan", "--json")["context_kv_memory_bytes"])
+        plan = self.ok_json("plan", "--json", "--kv-memory", "1500KiB")
+        least = plan["context_kv_memory_bytes"]
+        self.assertLess(plan["max_tokens"], plan["ctx_size"])
+        self.assertIn(f"--kv-memory {least}", self.ok("plan", "--kv-memory", "1500KiB"))
+        enough = self.ok_json("plan", "--json", "--kv-memory", str(least))
+        self.assertIsNone(enough["context_kv_memory_bytes"])
+        short = self.ok_json("plan", "--json", "--kv-memory", str(least - 1))
+        self.assertEqual(short["context_kv_memory_bytes"], least)
 
     def test_the_eviction_policy_by_name(self):
         self.assertEqual(self.ok_json("plan", "--json")["eviction"], "lru")

@@ -40,6 +40,10 @@ class ModelsPage(unittest.TestCase):
         listed = re.search(r"foreach\(model ([^)]*)\)", (ROOT / "tests/CMakeLists.txt").read_text())
         self.assertEqual(sorted(listed[1].split()), sorted(MODELS))
 
+    def test_every_golden_of_tests_data_has_a_row_in_its_readme(self):
+        rows = re.findall(r"(?m)^\| (tiny-[\w-]+) \|", (ROOT / "tests/data/README.md").read_text())
+        self.assertEqual(sorted(rows), sorted(name for name in MODELS if name.startswith("tiny-")))
+
     def test_every_config_of_tests_data_is_a_seed_of_its_fuzzer(self):
         for config in (ROOT / "tests/data").glob("tiny-*/config.json"):
             seed = ROOT / f"fuzz/corpus/hf_config/{config.parent.name}.json"

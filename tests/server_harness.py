@@ -30,8 +30,10 @@ class Server:
     """`kvasir serve` on a free port; stopped by its process id."""
 
     def __init__(self, *flags):
+        if "--kv-memory" not in flags:
+            flags = ("--kv-memory", "64MiB", *flags)
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", "--kv-memory", "64MiB", *flags],
+            [BINARY, "serve", "--port", "0", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.log = []
         for line in self.process.stderr:

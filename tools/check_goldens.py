@@ -18,7 +18,8 @@ TOLERANCE = 5e-5  # transformers computes norms, softmax and rotary angles in fl
 
 
 def worst_difference(folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+                                                              experts_implementation="eager")
     model.generation_config.eos_token_id = None
     arrays, worst = np.load(folder / "golden.npz"), 0.0
     golden = json.loads((folder / "golden.json").read_text())

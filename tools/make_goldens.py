@@ -138,6 +138,22 @@ MODELS["tiny-gemma3-vision"] = dict(
     config=dict(sliding_window=48, sliding_window_pattern=2, query_pre_attn_scalar=20, rope_local_base_freq=100.0),
     features={"query_pre_attn_scalar": dict(query_pre_attn_scalar=14), "linear scaling": dict(rope_scaling=None),
               "local RoPE": dict(rope_local_base_freq=50000.0), "pattern": dict(sliding_window_pattern=3)})
+MODELS["tiny-mixtral"] = dict(
+    seed=3, family="mixtral", vocab=61, hidden=30, layers=2, heads=3, kv_heads=1, head_dim=10, ffn=44, dtype="bf16",
+    tied=False, biases=False, shards=1, style=4, gguf=True, rope=dict(type="default", theta=10000.0),
+    config=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=17),
+    features={"window": dict(sliding_window=None), "experts of a token": dict(num_experts_per_tok=1),
+              "weights of the chosen alone": dict(norm_topk_prob=False)})
+MODELS["tiny-qwen3-moe"] = dict(
+    seed=1, family="qwen3_moe", vocab=61, hidden=26, layers=5, heads=3, kv_heads=1, head_dim=12, ffn=44, dtype="f16",
+    tied=True, biases=False, shards=2, style=5, gguf=False, rope=dict(type="default", theta=1000000.0),
+    config=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=False,
+                mlp_only_layers=[3], decoder_sparse_step=2),
+    features={"experts of a token": dict(num_experts_per_tok=2), "norm_topk_prob": dict(norm_topk_prob=True)})
+MODELS["tiny-qwen3-moe-norm"] = MODELS["tiny-qwen3-moe"] | dict(
+    layers=2, dtype="bf16", style=4, shards=1, gguf=True,
+    config=dict(num_local_experts=6, num_experts_per_tok=4, moe_intermediate_size=20, norm_topk_prob=True),
+    features={"experts of a token": dict(num_experts_per_tok=2), "norm_topk_prob": dict(norm_topk_prob=False)})
 # Norms around the branches of a layer, and the class of config.json.
 BEFORE = ("input_layernorm", "post_attention_layernorm")
 BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -148,9 +164,10 @@ CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Q
            "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
            "phi3": "Phi3ForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM",
            "ministral": "MinistralForCausalLM",
-           "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
-HEAD_NORMS = {"qwen3": "each", "olmo2": "all", "gemma3": "each"}
-INTERLEAVED = ("llama", "granite", "smollm3", "mistral")  # in GGUF, rows of Wq and Wk
+           "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
+           "qwen3_moe": "Qwen3MoeForCausalLM"}
+HEAD_NORMS = {"qwen3": "each", "olmo2": "all", "gemma3": "each", "qwen3_moe": "each"}
+INTERLEAVED = ("llama", "granite", "smollm3", "mistral", "mixtral")  # in GGUF, rows of Wq and Wk
 
 
 def to_stored(x, dtype):
@@ -172,6 +189,25 @@ def from_stored(raw, dtype, shape):
     if dtype == "BF16":
         values = (values.astype("<u4") << 16).view("<f4")
     return values.reshape(shape).astype(np.float64)
+
+
+def expert_layers(config, layers):
+    """Whether each layer has experts."""
+    if "num_experts_per_tok" not in config:
+        return [False] * layers
+    dense, step = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step", 1)
+    return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
+
+
+def expert_shapes(spec):
+    """Of a layer with experts, under Qwen's names."""
+    config, hidden = spec["config"], spec["hidden"]
+    ffn, count = config.get("moe_intermediate_size", spec["ffn"]), config.get("num_experts", config.get("num_local_experts"))
+    shapes = {"mlp.gate": (count, hidden)}
+    for i in range(count):
+        shapes |= {f"mlp.experts.{i}.gate_proj": (ffn, hidden), f"mlp.experts.{i}.up_proj": (ffn, hidden),
+                   f"mlp.experts.{i}.down_proj": (hidden, ffn)}
+    return shapes
 
 
 def random_weights(spec):
@@ -199,7 +235,10 @@ def random_weights(spec):
             for name, size in (("q", q), ("k", kv)):
                 size = spec["head_dim"] if HEAD_NORMS[family] == "each" else size
                 weights[f"{at}self_attn.{name}_norm.weight"] = rng.normal(offset + 0.3, 0.3, size)
-        for name, (rows, columns) in shapes.items():
+        of_layer = shapes
+        if expert_layers(spec.get("config", {}), spec["layers"])[layer]:
+            of_layer = {n: s for n, s in shapes.items() if not n.startswith("mlp.")} | expert_shapes(spec)
+        for name, (rows, columns) in of_layer.items():
             gain = 1.6 if name[-6:] in ("q_proj", "k_proj") else spec.get("gain", 1.0)
             weights[f"{at}{name}.weight"] = rng.normal(0, gain / columns**0.5, (rows, columns))
             if has_bias(name):
@@ -217,6 +256,10 @@ def as_hf(spec, weights):
     family = spec.get("family", "llama")
     if spec.get("nested"):
         return {"language_model." + name: w for name, w in weights.items()}
+    if family == "mixtral":
+        for ours, theirs in (("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")):
+            weights = {name.replace(ours, theirs): w for name, w in weights.items()}
+        return weights
     if family not in ("phi3", "gpt2"):
         return weights
     named, fused = {}, {}
@@ -271,7 +314,8 @@ GGUF_NAMES = {"rope_factors_short": "rope_factors_short", "rope_factors_long": "
               "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-              "mlp.down_proj": "ffn_down"}
+              "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+              "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps"}
 
 
 BEHIND_GGUF = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm",
@@ -319,8 +363,11 @@ def gguf_keys(path, spec):
     if family == "granite":
         keys |= {"attention.scale": config["attention_multiplier"], "embedding_scale": config["embedding_multiplier"],
                  "residual_scale": config["residual_multiplier"], "logit_scale": config["logits_scaling"]}
-    if family == "mistral":
-        family = "llama"
+    if family in ("mixtral", "qwen3_moe"):
+        keys |= {"expert_count": config["num_local_experts"], "expert_used_count": config["num_experts_per_tok"]}
+    if family == "qwen3_moe":
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
+    family = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(family, family)
     if family in ("llama", *GEMMAS) and "sliding_window" in config:
         keys["attention.sliding_window"] = config["sliding_window"]
     if family == "gemma2":
@@ -332,11 +379,25 @@ def gguf_keys(path, spec):
     return general | {f"{family}.{key}": value for key, value in keys.items()}
 
 
+def joined_experts(weights):
+    """GGUF has one tensor of three dimensions for a matrix of all experts of a layer."""
+    named = {}
+    for name, w in weights.items():
+        at, _, rest = name.partition(".experts.")
+        if rest:
+            name, w = f"{at}.experts.{rest.split('.', 1)[1]}", w[None]
+            w = np.concatenate([named[name], w]) if name in named else w
+        named[name] = w
+    return named
+
+
 def fused_gguf(spec, weights):
     """Phi-3's and GPT-2's tensors are fused in GGUF too; GPT-2's are [out, in] there."""
     family = spec.get("family", "llama")
     if family == "phi3":
         return as_hf(spec, weights)
+    if family in ("mixtral", "qwen3_moe"):
+        return joined_experts(weights)
     if family != "gpt2":
         return weights
     named = {}
@@ -362,7 +423,8 @@ def write_gguf(path, spec, weights):
             x = x.reshape(-1, 2, spec["head_dim"] // 2, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
         if family in GEMMAS and name.endswith("norm.weight"):
             x = x + 1
-        dtype = "f32" if x.ndim == 1 or name.startswith("positions") else spec["dtype"]
+        whole = x.ndim == 1 or name.startswith("positions") or name.endswith("mlp.gate.weight")
+        dtype = "f32" if whole else spec["dtype"]
         raw = to_stored(x, dtype)[1]
         short = gguf_name(name, family).encode()
         dims = x.shape[::-1]
@@ -424,7 +486,7 @@ def hf_config(spec):
 
 def reference_windows(family, config, layers):
     """The tokens that each layer sees; 0: all."""
-    slides = {"mistral": lambda i: True, "ministral": lambda i: True, "phi3": lambda i: True,
+    slides = {"mistral": lambda i: True, "ministral": lambda i: True, "mixtral": lambda i: True, "phi3": lambda i: True,
               "gemma2": lambda i: i % 2 == 0,
               "gemma3": lambda i: (i + 1) % config.get("sliding_window_pattern", 6) != 0,
               "qwen2": lambda i: config.get("use_sliding_window") and i >= config["max_window_layers"]}
@@ -474,6 +536,8 @@ def reference_config(config):
             "embedding_multiplier": config["hidden_size"]**0.5 if gemma else config.get("embedding_multiplier", 1.0),
             "residual_multiplier": config.get("residual_multiplier", 1.0),
             "logits_scaling": config.get("logits_scaling", 1.0),
+            "experts_chosen": config.get("num_experts_per_tok"),
+            "norm_experts": config.get("norm_topk_prob", family == "mixtral"),
             "attention_divisor": 1 / multiplier if multiplier else divisor}
 
 

@@ -120,6 +120,9 @@ def as_llama(config, weights):
                 w = w.T if w.ndim == 2 else w
             stem = gpt2[stem]
         stem = at + stem
+        if config["family"] == "mixtral":
+            for theirs, ours in (("block_sparse_moe", "mlp"), (".w1", ".gate_proj"), (".w3", ".up_proj"), (".w2", ".down_proj")):
+                stem = stem.replace(theirs, ours)
         parts = [(stem, w)]
         if stem.endswith("qkv_proj"):
             parts = zip((stem.replace("qkv_proj", f"{p}_proj") for p in "qkv"), np.split(w, np.cumsum(sizes)[:2]))
@@ -127,6 +130,31 @@ def as_llama(config, weights):
             parts = zip((stem.replace("gate_up", p) for p in ("gate", "up")), np.split(w, 2))
         named |= {f"{part}.{kind}": x for part, x in parts}
     return named
+
+
+def experts(config, weights, at, h):
+    """The sum of the FFNs of each row's experts by their weights: softmax over all, or over the chosen alone."""
+    logits = h @ weights[at + "gate.weight"].T
+    out = np.zeros_like(h)
+    for row, x in enumerate(logits):
+        chosen = np.sort(np.argsort(-x, kind="stable")[:config["experts_chosen"]])
+        p = np.exp(x - x.max())
+        p = p / (p[chosen] if config["norm_experts"] else p).sum()
+        for i in chosen:
+            gate, up, down = (weights[f"{at}experts.{i}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+            out[row] += p[i] * (down @ (activate(config["activation"], gate @ h[row]) * (up @ h[row])))
+    return out
+
+
+def ffn(config, weights, at, h):
+    if at + "gate.weight" in weights:
+        return experts(config, weights, at, h)
+    up = linear(weights, at + "up_proj", h)
+    if at + "gate_proj.weight" in weights:
+        up = activate(config["activation"], linear(weights, at + "gate_proj", h)) * up
+    else:
+        up = activate(config["activation"], up)
+    return linear(weights, at + "down_proj", up)
 
 
 def branches(config, at):
@@ -167,12 +195,7 @@ def forward(config, weights, ids):
         out = linear(weights, at + "self_attn.o_proj", out)
         x = x + config["residual_multiplier"] * maybe(behind_attention, out)
         h = maybe(before_ffn, x)
-        up = linear(weights, at + "mlp.up_proj", h)
-        if at + "mlp.gate_proj.weight" in weights:
-            up = activate(config["activation"], linear(weights, at + "mlp.gate_proj", h)) * up
-        else:
-            up = activate(config["activation"], up)
-        x = x + config["residual_multiplier"] * maybe(behind_ffn, linear(weights, at + "mlp.down_proj", up))
+        x = x + config["residual_multiplier"] * maybe(behind_ffn, ffn(config, weights, at + "mlp.", h))
     x = norm(weights, "model.norm", x, config)
     head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
     return soft_cap(config["logits_softcap"], x @ head.T / config["logits_scaling"]), kv

@@ -26,7 +26,7 @@ import golden_test  # noqa: E402
 def goldens():
     """(class, name, whether the model is a GGUF file) of each golden in this repository."""
     for folder, models in golden_test.MODELS.values():
-        if not folder.is_relative_to(ROOT):
+        if not folder.resolve().is_relative_to(ROOT):
             continue
         hf_class = json.loads((folder / "config.json").read_text())["architectures"][0]
         for model in models:

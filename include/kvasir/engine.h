@@ -24,6 +24,15 @@ class Tokenizer;
 class ChatTemplate;
 
 enum class CacheMode { kPrefix, kSequence, kNone };
+// How much of an answer admission reserves blocks for: as much as it is expected to have, or as
+// much as it may have.
+enum class Admission { kExpected, kFull };
+// Who runs next: tenants by what they were given so far, or first come, first served.
+enum class Schedule { kFair, kFifo };
+// Why a running request gave up its blocks.
+enum class PreemptCause { kMemory, kFairness, kRope };  // kRope: to be computed again as a long one
+inline constexpr uint32_t kNumPreemptCauses = 2;        // that count as preemptions
+const char* ToString(PreemptCause cause);               // "memory", "fairness", "rope"
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
@@ -55,7 +64,13 @@ struct EngineOptions {
   uint32_t block_tokens = 16;
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
-  uint32_t step_tokens = 512;    // rows of one step, at most
+  // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
+  // room for a step beside each window.
+  std::optional<uint32_t> step_tokens;
+  Schedule schedule = Schedule::kFair;
+  Admission admission = Admission::kExpected;
+  double kv_headroom = 0.05;     // share of the pool that admission leaves to those that run
+  uint32_t target_itl_ms = 200;  // how long a step may take while something decodes; 0: no limit
   // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
   std::optional<std::string> target;
   // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
@@ -133,7 +148,7 @@ struct Event {
   // Text to append. Stop strings never appear in it: text that may begin one waits.
   std::string text;
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<std::string> stop_match;  // the stop string that ended it
+  std::optional<std::string> stop_match;  // the stop string that ended it, or "deadline"
   std::optional<Error> error;             // with kError
   bool last = false;
   Receipt receipt;                 // complete only when last
@@ -155,6 +170,10 @@ struct GenerateRequest {
   std::vector<uint32_t> message_ends;
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
+  int32_t priority = 0;  // among the tenant's requests; lower first
+  // From submission. Passed before the first token: kDeadlineExceeded. Passed later: the answer
+  // ends with kLength and what it has.
+  std::optional<uint64_t> timeout_ms;
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
@@ -196,14 +215,19 @@ struct EngineStats {
   uint64_t cursor_hits = 0;                                               // prompts
   uint64_t misses[kNumMissReasons] = {};                                  // prompts by MissReason
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
-  uint64_t running = 0, queued = 0;  // sequences, requests
+  uint64_t requests_past_deadline = 0;  // with and without an answer; not among the other three
+  uint64_t running = 0, queued = 0;     // sequences, requests
   uint64_t steps = 0, decode_steps = 0, decode_rows = 0, prefill_rows = 0;
   uint64_t step_ns = 0, cache_ns = 0;  // time in steps; time inside Match, Extend and Commit
+  uint64_t weight_read_bytes = 0;      // by products: a matrix once a step, chosen experts only
   uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
-  uint64_t recomputed_tokens = 0;  // Receipt::recomputed; not among prompt_tokens
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
+  uint64_t preemptions[kNumPreemptCauses] = {};  // of requests, by PreemptCause
+  // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
+  // longrope's short factors.
+  uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
   uint64_t ttft_ns_sum = 0, queue_ns_sum = 0;  // over finished requests
   // Over finished requests; token_seconds: over all tokens of answers except the first.
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
@@ -235,10 +259,15 @@ struct ModelCard {
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
-  // The same arithmetic as Load, nothing allocated.
-  // sequence_tokens: of the sequences that the plan counts; absent: the context.
+  // The memory that Load would take, by the same arithmetic; nothing is allocated. The model may
+  // lack its weights: a Hugging Face folder with its config.json alone, that file, or the header of
+  // a GGUF file. sequence_tokens: of the sequences that the plan counts; absent: the context.
+  // Errors as Load's that concern options, headers and configuration. O(tensors).
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
                                        std::optional<uint32_t> sequence_tokens = std::nullopt);
+  // The same plan with KV in each format, in the order of KvFormat.
+  static Result<std::vector<MemoryPlan>> PlanFormats(
+      EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the

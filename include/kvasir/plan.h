@@ -48,9 +48,13 @@ struct MemoryPlan {
   uint64_t sequence_tokens = 0, sequence_bytes = 0, sequences = 0;
   uint32_t ctx_size = 0;
   uint32_t parallel = 0;
-  std::string model;      // the name of its folder or file
-  std::string kv_format;  // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
-  std::string eviction;   // the policy's name: "lru"
+  std::string model;             // the name of its folder or file
+  std::string kv_format;         // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
+  std::string eviction;          // the policy's name: "lru"
+  std::string weights;           // the format that computes: "bf16", "q8_0"
+  bool weights_assumed = false;  // only a config.json is there, and it says the stored type
+  // Where max_tokens is less than ctx_size: the least kv_memory_bytes whose pool holds a context.
+  std::optional<uint64_t> context_kv_memory_bytes;
 };
 
 }  // namespace kvasir

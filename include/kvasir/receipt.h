@@ -36,10 +36,9 @@ struct Receipt {
   uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
   uint32_t reused_disk = 0;
   uint32_t reused_remote = 0;
+  uint32_t preemptions = 0;  // times that it gave up its blocks while it ran
+  uint32_t recomputed = 0;   // tokens of prompt and answers that were computed again after that
   std::optional<Miss> miss;  // absent when all tokens that can be reused were
-  // Tokens that were computed once more while the answer was generated, because it grew past the
-  // length up to which RoPE longrope uses its short factors.
-  uint32_t recomputed = 0;
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   double queue_ms = 0;

@@ -25,6 +25,8 @@ struct BackendOptions {
   uint32_t quant_columns;  // PackedPlan's
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
+  // Of models with experts, else 0.
+  uint32_t experts, chosen_experts, hidden_size, expert_ffn_size;
   KvLayout layout;
   // A table of rotations: HeadSteps::rope names one by its index.
   struct Rope {
@@ -85,6 +87,11 @@ class Backend {
   virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
                            const float* x, size_t x_stride, uint32_t rows, float* y,
                            size_t y_stride) = 0;
+  // y[row] = the sum over the row's chosen experts, in their order from 0, of weight times
+  // down(act(gate x[row]) * (up x[row])); y may be x. A row whose router gives a number that is
+  // not finite gets 0, and finite(row) is false.
+  virtual void Experts(const PackedFfn& w, Routing routing, Activation act, const float* x,
+                       size_t stride, uint32_t rows, float* y) = 0;
   // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
   // k and v into the blocks of `layer`, and multiplies q by query_scale.
   virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) = 0;
@@ -95,6 +102,8 @@ class Backend {
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // read by Attend since the start
+  // Of packed matrices, read by products since the start: once a product, whatever its rows.
+  virtual uint64_t weight_read_bytes() const = 0;
 
   // kExhausted: the system refused a thread.
   virtual Status status() const = 0;

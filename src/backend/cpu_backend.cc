@@ -3,6 +3,7 @@
 #include "attention/kernels.h"
 #include "backend/backend.h"
 #include "backend/cpu_attention.h"
+#include "backend/expert_product.h"
 #include "backend/matrix_product.h"
 #include "backend/panel_filler.h"
 #include "base/check.h"
@@ -32,6 +33,11 @@ MatrixProduct::Options ProductOptions(const BackendOptions& o) {
   return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns, o.threads};
 }
 
+ExpertProduct::Options ExpertOptions(const BackendOptions& o) {
+  return {o.target,      o.max_rows,        o.experts, o.chosen_experts,
+          o.hidden_size, o.expert_ffn_size, o.threads, o.quant_columns > 0};
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendOptions& options, Arena& arena)
@@ -41,7 +47,8 @@ class CpuBackend final : public Backend {
         kernels_(AttentionKernelsFor(options.target)),
         attention_(options, arena),
         pool_(options.threads, &EnterComputeThread, options.cpus),
-        product_(ProductOptions(options), arena, pool_) {
+        product_(ProductOptions(options), arena, pool_),
+        experts_(ExpertOptions(options), arena, pool_) {
     for (const BackendOptions::Rope& rope : o_.ropes) {
       KV_CHECK(rope.frequencies.size() <= o_.head_dim / 2);
       KV_CHECK(rope.long_frequencies.empty() ||
@@ -125,6 +132,12 @@ class CpuBackend final : public Backend {
     product_.RunGated(gate, up, act, {x, x_stride, rows, y, y_stride, false});
   }
 
+  void Experts(const PackedFfn& w, Routing routing, Activation act, const float* x, size_t stride,
+               uint32_t rows, float* y) override {
+    product_.Run(w.router, {x, stride, rows, experts_.logits(), experts_.logits_stride(), false});
+    experts_.Run(w.experts, routing, act, {x, stride, rows, y, s_.finite});
+  }
+
   void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) override {
     const KvLayout::Place place = o_.layout.place(layer);
     const KvFormat key_format = o_.layout.layout(place.group).key(place.slot).format;
@@ -168,6 +181,9 @@ class CpuBackend final : public Backend {
 
   bool finite(uint32_t row) const override { return s_.finite[row]; }
   uint64_t kv_read_bytes() const override { return attention_.read_bytes(); }
+  uint64_t weight_read_bytes() const override {
+    return product_.read_bytes() + experts_.read_bytes();
+  }
 
   Status status() const override { return pool_.status(); }
   uint32_t threads() const override { return pool_.num_threads(); }
@@ -260,6 +276,7 @@ class CpuBackend final : public Backend {
   CpuAttention attention_;
   ThreadPool pool_;
   MatrixProduct product_;
+  ExpertProduct experts_;
   std::span<const StepSequence> sequences_;
   uint32_t rows_ = 0;
 };
@@ -271,6 +288,7 @@ uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
   const Scratch scratch(options, counter);
   const CpuAttention attention(options, counter);
   const MatrixProduct::Scratch product(ProductOptions(options), counter);
+  const ExpertProduct::Scratch experts(ExpertOptions(options), counter);
   return counter.used();
 }
 

@@ -3,10 +3,9 @@
 #pragma once
 
 #include "backend/packed_weights.h"
+#include "backend/product_items.h"
 #include "base/arena.h"
 #include "base/thread_pool.h"
-#include "tensor/kernels.h"
-#include "tensor/quant.h"
 
 namespace kvasir {
 
@@ -47,12 +46,9 @@ class MatrixProduct {
   // !call.accumulate.
   void RunGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const Call& call);
 
- private:
-  static constexpr uint64_t kGatedFloats = 64 << 10;  // 256 KiB, for L2
-  struct Item;
-  class Cut;
+  uint64_t read_bytes() const { return read_bytes_; }  // of weights, since the start
 
-  uint32_t ItemRows(WeightFormat format) const;
+ private:
   static constexpr uint64_t kUnlimited = ~uint64_t{0};
   // Calls fn(item, thread) for all items of a run, or of `matrices` equal runs side by side. An
   // item has at most max_panels panels. Uses only the calling thread for little work.
@@ -61,14 +57,14 @@ class MatrixProduct {
                 uint64_t max_panels, Fn&& fn);
   // An item of call, whose rows are in scratch_.quantised if the run is quantised. y: where its
   // first output goes.
-  void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call, const Item& item,
-                float* y, size_t y_stride) const;
+  void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call,
+                const ProductItem& item, float* y, size_t y_stride) const;
   void Quantise(WeightFormat format, uint32_t k, const Call& call);
 
-  const TensorKernels& tensor_;
-  const QuantKernels& quant_;
+  const ProductKernels kernels_;
   ThreadPool& pool_;
   const Scratch scratch_;
+  uint64_t read_bytes_ = 0;
 };
 
 }  // namespace kvasir

@@ -83,7 +83,7 @@ class Packer {
       PackedLayer packed{.spec = LayerOf(model_.config, layer)};
       KV_ASSIGN(packed.attention, Attention(model_.layers[layer], packed.spec));
       KV_ASSIGN(packed.ffn, Ffn(model_.layers[layer], packed.spec));
-      out.layers.push_back(packed);
+      out.layers.push_back(std::move(packed));
     }
     KV_ASSIGN(out.final_norm.weight, Vector({{model_.final_norm}}));
     if (model_.final_norm_bias) {
@@ -92,7 +92,7 @@ class Packer {
     const MatrixSource table{model_.embedding, false};
     const MatrixSource* head = model_.lm_head ? &*model_.lm_head : &table;
     KV_ASSIGN(out.head, Matrix({{head}}, Role::kTable));
-    plan_.token_bytes = arena_.used();
+    plan_.token_bytes = arena_.used() - idle_bytes_;
     if (model_.positions) {
       KV_ASSIGN(out.positions, Vector({{*model_.positions}}));
     }
@@ -144,12 +144,37 @@ class Packer {
     if (NormsOutput(spec)) {
       KV_ASSIGN(packed.post_norm.weight, Vector({{layer[Slot::kFfnPostNorm]}}));
     }
+    if (spec.ffn == FfnKind::kExperts) {
+      KV_TRY(Experts(layer, packed));
+      return packed;
+    }
     if (spec.ffn == FfnKind::kGated) {
       KV_ASSIGN(packed.gate, LayerMatrix(layer, {Slot::kGate}, {Slot::kGateBias}));
     }
     KV_ASSIGN(packed.up, LayerMatrix(layer, {Slot::kUp}, {Slot::kUpBias}));
     KV_ASSIGN(packed.down, LayerMatrix(layer, {Slot::kDown}, {Slot::kDownBias}));
     return packed;
+  }
+
+  Status Experts(const SlotTensors& layer, PackedFfn& packed) {
+    const MatrixSource* router = &layer[Slot::kRouter];
+    KV_ASSIGN(packed.router, Matrix({{router}}, Role::kRouter));
+    const auto gates = layer.All(Slot::kExpertGate), ups = layer.All(Slot::kExpertUp);
+    const auto downs = layer.All(Slot::kExpertDown);
+    std::vector<uint64_t> sizes;
+    for (size_t i = 0; i < gates.size(); ++i) {
+      const uint64_t before = arena_.used();
+      PackedExpert expert;
+      KV_ASSIGN(expert.gate, Matrix({{&gates[i]}}, Role::kLayer));
+      KV_ASSIGN(expert.up, Matrix({{&ups[i]}}, Role::kLayer));
+      KV_ASSIGN(expert.down, Matrix({{&downs[i]}}, Role::kLayer));
+      packed.experts.push_back(expert);
+      sizes.push_back(arena_.used() - before);
+    }
+    std::ranges::sort(sizes);
+    const size_t idle = sizes.size() - model_.config.experts->chosen;
+    for (size_t i = 0; i < idle; ++i) idle_bytes_ += sizes[i];
+    return {};
   }
 
   Result<PackedNorm> Norm(const SlotTensors& layer, Slot weight, Slot bias) {
@@ -197,10 +222,10 @@ class Packer {
     return numbers - count;
   }
 
-  enum class Role { kLayer, kTable };
+  enum class Role { kLayer, kTable, kRouter };
 
   WeightFormat FormatOf(const MatrixSource& source, Role role) const {
-    if (!choice_) return source.view.dtype;
+    if (!choice_ || role == Role::kRouter) return source.view.dtype;
     return role == Role::kTable ? choice_->tables : choice_->layers;
   }
 
@@ -330,6 +355,7 @@ class Packer {
   Filling* filling_;
   PackedPlan plan_;
   uint64_t source_bytes_ = 0;
+  uint64_t idle_bytes_ = 0;  // of experts beyond those that a token goes to, the smallest
 };
 
 }  // namespace

@@ -59,9 +59,15 @@ struct PackedAttention {
   PackedMatrix o;
 };
 
+struct PackedExpert {
+  PackedMatrix gate, up, down;  // of one run each
+};
+
 struct PackedFfn {
   PackedNorm norm, post_norm;
-  PackedMatrix gate, up, down;  // no gate in FfnKind::kPlain
+  PackedMatrix gate, up, down;        // no gate in FfnKind::kPlain; none in kExperts
+  PackedMatrix router;                // of kExperts: [experts, hidden], as the file stores it
+  std::vector<PackedExpert> experts;  // of kExperts
 };
 
 struct PackedLayer {
@@ -82,7 +88,8 @@ struct PackedWeights {
 
 struct PackedPlan {
   uint64_t arena_bytes = 0;    // what Pack allocates, exactly
-  uint64_t token_bytes = 0;    // read by a step of one token: the arena without a table's rows
+  uint64_t token_bytes = 0;    // read by a step of one token: the arena without a table's rows and
+                               // without the experts that are not chosen
   uint64_t mapped_bytes = 0;   // used in place in the files
   uint32_t quant_columns = 0;  // of the widest quantised matrix; 0 without one
   uint64_t load_bytes = 0;     // limit of the files' pages that Pack needs at once

@@ -85,6 +85,14 @@ uint64_t KvLayout::SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t 
   return kind.num_groups * (std::min(all, CeilDiv(seen - 1, block_tokens()) + 1) + 1);
 }
 
+uint64_t KvLayout::SeenBytes(uint64_t tokens) const {
+  uint64_t bytes = 0;
+  for (uint32_t group = 0; group < num_own_groups(); ++group) {
+    bytes += token_bytes(group) * (tokens - WindowBegin(tokens, groups_[group].reach.window));
+  }
+  return bytes;
+}
+
 uint64_t KvLayout::SourceBlocks(uint64_t tokens) const {
   return num_cross_groups() * CeilDiv(tokens, block_tokens());
 }

@@ -58,6 +58,9 @@ class KvLayout {
   uint64_t token_bytes() const { return token_bytes_; }
   uint64_t token_bytes(uint32_t group) const { return layouts_[group].token_bytes(); }
 
+  // Bytes of K and V of own groups that the token after `tokens` tokens sees.
+  uint64_t SeenBytes(uint64_t tokens) const;
+
   // The most blocks of a kind's groups that a sequence holds while it grows to `tokens` tokens by
   // at most `step_tokens` at a time. For windows this includes a copy of its last block. REQUIRES:
   // an own kind.

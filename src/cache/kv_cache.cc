@@ -314,6 +314,24 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   return block;
 }
 
+uint32_t KvCache::OwnTokens(const KvSequence& sequence) const {
+  if (layout().num_full_groups() == 0) return sequence.num_committed();
+  const BlockTable& table = sequence.table();
+  // Whoever pins a block pins those before it.
+  size_t low = 0, high = table.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (pool_->pin_count(table.ref(middle).id()) > 1) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const uint64_t shared = low * layout().block_tokens();
+  return sequence.num_committed() -
+         static_cast<uint32_t>(std::min<uint64_t>(shared, sequence.num_committed()));
+}
+
 CacheUsage KvCache::usage() const {
   return {.num_blocks = plan_.num_blocks,
           .free_blocks = pool_->num_free(),

@@ -142,7 +142,7 @@ struct MatchOptions {
   // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
   // Never served; only the miss's reason looks there.
   NamespaceId other_rope = kSharesNothing;
-  // false: counters() leave this match out, because it is not of a new prompt (a restart).
+  // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
 };
 
@@ -192,11 +192,7 @@ class KvCache final : private BlockPool::Observer {
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
   // used block does not fit, the match gives up that block instead. kExhausted when more is
   // missing. REQUIRES: demand describes the match's prompt.
-  // With demand.restarts(): only what they need before.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
-  // Keeps the blocks that all sequences of a demand need after their restart. Each later gives back
-  // its part (Shrink) for Reserve with KvDemand::AfterRestart, which then succeeds.
-  Result<Reservation> ReserveRestarts(const KvDemand& demand);
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the
   // reservation, if there is one. It shares the match's blocks; Extend copies the partly used one.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
@@ -256,6 +252,10 @@ class KvCache final : private BlockPool::Observer {
   bool IsZeroed(uint64_t point) const { return num_forgotten_ == 0 || zeroing_at_ >= point; }
   // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);
+
+  // Tokens that only this sequence has in `full` blocks: others pin those before them. All of them
+  // without such blocks. O(log blocks).
+  uint32_t OwnTokens(const KvSequence& sequence) const;
 
   // Blocks that are free or idle, and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
@@ -330,6 +330,11 @@ class KvCache final : private BlockPool::Observer {
   friend class Reservation;
   friend class KvSequence;
   friend class NodeHold;
+  // The most blocks of one sequence of so many tokens.
+  struct Most {
+    uint32_t full_blocks, window_blocks;
+  };
+  Most MostOf(uint32_t tokens) const;
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
   void Shorten(MatchResult& match, uint32_t num_tokens) const;
@@ -342,7 +347,6 @@ class KvCache final : private BlockPool::Observer {
   void ReleaseRest(KvSequence& sequence);
 
   // kv_cache_commit.cc
-  bool Publishes(const KvSequence& sequence) const;
   bool PublishFull(KvSequence& sequence, uint32_t block_index);
   std::optional<NodeId> PublishTail(KvSequence& sequence);
   std::optional<NodeId> Link(NodeId parent, std::span<const TokenId> tokens, KvSequence& sequence,

@@ -10,10 +10,6 @@
 
 namespace kvasir {
 
-bool KvCache::Publishes(const KvSequence& sequence) const {
-  return sequence.shares_ && sequence.place_.is_current();
-}
-
 void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind) {
   KV_CHECK(num_tokens <= sequence.num_tokens() - sequence.num_committed_);
   const uint32_t block_tokens = layout().block_tokens();
@@ -21,15 +17,15 @@ void KvCache::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind)
   sequence.num_committed_ += num_tokens;
   const uint32_t committed = sequence.num_committed_, end = committed / block_tokens;
   const bool ends = kind == CommitKind::kEnd;
-  if (sequence.source_ != nullptr && Publishes(sequence) && (end > 0 || (ends && committed > 0))) {
+  if (sequence.source_ != nullptr && sequence.publishes() && (end > 0 || (ends && committed > 0))) {
     sequence.shares_ = LinkSource(sequence);
   }
-  for (uint32_t b = begin; b < end && Publishes(sequence); ++b) {
+  for (uint32_t b = begin; b < end && sequence.publishes(); ++b) {
     // Without a node for this block nothing after it could be found, so the sequence publishes
     // nothing more.
     if (!PublishFull(sequence, b)) sequence.shares_ = false;
   }
-  if (Publishes(sequence)) {
+  if (sequence.publishes()) {
     std::optional<NodeId> tail;
     if (ends && committed % block_tokens != 0 && committed == sequence.num_tokens()) {
       tail = PublishTail(sequence);
@@ -194,7 +190,7 @@ void KvCache::DropWindows(KvSequence& sequence) {
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
-  if (!Publishes(sequence) || sequence.num_committed_ == 0 || sequence.source_ != nullptr) return;
+  if (!sequence.publishes() || sequence.num_committed_ == 0 || sequence.source_ != nullptr) return;
   const size_t begin =
       sequence.num_committed_ / layout().block_tokens() * size_t{layout().block_tokens()};
   cursors_->Keep(sequence.place_.node(),

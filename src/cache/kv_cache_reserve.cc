@@ -8,22 +8,7 @@
 
 namespace kvasir {
 
-KvDemand KvDemand::BeforeRestart() const {
-  KvDemand before = *this;
-  before.tokens = restart_after;
-  return before;
-}
-
-KvDemand KvDemand::AfterRestart() const {
-  return {
-      .prompt_tokens = restart_after + 1, .tokens = tokens, .n = 1, .shares_prompt = shares_prompt};
-}
-
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
-  if (restarts()) {
-    return BeforeRestart().blocks(layout, step_tokens) +
-           n * AfterRestart().blocks(layout, step_tokens);
-  }
   const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
   uint64_t sum = layout.num_full_groups() * shared;
   sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
@@ -61,9 +46,16 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
   return *this;
 }
 
-Status Reservation::Grow(uint32_t num_blocks) {
+Status Reservation::Grow(uint32_t tokens, uint32_t sequences) {
   KV_CHECK(state_ != nullptr);
-  return state_->cache->Promise(*state_, num_blocks);
+  const KvCache::Most most = state_->cache->MostOf(tokens);
+  const uint32_t full = std::max(most.full_blocks, state_->full_blocks);
+  const uint32_t windows = std::max(most.window_blocks, state_->window_blocks);
+  const uint64_t more = full - state_->full_blocks + (windows - state_->window_blocks);
+  KV_TRY(state_->cache->Promise(*state_, more * sequences));
+  state_->full_blocks = full;
+  state_->window_blocks = windows;
+  return {};
 }
 
 void Reservation::Shrink(uint32_t num_blocks) {
@@ -78,21 +70,7 @@ void Reservation::Release() {
   state_.reset();
 }
 
-Result<Reservation> KvCache::ReserveRestarts(const KvDemand& demand) {
-  Reservation reservation;
-  reservation.state_ = std::make_shared<Reservation::State>(
-      Reservation::State{.cache = this,
-                         .blocks = 0,
-                         .full_blocks = 0,
-                         .window_blocks = 0,
-                         .shares_prompt = demand.shares_prompt});
-  const uint64_t each = demand.AfterRestart().blocks(layout(), options_.step_tokens);
-  KV_TRY(Promise(*reservation.state_, demand.n * each));
-  return reservation;
-}
-
 Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand) {
-  if (demand.restarts()) return Reserve(match, demand.BeforeRestart());
   KV_CHECK(demand.prompt_tokens == match.prompt_tokens_ && demand.n > 0);
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
   KV_CHECK(demand.source_tokens == match.source_tokens_);
@@ -112,21 +90,26 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
     // The partly used tokens are computed again, in the block that the copy would have taken.
     Shorten(match, match.num_reused() - partial);
   }
+  const Most most = MostOf(demand.tokens);
   Reservation reservation;
   reservation.state_ = std::make_shared<Reservation::State>(
       Reservation::State{.cache = this,
                          .blocks = 0,
-                         .full_blocks = 0,
-                         .window_blocks = 0,
+                         .full_blocks = most.full_blocks,
+                         .window_blocks = most.window_blocks,
                          .shares_prompt = demand.shares_prompt});
-  for (const KvKind& kind : layout().own_kinds()) {
-    uint32_t& blocks =
-        kind.reach.window > 0 ? reservation.state_->window_blocks : reservation.state_->full_blocks;
-    blocks +=
-        static_cast<uint32_t>(layout().SequenceBlocks(kind, demand.tokens, options_.step_tokens));
-  }
   KV_TRY(Promise(*reservation.state_, wanted()));
   return reservation;
+}
+
+KvCache::Most KvCache::MostOf(uint32_t tokens) const {
+  Most most{0, 0};
+  for (const KvKind& kind : layout().own_kinds()) {
+    const uint64_t blocks = layout().SequenceBlocks(kind, tokens, options_.step_tokens);
+    (kind.reach.window > 0 ? most.window_blocks : most.full_blocks) +=
+        static_cast<uint32_t>(blocks);
+  }
+  return most;
 }
 
 // Cuts the match to num_tokens tokens, which fill whole blocks, or to none when it does not hold

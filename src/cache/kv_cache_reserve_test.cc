@@ -59,45 +59,6 @@ TEST_F(Reservations, HoldThePromptOnceAndTheRestPerSequence) {
   EXPECT_EQ(cache().unreserved_blocks(), 32u - 17);
 }
 
-TEST_F(Reservations, ADemandThatRestartsCountsWhatComesBeforeAndAfter) {
-  KvDemand demand{.prompt_tokens = 20, .tokens = 100, .n = 3, .restart_after = 40};
-  // Before: one shared block and two for each; afterwards 7 for each, none shared.
-  EXPECT_EQ(demand.blocks(cache().layout(), 512), 1u + 3 * 2 + 3 * 7);
-  EXPECT_EQ(demand.MaxTokens(cache().layout(), 512, 1 + 3 * 2 + 3 * 7), 112u);
-  EXPECT_EQ(demand.MaxTokens(cache().layout(), 512, 1 + 3 * 2 + 3 * 3), 48u);
-  EXPECT_EQ(demand.MaxTokens(cache().layout(), 512, 1 + 3 * 2 + 3 * 3 - 1), 40u);  // no restart
-  demand.prompt_tokens = 41;
-  EXPECT_FALSE(demand.restarts());
-  demand.prompt_tokens = demand.tokens = 40;
-  EXPECT_FALSE(demand.restarts());
-}
-
-// Others share all blocks of a sequence that restarts, so none of them becomes free.
-TEST_F(Reservations, ARestartFindsItsBlocksWhateverOthersHold) {
-  const Tokens prompt = TokensFrom(1, 40);
-  const KvDemand demand{.prompt_tokens = 40, .tokens = 100, .restart_after = 48};
-  MatchResult match = cache().Match(ns_, prompt, {});
-  auto restarts = cache().ReserveRestarts(demand);
-  ASSERT_TRUE(restarts);
-  EXPECT_EQ(restarts->blocks(), 7u);
-  auto reservation = cache().Reserve(match, demand);
-  ASSERT_TRUE(reservation);
-  EXPECT_EQ(reservation->blocks(), 3u);
-  KvSequence sequence = cache().Fetch(std::move(match), 512, *reservation);
-  ASSERT_TRUE(driver_->Append(sequence, 7, prompt, KvCache::CommitKind::kEnd));
-  Reservation others_blocks;
-  KvSequence other = Start(prompt, 48, 1, &others_blocks);
-  const auto rest = Reserve(TokensFrom(9, 16), cache().unreserved_blocks() * 16);
-  ASSERT_TRUE(rest);
-  EXPECT_EQ(cache().unreserved_blocks(), 0u);
-  sequence = KvSequence();
-  restarts->Shrink(7);
-  const NamespaceId longs = cache().OpenNamespace("alice", IdentityNamed(2));
-  MatchResult again = cache().Match(longs, TokensFrom(1, 49), {.other_rope = ns_});
-  EXPECT_TRUE(cache().Reserve(again, demand.AfterRestart()));
-  cache().CheckInvariants();
-}
-
 TEST_F(Reservations, OthersGetWhatIsNotReserved) {
   Reservation mine;
   KvSequence first = Start(TokensFrom(1, 20), 16 * 20, 1, &mine);
@@ -162,8 +123,9 @@ TEST_F(Reservations, TruncatedBlocksMayBeDrawnAgain) {
 TEST_F(Reservations, GrowAndShrinkChangeThemAndDroppingReleasesThem) {
   auto reservation = Reserve(TokensFrom(1, 16), 32);
   ASSERT_TRUE(reservation);
-  EXPECT_TRUE(reservation->Grow(30));
-  const Status refused = reservation->Grow(1);
+  EXPECT_TRUE(reservation->Grow(512, 1));
+  EXPECT_TRUE(reservation->Grow(400, 1)) << "it has more already";
+  const Status refused = reservation->Grow(513, 1);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kExhausted);
   EXPECT_EQ(reservation->blocks(), 32u);

@@ -87,7 +87,7 @@ Status KvCache::ExtendSource(KvSequence& sequence) {
 void KvCache::CommitSource(KvSequence& sequence) {
   KV_CHECK(!sequence.has_source_ && HoldsSource(sequence));
   sequence.has_source_ = true;
-  if (!Publishes(sequence)) return;
+  if (!sequence.publishes()) return;
   if (sequence.source_ == nullptr || LinkSource(sequence)) return EnterSource(sequence);
   sequence.shares_ = false;
 }

@@ -179,7 +179,7 @@ TEST_F(KvCacheSources, AKeyWithoutRoomForItsNodesIsNotShared) {
   const Tokens small = TokensFrom(3, 100), large = TokensFrom(1, 16 * 40);
   { const KvSequence kept = RunOn(small, prompt, {small, 0}); }
   const KvSequence alone = RunOn(large, prompt, {large, 0});
-  EXPECT_FALSE(alone.shares());
+  EXPECT_FALSE(alone.publishes());
   EXPECT_EQ(Match(prompt, {large, 0}).num_reused(), 0u);
   EXPECT_EQ(Match(prompt, {small, 0}).num_reused(), 39u) << "nothing was evicted for it";
   // With nodes that are planned for it, it is.
@@ -206,7 +206,7 @@ TEST_F(KvCacheSources, SourcesWithTheSameHashAreComparedAndOnlyOneIsKept) {
   { const KvSequence kept = driver.Run(ns, 7, prompt, {.source = Text(one)}); }
   const KvSequence other = driver.Run(ns, 8, prompt, {.source = Text(two)});
   EXPECT_EQ(driver.reused, 0u);
-  EXPECT_FALSE(other.shares());
+  EXPECT_FALSE(other.publishes());
   driver.Verify(other, 8);
   const MatchResult match = driver.cache->Match(ns, prompt, {.source = Text(one)});
   EXPECT_FALSE(match.source_miss);

@@ -212,7 +212,7 @@ TEST_F(KvCacheTest, ReuseOffMatchesAndPublishesNothing) {
   const Tokens prompt = TokensFrom(1, 40);
   KvSequence sequence = Run(prompt, {.reuse = false});
   ExpectMiss(MissReason::kDisabled, 0);
-  EXPECT_FALSE(sequence.shares());
+  EXPECT_FALSE(sequence.publishes());
   EXPECT_EQ(cache().usage().cached_tokens, 0u);
   EXPECT_EQ(cache().usage().live_tokens, 40u);
   sequence = KvSequence();

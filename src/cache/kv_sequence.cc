@@ -1,4 +1,5 @@
 // NodeHold and KvSequence: what a sequence takes along when it moves, and gives back at its end.
+#include <algorithm>
 #include <utility>
 
 #include "cache/kv_cache.h"
@@ -55,6 +56,13 @@ void NodeHold::Reset() {
 }
 
 bool NodeHold::is_current() const { return cache_ != nullptr && cache_->Of(ns_).epoch == epoch_; }
+
+void KvSequence::AddResumePoint(uint32_t point) {
+  const auto at = std::ranges::lower_bound(resume_points_, point);
+  if (at != resume_points_.end() && *at == point) return;
+  if (point <= num_committed_) return;
+  resume_points_.insert(at, point);
+}
 
 void KvSequence::Close() {
   if (reserved_ != nullptr) reserved_->cache->ReleaseRest(*this);

@@ -66,7 +66,8 @@ class KvSequence {
   // have the blocks of the source.
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& table() const { return tables_[0]; }
-  bool shares() const { return shares_; }
+  // Whether Commit enters what it computes into the index.
+  bool publishes() const { return shares_ && place_.is_current(); }
   uint32_t source_tokens() const { return source_tokens_; }
   // Its source has no KV, or that KV is computed and will not change.
   bool has_source() const { return has_source_; }
@@ -77,6 +78,9 @@ class KvSequence {
     resume_points_ = std::move(points);
     next_resume_ = 0;
   }
+
+  // One more, unless it has passed.
+  void AddResumePoint(uint32_t point);
 
  private:
   friend class KvCache;

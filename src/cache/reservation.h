@@ -19,17 +19,6 @@ struct KvDemand {
   // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
   uint32_t source_tokens = 0;  // PromptSource::tokens
-  // Not 0: a sequence that grows beyond this many tokens is computed again from its start, each in
-  // separate blocks (RoPE longrope). What a longer prompt needs does not change.
-  uint32_t restart_after = 0;
-
-  bool restarts() const {
-    return restart_after != 0 && prompt_tokens <= restart_after && tokens > restart_after;
-  }
-  // Of all sequences until they restart, and of one afterwards. REQUIRES: restarts().
-  KvDemand BeforeRestart() const;
-  KvDemand AfterRestart() const;
-
   // The source's blocks and the prompt's whole blocks once, the rest per sequence; windows per
   // sequence (SequenceBlocks). Others may share the blocks from before a restart, so those after it
   // come on top.
@@ -54,8 +43,9 @@ class Reservation {
   ~Reservation() { Release(); }
 
   uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
-  // Reserves `num_blocks` more. kExhausted, with nothing changed, when fewer are unreserved.
-  Status Grow(uint32_t num_blocks);
+  // Lets each of its `sequences` sequences that have not ended grow to `tokens` tokens. kExhausted,
+  // with nothing changed, when too few blocks are unreserved.
+  Status Grow(uint32_t tokens, uint32_t sequences);
   void Shrink(uint32_t num_blocks);  // at most blocks()
   void Release();                    // as the destructor does
 

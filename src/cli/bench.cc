@@ -29,10 +29,6 @@ Result<std::vector<uint32_t>> Counts(const Args& args, const std::string& name,
 Result<BenchOptions> ReadOptions(const Args& args) {
   BenchOptions options;
   KV_ASSIGN(options.engine, EngineOptionsOf(args));
-  if (args.Has("shape") && args.Has("model")) {
-    return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
-  }
-  options.engine.shape = args.Text("shape");
   KV_ASSIGN(options.prefill_tokens, Counts(args, "p", {512}));
   if (options.prefill_tokens == std::vector<uint32_t>{0}) options.prefill_tokens.clear();
   for (const uint32_t tokens : options.prefill_tokens) {
@@ -147,7 +143,8 @@ Command BenchCommand() {
       "bench", "prefill and decode speed at a depth, and their share of this machine's limits",
       "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
       Join({{{"shape", "S",
-              "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m (with "
+              "random weights of this shape, no files: llama-1b, qwen2-0.5b, llama-100m, "
+              "qwen3-moe-2b, gemma3-1b, phi3-mini (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
              {.name = "n",

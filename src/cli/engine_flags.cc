@@ -91,7 +91,23 @@ std::vector<Flag> CacheFlags() {
       {"eviction", "POLICY",
        "which blocks leave a full cache first: lru (default: used longest ago), s3fifo (used "
        "once)"},
-      {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}};
+      {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
+      {"step-tokens", "N", "at most N rows in a step (default 512, with sliding windows 448)"}};
+}
+
+std::vector<Flag> SchedulingFlags() {
+  return {
+      {"schedule", "fair|fifo",
+       "fair (default): API keys take turns by the time that each was given; fifo: first come, "
+       "first served"},
+      {"admission", "expected|full",
+       "expected (default): a request runs when there is room for the answer that it is expected "
+       "to get; full: for the longest answer that it may get"},
+      {"kv-headroom", "SHARE",
+       "share of the cache that new requests leave to those that run (default 0.05)"},
+      {"target-itl-ms", "MS",
+       "while answers are generated, prompts are computed in steps of about this time (default "
+       "200; 0: in whole steps)"}};
 }
 
 std::vector<Flag> TemplateFlags() {
@@ -158,6 +174,10 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     }
     options.model = *model;
   }
+  if (args.Has("shape") && args.Has("model")) {
+    return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
+  }
+  options.shape = args.Text("shape");
   if (!args.Has("shape")) KV_TRY(FindInHubCache(&options));
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
@@ -190,6 +210,17 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
                 "--block-tokens: {} is not a multiple of 16; the nearest is {}",
                 options.block_tokens, options.block_tokens / 16 * 16);
   }
+  if (args.Has("step-tokens")) {
+    KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));
+  }
+  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
+  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
+  options.schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
+  static constexpr std::string_view kAdmissions[] = {"expected", "full"};
+  KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
+  options.admission = admission == "full" ? Admission::kFull : Admission::kExpected;
+  KV_ASSIGN(options.kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
+  KV_ASSIGN(options.target_itl_ms, U32(args, "target-itl-ms", 0, 3'600'000, options.target_itl_ms));
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);
   static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};

@@ -26,6 +26,7 @@ std::vector<Flag> TemplateFlags();
 Result<std::string> ReadTemplate(const Args& args);
 Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
 // --request-memory: for commands about a server.
+std::vector<Flag> SchedulingFlags();
 std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: for commands that generate.
 std::vector<Flag> SamplingFlags();

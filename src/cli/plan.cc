@@ -44,18 +44,14 @@ void PrintTable(const MemoryPlan& plan) {
   }
   fmt::print("a sequence of {} tokens takes {} at most; the pool holds {} that share nothing\n",
              plan.sequence_tokens, FormatBytes(plan.sequence_bytes), plan.sequences);
-  fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
-}
-
-// The same plan with KV in each format.
-Result<std::vector<MemoryPlan>> Compare(EngineOptions options, std::optional<uint32_t> tokens) {
-  std::vector<MemoryPlan> plans;
-  for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4"}) {
-    options.kv_format = format;
-    KV_ASSIGN(MemoryPlan plan, Engine::PlanMemory(options, tokens));
-    plans.push_back(std::move(plan));
+  if (plan.context_kv_memory_bytes) {
+    fmt::print("no sequence can fill the context: that needs --kv-memory {}\n",
+               *plan.context_kv_memory_bytes);
   }
-  return plans;
+  if (plan.weights_assumed) {
+    fmt::print("the weights are not here: they are counted as {}\n", plan.weights);
+  }
+  fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
 }
 
 void PrintComparison(std::span<const MemoryPlan> plans) {
@@ -79,7 +75,7 @@ Result<int> Run(const Args& given) {
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
   std::vector<MemoryPlan> plans;
   if (args.Has("compare")) {
-    KV_ASSIGN(plans, Compare(options, tokens));
+    KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
     PrintTable(plan);

@@ -36,12 +36,17 @@ std::vector<Flag> ServeFlags() {
          "serve this host name too, not only localhost; may be given several times. A server that "
          "listens on loopback serves no other names",
          FlagKind::kList},
+        {"shape", "S",
+         "random weights of this shape, no files and no text, to measure a server: prompts are "
+         "token "
+         "ids (names and --weights as in 'kvasir bench')"},
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
        TemplateFlags(),
        GenerationConfigFlags(),
        LoadFlags(),
        CacheFlags(),
+       SchedulingFlags(),
        RequestFlags(),
        AbsentFlags()});
 }
@@ -115,6 +120,12 @@ std::string SummaryOf(const Engine& engine) {
              FormatBytes(plan.total_bytes + plan.process_bytes), FormatBytes(plan.process_bytes),
              FormatBytes(plan.kv_memory_bytes), FormatBytes(plan.request_bytes),
              FormatBytes(plan.weights_bytes)) +
+         (plan.context_kv_memory_bytes
+              ? fmt::format(
+                    "room     requests of at most {} tokens: the cache is too small for the "
+                    "context of {}; that needs --kv-memory {}\n",
+                    plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
+              : std::string()) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
                      options.threads ? *options.threads : DefaultThreads(), engine.target());

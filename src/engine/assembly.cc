@@ -39,10 +39,10 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
 }
 
 // Imports the model and checks options.weights.
-Result<ImportedModel> OpenModel(const EngineOptions& options) {
+Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
   if (options.shape) return OpenShape(options);
   KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
-  KV_ASSIGN(ImportedModel model, ImportModel(path));
+  KV_ASSIGN(ImportedModel model, ImportModel(path, need));
   if (options.model_name) model.name = *options.model_name;
   const std::string stored = WeightsName(MainFormat(model));
   if (!options.weights || options.weights == stored) return model;
@@ -67,7 +67,9 @@ Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high
 Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("parallel", options.parallel, 1, kMaxParallel));
   KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
-  KV_TRY(CheckLimit("step_tokens", options.step_tokens, 1, kMaxStepTokens));
+  if (options.step_tokens) {
+    KV_TRY(CheckLimit("step_tokens", *options.step_tokens, 1, kMaxStepTokens));
+  }
   if (options.threads) KV_TRY(CheckLimit("threads", *options.threads, 1, 1024));
   if (options.ctx_size == 0u) {
     return FailField(Code::kInvalidArgument, "ctx_size", "0 tokens; give at least 1");
@@ -89,7 +91,15 @@ Status CheckOptions(const EngineOptions& options) {
   return {};
 }
 
-Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
+// In a model with windows a sequence holds a window and a step, so shorter steps leave more room:
+// Gemma 3 1B takes 18.0% of what its layers would take without windows, with 512 rows 18.1%.
+uint32_t StepTokens(const EngineOptions& options, const ModelConfig& config) {
+  const bool has_windows = std::ranges::any_of(
+      config.windows, [&](uint32_t window) { return window > 0 && window < config.max_positions; });
+  return options.step_tokens.value_or(has_windows ? 448 : 512);
+}
+
+Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options, const ModelConfig& config) {
   RunnerOptions runner;
   const CpuTopology topology = ReadCpuTopology();
   runner.threads = options.threads.value_or(topology.default_threads());
@@ -101,7 +111,7 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options) {
           runner.threads, topology.cpus.size()));
     }
   }
-  runner.max_rows = std::max(options.step_tokens, options.parallel);
+  runner.max_rows = std::max(StepTokens(options, config), options.parallel);
   runner.block_tokens = options.block_tokens;
   const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
   if (!formats) {
@@ -141,6 +151,28 @@ std::string KvFormatText(const RunnerOptions& options) {
   return text;
 }
 
+// The least budget of the cache that holds a sequence of the whole context. O(log bytes).
+uint64_t LeastForContext(const Assembly& a) {
+  KvCacheOptions cache = a.cache;
+  const KvDemand demand{.prompt_tokens = 0, .tokens = a.ctx_size};
+  const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
+  uint64_t low = a.cache_plan.total_bytes(), high = 2 * low;
+  const auto holds = [&](uint64_t bytes) {
+    cache.budget_bytes = bytes;
+    return KvCache::Plan(cache).num_blocks >= blocks;
+  };
+  while (!holds(high)) high *= 2;
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (holds(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   MemoryPlan plan;
   plan.weights_bytes = a.runner_plan.weights_bytes;
@@ -173,6 +205,10 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.model = a.model.name;
   plan.kv_format = KvFormatText(a.runner);
   plan.eviction = a.cache.eviction->name;
+  plan.weights =
+      a.runner.weights ? std::string(a.runner.weights->name) : WeightsName(MainFormat(a.model));
+  plan.weights_assumed = a.model.assumed_dtype.has_value();
+  if (plan.max_tokens < plan.ctx_size) plan.context_kv_memory_bytes = LeastForContext(a);
   return plan;
 }
 
@@ -189,10 +225,14 @@ uint64_t ParametersOf(const ImportedModel& model) {
 
 }  // namespace
 
-Result<Assembly> Assemble(const EngineOptions& options) {
+Result<Assembly> Assemble(const EngineOptions& options, Need need) {
   KV_TRY(CheckOptions(options));
-  KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options));
-  KV_ASSIGN(ImportedModel model, OpenModel(options));
+  KV_ASSIGN(ImportedModel model, OpenModel(options, need));
+  return Assemble(options, std::move(model));
+}
+
+Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
+  KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options, model.config));
   if (options.weights && !HasQuantised(model)) {
     runner.weights = FindWeightChoice(*options.weights);
   }
@@ -212,7 +252,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
                      ctx_size, trained);
   }
   const RopeConfig& rope = model.config.rope;
-  const uint32_t restart_after =
+  const uint32_t long_rope_after =
       UsesLongFactors(rope, ctx_size) ? static_cast<uint32_t>(rope.original_max_positions) : 0;
   // Every running sequence wants one row a step; a few more serve requests for all rows.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
@@ -221,7 +261,7 @@ Result<Assembly> Assemble(const EngineOptions& options) {
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
-                       .num_namespaces = options.max_tenants * (restart_after == 0 ? 1 : 2),
+                       .num_namespaces = options.max_tenants * (long_rope_after == 0 ? 1 : 2),
                        .secret = {},
                        .step_tokens = runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
@@ -232,15 +272,20 @@ Result<Assembly> Assemble(const EngineOptions& options) {
     if (options.cache_mode == CacheMode::kNone) {
       tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
     }
-    const KvDemand demand{.prompt_tokens = 0,
-                          .tokens = static_cast<uint32_t>(tokens),
-                          .n = options.parallel,
-                          .restart_after = restart_after};
+    const KvDemand demand{
+        .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
     const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
     cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
   }
-  Assembly assembly{
-      std::move(model), ctx_size, restart_after, logit_rows, runner, std::move(cache), {}, {}, {}};
+  Assembly assembly{std::move(model),
+                    ctx_size,
+                    long_rope_after,
+                    logit_rows,
+                    runner,
+                    std::move(cache),
+                    {},
+                    {},
+                    {}};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
@@ -282,7 +327,7 @@ ModelCard CardOf(const Assembly& assembly) {
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
-          .long_rope_after = assembly.restart_after,
+          .long_rope_after = assembly.long_rope_after,
           .bos = model.config.bos,
           .eos = {},
           .content = {}};

@@ -12,8 +12,8 @@ namespace kvasir {
 struct Assembly {
   ImportedModel model;
   uint32_t ctx_size = 0;
-  uint32_t restart_after = 0;  // KvDemand's
-  uint32_t logit_rows = 0;     // rows of one call to Runner::Logits
+  uint32_t long_rope_after = 0;  // ModelCard's
+  uint32_t logit_rows = 0;       // rows of one call to Runner::Logits
   RunnerOptions runner;
   KvCacheOptions cache;  // the secret is still zero
   Runner::Plan runner_plan{};
@@ -23,7 +23,9 @@ struct Assembly {
 
 // Reads the model's headers and checks every option. kInvalidArgument and kUnsupported name the
 // option and the values that are allowed.
-Result<Assembly> Assemble(const EngineOptions& options);
+Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeights);
+// The same for a model that was imported for `options` or for others of the same model and weights.
+Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model);
 
 // Fills in the plan's groups, and what sequences of so many tokens take. REQUIRES: num_blocks and
 // block_bytes are there.

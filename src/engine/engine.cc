@@ -173,17 +173,15 @@ void EngineOnThread::Post(Command command) {
 
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
-  const RequestLimits limits{
-      .ctx_size = parts_.card.ctx_size,
-      .max_positions = parts_.card.max_positions,
-      .vocab_size = parts_.card.vocab_size,
-      .parallel = parts_.options.parallel,
-      .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-      .layout = &parts_.cache->layout(),
-      .step_tokens = parts_.cache->step_tokens(),
-      .restart_after = parts_.scheduler.long_rope ? parts_.scheduler.long_rope->after_tokens : 0,
-      .cache_mode = parts_.options.cache_mode,
-      .tokenizer = parts_.text.tokenizer.get()};
+  const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                             .max_positions = parts_.card.max_positions,
+                             .vocab_size = parts_.card.vocab_size,
+                             .parallel = parts_.options.parallel,
+                             .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                             .layout = &parts_.cache->layout(),
+                             .step_tokens = parts_.cache->step_tokens(),
+                             .cache_mode = parts_.options.cache_mode,
+                             .tokenizer = parts_.text.tokenizer.get()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
@@ -344,9 +342,22 @@ Result<RequestId> Engine::Submit(GenerateRequest request, EventSink sink) {
 
 Result<MemoryPlan> Engine::PlanMemory(const EngineOptions& options,
                                       std::optional<uint32_t> sequence_tokens) {
-  KV_ASSIGN(Assembly assembly, Assemble(options));
+  KV_ASSIGN(Assembly assembly, Assemble(options, Need::kShapes));
   if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
   return assembly.plan;
+}
+
+Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
+                                                    std::optional<uint32_t> sequence_tokens) {
+  KV_ASSIGN(Assembly assembly, Assemble(options, Need::kShapes));
+  std::vector<MemoryPlan> plans;
+  for (const std::string& format : KvFormatList()) {
+    options.kv_format = format;
+    KV_ASSIGN(assembly, Assemble(options, std::move(assembly.model)));
+    if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
+    plans.push_back(assembly.plan);
+  }
+  return plans;
 }
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
@@ -393,6 +404,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   parts.scheduler = {.cache_mode = options.cache_mode,
+                     .schedule = options.schedule,
+                     .admission = options.admission,
+                     .kv_headroom = options.kv_headroom,
+                     .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,
+                     .num_tenants = options.max_tenants,
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
@@ -400,11 +416,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};
-  if (assembly.restart_after > 0) {
+  if (assembly.long_rope_after > 0) {
     IdentityParts long_content = content;
     long_content.config += " rope=long";
     parts.scheduler.long_rope = {
-        assembly.restart_after,
+        assembly.long_rope_after,
         IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
   }
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));

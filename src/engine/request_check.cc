@@ -56,8 +56,7 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
   return {.prompt_tokens = prompt,
           .tokens = prompt,
           .n = spec.n,
-          .shares_prompt = limits.cache_mode != CacheMode::kNone,
-          .restart_after = limits.restart_after};
+          .shares_prompt = limits.cache_mode != CacheMode::kNone};
 }
 
 // The largest prompt + answer that fits context and pool. The last token is never computed: it

@@ -18,8 +18,7 @@ struct RequestLimits {
   uint32_t parallel = 0;
   uint32_t num_blocks = 0;
   const KvLayout* layout = nullptr;
-  uint32_t step_tokens = 0;    // KvCache's
-  uint32_t restart_after = 0;  // KvDemand's
+  uint32_t step_tokens = 0;  // KvCache's
   CacheMode cache_mode = CacheMode::kPrefix;
   const Tokenizer* tokenizer = nullptr;
 };

@@ -26,10 +26,20 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     : runner_(runner),
       cache_(cache),
       options_(std::move(options)),
-      logits_(size_t{options_.logit_rows} * runner.config().vocab_size) {
+      logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
+      headroom_blocks_(options_.admission == Admission::kExpected
+                           ? static_cast<uint32_t>(options_.kv_headroom * cache.plan().num_blocks)
+                           : 0),
+      policy_(MakeSchedulingPolicy(options_.schedule)),
+      tenants_(1),
+      lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);
+  view_sequences_.reserve(options_.parallel);
+  seen_.reserve(options_.parallel);
+  plan_.rows.reserve(options_.parallel);
+  tenants_.reserve(options_.num_tenants + 1);
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);
@@ -55,9 +65,8 @@ uint64_t Scheduler::scratch_bytes() const {
 
 Scheduler::Ended Scheduler::Step() {
   CollectEnded();
+  EndPastDeadline();
   CheckFiles();
-  Admit();
-  RestartSequences();
   PlanRows();
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
@@ -74,39 +83,6 @@ Scheduler::Ended Scheduler::Step() {
   if (!erasures_.empty()) ZeroErased(step_ns);
   PublishStats();
   return Deliver();
-}
-
-void Scheduler::PlanRows() {
-  rows_.clear();
-  decode_rows_ = 0;
-  const auto decodes = [](const Request& request, const Sequence& sequence) {
-    return request.prompt_done && sequence.num_pending() == 1;
-  };
-  const auto waits = [&](const Sequence& sequence) {
-    return sequence.done || AwaitsRestart(sequence);
-  };
-  uint32_t free_rows = options_.max_rows;
-  const auto add = [&](Request& request, Sequence& sequence, uint32_t limit) {
-    const uint32_t num_rows = std::min({sequence.num_pending(), free_rows, limit});
-    rows_.push_back({&request, &sequence, 0, num_rows, sequence.kv.num_committed()});
-    free_rows -= num_rows;
-  };
-  for (const auto& request : running_) {
-    for (const auto& sequence : request->sequences) {
-      if (waits(*sequence) || !decodes(*request, *sequence)) continue;
-      add(*request, *sequence, 1);
-      ++decode_rows_;
-    }
-  }
-  for (const auto& request : running_) {
-    const uint32_t chunk = request->spec.chunk_tokens;
-    const uint32_t limit = chunk == 0 ? options_.max_rows : chunk;
-    for (const auto& sequence : request->sequences) {
-      if (waits(*sequence) || decodes(*request, *sequence)) continue;
-      const bool cursor = !request->prompt_done && sequence->num_pending() == 0;
-      if (cursor || free_rows > 0) add(*request, *sequence, limit);
-    }
-  }
 }
 
 // Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
@@ -173,19 +149,25 @@ void Scheduler::CommitRows() {
     }
     if (prompt_ends) {
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;
-      StartChoices(request, rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);
+      StartChoices(request, sequence,
+                   rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);
     }
     AddHeads(rows);
   }
 }
 
-// `hidden`: of the prompt's last token; nullptr when a Cursor already has it.
-void Scheduler::StartChoices(Request& request, const float* hidden) {
-  Sequence& first = *request.sequences[0];
+// `first` has the prompt's KV. `hidden`: of the prompt's last token; nullptr when a Cursor already
+// has it.
+void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.prompt_done = true;
-  for (uint32_t choice = 1; choice < request.spec.n; ++choice) {
-    AddSequence(request, cache_.Fork(first.kv, request.prompt_tokens() + request.max_tokens));
+  const uint32_t most = request.prompt_tokens() + request.max_tokens;
+  for (const auto& sequence : request.sequences) {  // of a request that goes on
+    if (sequence->done || sequence.get() == &first) continue;
+    sequence->kv = cache_.Fork(first.kv, most);
+  }
+  while (request.sequences.size() < request.spec.n) {
+    AddSequence(request, cache_.Fork(first.kv, most));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,8 +13,11 @@
 
 #include "base/clock.h"
 #include "cache/kv_cache.h"
+#include "engine/answer_lengths.h"
 #include "engine/sampler.h"
+#include "engine/scheduling_policy.h"
 #include "engine/sequence.h"
+#include "engine/step_cost.h"
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
@@ -29,6 +33,12 @@ struct LongRope {
 
 struct SchedulerOptions {
   CacheMode cache_mode = CacheMode::kPrefix;
+  Schedule schedule = Schedule::kFair;
+  Admission admission = Admission::kExpected;
+  double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
+  uint64_t target_step_ns = 0;  // View::target_step_ns
+  uint32_t unknown_answer_tokens = 256;  // AnswerLengths
+  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
   uint32_t parallel = 8;
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
@@ -37,16 +47,17 @@ struct SchedulerOptions {
   std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
+  std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
 };
 
-// Runs requests. Admission is first in, first out, by the most blocks that a request can need: the
-// first one waits until they can be reserved, and no other overtakes it. Each step computes one
-// token of each generating sequence and chunks of prompts, max_rows in all. A running sequence
-// always finds the blocks that it needs, because its request has reserved them
-// (cache/reservation.h). With long_rope, a sequence whose next token makes it longer than
-// after_tokens restarts: it gives back its blocks, and all its tokens are computed (or found) again
-// under the other Identity. A request returns all its blocks before its last event is sent. Sinks
-// are called at the end of a step. When a file of the model was changed, all requests end with
+// Runs requests. Each step computes one token of each generating sequence and chunks of prompts,
+// max_rows in all. A policy decides who runs; the scheduler carries that out. A request is admitted
+// when blocks for its prompt and its expected answer can be reserved (cache/reservation.h). The
+// reservation grows with the answer. Where it cannot, a request is preempted: it gives up its
+// blocks and goes on later, with the same bits. The oldest request is never preempted, and it fits
+// the pool alone, so every accepted request ends. A request returns all its blocks before its last
+// event is sent. Sinks are
+// called at the end of a step. When a file of the model was changed, all requests end with
 // kModelChanged: the scheduler checks this before it admits requests, before it commits what a step
 // computed, and before it uses the step's logits. Runner and cache must outlive it. Engine thread
 // only.
@@ -114,31 +125,42 @@ class Scheduler {
   };
 
   // scheduler_admission.cc
+  void EndPastDeadline();
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
-  void Admit();
+  uint32_t TenantOf(const std::string& name);
+  void Activate(uint32_t tenant);
+  void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
+  bool Follow(Request& request, uint32_t num_resident);
+  bool Follows(const Request& request) const;
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
-  MatchResult Match(const Request& request, std::span<const TokenId> tokens, MatchOptions options);
+  MatchResult Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
+                    MatchOptions options);
+  uint32_t TokensToReserve(const Request& request) const;
+  void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
+  void Preempt(size_t running_index, PreemptCause cause);
+  void RestartLong();
+  void Charge();
+  void GrowReservations();
+  bool GrowReservation(Request& request, uint32_t needed);
   void AddSequence(Request& request, KvSequence kv);
   void ExplainMatch(Request& request, const MatchResult& match);
 
-  // scheduler_restart.cc
-  bool AwaitsRestart(const Sequence& sequence) const {
-    return !sequence.done && !sequence.long_rope && IsLong(sequence.tokens.size());
-  }
-  void RestartSequences();
-  void Restart(Request& request, Sequence& sequence);
-  void ReleaseRestart(Request& request, Sequence& sequence);
+  // scheduler_plan.cc
+  void PlanRows();
+  void FillView();
+  void FillSequence(uint32_t index, Request& request, Sequence& sequence);
+  uint32_t CostToBringBack(const Request& request) const;
+  void TakeRows();
 
   // scheduler.cc
-  void PlanRows();
   void ExtendRows();
   void ComputeRows();
   void CommitRows();
-  void StartChoices(Request& request, const float* hidden);
+  void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
   void TellLogits(const Head& head, std::span<const float> logits);
@@ -176,8 +198,8 @@ class Scheduler {
   std::vector<float> logits_;      // [logit_rows][vocab]
   std::function<void(const EngineStats&)> on_stats_;
 
-  std::deque<std::unique_ptr<Request>> waiting_;
-  std::vector<std::unique_ptr<Request>> running_;  // in order of admission
+  std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
+  std::vector<std::unique_ptr<Request>> running_;  // the oldest first
   std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
@@ -197,6 +219,23 @@ class Scheduler {
   std::vector<Draw> draws_;
   std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
+  StepWork work_;
+  struct Seen {  // behind View::sequences
+    Request* request;
+    Sequence* sequence;
+  };
+  std::vector<RequestView> view_requests_;
+  std::vector<SequenceView> view_sequences_;
+  std::vector<Seen> seen_;
+  View view_;
+  StepPlan plan_;
+
+  uint32_t headroom_blocks_ = 0;
+  std::unique_ptr<const SchedulingPolicy> policy_;
+  std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
+  std::vector<TenantView> tenants_;
+  AnswerLengths lengths_;
+  StepCost cost_;
 
   uint64_t files_checked_ns_ = 0;  // the last CheckAll
 

@@ -1,5 +1,8 @@
-// Admission: when a waiting request may run, and what the cache gives it.
+// Admission and preemption: when a request may run, what the cache gives it, and when it gives way.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "base/clock.h"
 #include "engine/scheduler.h"
@@ -11,7 +14,69 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->has_event.resize(request->spec.n);
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
+  request->tenant = TenantOf(request->spec.tenant);
+  Activate(request->tenant);
+  if (const auto timeout_ms = request->spec.timeout_ms) {
+    const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
+    request->deadline_ns =
+        request->submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
+  }
   waiting_.push_back(std::move(request));
+}
+
+uint32_t Scheduler::TenantOf(const std::string& name) {
+  const auto found = tenant_numbers_.find(name);
+  if (found != tenant_numbers_.end()) return found->second;
+  if (tenant_numbers_.size() == options_.num_tenants) return 0;
+  tenants_.emplace_back();
+  return tenant_numbers_.emplace(name, static_cast<uint32_t>(tenants_.size() - 1)).first->second;
+}
+
+// A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
+void Scheduler::Activate(uint32_t tenant) {
+  std::optional<double> least;
+  const auto look = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->tenant == tenant) return true;
+      const double charge = tenants_[request->tenant].charge_ns;
+      least = std::min(least.value_or(charge), charge);
+    }
+    return false;
+  };
+  if (look(running_) || look(waiting_) || !least) return;  // it is active, or nobody else is
+  tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
+}
+
+void Scheduler::EndPastDeadline() {
+  const uint64_t now = MonotonicNs();
+  const auto is_past = [&](const auto& request) {
+    return !request->done() && now >= request->deadline_ns;
+  };
+  const auto end = [&](Request& request) {
+    request.past_deadline = true;
+    if (request.first_token_ns != 0) {
+      EndRequest(request, FinishReason::kLength, nullptr);
+      return;
+    }
+    const Error error{Code::kDeadlineExceeded,
+                      fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
+                                  request.admitted_ns == 0 ? "while the request waited for its turn"
+                                                           : "while its prompt was computed")};
+    EndRequest(request, FinishReason::kError, &error);
+  };
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!is_past(*it)) {
+      ++it;
+      continue;
+    }
+    end(**it);
+    ended_.push_back(std::move(*it));
+    it = waiting_.erase(it);
+  }
+  for (const auto& request : running_) {
+    if (is_past(request)) end(*request);
+  }
+  CollectEnded();
 }
 
 // Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
@@ -31,34 +96,69 @@ void Scheduler::CheckStepFiles() {
   if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
 }
 
-void Scheduler::Admit() {
-  uint32_t running = 0;
-  for (const auto& request : running_) running += request->spec.n - request->num_done;
-  while (!waiting_.empty() && retry_admission_) {
-    Request& head = *waiting_.front();
-    if (running + head.spec.n > options_.parallel) return;
-    if (!TryAdmit(head)) {
-      retry_admission_ = false;
-      return;
-    }
-    running += head.spec.n;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+// Where running requests stand by age: the oldest one first.
+static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& b) {
+  return a->submitted_ns != b->submitted_ns ? a->submitted_ns < b->submitted_ns : a->id < b->id;
+}
+
+void Scheduler::Admit(size_t waiting_index) {
+  Request& request = *waiting_[waiting_index];
+  if (!TryAdmit(request)) {
+    request.has_no_room = !Follows(request);
+    return;
   }
+  for (const auto& other : waiting_) {
+    if (other->has_no_room && other->submitted_ns <= request.submitted_ns) ++other->overtaken;
+  }
+  const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
+  running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));
+  waiting_.erase(at);
+}
+
+// Tokens of each sequence that admission reserves blocks for.
+uint32_t Scheduler::TokensToReserve(const Request& request) const {
+  const uint32_t whole = request.demand.tokens;
+  if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
+  if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
+  const uint32_t so_far = request.longest_answer;
+  uint32_t expected = lengths_.Expected(request.tenant, so_far);
+  if (request.preempted) {
+    expected = std::max(expected, so_far + SchedulingPolicy::kCooldownTokens + 1);
+  }
+  // The last token needs no KV.
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(whole, uint64_t{request.prompt_tokens()} + expected - 1));
 }
 
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
-  MatchResult match = Match(request, spec.prompt, {.use_cursor = spec.reuse == Reuse::kAll});
-  // Without other requests this one would fit: submission checked its demand. The restarts come
-  // first, because Reserve may take blocks beyond the demand when they are there.
-  Result<Reservation> restarts = Reservation();
-  if (request.demand.restarts()) restarts = cache_.ReserveRestarts(request.demand);
-  if (!restarts) return false;
-  Result<Reservation> reservation = cache_.Reserve(match, request.demand);
+  const bool resumed = request.preempted;
+  Sequence* first = request.first_live();
+  // Where several choices go on, the prompt is computed once and forked again.
+  const bool goes_on = resumed && request.prompt_done;
+  const bool alone = options_.cache_mode == CacheMode::kNone;  // choices share nothing
+  const bool whole = goes_on && (spec.n == 1 || alone);
+  const std::span<const TokenId> known =
+      whole ? std::span<const TokenId>(first->tokens) : std::span<const TokenId>(spec.prompt);
+  const bool is_long = IsLong(goes_on ? first->tokens.size() : known.size());
+  MatchResult match =
+      Match(request, known, is_long,
+            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on, .counts = !resumed});
+  if (Follow(request, match.num_reused())) return false;
+  KvDemand demand = request.demand;
+  demand.prompt_tokens = static_cast<uint32_t>(known.size());
+  demand.tokens = TokensToReserve(request);
+  demand.n = request.num_live();
+  // Without other requests this one would fit: submission checked its demand.
+  Result<Reservation> reservation = cache_.Reserve(match, demand);
   if (!reservation) return false;
-  request.admitted_ns = MonotonicNs();
-  ExplainMatch(request, match);
+  if (!running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) return false;
+  if (resumed) {
+    CountResumed(request, *first, match.num_reused());
+  } else {
+    request.admitted_ns = MonotonicNs();
+    ExplainMatch(request, match);
+  }
   if (match.has_cursor()) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
     request.cursor_hidden.assign(hidden.begin(), hidden.end());
@@ -68,22 +168,165 @@ bool Scheduler::TryAdmit(Request& request) {
                         *reservation);
   });
   kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
-  AddSequence(request, std::move(kv));
+  if (resumed) {
+    first->kv = std::move(kv);
+    for (const auto& sequence : request.sequences) {
+      sequence->long_rope = IsLong(goes_on ? sequence->tokens.size() : known.size());
+      if (sequence->done || !alone || sequence.get() == first) continue;
+      sequence->kv = cache_.Fetch(Match(request, known, is_long, {.counts = false}),
+                                  request.prompt_tokens() + request.max_tokens, *reservation);
+    }
+    if (!whole) request.prompt_done = false;
+  } else {
+    AddSequence(request, std::move(kv));
+  }
   request.reservation = std::move(*reservation);
-  request.restarts = std::move(*restarts);
+  request.reserved_tokens = demand.tokens;
+  request.tokens_at_resume = request.completion_tokens;
+  request.preempted = false;
   return true;
 }
 
-// What the cache has for `tokens`, under the Identity of a sequence of that many.
-MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens,
+// Whether a running request is computing a block or more of what this prompt begins with, beyond
+// what is resident. Then the request waits for those blocks instead of computing them too.
+bool Scheduler::Follow(Request& request, uint32_t num_resident) {
+  if (options_.cache_mode != CacheMode::kPrefix || request.spec.reuse == Reuse::kNothing) {
+    return false;
+  }
+  const std::span<const TokenId> prompt = request.spec.prompt;
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const bool is_long = IsLong(request.prompt_tokens());
+  Request* leader = nullptr;
+  uint32_t most = num_resident / block_tokens * block_tokens;
+  for (const auto& other : running_) {
+    if (other->prompt_done || other->done() || other->spec.tenant != request.spec.tenant) continue;
+    if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
+    const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
+    const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
+    if (whole <= most) continue;
+    most = whole;
+    leader = other.get();
+    request.leader_tokens = static_cast<uint32_t>(same);
+  }
+  if (leader == nullptr) return false;
+  request.leader = leader->id;
+  leader->first_live()->kv.AddResumePoint(request.leader_tokens);
+  return Follows(request);
+}
+
+// Whether the leader still has to compute what this request waits for: whole blocks, or all of an
+// equal prompt, for whose end it keeps a Cursor.
+bool Scheduler::Follows(const Request& request) const {
+  if (request.leader == RequestId{}) return false;
+  for (const auto& other : running_) {
+    if (other->id != request.leader) continue;
+    if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
+    if (request.leader_tokens == request.prompt_tokens() &&
+        request.leader_tokens == other->prompt_tokens()) {
+      return true;
+    }
+    const uint32_t block_tokens = cache_.layout().block_tokens();
+    return other->first_live()->kv.num_committed() <
+           request.leader_tokens / block_tokens * block_tokens;
+  }
+  return false;  // it ended or was preempted
+}
+
+// Counts what is computed a second time.
+void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t num_reused) {
+  for (const auto& sequence : request.sequences) {
+    if (sequence->done) continue;
+    const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
+    const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
+    request.receipt.recomputed += again;
+    stats_.recomputed_tokens += again;
+    if (request.cause == PreemptCause::kRope) stats_.recomputed_rope_tokens += again;
+  }
+}
+
+// Takes all blocks of a running request. What it computed stays in the index until somebody needs
+// the room. It goes on with the same tokens, text and random numbers.
+void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
+  std::unique_ptr<Request> request = std::move(running_[running_index]);
+  running_.erase(running_.begin() + static_cast<ptrdiff_t>(running_index));
+  for (const auto& sequence : request->sequences) {
+    if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
+    sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
+    sequence->kv.Close();
+    // If only the prompt is committed, its tail is kept already.
+    if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
+      TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
+    }
+    sequence->kv = KvSequence();
+  }
+  request->reservation.Release();
+  request->preempted = true;
+  request->cause = cause;
+  request->is_starved = false;
+  for (const auto& other : waiting_) other->has_no_room = false;
+  if (cause != PreemptCause::kRope) {
+    request->has_no_room = true;  // others need its blocks first
+    ++request->receipt.preemptions;
+    ++stats_.preemptions[static_cast<size_t>(cause)];
+  }
+  if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
+  const auto is_after = [&](const auto& other) {
+    return !other->preempted || IsOlder(request, other);
+  };
+  waiting_.insert(std::ranges::find_if(waiting_, is_after), std::move(request));
+}
+
+// Makes reservations longer where answers reach their ends, those of the oldest requests first. One
+// that cannot grow, and those after it, are starved: they have no rows until they can.
+void Scheduler::GrowReservations() {
+  bool starved = false;
+  for (const auto& request : running_) {
+    uint32_t needed = 0;
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done) continue;
+      needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
+    }
+    request->is_starved = false;
+    if (needed <= request->reserved_tokens) continue;
+    request->is_starved = starved || !GrowReservation(*request, needed);
+    starved = request->is_starved;
+  }
+}
+
+bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
+  const uint32_t expected = std::max(needed, TokensToReserve(request));
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const uint32_t least =
+      std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
+  for (const uint32_t tokens : {expected, least}) {
+    if (!request.reservation.Grow(tokens, request.num_live())) continue;
+    request.reserved_tokens = tokens;
+    return true;
+  }
+  return false;
+}
+
+// What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
+MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.spec.reuse != Reuse::kNothing;
   NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
   if (options_.long_rope) {
     options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);
-    if (IsLong(tokens.size())) std::swap(ns, options.other_rope);
+    if (is_long) std::swap(ns, options.other_rope);
   }
   return TimedCache([&] { return cache_.Match(ns, tokens, options); });
+}
+
+// RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
+// From now on all its tokens have the bits that a prompt of this length has, so the request gives
+// up its blocks and goes on as a long one. All choices that go on have one length.
+void Scheduler::RestartLong() {
+  if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
+  for (size_t i = running_.size(); i-- > 0;) {
+    const Sequence& first = *running_[i]->first_live();
+    if (!first.long_rope && IsLong(first.tokens.size())) Preempt(i, PreemptCause::kRope);
+  }
 }
 
 void Scheduler::AddSequence(Request& request, KvSequence kv) {

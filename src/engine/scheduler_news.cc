@@ -54,6 +54,7 @@ void Scheduler::UseDraw(Draw& draw) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
+    sequence.long_rope = IsLong(sequence.tokens.size());
   }
 }
 
@@ -68,9 +69,9 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   }
   sequence.kv = KvSequence();
   sequence.done = true;
-  sequence.reservation.Release();
-  ReleaseRestart(request, sequence);
   retry_admission_ = true;
+  lengths_.Add(request.tenant,
+               static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
   FinishChoice(request, sequence.choice, reason);
   if (request.done()) FinishRequest(request, reason);
 }
@@ -78,21 +79,23 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
-    sequence->reservation.Release();
     sequence->done = true;
   }
   retry_admission_ = true;
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);
-    if (error != nullptr) request.events[choice].error = *error;
+    if (error != nullptr) {
+      request.events[choice].error = *error;
+    } else if (request.past_deadline) {
+      request.events[choice].stop_match = "deadline";
+    }
   }
   FinishRequest(request, reason);
 }
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   request.reservation.Release();
-  request.restarts.Release();
   const uint64_t now = MonotonicNs();
   const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
@@ -112,7 +115,9 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   if (prefill_rows_ > 0) {
     receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
   }
-  if (reason == FinishReason::kCancelled) {
+  if (request.past_deadline) {
+    ++stats_.requests_past_deadline;
+  } else if (reason == FinishReason::kCancelled) {
     ++stats_.requests_cancelled;
   } else if (reason == FinishReason::kError) {
     ++stats_.requests_failed;
@@ -245,12 +250,15 @@ Scheduler::Ended Scheduler::Deliver() {
 void Scheduler::CountStep(uint64_t step_ns) {
   const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
   const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
+  cost_.Observe(work_, step_ns);
+  Charge();
   ++stats_.steps;
   stats_.step_ns += step_ns;
   stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
   stats_.decode_rows += decode_rows_;
   stats_.prefill_rows += prefill_rows;
   stats_.kv_read_bytes = runner_.kv_read_bytes();
+  stats_.weight_read_bytes = runner_.weight_read_bytes();
   if (prefill_rows == 0) return;
   // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
   // recent rows decide the measured speed.

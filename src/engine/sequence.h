@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,19 +24,19 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
   bool done = false;
-  bool long_rope = false;    // rotated by the long factors of RoPE longrope
-  Reservation reservation;   // after a restart; before, the request's
-  uint64_t token_ns = 0;     // when its last token was sampled; 0: no token yet
-  uint32_t next_logits = 0;  // next position for on_logits
+  uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
+  bool long_rope = false;     // rotated by the long factors of RoPE longrope
+  uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
+  uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
   std::optional<StopMatcher> stop;
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };
 
-// States: waiting (no sequence), running, done (every choice has its finish_reason, and the request
-// holds no block). Submission sets what does not change later; only the engine thread uses the
-// rest.
+// States: waiting (no sequence), running, preempted (its sequences have no KV, but keep tokens and
+// text), done (every choice has its finish_reason, and the request holds no block). Submission sets
+// what does not change later; only the engine thread uses the rest.
 struct Request {
   RequestId id{};
   GenerateRequest spec;
@@ -44,10 +45,22 @@ struct Request {
   uint32_t max_tokens = 0;  // clipped to what fits
   KvDemand demand{};        // of its choices; the last token of each needs no KV
   uint64_t submitted_ns = 0;
+  uint64_t deadline_ns = std::numeric_limits<uint64_t>::max();  // MonotonicNs; the largest: none
   uint64_t bytes = 0;  // of spec, as submission counted them
 
-  Reservation reservation;                           // while it runs
-  Reservation restarts;                              // for choices that may still restart
+  Reservation reservation;       // while it runs
+  uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
+  uint32_t tenant = 0;           // as the scheduler counts them
+  bool preempted = false;
+  PreemptCause cause{};      // of the last preemption
+  bool is_starved = false;   // its reservation ends here and could not grow
+  bool has_no_room = false;  // waiting: Reserve failed, and no block was released since
+  uint32_t overtaken = 0;    // waiting: later ones that were admitted before it
+  // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
+  RequestId leader{};
+  uint32_t leader_tokens = 0;
+  uint32_t tokens_at_resume = 0;                     // completion_tokens
+  bool past_deadline = false;                        // and so ended
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -60,10 +73,17 @@ struct Request {
   std::vector<bool> has_event;    // [n]
   std::vector<bool> choice_done;  // [n]
   uint32_t num_done = 0;
-  uint32_t num_restarted = 0;  // choices whose part of `restarts` was given back
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   bool done() const { return num_done == spec.n; }
+  uint32_t num_live() const { return spec.n - num_done; }  // choices
+  // The first one that is not done; nullptr before the request ran.
+  Sequence* first_live() const {
+    for (const auto& sequence : sequences) {
+      if (!sequence->done) return sequence.get();
+    }
+    return nullptr;
+  }
 };
 
 // The event of a choice in this step; empty if nothing happened to the choice yet.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/percentile.h"
 
 namespace kvasir::eval {
 namespace {
@@ -42,12 +43,6 @@ Estimate EstimateOf(std::span<const RowFigures> rows, Get get) {
 Estimate Exp(const Estimate& log) {
   const double value = std::exp(log.value);
   return {value, value * log.error};
-}
-
-// REQUIRES: sorted, not empty; 0 < share <= 1.
-double NearestRank(const std::vector<double>& sorted, double share) {
-  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
 }
 
 }  // namespace

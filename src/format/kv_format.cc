@@ -89,6 +89,12 @@ std::string KvFormatNames() {
   return names;
 }
 
+std::vector<std::string> KvFormatList() {
+  std::vector<std::string> names;
+  for (const KvFormatTraits& traits : kTraits) names.emplace_back(traits.name);
+  return names;
+}
+
 std::optional<KvFormats> ParseKvFormats(std::string_view text) {
   return ParseWith(ParseKvFormat, text);
 }

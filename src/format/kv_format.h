@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvasir {
 
@@ -36,6 +37,7 @@ struct KvFormatTraits {
 const KvFormatTraits& TraitsOf(KvFormat format);
 std::optional<KvFormat> ParseKvFormat(std::string_view name);
 std::string KvFormatNames();  // "f32, f16, ...", for messages
+std::vector<std::string> KvFormatList();
 
 // The formats of one layer. A single format applies to both.
 struct KvFormats {

@@ -60,6 +60,21 @@ constexpr SlotNames kGatedFfn[] = {
     {Slot::kUp, "model.layers.{}.mlp.up_proj.weight", "blk.{}.ffn_up.weight"},
     {Slot::kDown, "model.layers.{}.mlp.down_proj.weight", "blk.{}.ffn_down.weight"},
 };
+constexpr SlotNames kMixtralExperts[] = {
+    {Slot::kRouter, "model.layers.{}.block_sparse_moe.gate.weight", "blk.{}.ffn_gate_inp.weight"},
+    {Slot::kExpertGate, "model.layers.{}.block_sparse_moe.experts.{}.w1.weight",
+     "blk.{}.ffn_gate_exps.weight[{}]"},
+    {Slot::kExpertUp, "model.layers.{}.block_sparse_moe.experts.{}.w3.weight",
+     "blk.{}.ffn_up_exps.weight[{}]"},
+    {Slot::kExpertDown, "model.layers.{}.block_sparse_moe.experts.{}.w2.weight",
+     "blk.{}.ffn_down_exps.weight[{}]"},
+};
+constexpr SlotNames kQwenExperts[] = {
+    {Slot::kRouter, "model.layers.{}.mlp.gate.weight", "blk.{}.ffn_gate_inp.weight"},
+    {Slot::kExpertGate, "model.layers.{}.mlp.experts.{}.gate_proj.weight", kMixtralExperts[1].gguf},
+    {Slot::kExpertUp, "model.layers.{}.mlp.experts.{}.up_proj.weight", kMixtralExperts[2].gguf},
+    {Slot::kExpertDown, "model.layers.{}.mlp.experts.{}.down_proj.weight", kMixtralExperts[3].gguf},
+};
 constexpr SlotNames kFfnBiases[] = {
     {Slot::kGateBias, "model.layers.{}.mlp.gate_proj.bias", "blk.{}.ffn_gate.bias"},
     {Slot::kUpBias, "model.layers.{}.mlp.up_proj.bias", "blk.{}.ffn_up.bias"},
@@ -77,6 +92,9 @@ constexpr SlotNames kFusedPhi3[] = {
 
 constexpr auto kLlamaSlots = Join(kEnds, kNormsBefore, kAttention, kGatedFfn, kFfnBiases);
 constexpr auto kQwen3Slots = Join(kEnds, kNormsBefore, kAttention, kNormOfEachHead, kGatedFfn);
+constexpr auto kMixtralSlots = Join(kEnds, kNormsBefore, kAttention, kMixtralExperts);
+constexpr auto kQwen3MoeSlots =
+    Join(kEnds, kNormsBefore, kAttention, kNormOfEachHead, kGatedFfn, kQwenExperts);
 constexpr auto kOlmo2Slots = Join(kEnds, kNormsAfter, kAttention, kNormOfAllHeads, kGatedFfn);
 constexpr auto kGemma2Slots = Join(kEnds, kNormsAround, kAttention, kGatedFfn);
 constexpr auto kGemma3Slots = Join(kEnds, kNormsAround, kAttention, kGatedFfn, kNormOfEachHead);
@@ -106,10 +124,15 @@ constexpr SlotNames kGpt2Slots[] = {
     {Slot::kDownBias, "h.{}.mlp.c_proj.bias", "blk.{}.ffn_down.bias"},
 };
 
+bool HasExperts(const ModelConfig& config, uint32_t layer) {
+  return config.experts && (config.experts->layers.empty() || config.experts->layers[layer]);
+}
+
 // A window as long as the model's own context counts as full.
 LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer) {
   const uint32_t window = config.windows.empty() ? 0 : config.windows[layer];
-  return {.activation = config.activation,
+  return {.ffn = HasExperts(config, layer) ? FfnKind::kExperts : FfnKind::kGated,
+          .activation = config.activation,
           .rotated = config.rotated_layers.empty() || config.rotated_layers[layer],
           .window = window < config.max_positions ? window : 0};
 }
@@ -239,6 +262,41 @@ constexpr Architecture kArchitectures[] = {
      .windows = WindowRule::kFromLayer,
      .slots = kQwen3Slots,
      .layer = Qwen3Layer},
+    {.name = "mixtral",
+     .hf_class = "MixtralForCausalLM",
+     .hf_model_type = "mixtral",
+     .gguf_name = "llama",
+     .defaults = {.eps = 1e-5,
+                  .positions = 131072,
+                  .theta = 1000000.0,
+                  .kv_heads = 8,
+                  .ffn = 14336,
+                  .experts = 8,
+                  .experts_chosen = 2},
+     .gguf_interleaved_rope_rows = true,
+     .experts = true,
+     .windows = WindowRule::kAll,
+     .gguf_windows = WindowRule::kAll,
+     .slots = kMixtralSlots,
+     .layer = LlamaLayer},
+    {.name = "qwen3moe",
+     .hf_class = "Qwen3MoeForCausalLM",
+     .hf_model_type = "qwen3_moe",
+     .gguf_name = "qwen3moe",
+     .qkv_bias = kAttentionBias,
+     .o_bias = kAttentionBias,
+     .defaults = {.positions = 32768,
+                  .window = 4096,
+                  .kv_heads = 4,
+                  .ffn = 6144,
+                  .experts = 128,
+                  .experts_chosen = 8,
+                  .expert_ffn = 768},
+     .experts = true,
+     .routing = Routing::kAllNormed,
+     .windows = WindowRule::kIfUsed,
+     .slots = kQwen3MoeSlots,
+     .layer = Qwen3Layer},
     {.name = "granite",
      .hf_class = "GraniteForCausalLM",
      .hf_model_type = "granite",
@@ -359,12 +417,16 @@ constexpr SlotTraits kTraits[] = {
     {Slot::kKNorm, kHeadDim, {}, Condition::kAlways, false},
     {Slot::kAllQNorm, kQueries, {}, Condition::kAlways, false},
     {Slot::kAllKNorm, kKeyValues, {}, Condition::kAlways, false},
-    {Slot::kGate, kFfn, kHidden, Condition::kAlways, false},
-    {Slot::kUp, kFfn, kHidden, Condition::kAlways, false},
-    {Slot::kDown, kHidden, kFfn, Condition::kAlways, false},
+    {Slot::kGate, kFfn, kHidden, Condition::kDense, false},
+    {Slot::kUp, kFfn, kHidden, Condition::kDense, false},
+    {Slot::kDown, kHidden, kFfn, Condition::kDense, false},
     {Slot::kGateBias, kFfn, {}, Condition::kMlpBias, false},
     {Slot::kUpBias, kFfn, {}, Condition::kMlpBias, false},
     {Slot::kDownBias, kHidden, {}, Condition::kMlpBias, false},
+    {Slot::kRouter, kExperts, kHidden, Condition::kExperts, false},
+    {Slot::kExpertGate, kExpertFfn, kHidden, Condition::kExperts, false},
+    {Slot::kExpertUp, kExpertFfn, kHidden, Condition::kExperts, false},
+    {Slot::kExpertDown, kHidden, kExpertFfn, Condition::kExperts, false},
 };
 static_assert([] {
   for (size_t i = 0; i < std::size(kTraits); ++i) {
@@ -391,11 +453,15 @@ uint64_t SizeOf(Extent extent, const ModelConfig& config) {
       return config.head_dim;
     case kPositions:
       return config.max_positions;
+    case kExperts:
+      return config.experts ? config.experts->count : 0;
+    case kExpertFfn:
+      return config.experts ? config.experts->ffn_size : 0;
   }
   KV_CHECK(false);
 }
 
-bool Holds(Condition condition, const ModelConfig& config) {
+bool Holds(Condition condition, const ModelConfig& config, uint32_t layer) {
   switch (condition) {
     case Condition::kAlways:
       return true;
@@ -407,6 +473,10 @@ bool Holds(Condition condition, const ModelConfig& config) {
       return config.o_bias;
     case Condition::kMlpBias:
       return config.mlp_bias;
+    case Condition::kDense:
+      return !HasExperts(config, layer);
+    case Condition::kExperts:
+      return HasExperts(config, layer);
   }
   KV_CHECK(false);
 }
@@ -444,11 +514,19 @@ std::string SupportedArchitectures() {
   return text;
 }
 
-std::string TensorName(std::string_view pattern, uint32_t layer) {
-  const size_t hole = pattern.find("{}");
-  if (hole == pattern.npos) return std::string(pattern);
-  return std::string(pattern.substr(0, hole)) + std::to_string(layer) +
-         std::string(pattern.substr(hole + 2));
+std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert) {
+  std::string name;
+  for (uint32_t number : {layer, expert}) {
+    const size_t hole = pattern.find("{}");
+    if (hole == pattern.npos) break;
+    name += std::string(pattern.substr(0, hole)) + std::to_string(number);
+    pattern.remove_prefix(hole + 2);
+  }
+  return name += pattern;
+}
+
+uint32_t TensorsOf(Slot slot, const ModelConfig& config) {
+  return slot >= Slot::kExpertGate && config.experts ? config.experts->count : 1;
 }
 
 void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model) {
@@ -469,7 +547,7 @@ void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model)
       model.positions = std::move(source.view);
       return;
     default:
-      model.layers[layer].Set(slot, std::move(source));
+      model.layers[layer].Add(slot, std::move(source));
   }
 }
 

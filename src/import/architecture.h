@@ -13,12 +13,22 @@
 namespace kvasir {
 
 // Rows or columns of a slot's tensor in terms of the config.
-enum class Extent { kVocab, kHidden, kQueries, kKeyValues, kFfn, kHeadDim, kPositions };
+enum class Extent {
+  kVocab,
+  kHidden,
+  kQueries,
+  kKeyValues,
+  kFfn,
+  kHeadDim,
+  kPositions,
+  kExperts,
+  kExpertFfn
+};
 uint64_t SizeOf(Extent extent, const ModelConfig& config);
 
-// When a slot must be filled.
-enum class Condition { kAlways, kUntied, kQkvBias, kOBias, kMlpBias };
-bool Holds(Condition condition, const ModelConfig& config);
+// When a slot must be filled: some depend on the layer, whose FFN may have experts or not.
+enum class Condition { kAlways, kUntied, kQkvBias, kOBias, kMlpBias, kDense, kExperts };
+bool Holds(Condition condition, const ModelConfig& config, uint32_t layer);
 
 // The shape of a slot is the same for every family that has it.
 struct SlotTraits {
@@ -30,8 +40,8 @@ struct SlotTraits {
 };
 const SlotTraits& TraitsOf(Slot slot);
 
-// What a slot's tensor is called; "{}" stands for the layer. Slots of one name share its tensor:
-// each is a range of its rows, in the order of the table.
+// What a slot's tensor is called; "{}" stands for the layer, a second one for the expert. Slots of
+// one name share its tensor: each is a range of its rows, in the order of the table.
 struct SlotNames {
   Slot slot;
   std::string_view hf, gguf;
@@ -58,6 +68,7 @@ struct HfDefaults {
   std::optional<uint32_t> vocab, heads, kv_heads;
   std::optional<double> query_scalar;  // query_pre_attn_scalar: q . k is divided by its root
   std::optional<double> attention_softcap, logits_softcap;
+  std::optional<uint32_t> ffn, experts, experts_chosen, expert_ffn;  // expert_ffn absent: ffn_size
   bool tied = false;
 };
 
@@ -67,6 +78,7 @@ enum class WindowRule {
   kAll,        // all
   kFromLayer,  // with use_sliding_window, those from max_window_layers on
   kPattern,    // all but every so many-th
+  kIfUsed,     // all, with use_sliding_window
 };
 inline constexpr double kLocalTheta = 10000.0;    // of Architecture::local_rope
 inline constexpr uint32_t kMaxWindowLayers = 28;  // max_window_layers where it is missing
@@ -95,6 +107,8 @@ struct Architecture {
   bool gguf_interleaved_rope_rows = false;
   bool learned_positions = false;               // instead of RoPE
   bool partial_rotary = false;                  // partial_rotary_factor is read
+  bool experts = false;                         // in the FFN of some layers
+  Routing routing = Routing::kChosen;           // where no norm_topk_prob says it
   bool multipliers = false;                     // of embedding, attention, residual and logits
   WindowRule windows = WindowRule::kNone;       // of config.json
   WindowRule gguf_windows = WindowRule::kNone;  // of a GGUF file: attention.sliding_window
@@ -125,9 +139,12 @@ LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
 // "LlamaForCausalLM (GGUF: llama)", ...: for messages.
 std::string SupportedArchitectures();
 
-// "{}" of a name replaced by the layer.
-std::string TensorName(std::string_view pattern, uint32_t layer);
-// Puts a tensor into its slot. REQUIRES: layer < model.layers.size() for a slot of a layer.
+// "{}" of a name replaced by the layer, a second one by the expert.
+std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);
+// How many tensors of a layer the slot holds: one, or one for each expert.
+uint32_t TensorsOf(Slot slot, const ModelConfig& config);
+// Puts a tensor into its slot, behind those of experts before it. REQUIRES: layer <
+// model.layers.size() for a slot of a layer.
 void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);
 
 // fn(view) for each weight matrix of the layers: the one list of them.

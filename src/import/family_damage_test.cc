@@ -160,8 +160,12 @@ TEST(FamilyDamage, AFigureThatDisagreesWithTheTensorsOrIsAbsurdIsRefused) {
       json& figure = files.figures()[key];
       if (!figure.is_number()) continue;
       const uint64_t right = figure;
+      // Where all layers have experts of another size, no tensor follows from it.
+      const bool unused = key == std::string("intermediate_size") &&
+                          whole.name == std::string("tiny-qwen3-moe-norm");
       for (const json& wrong : {json(right * 2), json(right + 1), json(0), json(-1), json(1.5),
                                 json(uint64_t{1} << 33), json(uint64_t{1} << 63), json("8")}) {
+        if (unused && wrong.is_number_unsigned() && wrong >= 1 && wrong < 1000) continue;
         figure = wrong;
         ExpectRefused(files.Import(folder), {key, "tensor", "multiple", "odd", "layer_types"},
                       whole.name + ", " + key + " " + wrong.dump());
@@ -178,7 +182,8 @@ TEST(FamilyDamage, AFlagThatDisagreesWithTheTensorsIsRefused) {
   size_t count = 0;
   for (const HfFiles& whole : Folders()) {
     const bool biases = whole.name.find("mistral") == std::string::npos &&
-                        whole.name.find("ministral") == std::string::npos;
+                        whole.name.find("ministral") == std::string::npos &&
+                        whole.name.find("mixtral") == std::string::npos;
     for (const char* key : {"tie_word_embeddings", "attention_bias", "mlp_bias"}) {
       HfFiles files = whole;
       json& flag = files.figures()[key];
@@ -235,11 +240,13 @@ TEST(FamilyDamage, ATensorThatAGgufFileLacksIsNamed) {
     }
     for (const std::string& tensor : names) {
       std::string file = whole;
-      const std::string stored = Le<uint64_t>(tensor.size()) + tensor;
+      // One of several experts lies in the tensor of all.
+      const std::string whole_tensor = tensor.substr(0, tensor.find('['));
+      const std::string stored = Le<uint64_t>(whole_tensor.size()) + whole_tensor;
       const size_t at = file.find(stored);
       ASSERT_NE(at, file.npos) << tensor;
       file[at + stored.size() - 1] = 'X';
-      ExpectRefused(FromGguf(file), {tensor}, name);
+      ExpectRefused(FromGguf(file), {whole_tensor}, name);
       ++count;
     }
   }

@@ -264,12 +264,13 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
 }
 
 Status PlaceTensors(std::vector<Row>& rows, std::span<const std::byte> data, uint64_t alignment,
-                    const std::string& file, GgufFile& out) {
+                    const std::string& file, GgufExtent extent, GgufFile& out) {
   std::ranges::stable_sort(rows, {}, [](const Row& r) { return std::pair(r.offset, r.bytes); });
   uint64_t previous_end = 0;
   for (Row& row : rows) {
     const auto end = CheckedAdd(row.offset, row.bytes);
-    if (!end || *end > data.size()) {
+    const bool is_missing = end && *end > data.size() && extent == GgufExtent::kHeader;
+    if (!end || (*end > data.size() && !is_missing)) {
       return Fail(Code::kCorruption,
                   "{}: tensor '{}': {} bytes at offset {} go beyond the {} bytes of data; the file "
                   "is cut short: download it again",
@@ -284,7 +285,7 @@ Status PlaceTensors(std::vector<Row>& rows, std::span<const std::byte> data, uin
                   file, row.tensor.name, row.offset, out.tensors.back().name, previous_end);
     }
     previous_end = *end;
-    row.tensor.bytes = data.subspan(row.offset, row.bytes);
+    if (!is_missing) row.tensor.bytes = data.subspan(row.offset, row.bytes);
     out.tensors.push_back(std::move(row.tensor));
   }
   return {};
@@ -321,7 +322,8 @@ Result<uint32_t> ReadVersion(std::span<const std::byte> bytes, const std::string
 
 }  // namespace
 
-Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file) {
+Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file,
+                           GgufExtent extent) {
   GgufFile gguf;
   KV_ASSIGN(gguf.version, ReadVersion(bytes, file));
   Reader reader(bytes, gguf.version >= 2);
@@ -347,7 +349,7 @@ Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& 
   const uint64_t data_start =
       std::min<uint64_t>(RoundUp(reader.position(), alignment), bytes.size());
   gguf.tensors.reserve(rows.size());
-  KV_TRY(PlaceTensors(rows, bytes.subspan(data_start), alignment, file, gguf));
+  KV_TRY(PlaceTensors(rows, bytes.subspan(data_start), alignment, file, extent, gguf));
   KV_TRY(CheckNamesDiffer(gguf.tensors, file));
   return gguf;
 }

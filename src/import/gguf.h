@@ -44,7 +44,10 @@ struct GgufFile {
 //
 // Returns views into `bytes`. `file` names it in errors: kCorruption when the file lies,
 // kUnsupported for big-endian files, other versions and unknown tensor types. O(header).
-Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file);
+// kHeader: tensors whose bytes are not in the file have none.
+enum class GgufExtent { kWhole, kHeader };
+Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file,
+                           GgufExtent extent = GgufExtent::kWhole);
 
 // A string of an array of strings; absent where the index is beyond its end. O(index).
 std::optional<std::string> StringAt(const GgufArray& array, uint64_t index);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/experts.h"
+#include "import/gguf_metadata.h"
 #include "import/gguf_vocabulary.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
@@ -16,90 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of any integer type, if it is not negative.
-std::optional<uint64_t> WholeNumber(const GgufValue& value) {
-  if (const auto* u = std::get_if<uint64_t>(&value)) return *u;
-  if (const auto* i = std::get_if<int64_t>(&value); i && *i >= 0) return static_cast<uint64_t>(*i);
-  return std::nullopt;
-}
-
-// Reads typed metadata and keeps the first error. Keys are given without the architecture's prefix.
-class Metadata {
- public:
-  Metadata(const GgufFile& gguf, std::string_view prefix, const std::string& file)
-      : gguf_(gguf), prefix_(prefix), file_(file) {}
-
-  const Status& status() const { return status_; }
-  const GgufValue* Find(const std::string& key) const {
-    const auto found = gguf_.metadata.find(prefix_ + key);
-    return found == gguf_.metadata.end() ? nullptr : &found->second;
-  }
-  bool Has(const std::string& key) const { return Find(key) != nullptr; }
-  // A whole number in [1, max], of any integer type. Without a fallback it must be there.
-  uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {}) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
-      return fallback.value_or(1);
-    }
-    if (std::holds_alternative<GgufArray>(*value)) {
-      if (status_) {
-        status_ = Fail(Code::kUnsupported,
-                       "{}: metadata '{}{}' differs from layer to layer: that is not supported yet",
-                       file_, prefix_, key);
-      }
-      return 1;
-    }
-    const auto number = WholeNumber(*value);
-    if (!number || *number < 1 || *number > max) {
-      Wrong("'{}{}' must be a whole number from 1 to {}", prefix_, key, max);
-      return 1;
-    }
-    return static_cast<uint32_t>(*number);
-  }
-  double Number(const std::string& key, std::optional<double> fallback = {}) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) {
-      if (!fallback) Wrong("'{}{}' is missing", prefix_, key);
-      return fallback.value_or(1);
-    }
-    if (const auto* number = std::get_if<double>(value)) return *number;
-    Wrong("'{}{}' must be a float", prefix_, key);
-    return 1;
-  }
-  std::string Text(const std::string& key, std::string fallback) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (const auto* text = std::get_if<std::string>(value)) return *text;
-    Wrong("'{}{}' must be a string", prefix_, key);
-    return fallback;
-  }
-  // Appends a token id where the key is there.
-  void AddId(const std::string& key, std::vector<TokenId>& ids) {
-    const GgufValue* value = Find(key);
-    if (value == nullptr) return;
-    const auto id = WholeNumber(*value);
-    if (!id || *id >= ConfigLimits::kVocabSize) {
-      Wrong("'{}{}' is not a token id", prefix_, key);
-    } else if (std::ranges::find(ids, static_cast<TokenId>(*id)) == ids.end()) {
-      ids.push_back(static_cast<TokenId>(*id));
-    }
-  }
-
- private:
-  template <typename... Args>
-  void Wrong(fmt::format_string<Args...> format, Args&&... args) {
-    if (!status_) return;
-    status_ = Fail(Code::kInvalidArgument, "{}: metadata {}", file_,
-                   fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  const GgufFile& gguf_;
-  const std::string prefix_;
-  const std::string& file_;
-  Status status_;
-};
-
 const StoredTensor* FindTensor(const GgufFile& gguf, const std::string& name) {
   const auto found = std::ranges::find(gguf.tensors, name, &StoredTensor::name);
   return found == gguf.tensors.end() ? nullptr : &*found;
@@ -109,8 +28,18 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
   Metadata general(gguf, "general.", file);
   const std::string name = general.Text("architecture", "none");
   KV_TRY(general.status());
+  Metadata keys(gguf, name + ".", file);
+  const GgufValue* count = keys.Find("expert_count");
+  const bool experts = count != nullptr && WholeNumber(*count) != 0;
+  const Architecture* dense = nullptr;
   for (const Architecture& row : Architectures()) {
-    if (row.gguf_name == name) return &row;
+    if (row.gguf_name != name) continue;
+    if (row.experts == experts) return &row;
+    dense = &row;
+  }
+  if (dense != nullptr) {
+    return Fail(Code::kUnsupported, "{}: architecture '{}' {} experts is not supported", file, name,
+                experts ? "with" : "without");
   }
   return Fail(Code::kUnsupported, "{}: architecture '{}' is not supported yet; supported: {}", file,
               name.substr(0, 80), SupportedArchitectures());
@@ -123,10 +52,11 @@ Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::stri
   const StoredTensor* tensor = FindTensor(gguf, name);
   if (tensor == nullptr) return std::vector<float>();
   if (tensor->dtype != DType::kF32 || tensor->shape.size() != 1 ||
-      tensor->bytes.size() > ConfigLimits::kHeadDim * sizeof(float)) {
+      tensor->shape[0] > ConfigLimits::kHeadDim) {
     return Fail(Code::kUnsupported, "{}: tensor '{}' must be a list of at most {} F32 numbers",
                 file, name, ConfigLimits::kHeadDim);
   }
+  if (tensor->bytes.empty()) return std::vector<float>(tensor->shape[0], 1.0f);  // only the header
   std::vector<float> factors(tensor->bytes.size() / sizeof(float));
   if (!factors.empty()) std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
   return factors;
@@ -239,17 +169,6 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const GgufFi
                 "supported",
                 file, row.gguf_name, row.hf_class);
   }
-  const GgufValue* experts = keys.Find("expert_count");
-  if (experts != nullptr && WholeNumber(*experts) != 0) {
-    return Fail(Code::kUnsupported, "{}: mixture-of-experts models are not supported yet", file);
-  }
-  const auto parts = gguf.metadata.find("split.count");
-  if (parts != gguf.metadata.end() && WholeNumber(parts->second).value_or(2) > 1) {
-    return Fail(Code::kUnsupported,
-                "{}: one part of a split model; join the parts with llama.cpp's "
-                "`llama-gguf-split --merge`",
-                file);
-  }
   return {};
 }
 
@@ -360,7 +279,92 @@ Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
   return {};
 }
 
+Result<GgufFile> OpenPart(const fs::path& path, GgufExtent extent,
+                          std::vector<std::shared_ptr<const MappedFile>>& files) {
+  KV_ASSIGN(auto mapped, MappedFile::Open(path));
+  KV_TRY(CheckNoLfsPointer(mapped->bytes(), path.string()));
+  KV_ASSIGN(GgufFile gguf, ParseGguf(mapped->bytes(), path.string(), extent));
+  files.push_back(std::move(mapped));
+  return gguf;
+}
+
+// A whole number of a part's own metadata; absent: it has none.
+std::optional<uint64_t> SplitNumber(const GgufFile& gguf, const char* key) {
+  const auto found = gguf.metadata.find(key);
+  return found == gguf.metadata.end() ? std::nullopt : WholeNumber(found->second);
+}
+
+// Adds the tensors of the other parts to those of the first one, which is `path`. Returns how many
+// parts there are; 1: the file is not split.
+Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& gguf,
+                          std::vector<std::shared_ptr<const MappedFile>>& files) {
+  const uint64_t count = SplitNumber(gguf, "split.count").value_or(1);
+  if (count <= 1) return 1;
+  const std::optional<GgufPart> name = PartOf(path);
+  if (!name || name->count != count) {
+    return Fail(Code::kInvalidArgument,
+                "{}: is one of {} parts of a model, but its name does not say so; parts are called "
+                "NAME-00001-of-{:05}.gguf",
+                path.string(), count, count);
+  }
+  if (name->number != 1 || SplitNumber(gguf, "split.no").value_or(0) != 0) {
+    return Fail(Code::kInvalidArgument, "{}: is part {} of {} of a model; give the first one, {}",
+                path.string(), SplitNumber(gguf, "split.no").value_or(name->number - 1) + 1, count,
+                name->FileName(1));
+  }
+  for (uint32_t number = 2; number <= count; ++number) {
+    const fs::path other = path.parent_path() / name->FileName(number);
+    KV_ASSIGN(const bool exists, Exists(other));
+    if (!exists) {
+      return Fail(Code::kNotFound, "{}: part {} of {} is missing; all parts must lie in one folder",
+                  other.string(), number, count);
+    }
+    KV_ASSIGN(GgufFile part, OpenPart(other, extent, files));
+    if (SplitNumber(part, "split.no") != number - 1 || SplitNumber(part, "split.count") != count) {
+      return Fail(Code::kCorruption, "{}: does not say that it is part {} of {}", other.string(),
+                  number, count);
+    }
+    std::ranges::move(part.tensors, std::back_inserter(gguf.tensors));
+  }
+  if (const auto all = SplitNumber(gguf, "split.tensors.count");
+      all && *all != gguf.tensors.size()) {
+    return Fail(Code::kCorruption, "{}: the {} parts have {} tensors, but the first says {}",
+                path.string(), count, gguf.tensors.size(), *all);
+  }
+  std::unordered_map<std::string_view, const StoredTensor*> by_name;
+  for (const StoredTensor& tensor : gguf.tensors) {
+    const auto [other, is_new] = by_name.emplace(tensor.name, &tensor);
+    if (is_new) continue;
+    return Fail(Code::kCorruption, "{}: tensor '{}' is in {} too", tensor.file, tensor.name,
+                other->second->file);
+  }
+  return static_cast<uint32_t>(count);
+}
+
 }  // namespace
+
+std::string GgufPart::FileName(uint32_t of_number) const {
+  return fmt::format("{}-{:05}-of-{:05}.gguf", stem, of_number, count);
+}
+
+std::optional<GgufPart> PartOf(const fs::path& path) {
+  const std::string name = path.filename().string();
+  static constexpr std::string_view kPattern = "-00000-of-00000.gguf";
+  if (name.size() <= kPattern.size()) return std::nullopt;
+  const std::string_view end = std::string_view(name).substr(name.size() - kPattern.size());
+  GgufPart part{.stem = name.substr(0, name.size() - kPattern.size()), .number = 0, .count = 0};
+  for (size_t i = 0; i < kPattern.size(); ++i) {
+    if (kPattern[i] != '0') {
+      if (end[i] != kPattern[i]) return std::nullopt;
+      continue;
+    }
+    if (end[i] < '0' || end[i] > '9') return std::nullopt;
+    uint32_t& number = i < 6 ? part.number : part.count;
+    number = number * 10 + static_cast<uint32_t>(end[i] - '0');
+  }
+  if (part.number < 1 || part.number > part.count) return std::nullopt;
+  return part;
+}
 
 Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   KV_ASSIGN(const Architecture* row, FindArchitecture(gguf, file));
@@ -390,6 +394,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
       keys.Count("vocab_size", ConfigLimits::kVocabSize, static_cast<uint32_t>(table_rows));
   KV_TRY(keys.status());
   KV_TRY(ReadHeadDim(keys, file, config));
+  KV_ASSIGN(config.experts, ReadGgufExperts(keys, *row, config, file));
   KV_ASSIGN(config.windows, ReadWindows(keys, *row, config, file));
   KV_TRY(ReadFamily(gguf, keys, *row, file, config));
   const auto has = [&](Slot slot) {
@@ -422,18 +427,21 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   model.special_tokens_json = GgufSpecialTokens(gguf);
   model.vocabulary = ReadGgufVocabulary(gguf, file);
   model.ends_by_name = EndsByName(gguf);
-  KV_TRY(BindTensors(CatalogOf(std::move(gguf.tensors)), NameStyle::kGguf, file, model));
+  TensorCatalog catalog = CatalogOf(std::move(gguf.tensors));
+  KV_TRY(SplitGgufExperts(model.config, catalog));
+  KV_TRY(BindTensors(catalog, NameStyle::kGguf, file, model));
   return model;
 }
 
-Result<ImportedModel> ImportGgufFile(const fs::path& path) {
-  KV_ASSIGN(auto mapped, MappedFile::Open(path));
-  KV_TRY(CheckNoLfsPointer(mapped->bytes(), path.string()));
-  KV_ASSIGN(GgufFile gguf, ParseGguf(mapped->bytes(), path.string()));
+Result<ImportedModel> ImportGgufFile(const fs::path& path, Need need) {
+  const GgufExtent extent = need == Need::kShapes ? GgufExtent::kHeader : GgufExtent::kWhole;
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  KV_ASSIGN(GgufFile gguf, OpenPart(path, extent, files));
+  KV_ASSIGN(const uint32_t count, AddParts(path, extent, gguf, files));
   KV_ASSIGN(ImportedModel model, ModelFromGguf(std::move(gguf), path.string()));
   model.path = path;
-  model.name = path.stem().string();
-  model.mapped_files.push_back(std::move(mapped));
+  model.name = count > 1 ? PartOf(path)->stem : path.stem().string();
+  model.mapped_files = std::move(files);
   KV_TRY(ReadTokenizerFiles(path.parent_path(), model));
   return model;
 }

@@ -6,6 +6,7 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/architecture.h"
+#include "import/experts.h"
 #include "import/hf_fields.h"
 #include "import/hf_windows.h"
 #include "simd/math.h"
@@ -344,6 +345,26 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
 
 }  // namespace
 
+Result<DType> HfDtype(std::string_view config_json, const std::string& file) {
+  static constexpr std::pair<std::string_view, DType> kNames[] = {
+      {"float32", DType::kF32}, {"float16", DType::kF16}, {"bfloat16", DType::kBf16}};
+  KV_ASSIGN(json object, ParseJsonObject(config_json, file));
+  KV_ASSIGN(const Architecture* row, FindArchitecture(Fields(object, file), file));
+  if (row->text_config) {
+    KV_ASSIGN(object, TextConfig(std::move(object), file));
+  }
+  Fields fields(object, file);
+  const char* key = fields.Find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  const std::string name = fields.Text(key, "float32");
+  KV_TRY(fields.status());
+  for (const auto& [known, dtype] : kNames) {
+    if (known == name) return dtype;
+  }
+  return Fail(Code::kUnsupported,
+              "{}: {} '{}' is not supported; supported: float32, float16, bfloat16", file, key,
+              name.substr(0, 80));
+}
+
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file) {
@@ -367,7 +388,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
         keys.kv_heads, ConfigLimits::kHeads,
         is_null ? config.num_heads : row->defaults.kv_heads.value_or(config.num_heads));
   }
-  std::optional<uint32_t> ffn_size;
+  std::optional<uint32_t> ffn_size = row->defaults.ffn;
   if (row->defaults.ffn_of_hidden) ffn_size = *row->defaults.ffn_of_hidden * config.hidden_size;
   config.ffn_size = fields.Count(keys.ffn, ConfigLimits::kFfnSize, ffn_size);
   config.max_positions =
@@ -380,6 +401,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   KV_TRY(fields.status());
   KV_TRY(RefuseUnknown(fields, file));
   KV_ASSIGN(config.windows, ReadWindows(fields, *row, config, file));
+  KV_ASSIGN(config.experts, ReadHfExperts(fields, *row, config, file));
   KV_ASSIGN(config.activation, ReadActivation(fields, *row, file));
   KV_ASSIGN(config.head_dim, HeadDim(fields, *row, config, file));
   KV_TRY(fields.status());

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "import/model_config.h"
+#include "import/tensor_view.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -17,5 +18,9 @@ namespace kvasir {
 Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file);
+
+// The type that config.json says its weights have (`dtype`, or `torch_dtype`); float32 where it is
+// silent. kUnsupported names another one.
+Result<DType> HfDtype(std::string_view config_json, const std::string& file);
 
 }  // namespace kvasir

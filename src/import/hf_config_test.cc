@@ -184,7 +184,7 @@ TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
               {"GptOssForCausalLM", "LlamaForCausalLM"});
   for (const char* other :
        {"LlamaForSequenceClassification", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM",
-        "BloomForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM", "Qwen3MoeForCausalLM"}) {
+        "BloomForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM", "Qwen2MoeForCausalLM"}) {
     ExpectError(With("architectures", {other}), Code::kUnsupported, {other});
   }
   ExpectInvalid("architectures", "LlamaForCausalLM", "architectures must be a list");

@@ -151,13 +151,14 @@ Status LeaveOutPrefix(const ModelConfig& config, const fs::path& folder, TensorC
   return {};
 }
 
-Result<ModelConfig> ReadConfig(const fs::path& folder) {
+// `config`: gets the text of config.json.
+Result<ModelConfig> ReadConfig(const fs::path& folder, std::string& config) {
   const fs::path path = folder / "config.json";
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) {
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
   }
-  KV_ASSIGN(const std::string config, ReadTextFile(path, kMaxConfigBytes));
+  KV_ASSIGN(config, ReadTextFile(path, kMaxConfigBytes));
   KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(config)), path.string()));
   std::optional<std::string> generation;
   const fs::path beside = folder / "generation_config.json";
@@ -168,17 +169,54 @@ Result<ModelConfig> ReadConfig(const fs::path& folder) {
   return ParseHfConfig(config, generation, path.string());
 }
 
-}  // namespace
+// Whether a weight file is there, and not only what git-LFS keeps in its place.
+Result<bool> IsHere(const fs::path& path) {
+  KV_ASSIGN(const bool exists, Exists(path));
+  if (!exists) return false;
+  KV_ASSIGN(const auto file, MappedFile::Open(path));
+  return CheckNoLfsPointer(file->bytes(), path.string()).has_value();
+}
 
-Result<ImportedModel> ImportHfFolder(const fs::path& folder) {
-  ImportedModel model;
-  model.path = folder;
-  model.name = folder.filename().string();
-  KV_ASSIGN(model.config, ReadConfig(folder));
+Result<bool> HasWeights(const fs::path& folder) {
+  KV_ASSIGN(const bool has_single, Exists(folder / "model.safetensors"));
+  if (has_single) return IsHere(folder / "model.safetensors");
+  const fs::path index = folder / "model.safetensors.index.json";
+  KV_ASSIGN(const bool has_index, Exists(index));
+  if (!has_index) return false;
+  KV_ASSIGN(const auto tensors_of_shard, ReadIndex(index));
+  for (const auto& [shard, tensors] : tensors_of_shard) {
+    KV_ASSIGN(const bool is_here, IsHere(folder / shard));
+    if (!is_here) return false;
+  }
+  return true;
+}
+
+Status BindWeights(const fs::path& folder, ImportedModel& model) {
   KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
   KV_TRY(LeaveOutPrefix(model.config, folder, catalog));
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
-  KV_TRY(BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model));
+  return BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model);
+}
+
+}  // namespace
+
+Result<ImportedModel> ImportHfFolder(const fs::path& folder, Need need) {
+  ImportedModel model;
+  model.path = folder;
+  model.name = folder.filename().string();
+  std::string config;
+  KV_ASSIGN(model.config, ReadConfig(folder, config));
+  bool has_weights = true;
+  if (need == Need::kShapes) {
+    KV_ASSIGN(has_weights, HasWeights(folder));
+  }
+  if (has_weights) {
+    KV_TRY(BindWeights(folder, model));
+  } else {
+    KV_ASSIGN(model.assumed_dtype, HfDtype(config, (folder / "config.json").string()));
+    DescribeTensors(
+        *model.assumed_dtype, [](Slot, uint64_t) { return nullptr; }, model);
+  }
   KV_TRY(ReadTokenizerFiles(folder, model));
   const fs::path generation = folder / "generation_config.json";
   KV_ASSIGN(const bool has_generation, Exists(generation));

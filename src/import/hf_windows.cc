@@ -33,13 +33,14 @@ std::vector<bool> FromRule(Fields& fields, const Architecture& row, const ModelC
         fields.Count("sliding_window_pattern", ConfigLimits::kLayers, row.window_pattern);
     for (uint32_t i = 0; i < config.num_layers; ++i) slides[i] = (i + 1) % pattern != 0;
   }
-  if (row.windows == WindowRule::kNone || row.windows == WindowRule::kFromLayer) {
+  if (row.windows == WindowRule::kNone || row.windows == WindowRule::kFromLayer ||
+      row.windows == WindowRule::kIfUsed) {
     if (!fields.Flag("use_sliding_window", false)) return slides;
     // In a family without windows ReadWindows refuses the layers that are named here.
     const uint32_t first =
-        row.windows == WindowRule::kNone
-            ? 0
-            : fields.CountFrom0("max_window_layers", ConfigLimits::kLayers, kMaxWindowLayers);
+        row.windows == WindowRule::kFromLayer
+            ? fields.CountFrom0("max_window_layers", ConfigLimits::kLayers, kMaxWindowLayers)
+            : 0;
     for (uint32_t i = first; i < config.num_layers; ++i) slides[i] = true;
   }
   return slides;

@@ -31,12 +31,19 @@ Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
   if (found.empty()) return std::nullopt;
   std::ranges::sort(found);
   if (found.size() == 1) return found.front();
+  const std::optional<GgufPart> first = PartOf(found.front());
+  const bool is_one_model =
+      first && std::ranges::all_of(found, [&](const fs::path& path) {
+        const std::optional<GgufPart> part = PartOf(path);
+        return part && part->stem == first->stem && part->count == first->count;
+      });
+  if (is_one_model) return found.front();
   return Fail(Code::kInvalidArgument, "{}: has {} GGUF files; give one of them: {}, {}{}",
               folder.string(), found.size(), found[0].filename().string(),
               found[1].filename().string(), found.size() > 2 ? ", ..." : "");
 }
 
-Result<Source> Locate(const fs::path& given) {
+Result<Source> Locate(const fs::path& given, Need need) {
   std::error_code error;
   fs::path path = fs::absolute(given, error).lexically_normal();
   if (given.empty()) return Fail(Code::kInvalidArgument, "the model's path is empty");
@@ -54,6 +61,9 @@ Result<Source> Locate(const fs::path& given) {
                 path.string());
   }
   const std::string extension = path.extension().string();
+  if (path.filename() == "config.json" && need == Need::kShapes) {
+    return Source{path.parent_path(), true};
+  }
   if (extension == ".safetensors" || extension == ".json") {
     return Fail(Code::kInvalidArgument, "{}: is one file of a model; give its folder",
                 path.string());
@@ -71,10 +81,10 @@ Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& fi
       "{}: this is a git-LFS pointer, not the file itself; run 'git lfs pull' in its folder", file);
 }
 
-Result<ImportedModel> ImportModel(const fs::path& path) {
-  KV_ASSIGN(const Source source, Locate(path));
-  KV_ASSIGN(ImportedModel model,
-            source.is_folder ? ImportHfFolder(source.path) : ImportGgufFile(source.path));
+Result<ImportedModel> ImportModel(const fs::path& path, Need need) {
+  KV_ASSIGN(const Source source, Locate(path, need));
+  KV_ASSIGN(ImportedModel model, source.is_folder ? ImportHfFolder(source.path, need)
+                                                  : ImportGgufFile(source.path, need));
   KV_TRY(CheckWhileLoading(model.mapped_files));
   return model;
 }

@@ -22,6 +22,8 @@ namespace kvasir {
 // Views stay valid while the ImportedModel lives (it owns the mappings).
 struct ImportedModel {
   ModelConfig config;
+  // Where Need::kShapes found no weights: the type that config.json names. Tensors have no bytes.
+  std::optional<DType> assumed_dtype;
   TensorView embedding;   // [vocab, hidden]
   TensorView final_norm;  // [hidden]
   std::optional<TensorView> final_norm_bias;
@@ -52,17 +54,30 @@ inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
 // kCorruption where the file is what git keeps in the place of a large file that was not fetched.
 Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& file);
 
-// `path`: a Hugging Face folder, a GGUF file, or a folder with one GGUF file and no config.json.
+// What a caller needs of a model: its weights, or only the shapes and types of its tensors. Then a
+// Hugging Face folder may lack its weights (config.json says their type), `path` may be a
+// config.json, and a GGUF file may end after its header.
+enum class Need { kWeights, kShapes };
+
+// `path`: a Hugging Face folder, a GGUF file (of a split one the first, with the others beside it),
+// or a folder with one GGUF file and no config.json.
 // Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
 // the numbers, and the fix. Non-finite weights are found when they are packed.
-Result<ImportedModel> ImportModel(const std::filesystem::path& path);
+Result<ImportedModel> ImportModel(const std::filesystem::path& path, Need need = Need::kWeights);
 // The same for a Hugging Face folder: config.json, safetensors in one or many files, tokenizer
 // files.
-Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder);
+Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder, Need need);
+
+// Gives the model a tensor of `dtype` for each slot that its config fills, whose bytes are
+// data(slot, numbers); nullptr: it has none.
+void DescribeTensors(DType dtype,
+                     const std::function<const std::byte*(Slot slot, uint64_t numbers)>& data,
+                     ImportedModel& model);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
-// qwen2-0.5b, llama-100m (and `tiny`, whose sizes are multiples of nothing, for tests). dtype: how
-// weights are stored. Costs a few MiB whatever the shape: tensors are windows onto one tile.
+// qwen2-0.5b, llama-100m, qwen3-moe-2b, gemma3-1b, phi3-mini (and `tiny`, whose sizes are multiples
+// of nothing, for tests). dtype: how weights are stored. Costs a few MiB whatever the shape:
+// tensors are windows onto one tile.
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
 // Where digests are remembered, and the secret under which they are: a folder that others can

@@ -249,9 +249,9 @@ TEST(Importer, TheDocsHaveARowForEachFamily) {
 }
 
 TEST(Importer, RefusesOtherArchitecturesByName) {
-  NEEDS_SHARED("goldens/mixtral");
-  ExpectError(ImportModel(Shared("goldens/mixtral")), Code::kUnsupported,
-              {"MixtralForCausalLM", "LlamaForCausalLM (GGUF: llama)"});
+  NEEDS_SHARED("goldens/m2m100");
+  ExpectError(ImportModel(Shared("goldens/m2m100")), Code::kUnsupported,
+              {"M2M100ForConditionalGeneration", "LlamaForCausalLM (GGUF: llama)"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-falcon.gguf")), Code::kUnsupported,
               {"'falcon'", "LlamaForCausalLM (GGUF: llama)"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,

@@ -143,6 +143,12 @@ std::string RopeText(const RopeConfig& rope) {
   return text;
 }
 
+std::string Bits(const std::vector<bool>& flags) {
+  std::string text;
+  for (const bool flag : flags) text += flag ? '1' : '0';
+  return text;
+}
+
 }  // namespace
 
 double LongRopeAttentionFactor(double factor, double original_max_positions) {
@@ -176,6 +182,11 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
     }
   }
   KV_TRY(CheckMultipliers(config, file));
+  if (config.experts && config.experts->chosen > config.experts->count) {
+    return Fail(Code::kInvalidArgument,
+                "{}: each token goes to {} experts, but there are {}; it must be 1 to {}", file,
+                config.experts->chosen, config.experts->count, config.experts->count);
+  }
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
 }
@@ -193,8 +204,7 @@ std::string CanonicalText(const ModelConfig& config) {
       static_cast<int>(rope.type), rope.theta);
   text += RopeText(rope);
   if (!config.rotated_layers.empty()) {
-    text += " rotated_layers=";
-    for (const bool rotated : config.rotated_layers) text += rotated ? '1' : '0';
+    text += " rotated_layers=" + Bits(config.rotated_layers);
   }
   if (config.activation != Activation::kSilu) {
     text += fmt::format(" activation={}", static_cast<int>(config.activation));
@@ -219,6 +229,12 @@ std::string CanonicalText(const ModelConfig& config) {
     text += fmt::format(" local_rope={} theta={:a}", static_cast<int>(config.local_rope->type),
                         config.local_rope->theta);
     text += RopeText(*config.local_rope);
+  }
+  if (config.experts) {
+    const ExpertsConfig& experts = *config.experts;
+    text += fmt::format(" experts={} chosen={} expert_ffn={} routing={}", experts.count,
+                        experts.chosen, experts.ffn_size, static_cast<int>(experts.routing));
+    if (!experts.layers.empty()) text += " expert_layers=" + Bits(experts.layers);
   }
   if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;

@@ -9,6 +9,7 @@
 #include "kvasir/status.h"
 #include "kvasir/types.h"
 #include "tensor/activation.h"
+#include "tensor/router.h"
 
 namespace kvasir {
 
@@ -49,6 +50,7 @@ struct ConfigLimits {
   static constexpr uint32_t kVocabSize = 1u << 24, kHiddenSize = 1u << 20, kLayers = 1u << 14;
   static constexpr uint32_t kHeads = 1u << 14, kHeadDim = 512, kFfnSize = 1u << 22;
   static constexpr uint32_t kPositions = 1u << 30;
+  static constexpr uint32_t kExperts = 1u << 12;
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
@@ -56,8 +58,18 @@ enum class NormKind : uint8_t { kRms, kLayer };
 enum class NormPlace : uint8_t { kBefore, kAfter, kAround };
 // RMSNorm of Q and K before RoPE: none, of each head, or of all heads together.
 enum class HeadNorm : uint8_t { kNone, kEach, kAll };
-// down(activation(gate x) * (up x)), or down(activation(up x)).
-enum class FfnKind : uint8_t { kGated, kPlain };
+// down(activation(gate x) * (up x)), down(activation(up x)), or the weighted sum of some experts,
+// each of them gated.
+enum class FfnKind : uint8_t { kGated, kPlain, kExperts };
+
+// Experts (Shazeer et al., 2017): a router gives each row the `chosen` of `count` whose logits are
+// largest.
+struct ExpertsConfig {
+  uint32_t count = 0, chosen = 0;
+  uint32_t ffn_size = 0;  // of one
+  Routing routing = Routing::kChosen;
+  std::vector<bool> layers;  // [num_layers]: whether the FFN has experts; empty: all have
+};
 
 // What one layer is made of: norms, an attention variant and an FFN variant. A family is a row of
 // the architecture table that names these for each of its layers; nothing that computes a layer
@@ -98,6 +110,7 @@ struct ModelConfig {
   std::optional<double> attention_softcap, logits_softcap;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_embeddings = false;
+  std::optional<ExpertsConfig> experts;
   std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0
   std::vector<TokenId> bos, eos;  // what the model's files say (generation_config included)
 };

@@ -5,8 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "import/tensor_view.h"
@@ -43,37 +44,43 @@ enum class Slot : uint8_t {
   kGateBias,
   kUpBias,
   kDownBias,
+  kRouter,
+  kExpertGate,  // of each expert, as are the next two
+  kExpertUp,
+  kExpertDown,
 };
-inline constexpr size_t kNumSlots = static_cast<size_t>(Slot::kDownBias) + 1;
+inline constexpr size_t kNumSlots = static_cast<size_t>(Slot::kExpertDown) + 1;
 
+// Mostly one tensor a slot; of experts one each, in their order.
 class SlotTensors {
  public:
   // nullptr: the layer has none.
   const MatrixSource* Find(Slot slot) const {
-    const auto& tensor = tensors_[static_cast<size_t>(slot)];
-    return tensor ? &*tensor : nullptr;
+    const auto& tensors = tensors_[static_cast<size_t>(slot)];
+    return tensors.empty() ? nullptr : &tensors.front();
   }
   const MatrixSource& operator[](Slot slot) const {  // REQUIRES: the layer has one
     KV_CHECK(Find(slot) != nullptr);
-    return *tensors_[static_cast<size_t>(slot)];
+    return tensors_[static_cast<size_t>(slot)].front();
   }
   MatrixSource& operator[](Slot slot) {
     KV_CHECK(Find(slot) != nullptr);
-    return *tensors_[static_cast<size_t>(slot)];
+    return tensors_[static_cast<size_t>(slot)].front();
   }
-  void Set(Slot slot, MatrixSource tensor) {
-    tensors_[static_cast<size_t>(slot)] = std::move(tensor);
+  std::span<const MatrixSource> All(Slot slot) const { return tensors_[static_cast<size_t>(slot)]; }
+  void Add(Slot slot, MatrixSource tensor) {
+    tensors_[static_cast<size_t>(slot)].push_back(std::move(tensor));
   }
   // fn(slot, tensor) for each that there is, in the order of Slot.
   template <typename Fn>
   void ForEach(Fn fn) const {
     for (size_t i = 0; i < kNumSlots; ++i) {
-      if (tensors_[i]) fn(static_cast<Slot>(i), *tensors_[i]);
+      for (const MatrixSource& tensor : tensors_[i]) fn(static_cast<Slot>(i), tensor);
     }
   }
 
  private:
-  std::array<std::optional<MatrixSource>, kNumSlots> tensors_;
+  std::array<std::vector<MatrixSource>, kNumSlots> tensors_;
 };
 
 }  // namespace kvasir

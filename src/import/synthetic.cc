@@ -71,6 +71,53 @@ const std::vector<Shape>& Shapes() {
         .ffn_size = 2048,
         .max_positions = 8192,
         .tied_embeddings = true}},
+      // Qwen3-30B-A3B in small: 64 experts in every layer, 8 of them for each token.
+      {"qwen3-moe-2b",
+       {.architecture = "qwen3moe",
+        .vocab_size = 151936,
+        .hidden_size = 1024,
+        .num_layers = 24,
+        .num_heads = 16,
+        .num_kv_heads = 4,
+        .head_dim = 64,
+        .ffn_size = 3072,
+        .max_positions = 32768,
+        .rms_norm_eps = 1e-6,
+        .rope = {.theta = 1000000},
+        .tied_embeddings = true,
+        .experts = ExpertsConfig{64, 8, 384, Routing::kAllNormed, {}}}},
+      // Gemma 3 1B: five layers of six see 512 tokens.
+      {"gemma3-1b",
+       {.architecture = "gemma3",
+        .vocab_size = 262144,
+        .hidden_size = 1152,
+        .num_layers = 26,
+        .num_heads = 4,
+        .num_kv_heads = 1,
+        .head_dim = 256,
+        .ffn_size = 6912,
+        .max_positions = 32768,
+        .rms_norm_eps = 1e-6,
+        .rope = {.theta = 1000000},
+        .local_rope = RopeConfig{.theta = 10000},
+        .activation = Activation::kGeluTanh,
+        .embedding_multiplier = 33.941125,
+        .attention_multiplier = 0.0625,
+        .tied_embeddings = true,
+        .windows = {512, 512, 512, 512, 512, 0,   512, 512, 512, 512, 512, 0,   512,
+                    512, 512, 512, 512, 0,   512, 512, 512, 512, 512, 0,   512, 512}}},
+      // Phi-3 mini with 4,096 tokens of context.
+      {"phi3-mini",
+       {.architecture = "phi3",
+        .vocab_size = 32064,
+        .hidden_size = 3072,
+        .num_layers = 32,
+        .num_heads = 32,
+        .num_kv_heads = 32,
+        .head_dim = 96,
+        .ffn_size = 8192,
+        .max_positions = 4096,
+        .windows = std::vector<uint32_t>(32, 2047)}},
       // For tests: no size is a multiple of 8, every option is on.
       {"tiny",
        {.vocab_size = 131,
@@ -173,7 +220,9 @@ uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
 }
 
 bool HasOnes(Slot slot) {
-  return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm;
+  return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm ||
+         slot == Slot::kAttentionPostNorm || slot == Slot::kFfnPostNorm || slot == Slot::kQNorm ||
+         slot == Slot::kKNorm;
 }
 
 }  // namespace
@@ -190,29 +239,22 @@ Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64
   }
   ImportedModel model;
   model.config = found->config;
-  model.config.architecture = "llama";
+  if (model.config.architecture.empty()) model.config.architecture = "llama";
   model.name = found->name;
   model.path = fmt::format("synthetic:{}:{}:{}", shape, static_cast<int>(dtype), seed);
-  model.layers.resize(model.config.num_layers);
   KV_ASSIGN(const auto region,
             TiledRegion::Create(LargestTensorBytes(model.config, dtype) + kTileBytes, dtype, seed));
   const auto norms = MakeNorms(model.config.hidden_size, dtype, seed);
   model.mappings = {region, norms};
 
   uint64_t serial = 0;
-  for (const SlotNames& names : ArchitectureOf(model.config).slots) {
-    const SlotTraits& traits = TraitsOf(names.slot);
-    if (!Holds(traits.condition, model.config)) continue;
-    const bool per_layer = names.hf.find("{}") != names.hf.npos;
-    for (uint32_t layer = 0; layer < (per_layer ? model.config.num_layers : 1); ++layer) {
-      TensorView view{.name = TensorName(names.hf, layer), .dtype = dtype};
-      view.shape = {SizeOf(traits.rows, model.config)};
-      if (traits.columns) view.shape.push_back(SizeOf(*traits.columns, model.config));
-      const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
-      view.data = HasOnes(names.slot) ? norms->data() : region->data() + offset;
-      Place(names.slot, {.view = std::move(view)}, layer, model);
-    }
-  }
+  DescribeTensors(
+      dtype,
+      [&](Slot slot, uint64_t) {
+        const uint64_t offset = Mix64(seed ^ ++serial) % (kTileBytes / kAlignment) * kAlignment;
+        return HasOnes(slot) ? norms->data() : region->data() + offset;
+      },
+      model);
   return model;
 }
 

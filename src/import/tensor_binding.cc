@@ -25,26 +25,36 @@ std::string_view PatternOf(const SlotNames& names, NameStyle style) {
   return style == NameStyle::kGguf ? names.gguf : names.hf;
 }
 
+// A slot's first row in its tensor, which slots of the same name share, and the tensor's rows.
+std::pair<uint64_t, uint64_t> RowsOf(const SlotNames& names, const Architecture& architecture,
+                                     NameStyle style, const ModelConfig& config, uint32_t layer) {
+  uint64_t first_row = 0, tensor_rows = 0;
+  for (const SlotNames& other : architecture.slots) {
+    const SlotTraits& traits = TraitsOf(other.slot);
+    if (PatternOf(other, style) != PatternOf(names, style)) continue;
+    if (!Holds(traits.condition, config, layer)) continue;
+    if (&other == &names) first_row = tensor_rows;
+    tensor_rows += SizeOf(traits.rows, config);
+  }
+  return {first_row, tensor_rows};
+}
+
 // Calls fn(Want) for each slot that the config fills.
 template <typename Fn>
 void ForEachWant(const Architecture& architecture, NameStyle style, const ModelConfig& config,
                  Fn fn) {
   for (const SlotNames& names : architecture.slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
-    if (!Holds(traits.condition, config)) continue;
     const std::string_view pattern = PatternOf(names, style);
-    uint64_t first_row = 0, tensor_rows = 0;
-    for (const SlotNames& other : architecture.slots) {
-      const SlotTraits& of_other = TraitsOf(other.slot);
-      if (PatternOf(other, style) != pattern || !Holds(of_other.condition, config)) continue;
-      if (&other == &names) first_row = tensor_rows;
-      tensor_rows += SizeOf(of_other.rows, config);
-    }
     const bool of_layer = pattern.find("{}") != pattern.npos;
     const bool transposed = style == NameStyle::kHuggingFace && architecture.hf_transposed &&
                             of_layer && traits.columns;
     for (uint32_t layer = 0; layer < (of_layer ? config.num_layers : 1); ++layer) {
-      fn(Want{&traits, TensorName(pattern, layer), layer, first_row, tensor_rows, transposed});
+      if (!Holds(traits.condition, config, layer)) continue;
+      const auto [first_row, tensor_rows] = RowsOf(names, architecture, style, config, layer);
+      for (uint32_t i = 0; i < TensorsOf(names.slot, config); ++i) {
+        fn(Want{&traits, TensorName(pattern, layer, i), layer, first_row, tensor_rows, transposed});
+      }
     }
   }
 }
@@ -77,7 +87,7 @@ Status CheckNoneLeft(const TensorCatalog& catalog, const Architecture& architect
                      NameStyle style, const ModelConfig& config) {
   std::unordered_set<std::string> wanted;
   ForEachWant(architecture, style, config, [&](Want want) { wanted.insert(want.name); });
-  const std::string_view pattern = PatternOf(architecture.NamesOf(Slot::kDown), style);
+  const std::string_view pattern = PatternOf(architecture.NamesOf(Slot::kQ), style);
   const std::string_view layers = pattern.substr(0, pattern.find("{}"));
   const StoredTensor* first = nullptr;  // by name, so that the message is always the same
   for (const auto& [name, tensor] : catalog) {
@@ -99,11 +109,13 @@ Status CheckTensor(const StoredTensor& tensor, const Want& want, const ModelConf
                 "model's original files to one of these",
                 tensor.file, tensor.name, tensor.type, kWeightTypes);
   }
-  const bool vector = !traits.columns || traits.slot == Slot::kPositions;
-  if (vector && IsQuantised(*tensor.dtype)) {
-    return Fail(Code::kUnsupported,
-                "{}: tensor '{}' is {}: norms, biases and positions may be F32, F16 or BF16",
-                tensor.file, tensor.name, tensor.type);
+  const bool whole =
+      !traits.columns || traits.slot == Slot::kPositions || traits.slot == Slot::kRouter;
+  if (whole && IsQuantised(*tensor.dtype)) {
+    return Fail(
+        Code::kUnsupported,
+        "{}: tensor '{}' is {}: norms, biases, positions and routers may be F32, F16 or BF16",
+        tensor.file, tensor.name, tensor.type);
   }
   std::vector<uint64_t> shape = {want.tensor_rows};
   if (traits.columns) shape.push_back(SizeOf(*traits.columns, config));
@@ -141,12 +153,26 @@ MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelC
                                .data = tensor.bytes.data()}};
   if (traits.columns) source.view.shape.push_back(SizeOf(*traits.columns, config));
   const uint64_t row_numbers = want.transposed || !traits.columns ? 1 : source.view.shape[1];
-  source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
+  if (!tensor.bytes.empty()) {
+    source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
+  }
   if (want.transposed) source.column_stride = want.tensor_rows;
   return source;
 }
 
 }  // namespace
+
+void DescribeTensors(DType dtype, const std::function<const std::byte*(Slot, uint64_t)>& data,
+                     ImportedModel& model) {
+  const Architecture& architecture = ArchitectureOf(model.config);
+  model.layers.resize(model.config.num_layers);
+  ForEachWant(architecture, NameStyle::kHuggingFace, model.config, [&](const Want& want) {
+    StoredTensor tensor{.name = want.name, .dtype = dtype};
+    MatrixSource source = SourceOf(tensor, want, model.config);
+    source.view.data = data(want.traits->slot, source.view.num_elements());
+    Place(want.traits->slot, std::move(source), want.layer, model);
+  });
+}
 
 TensorCatalog CatalogOf(std::vector<StoredTensor> tensors) {
   TensorCatalog catalog;

@@ -568,10 +568,10 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
               Code::kUnsupported, {"'blk.0.attn_q_norm.weight'"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.attention.value_length", 6); }),
               Code::kUnsupported, {"6 value "});
-  ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kUnsupported,
-              {"mixture-of-experts"});
+  ExpectError(with([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), Code::kInvalidArgument,
+              {"'llama.expert_used_count' is missing"});
   ExpectError(with([](GgufBuilder& b) { b.Raw("split.count", 2, Le<uint16_t>(3)); }),
-              Code::kUnsupported, {"--merge"});
+              Code::kInvalidArgument, {"one of 3 parts"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.vocab_size", 8); }), Code::kCorruption,
               {"token_embd.weight", "[7, 6]", "[8, 6]"});
   ExpectError(with([](GgufBuilder& b) { b.U32("tokenizer.ggml.eos_token_id", 7); }),

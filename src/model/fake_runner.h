@@ -16,7 +16,7 @@
 
 namespace kvasir {
 
-class FakeRunner final : public Runner {
+class FakeRunner : public Runner {
  public:
   struct Options {
     uint32_t vocab_size = 64;
@@ -95,6 +95,7 @@ class FakeRunner final : public Runner {
   }
 
   uint64_t kv_read_bytes() const override { return 0; }
+  uint64_t weight_read_bytes() const override { return 0; }
   uint32_t threads() const override { return 1; }
   void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
     for (uint32_t i = 0; i < items; ++i) fn(i);

@@ -239,7 +239,8 @@ Digests ComputeAll(Target target) {
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
         "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-ministral", "tiny-qwen2-window",
-        "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu"}) {
+        "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu",
+        "tiny-mixtral", "tiny-qwen3-moe", "tiny-qwen3-moe-norm"}) {
     auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);

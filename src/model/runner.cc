@@ -39,6 +39,10 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .heads = c.num_heads,
           .kv_heads = c.num_kv_heads,
           .head_dim = c.head_dim,
+          .experts = c.experts ? c.experts->count : 0,
+          .chosen_experts = c.experts ? c.experts->chosen : 0,
+          .hidden_size = c.hidden_size,
+          .expert_ffn_size = c.experts ? c.experts->ffn_size : 0,
           .layout = Runner::LayoutFor(c, o),
           .ropes = std::move(ropes),
           .query_scale = softcap == 0 ? scale : scale / softcap,
@@ -154,6 +158,7 @@ class ComposedRunner final : public Runner {
   }
 
   uint64_t kv_read_bytes() const override { return backend_->kv_read_bytes(); }
+  uint64_t weight_read_bytes() const override { return backend_->weight_read_bytes(); }
   uint32_t threads() const override { return backend_->threads(); }
   void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) override {
     backend_->ForEach(items, fn);
@@ -184,7 +189,9 @@ class ComposedRunner final : public Runner {
     Attention(w, layer, rows, BranchInput(w.spec, w.attention.norm, rows));
     AddBranch(w.spec, w.attention.o, w.attention.post_norm, a_.attention, a_.attention_stride,
               rows);
-    Ffn(w.spec, w.ffn, rows, BranchInput(w.spec, w.ffn.norm, rows));
+    const float* input = BranchInput(w.spec, w.ffn.norm, rows);
+    if (w.spec.ffn == FfnKind::kExperts) return Experts(w.spec, w.ffn, rows, input);
+    Ffn(w.spec, w.ffn, rows, input);
     AddBranch(w.spec, w.ffn.down, w.ffn.post_norm, a_.ffn, a_.ffn_stride, rows);
   }
 
@@ -205,13 +212,24 @@ class ComposedRunner final : public Runner {
                  const float* y, size_t y_stride, uint32_t rows) {
     Backend& b = *backend_;
     const auto multiplier = static_cast<float>(model_.config.residual_multiplier);
-    const bool after = NormsOutput(spec);
-    if (!after && multiplier == 1) {
+    if (!NormsOutput(spec) && multiplier == 1) {
       return b.MatMul(w, y, y_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
     }
     b.MatMul(w, y, y_stride, rows, a_.normed, a_.hidden_stride, Backend::Into::kReplace);
-    if (after) Norm(spec.norm, norm, a_.normed, rows);
-    b.AddScaled(multiplier, a_.normed, a_.hidden_stride, model_.config.hidden_size, rows, a_.x);
+    AddNormed(spec, norm, rows);
+  }
+
+  // x += m * norm(normed), as AddBranch.
+  void AddNormed(const LayerSpec& spec, const PackedNorm& norm, uint32_t rows) {
+    if (NormsOutput(spec)) Norm(spec.norm, norm, a_.normed, rows);
+    backend_->AddScaled(static_cast<float>(model_.config.residual_multiplier), a_.normed,
+                        a_.hidden_stride, model_.config.hidden_size, rows, a_.x);
+  }
+
+  void Experts(const LayerSpec& spec, const PackedFfn& w, uint32_t rows, const float* input) {
+    backend_->Experts(w, model_.config.experts->routing, spec.activation, input, a_.hidden_stride,
+                      rows, a_.normed);
+    AddNormed(spec, w.post_norm, rows);
   }
 
   // attention = attention(qkv(input)).
@@ -236,6 +254,8 @@ class ComposedRunner final : public Runner {
       case FfnKind::kPlain:
         return b.MatMulActivated(w.up, spec.activation, input, a_.hidden_stride, rows, a_.ffn,
                                  a_.ffn_stride);
+      case FfnKind::kExperts:
+        break;
     }
   }
 

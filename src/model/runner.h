@@ -71,6 +71,9 @@ class Runner {
   // Bytes of K and V that attention has read since the start; what sequences of a step share counts
   // once.
   virtual uint64_t kv_read_bytes() const = 0;
+  // Bytes of weights that products have read since the start: of a step, each matrix once, and of
+  // experts those that rows go to.
+  virtual uint64_t weight_read_bytes() const = 0;
   virtual uint32_t threads() const = 0;
   // Calls fn(item) for each item in [0, items) on the runner's threads, of which the caller is one.
   // For work between the model's steps. REQUIRES: the items are independent.

@@ -147,7 +147,8 @@ TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   for (const char* family :
        {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
         "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu"}) {
+        "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu", "tiny-mixtral", "tiny-qwen3-moe",
+        "tiny-qwen3-moe-norm"}) {
     const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
     for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
       RunnerOptions options;

@@ -113,9 +113,6 @@ void AddCache(const EngineStats& s, Exposition* out) {
   out->Counter("kvasir_committed_blocks_total", "Blocks published.", s.committed_blocks);
   out->Counter("kvasir_evicted_blocks_total", "Blocks evicted.", s.evicted_blocks);
   out->Counter("kvasir_copied_blocks_total", "Blocks copied on write.", s.copied_blocks);
-  out->Counter("kvasir_recomputed_tokens_total",
-               "Tokens computed again because an answer outgrew RoPE longrope's short factors.",
-               s.recomputed_tokens);
   out->Counter("kvasir_deduplicated_blocks_total", "Blocks computed twice and kept once.",
                s.deduplicated_blocks);
   out->Gauge("kvasir_waste_ratio", "Bytes of non-free blocks that hold no live or cached token.",
@@ -129,11 +126,26 @@ void AddScheduler(const EngineStats& s, Exposition* out) {
                 "outcome",
                 {{"finished", s.requests_finished},
                  {"cancelled", s.requests_cancelled},
-                 {"failed", s.requests_failed}});
+                 {"failed", s.requests_failed},
+                 {"deadline", s.requests_past_deadline}});
+  std::vector<std::pair<const char*, double>> preemptions;
+  for (size_t i = 0; i < std::size(s.preemptions); ++i) {
+    preemptions.emplace_back(ToString(static_cast<PreemptCause>(i)), s.preemptions[i]);
+  }
+  out->Labelled(MetricType::Counter, "kvasir_preemptions_total",
+                "Running requests that gave up their blocks.", "cause", preemptions);
+  out->Labelled(MetricType::Counter, "kvasir_recomputed_tokens_total",
+                "Tokens that were computed again.", "cause",
+                {{"preempted", s.recomputed_tokens - s.recomputed_rope_tokens},
+                 {"rope", s.recomputed_rope_tokens}});
   out->Counter("kvasir_steps_total", "Steps of the engine.", s.steps);
   out->Counter("kvasir_decode_steps_total", "Steps with decode rows.", s.decode_steps);
   out->Counter("kvasir_decode_rows_total", "Decode rows of all steps.", s.decode_rows);
   out->Counter("kvasir_prefill_rows_total", "Prefill rows of all steps.", s.prefill_rows);
+  out->Counter(
+      "kvasir_weight_read_bytes_total",
+      "Weights that products read: each matrix once a product, of experts the chosen ones.",
+      s.weight_read_bytes);
   out->Counter("kvasir_kv_read_bytes_total",
                "K and V that attention read; a prefix that rows of a step share: once.",
                s.kv_read_bytes);

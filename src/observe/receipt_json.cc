@@ -20,21 +20,21 @@ nlohmann::json MissJson(const std::optional<Miss>& miss) {
 }  // namespace
 
 nlohmann::json ReceiptJson(const Receipt& receipt) {
-  nlohmann::json json = {{"prompt_tokens", receipt.prompt_tokens},
-                         {"computed", receipt.computed},
-                         {"reused",
-                          {{"pool", receipt.reused_pool},
-                           {"partial", receipt.reused_partial},
-                           {"disk", receipt.reused_disk},
-                           {"remote", receipt.reused_remote}}},
-                         {"miss", MissJson(receipt.miss)},
-                         {"ignored", receipt.ignored},
-                         {"saved_ms", RoundMs(receipt.saved_ms)},
-                         {"queue_ms", RoundMs(receipt.queue_ms)},
-                         {"ttft_ms", RoundMs(receipt.ttft_ms)},
-                         {"tpot_ms", RoundMs(receipt.tpot_ms)}};
-  if (receipt.recomputed > 0) json["recomputed"] = receipt.recomputed;
-  return json;
+  return {{"prompt_tokens", receipt.prompt_tokens},
+          {"computed", receipt.computed},
+          {"reused",
+           {{"pool", receipt.reused_pool},
+            {"partial", receipt.reused_partial},
+            {"disk", receipt.reused_disk},
+            {"remote", receipt.reused_remote}}},
+          {"preemptions", receipt.preemptions},
+          {"recomputed", receipt.recomputed},
+          {"miss", MissJson(receipt.miss)},
+          {"ignored", receipt.ignored},
+          {"saved_ms", RoundMs(receipt.saved_ms)},
+          {"queue_ms", RoundMs(receipt.queue_ms)},
+          {"ttft_ms", RoundMs(receipt.ttft_ms)},
+          {"tpot_ms", RoundMs(receipt.tpot_ms)}};
 }
 
 }  // namespace kvasir

@@ -41,6 +41,11 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"parallel", plan.parallel},
       {"kv_format", plan.kv_format},
       {"eviction", plan.eviction},
+      {"weights", plan.weights},
+      {"weights_assumed", plan.weights_assumed},
+      {"context_kv_memory_bytes", plan.context_kv_memory_bytes
+                                      ? nlohmann::ordered_json(*plan.context_kv_memory_bytes)
+                                      : nullptr},
   };
 }
 

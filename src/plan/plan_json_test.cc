@@ -32,6 +32,8 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.parallel = 15;
   plan.kv_format = "bf16";
   plan.eviction = "s3fifo";
+  plan.weights = "q8_0";
+  plan.context_kv_memory_bytes = 21;
   EXPECT_EQ(
       PlanJson(plan).dump(),
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
@@ -40,7 +42,8 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
       R"("max_tokens":13,"groups":[{"group":"full","layers":4,"window":null,"block_bytes":100,)"
       R"("kv_bytes_per_token":101,"sequence_blocks":102},{"group":"window","layers":22,)"
       R"("window":512,"block_bytes":100,"kv_bytes_per_token":103,"sequence_blocks":104}],)"
-      R"("sequence_tokens":18,"sequence_bytes":19,"sequences":20,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo"})");
+      R"("sequence_tokens":18,"sequence_bytes":19,"sequences":20,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo",)"
+      R"("weights":"q8_0","weights_assumed":false,"context_kv_memory_bytes":21})");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -10,12 +11,15 @@
 #include <sstream>
 
 #include "base/json_object.h"
+#include "base/random.h"
 #include "base/result.h"
 
 namespace kvasir {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::string_view kAzureHeader = "TIMESTAMP,";
 
 template <typename T>
 Status ReadCount(const json& value, const char* key, const std::string& where, T* out) {
@@ -73,7 +77,19 @@ Result<std::vector<TraceRequest>> ReadTrace(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file || !text) return Fail(Code::kIoError, "trace: {} cannot be read", path);
-  return ParseTrace(text.str(), path);
+  const bool is_csv = text.view().starts_with(kAzureHeader);
+  return is_csv ? ParseAzureTrace(text.view(), path) : ParseTrace(text.view(), path);
+}
+
+std::vector<TokenId> PromptOf(const TraceRequest& request, uint32_t vocab_size) {
+  std::vector<TokenId> prompt(
+      std::min<size_t>(request.input_tokens, request.block_ids.size() * kTraceBlockTokens));
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    const uint64_t block = request.block_ids[i / kTraceBlockTokens];
+    const uint64_t bits = Mix64(block * kTraceBlockTokens + i % kTraceBlockTokens);
+    prompt[i] = static_cast<TokenId>(bits % vocab_size);
+  }
+  return prompt;
 }
 
 }  // namespace kvasir

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -58,6 +59,83 @@ TEST(Trace, ReadsAFileAndSaysWhenThereIsNone) {
   std::filesystem::remove(path);
   EXPECT_EQ(ReadTrace(path).error().code, Code::kNotFound);
   EXPECT_EQ(ReadTrace(testing::TempDir()).error().code, Code::kIoError);  // a folder
+}
+
+const std::string kAzure = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n";
+
+TEST(AzureTrace, ReadsTimesAndLengths) {
+  const auto trace = ParseAzureTrace(kAzure +
+                                         "2023-11-16 23:59:59.9799600,600,44\r\n"
+                                         "\n"
+                                         "2023-11-17 00:00:01.2300000,1,0",
+                                     "t");
+  ASSERT_TRUE(trace) << trace.error().message;
+  ASSERT_EQ(trace->size(), 2u);
+  EXPECT_EQ((*trace)[0].timestamp_ms, 0u);
+  EXPECT_EQ((*trace)[0].input_tokens, 600u);
+  EXPECT_EQ((*trace)[0].output_tokens, 44u);
+  EXPECT_NEAR((*trace)[1].timestamp_ms, 1250, 1);
+  EXPECT_EQ((*trace)[0].block_ids, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ((*trace)[1].block_ids, (std::vector<uint32_t>{2})) << "it shares nothing";
+}
+
+TEST(AzureTrace, NamesTheLineAndTheFieldThatAreWrong) {
+  const auto error_of = [&](const std::string& line) {
+    const auto trace = ParseAzureTrace(kAzure + line, "t.csv");
+    EXPECT_FALSE(trace) << line;
+    return trace ? "" : trace.error().message;
+  };
+  EXPECT_EQ(error_of("2023-11-16 18:17:03,1"),
+            "t.csv line 2: '2023-11-16 18:17:03,1' has fewer than 3 fields "
+            "(TIMESTAMP,ContextTokens,GeneratedTokens)");
+  EXPECT_EQ(error_of("2023-11-16 18:17:03,-1,2"),
+            "t.csv line 2: ContextTokens: '-1' is not a count");
+  EXPECT_EQ(error_of("2023-11-16 18:17:03,1,2,3"),
+            "t.csv line 2: GeneratedTokens: '2,3' is not a count");
+  for (const char* time : {"", "2023-11-16", "2023-02-30 18:17:03", "2023-11-16 24:17:03",
+                           "2023-11-16 18:17:0x", "2023-11-16T18:17:03"}) {
+    EXPECT_NE(error_of(std::string(time) + ",1,2").find("is not a time such as"),
+              std::string::npos);
+  }
+  EXPECT_FALSE(ParseAzureTrace("TIMESTAMP,Tokens\n", "t.csv"));
+}
+
+TEST(Trace, MakesPromptsThatShareWhatTheirBlocksShare) {
+  const TraceRequest a{.input_tokens = 1100, .output_tokens = 1, .block_ids = {7, 8, 9}};
+  const TraceRequest b{.input_tokens = 1300, .output_tokens = 1, .block_ids = {7, 8, 10}};
+  const auto prompt = PromptOf(a, 1 << 20), other = PromptOf(b, 1 << 20);
+  ASSERT_EQ(prompt.size(), 1100u);
+  ASSERT_EQ(other.size(), 1300u);
+  const auto differ = std::ranges::mismatch(prompt, other).in1 - prompt.begin();
+  EXPECT_EQ(differ, 1024);
+  for (const TokenId token : PromptOf(b, 5)) EXPECT_LT(static_cast<uint32_t>(token), 5u);
+  EXPECT_EQ(PromptOf({.input_tokens = 900, .output_tokens = 1, .block_ids = {1}}, 9).size(), 512u);
+}
+
+TEST(Trace, ReadsEitherFormat) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "kvasir_azure_test.csv";
+  std::ofstream(path) << kAzure << "2023-11-16 18:17:03,4808,10\n";
+  const auto trace = ReadTrace(path);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(trace) << trace.error().message;
+  EXPECT_EQ(trace->at(0).input_tokens, 4808u);
+}
+
+// The published files, beside the repository, and what was counted in them.
+TEST(AzureTrace, ReadsThePublishedFile) {
+  const std::string path = KVASIR_SHARED_DIR "/data/azure-llm-2023/AzureLLMInferenceTrace_conv.csv";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing";
+  const auto trace = ReadTrace(path);
+  ASSERT_TRUE(trace) << trace.error().message;
+  uint64_t input = 0, output = 0;
+  for (const TraceRequest& request : *trace) {
+    input += request.input_tokens;
+    output += request.output_tokens;
+  }
+  EXPECT_EQ(trace->size(), 19366u);
+  EXPECT_EQ(input, 22361870u);
+  EXPECT_EQ(output, 4088665u);
+  EXPECT_NEAR(static_cast<double>(trace->back().timestamp_ms), 3501722, 2);
 }
 
 }  // namespace

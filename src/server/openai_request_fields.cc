@@ -9,6 +9,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxChoices = 128;
+constexpr int64_t kMaxTimeoutMs = 86'400'000;  // a day
 // Every prompt of a request has its own copy of the stop strings, and each token is compared with
 // them, so their size is limited.
 constexpr size_t kMaxStops = 16;
@@ -178,6 +179,12 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
                                               request->stop_ids.size(), kMaxStopIds));
   }
   fields.Bool("ignore_eos", &request->ignore_eos);
+  if (const auto priority = fields.Integer("priority", INT32_MIN, INT32_MAX)) {
+    request->priority = static_cast<int32_t>(*priority);
+  }
+  if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
+    request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
+  }
   bool cache_prompt = true;
   fields.Bool("cache_prompt", &cache_prompt);
   if (!cache_prompt) request->reuse = Reuse::kNothing;

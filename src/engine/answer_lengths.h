@@ -1,0 +1,48 @@
+// AnswerLengths: how long answers are expected to be, learned from those that ended.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvasir {
+
+// The last kKept lengths of each tenant and of all tenants. Memory: 1 KiB a tenant, reserved at
+// construction. One thread at a time.
+class AnswerLengths {
+ public:
+  static constexpr uint32_t kKept = 256;   // answers
+  static constexpr uint32_t kEnough = 16;  // answers; fewer say nothing
+  static constexpr double kMaxFactor = 2.0;
+
+  // `unknown`: tokens that an answer is expected to have beyond what it has, where nothing is
+  // known.
+  AnswerLengths(uint32_t num_tenants, uint32_t unknown)
+      : tenants_(num_tenants), unknown_(unknown) {}
+
+  // An answer of a tenant ended by itself, after so many tokens. REQUIRES: tenant < num_tenants.
+  void Add(uint32_t tenant, uint32_t tokens);
+  // Tokens that an answer which has `so_far` is expected to have in the end: the mean of those that
+  // were longer, of the tenant's answers, or of all answers until the tenant has kEnough of them;
+  // `unknown` more until there are kEnough. Times a factor that rises when running requests ran out
+  // of memory, because then lengths were underestimated. More than so_far. O(kKept).
+  uint32_t Expected(uint32_t tenant, uint32_t so_far) const;
+  void RaiseFactor();
+  double factor() const { return factor_; }
+
+ private:
+  struct Ring {
+    std::array<uint32_t, kKept> lengths{};
+    uint32_t size = 0, next = 0;
+    void Add(uint32_t tokens);
+    std::span<const uint32_t> all() const { return {lengths.data(), size}; }
+  };
+
+  std::vector<Ring> tenants_;
+  const uint32_t unknown_;
+  Ring all_;
+  double factor_ = 1.0;
+};
+
+}  // namespace kvasir

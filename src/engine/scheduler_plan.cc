@@ -1,0 +1,148 @@
+// What the policy sees, and what becomes of its plan.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "engine/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+// Whether the only token to compute was just sampled.
+bool Decodes(const Request& request, const Sequence& sequence) {
+  return request.prompt_done && sequence.num_pending() == 1;
+}
+
+// Whether a choice has more to compute than its next token.
+bool IsBehind(const Request& request) {
+  return std::ranges::any_of(request.sequences, [](const auto& sequence) {
+    return !sequence->done && sequence->num_pending() > 1;
+  });
+}
+
+}  // namespace
+
+void Scheduler::PlanRows() {
+  // Where nothing runs there is room for any of them.
+  if (retry_admission_ || running_.empty()) {
+    for (const auto& request : waiting_) request->has_no_room = false;
+    retry_admission_ = false;
+  }
+  RestartLong();
+  for (;;) {
+    GrowReservations();
+    FillView();
+    policy_->Decide(view_, plan_);
+    if (options_.on_plan) options_.on_plan(view_, plan_);
+    if (plan_.preempt) {
+      Preempt(*plan_.preempt, plan_.cause);
+    } else if (plan_.admit) {
+      Admit(*plan_.admit - running_.size());
+    } else {
+      break;
+    }
+  }
+  TakeRows();
+}
+
+void Scheduler::FillView() {
+  view_requests_.clear();
+  view_sequences_.clear();
+  seen_.clear();
+  const bool starved =
+      std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
+  for (const auto& request : running_) {
+    const auto index = static_cast<uint32_t>(view_requests_.size());
+    view_requests_.push_back(
+        {.state = RequestView::State::kRunning,
+         .tenant = request->tenant,
+         .choices = request->num_live(),
+         .priority = request->spec.priority,
+         .arrival_ns = request->submitted_ns,
+         .is_starved = request->is_starved,
+         .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
+         .tokens_since_resume = request->completion_tokens - request->tokens_at_resume,
+         .preemptions = request->receipt.preemptions});
+    for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
+  }
+  for (const auto& request : waiting_) {
+    view_requests_.push_back({.state = request->preempted ? RequestView::State::kPreempted
+                                                          : RequestView::State::kWaiting,
+                              .tenant = request->tenant,
+                              .choices = request->num_live(),
+                              .priority = request->spec.priority,
+                              .arrival_ns = request->submitted_ns,
+                              .has_no_room = request->has_no_room,
+                              .overtaken = request->overtaken,
+                              .follows = Follows(*request)});
+  }
+  view_ = {.now_ns = MonotonicNs(),
+           .requests = view_requests_,
+           .sequences = view_sequences_,
+           .tenants = tenants_,
+           .parallel = options_.parallel,
+           .max_rows = options_.max_rows,
+           .cost = &cost_,
+           .target_step_ns = options_.target_step_ns};
+}
+
+void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
+  // Choices of a request that goes on wait until the prompt can be forked again.
+  if (sequence.done || sequence.kv.tables().empty()) return;
+  uint32_t pending = sequence.num_pending();
+  if (!request.prompt_done) {
+    pending = request.prompt_tokens() - sequence.kv.num_committed();
+  } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
+             IsBehind(request)) {
+    // Choices keep one length: whose next token is the last one that is known waits for the others.
+    if (--pending == 0) return;
+  }
+  if (request.spec.chunk_tokens > 0) pending = std::min(pending, request.spec.chunk_tokens);
+  view_sequences_.push_back(
+      {.request = index,
+       .pending = pending,
+       .decodes = Decodes(request, sequence),
+       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed()))});
+  seen_.push_back({&request, &sequence});
+}
+
+// Tokens to compute again if the request loses its blocks and nothing of them stays.
+uint32_t Scheduler::CostToBringBack(const Request& request) const {
+  constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
+  uint32_t tokens = request.spec.reuse == Reuse::kNothing ? kMost : 0;
+  for (const auto& sequence : request.sequences) {
+    if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
+  }
+  return tokens;
+}
+
+// Charges tenants for the step that ran, by their rows.
+void Scheduler::Charge() {
+  const double step_ns = cost_.PredictNs(work_);
+  for (const Rows& rows : rows_) {
+    tenants_[rows.request->tenant].charge_ns += step_ns * rows.num_rows / work_.rows();
+  }
+}
+
+void Scheduler::TakeRows() {
+  rows_.clear();
+  decode_rows_ = 0;
+  work_ = {};
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    const SequenceView& sequence = view_sequences_[i];
+    const uint32_t num_rows = plan_.rows[i];
+    // A Cursor answers a prompt without rows.
+    if (num_rows == 0 && sequence.pending > 0) continue;
+    rows_.push_back(
+        {seen_[i].request, seen_[i].sequence, 0, num_rows, seen_[i].sequence->kv.num_committed()});
+    if (sequence.decodes) {
+      ++decode_rows_;
+      ++work_.decode_rows;
+      work_.decode_kv_bytes += sequence.kv_bytes;
+    } else {
+      work_.prefill_rows += num_rows;
+      work_.prefill_kv_bytes += num_rows * sequence.kv_bytes;
+    }
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,214 @@
+#include "engine/scheduling_policy.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace kvasir {
+namespace {
+
+using State = RequestView::State;
+
+bool IsRunning(const RequestView& request) { return request.state == State::kRunning; }
+
+// Whether it was just brought back, or was preempted too often.
+bool IsProtected(const RequestView& request) {
+  return request.preemptions >= SchedulingPolicy::kMaxPreemptions ||
+         (request.preemptions > 0 &&
+          request.tokens_since_resume < SchedulingPolicy::kCooldownTokens);
+}
+
+// Of the running requests of `tenant`, or of all, the one that costs least to bring back; of equals
+// the one that came last.
+std::optional<uint32_t> Cheapest(const View& view, std::optional<uint32_t> tenant,
+                                 std::optional<uint32_t> except) {
+  std::optional<uint32_t> best;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const RequestView& request = view.requests[i];
+    if (!IsRunning(request) || i == except || IsProtected(request)) continue;
+    if (tenant && request.tenant != *tenant) continue;
+    if (!best || request.recompute_tokens <= view.requests[*best].recompute_tokens) best = i;
+  }
+  return best;
+}
+
+// For memory the oldest running request never gives way: it always ends.
+std::optional<uint32_t> MemoryVictim(const View& view) {
+  std::optional<uint32_t> oldest;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    if (!IsRunning(view.requests[i])) continue;
+    if (!oldest || view.requests[i].arrival_ns < view.requests[*oldest].arrival_ns) oldest = i;
+  }
+  return Cheapest(view, std::nullopt, oldest);
+}
+
+// Of `tenant`, or of all.
+uint32_t RunningChoices(const View& view, std::optional<uint32_t> tenant = std::nullopt) {
+  uint32_t running = 0;
+  for (const RequestView& request : view.requests) {
+    if (IsRunning(request) && (!tenant || request.tenant == *tenant)) running += request.choices;
+  }
+  return running;
+}
+
+// Rows of prompts that this step has room for beside `work`.
+uint32_t PrefillRows(const View& view, const StepWork& work, uint32_t most, double kv_bytes) {
+  if (work.decode_rows == 0 || view.target_step_ns == 0 || !view.cost->knows_anything()) {
+    return most;
+  }
+  const auto fits = [&](uint32_t rows) {
+    StepWork all = work;
+    all.prefill_rows += rows;
+    all.prefill_kv_bytes += rows * kv_bytes;
+    return view.cost->PredictNs(all) <= static_cast<double>(view.target_step_ns);
+  };
+  const uint32_t least = SchedulingPolicy::kLeastPrefillRows;
+  uint32_t low = std::min(most, least - std::min(least, work.prefill_rows)), high = most;
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// How much more a tenant must be charged: one whole step may always come between.
+double UnfairNs(const View& view) {
+  return SchedulingPolicy::kUnfairNs + view.cost->PredictNs({.prefill_rows = view.max_rows});
+}
+
+class FifoPolicy final : public SchedulingPolicy {
+  bool GoesBefore(const View& view, uint32_t a, uint32_t b) const override {
+    const auto key = [&](uint32_t i) {
+      return std::tuple(view.requests[i].state != State::kPreempted, i);
+    };
+    return key(a) < key(b);
+  }
+  bool IsFair() const override { return false; }
+};
+
+class FairPolicy final : public SchedulingPolicy {
+  bool GoesBefore(const View& view, uint32_t a, uint32_t b) const override {
+    const auto key = [&](uint32_t i) {
+      const RequestView& request = view.requests[i];
+      const double waited =
+          static_cast<double>(view.now_ns - std::min(view.now_ns, request.arrival_ns));
+      return std::tuple(view.tenants[request.tenant].charge_ns, request.tenant,
+                        request.state != State::kPreempted, request.priority - waited / kAgingNs,
+                        i);
+    };
+    return key(a) < key(b);
+  }
+  bool IsFair() const override { return true; }
+};
+
+}  // namespace
+
+// The next one that may start. It passes those without room that go before it, if these are few and
+// were not passed too often. (Others it need not wait for: else a tenant that was given less could
+// take the place of running requests, without ever starting.)
+std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
+  std::optional<uint32_t> next;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const RequestView& request = view.requests[i];
+    if (IsRunning(request) || request.follows || request.has_no_room) continue;
+    if (!next || GoesBefore(view, i, *next)) next = i;
+  }
+  if (!next) return std::nullopt;
+  uint32_t passed = 0;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const RequestView& request = view.requests[i];
+    if (!request.has_no_room || request.follows || !GoesBefore(view, i, *next)) continue;
+    passed += request.overtaken >= kMaxOvertaken ? kMaxPassed : 1;
+    if (passed >= kMaxPassed) return std::nullopt;
+  }
+  const RequestView& candidate = view.requests[*next];
+  if (candidate.choices > view.parallel - RunningChoices(view)) return std::nullopt;
+  // One that was preempted goes first: others of its tenant would take the blocks that it needs.
+  for (const RequestView& request : view.requests) {
+    if (request.state != State::kPreempted || !request.has_no_room) continue;
+    if (request.tenant == candidate.tenant || !IsFair()) return std::nullopt;
+  }
+  return next;
+}
+
+// A request of the tenant that was given most, if another tenant that was given far less waits and
+// has far fewer choices running.
+std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
+  const auto charge = [&](uint32_t i) { return view.tenants[view.requests[i].tenant].charge_ns; };
+  std::optional<uint32_t> poor, rich;
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    if (IsRunning(view.requests[i])) {
+      if (!rich || charge(i) > charge(*rich)) rich = i;
+    } else if (!view.requests[i].follows && (!poor || charge(i) < charge(*poor))) {
+      poor = i;
+    }
+  }
+  if (!poor || !rich || charge(*rich) - charge(*poor) < UnfairNs(view)) return std::nullopt;
+  const uint32_t tenant = view.requests[*rich].tenant;
+  const uint32_t running = RunningChoices(view, view.requests[*poor].tenant);
+  if (running * kUnfairShare >= RunningChoices(view, tenant)) return std::nullopt;
+  return Cheapest(view, tenant, std::nullopt);
+}
+
+void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
+  constexpr uint32_t kUndecided = std::numeric_limits<uint32_t>::max();
+  plan.rows.assign(view.sequences.size(), 0);
+  StepWork work;
+  uint32_t free_rows = view.max_rows;
+  for (size_t i = 0; i < view.sequences.size(); ++i) {
+    const SequenceView& sequence = view.sequences[i];
+    if (view.requests[sequence.request].is_starved) continue;
+    if (!sequence.decodes) {
+      plan.rows[i] = kUndecided;
+      continue;
+    }
+    plan.rows[i] = 1;
+    --free_rows;
+    ++work.decode_rows;
+    work.decode_kv_bytes += sequence.kv_bytes;
+  }
+  while (true) {
+    std::optional<size_t> next;
+    for (size_t i = 0; i < view.sequences.size(); ++i) {
+      if (plan.rows[i] != kUndecided) continue;
+      const uint32_t request = view.sequences[i].request;
+      if (!next || GoesBefore(view, request, view.sequences[*next].request)) next = i;
+    }
+    if (!next) return;
+    const SequenceView& sequence = view.sequences[*next];
+    const uint32_t most = std::min(sequence.pending, free_rows);
+    const uint32_t rows = PrefillRows(view, work, most, sequence.kv_bytes);
+    plan.rows[*next] = rows;
+    free_rows = rows < most ? 0 : free_rows - rows;  // 0: the step is as long as it may be
+    work.prefill_rows += rows;
+    work.prefill_kv_bytes += rows * sequence.kv_bytes;
+  }
+}
+
+void SchedulingPolicy::Decide(const View& view, StepPlan& plan) const {
+  plan.preempt.reset();
+  plan.admit.reset();
+  plan.cause = PreemptCause::kMemory;
+  const bool starved = std::ranges::any_of(
+      view.requests, [](const RequestView& request) { return request.is_starved; });
+  if (starved) {
+    plan.preempt = MemoryVictim(view);
+  } else {
+    plan.admit = Next(view);
+    if (!plan.admit && IsFair()) {
+      plan.preempt = UnfairVictim(view);
+      plan.cause = PreemptCause::kFairness;
+    }
+  }
+  if (!plan.preempt && !plan.admit) PlanRows(view, plan);
+}
+
+std::unique_ptr<const SchedulingPolicy> MakeSchedulingPolicy(Schedule schedule) {
+  if (schedule == Schedule::kFifo) return std::make_unique<FifoPolicy>();
+  return std::make_unique<FairPolicy>();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,116 @@
+// SchedulingPolicy: who runs next, with how many rows, and who gives way.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/step_cost.h"
+#include "kvasir/engine.h"
+
+namespace kvasir {
+
+// What a policy sees of a request that waits or runs.
+struct RequestView {
+  enum class State : uint8_t {
+    kWaiting,    // never ran
+    kPreempted,  // ran, gave up its blocks, and waits to go on
+    kRunning,
+  };
+  State state = State::kWaiting;
+  uint32_t tenant = 0;   // index of View::tenants
+  uint32_t choices = 1;  // that are not done
+  int32_t priority = 0;  // lower first
+  uint64_t arrival_ns = 0;
+  // Waiting ones: no room was found for it, and no block was released since; how many that came
+  // later were admitted before it.
+  bool has_no_room = false;
+  uint32_t overtaken = 0;
+  bool follows = false;  // what it needs is being computed for another request: it waits for that
+  // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
+  // those of others' prompts not counted; tokens since it was admitted last; times preempted.
+  bool is_starved = false;
+  uint32_t recompute_tokens = 0, tokens_since_resume = 0, preemptions = 0;
+};
+
+// A choice of a running request that has tokens to compute, or whose prompt a Cursor answers.
+struct SequenceView {
+  uint32_t request;  // index of View::requests
+  uint32_t pending;  // tokens; at most the request's limit of rows in a step
+  bool decodes;      // its only pending token was just sampled
+  double kv_bytes;   // that one row of it reads
+};
+
+// A tenant with requests here.
+struct TenantView {
+  // Time of the machine that it was given, in ns, by its weight; whoever was idle starts at the
+  // least of the others (virtual token counters, Sheng et al., OSDI 2024).
+  double charge_ns = 0;
+};
+
+struct View {
+  uint64_t now_ns = 0;
+  // Running ones, the oldest first, then those that wait, in the order in which they came.
+  std::span<const RequestView> requests;
+  std::span<const SequenceView> sequences;
+  std::span<const TenantView> tenants;
+  uint32_t parallel = 0;  // choices that run at once
+  uint32_t max_rows = 0;  // of a step; at least parallel
+  const StepCost* cost = nullptr;
+  uint64_t target_step_ns = 0;  // while something decodes; 0: as long as it takes
+};
+
+// The scheduler carries out a preemption or an admission, then asks again, until there is none.
+struct StepPlan {
+  std::optional<uint32_t> preempt, admit;  // indices of View::requests
+  PreemptCause cause = PreemptCause::kMemory;
+  std::vector<uint32_t> rows;  // [View::sequences]; 0: none in this step
+};
+
+// A pure decision: the same view gives the same plan. No clock, lock or allocation: it fills a plan
+// whose vectors have room.
+class SchedulingPolicy {
+ public:
+  // Later requests that may start before one that has no room; then all that it goes before wait.
+  static constexpr uint32_t kMaxOvertaken = 16;
+  // Requests without room that one may pass. It bounds what a release of blocks costs, after which
+  // each of them is tried again.
+  static constexpr uint32_t kMaxPassed = 16;
+  // A request that goes on after a preemption is left alone for so many tokens, and after so many
+  // preemptions for good.
+  static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
+  // Of prompts in a step, however long it takes.
+  static constexpr uint32_t kLeastPrefillRows = 16;
+
+  // Tenants are served in order of their charges. If one is charged so much more than another one
+  // (and the time of a whole step more), and has more than so many times the choices running, the
+  // other one may take the place of one of its requests. With a share of 1, tenants that always
+  // wait preempt each other all the time; with 4, a flood doubles the first token's time of a
+  // quiet neighbour (bench/simulation_bench).
+  static constexpr double kUnfairNs = 0.25e9;
+  static constexpr uint32_t kUnfairShare = 2;
+  // A request that waits so long counts as one priority lower.
+  static constexpr double kAgingNs = 5e9;
+
+  virtual ~SchedulingPolicy() = default;
+  // O(requests + sequences^2 + tenants).
+  void Decide(const View& view, StepPlan& plan) const;
+
+ private:
+  // Whether a goes before b: waiting requests to be admitted, running ones to compute prompts.
+  virtual bool GoesBefore(const View& view, uint32_t a, uint32_t b) const = 0;
+  virtual bool IsFair() const = 0;
+  std::optional<uint32_t> Next(const View& view) const;
+  std::optional<uint32_t> UnfairVictim(const View& view) const;
+  void PlanRows(const View& view, StepPlan& plan) const;
+};
+
+// The policy of a --schedule: "fair" (tenants by their charges, then priority, then arrival) or
+// "fifo" (first come, first served).
+std::unique_ptr<const SchedulingPolicy> MakeSchedulingPolicy(Schedule schedule);
+
+}  // namespace kvasir

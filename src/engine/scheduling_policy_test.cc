@@ -1,0 +1,235 @@
+#include "engine/scheduling_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace kvasir {
+namespace {
+
+using State = RequestView::State;
+
+class Policy : public testing::Test {
+ protected:
+  void Decide() {
+    view_.requests = requests_;
+    view_.sequences = sequences_;
+    view_.cost = &cost_;
+    view_.tenants = tenants_;
+    MakeSchedulingPolicy(schedule_)->Decide(view_, plan_);
+  }
+  void AddRunning(uint64_t arrival_ns, RequestView request = {}) {
+    request.state = State::kRunning;
+    request.arrival_ns = arrival_ns;
+    requests_.push_back(request);
+  }
+  void AddWaiting(RequestView request = {}) { requests_.push_back(request); }
+
+  std::vector<RequestView> requests_;
+  std::vector<SequenceView> sequences_;
+  std::vector<TenantView> tenants_ = {{}};
+  Schedule schedule_ = Schedule::kFifo;
+  StepCost cost_;
+  View view_{.parallel = 4, .max_rows = 64};
+  StepPlan plan_;
+};
+using Indices = std::vector<uint32_t>;
+
+TEST_F(Policy, AdmitsTheFirstThatWaits) {
+  AddRunning(1);
+  AddWaiting();
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
+TEST_F(Policy, AdmitsNoMoreChoicesThanMayRun) {
+  AddRunning(1, {.choices = 3});
+  AddWaiting({.choices = 2});
+  AddWaiting({.choices = 1});
+  Decide();
+  EXPECT_FALSE(plan_.admit) << "the first one waits for two places";
+}
+
+TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
+  AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+  requests_[0].overtaken = SchedulingPolicy::kMaxOvertaken;
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+  requests_[0].has_no_room = false;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u);
+}
+
+TEST_F(Policy, PassesAFewWithoutRoom) {
+  for (uint32_t i = 0; i + 1 < SchedulingPolicy::kMaxPassed; ++i) AddWaiting({.has_no_room = true});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, SchedulingPolicy::kMaxPassed - 1);
+  requests_.insert(requests_.begin(), {.has_no_room = true});
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+}
+
+TEST_F(Policy, LetsNobodyPassOneThatWasPreempted) {
+  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting();
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+}
+
+TEST_F(Policy, AFollowerHoldsUpNobody) {
+  AddWaiting({.follows = true});
+  AddWaiting();
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
+TEST_F(Policy, PreemptsTheCheapestButNeverTheOldest) {
+  AddRunning(5, {.is_starved = true, .recompute_tokens = 70});
+  AddRunning(3, {.recompute_tokens = 1});
+  AddRunning(7, {.recompute_tokens = 40});
+  AddRunning(8, {.recompute_tokens = 50});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 2u);
+  requests_[2].preemptions = SchedulingPolicy::kMaxPreemptions;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 3u);
+  requests_[3].preemptions = 1;
+  requests_[3].tokens_since_resume = SchedulingPolicy::kCooldownTokens - 1;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 0u) << "the one that needs more gives way";
+}
+
+TEST_F(Policy, AStarvedRequestWithoutAVictimWaits) {
+  AddRunning(1, {.is_starved = true});
+  AddRunning(2, {.preemptions = SchedulingPolicy::kMaxPreemptions});
+  AddWaiting();
+  sequences_ = {{.request = 0, .pending = 1, .decodes = true},
+                {.request = 1, .pending = 1, .decodes = true}};
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
+  EXPECT_FALSE(plan_.admit);
+  EXPECT_EQ(plan_.rows, (Indices{0, 1}));
+}
+
+TEST_F(Policy, GivesRowsToDecodingSequencesFirst) {
+  AddRunning(1);
+  AddRunning(2);
+  AddRunning(3);
+  sequences_ = {{.request = 0, .pending = 50},
+                {.request = 1, .pending = 1, .decodes = true},
+                {.request = 2, .pending = 50}};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{50, 1, 13}));
+}
+
+TEST_F(Policy, KeepsStepsWithinTheTargetWhileSomethingDecodes) {
+  for (uint32_t i = 0; i < 50; ++i) {  // 1 ms a row
+    for (const uint32_t rows : {1u, 8u, 64u})
+      cost_.Observe({.prefill_rows = rows}, rows * 1'000'000);
+  }
+  view_.target_step_ns = 32'000'000;
+  AddRunning(1);
+  AddRunning(2);
+  sequences_ = {{.request = 0, .pending = 60}, {.request = 1, .pending = 1, .decodes = true}};
+  Decide();
+  EXPECT_EQ(plan_.rows[1], 1u);
+  EXPECT_NEAR(plan_.rows[0], 31, 3);
+  view_.target_step_ns = 1;
+  Decide();
+  EXPECT_EQ(plan_.rows[0], SchedulingPolicy::kLeastPrefillRows);
+  sequences_[1] = {.request = 1, .pending = 60};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{60, 4})) << "nothing decodes: as many as there is room for";
+}
+
+class Fair : public Policy {
+ protected:
+  Fair() {
+    schedule_ = Schedule::kFair;
+    tenants_.resize(3);
+  }
+};
+
+TEST_F(Fair, ServesTheTenantThatWasGivenLeast) {
+  tenants_[0].charge_ns = 5;
+  tenants_[1].charge_ns = 3;
+  AddWaiting({.tenant = 0});
+  AddWaiting({.tenant = 1, .priority = 9});
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
+TEST_F(Fair, ServesPriorityThenArrivalInATenant) {
+  AddWaiting({.priority = 1});
+  AddWaiting({.priority = 0});
+  AddWaiting({.priority = 0});
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+  view_.now_ns = static_cast<uint64_t>(6 * SchedulingPolicy::kAgingNs);
+  requests_[1].arrival_ns = requests_[2].arrival_ns = view_.now_ns;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u) << "it waited long";
+  requests_[2].state = State::kPreempted;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u) << "it ran before";
+}
+
+TEST_F(Fair, APreemptedRequestHoldsUpItsOwnTenantOnly) {
+  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting();
+  AddWaiting({.tenant = 1});
+  tenants_[1].charge_ns = 7;
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+  tenants_[0].charge_ns = 9;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+}
+
+TEST_F(Fair, TakesFromWhoWasGivenFarMore) {
+  AddRunning(1, {.tenant = 0, .choices = 2, .recompute_tokens = 30});
+  AddRunning(2, {.tenant = 0, .choices = 2, .recompute_tokens = 10});
+  AddWaiting({.tenant = 1});
+  tenants_[0].charge_ns = SchedulingPolicy::kUnfairNs - 1;
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "the difference is small";
+  tenants_[0].charge_ns += 2;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u);
+  EXPECT_EQ(plan_.cause, PreemptCause::kFairness);
+  AddRunning(3, {.tenant = 1});
+  view_.parallel = 5;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u) << "one choice of the other tenant runs, and 4 of this one";
+  AddRunning(4, {.tenant = 1});
+  view_.parallel = 6;
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "half as many choices run of the other tenant";
+}
+
+TEST_F(Fair, WaitsForNobodyThatWasGivenMore) {
+  AddWaiting({.tenant = 0, .has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken});
+  AddWaiting({.tenant = 0});
+  AddWaiting({.tenant = 1});
+  tenants_[0].charge_ns = 1;
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+  tenants_[1].charge_ns = 2;
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+}
+
+TEST_F(Fair, ComputesThePromptsOfTheTenantThatWasGivenLeastFirst) {
+  tenants_[0].charge_ns = 5;
+  AddRunning(1, {.tenant = 0});
+  AddRunning(2, {.tenant = 1});
+  sequences_ = {{.request = 0, .pending = 60}, {.request = 1, .pending = 60}};
+  Decide();
+  EXPECT_EQ(plan_.rows, (Indices{4, 60}));
+}
+
+}  // namespace
+}  // namespace kvasir

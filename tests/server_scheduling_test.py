@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Chats of unknown length run together and get the answers that each has alone.
+
+    server_scheduling_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import concurrent.futures
+import random
+import unittest
+
+from server_harness import Server, WithServer, user
+
+
+def together(server, path, bodies):
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: server.post(path, body), bodies))
+
+
+class UnknownLengths(unittest.TestCase):
+    BODIES = [{"messages": user(f"The key {i} is blue. What is it?"), "temperature": 3, "seed": i,
+               "return_token_ids": True} for i in range(24)]
+
+    def run_all(self, *flags):
+        with Server("--ctx-size", "1024", "--kv-memory", "3MiB", *flags) as server:
+            answers = together(server, "/v1/chat/completions", self.BODIES)
+            return answers, server.metric("kvasir_mean_decode_batch"), server.get("/v1/cache")
+
+    def test_they_run_together_and_their_answers_do_not_change(self):
+        expected, batch, cache = self.run_all()
+        full, one_by_one, _ = self.run_all("--admission", "full", "--schedule", "fifo")
+        self.assertGreater(batch, 1.5 * one_by_one)
+        preemptions = sum(answer["kvasir"]["preemptions"] for answer in expected)
+        print(f"mean decode batch {batch:.2f}, with --admission full {one_by_one:.2f}; "
+              f"{preemptions} preemptions")
+        self.assertGreater(preemptions, 0)
+        for answer, alone in zip(expected, full):
+            self.assertEqual(answer["choices"][0]["token_ids"], alone["choices"][0]["token_ids"])
+            self.assertEqual(answer["choices"][0]["finish_reason"], alone["choices"][0]["finish_reason"])
+            self.assertEqual(alone["kvasir"]["preemptions"], 0)
+        self.assertEqual(cache["blocks"]["pinned"], 0)
+
+    def test_flags(self):
+        for flag, value in (("--admission", "some"), ("--schedule", "lifo"), ("--kv-headroom", "0.9"),
+                            ("--target-itl-ms", "-1"), ("--step-tokens", "0")):
+            with self.assertRaises(Exception, msg=flag):
+                Server(flag, value).stop()
+
+
+class InFlight(WithServer):
+    def test_prompts_that_come_together_are_computed_once(self):
+        numbers = random.Random(5)
+        shared = [numbers.randrange(300, 400) for _ in range(800)]
+        bodies = [{"prompt": shared + [400 + i, *range(20, 39)], "max_tokens": 4, "temperature": 0}
+                  for i in range(8)]
+        answers = together(self.server, "/v1/completions", bodies)
+        self.assertEqual(sum(answer["kvasir"]["computed"] for answer in answers), 800 + 8 * 20)
+        same = together(self.server, "/v1/completions", bodies)
+        for answer, again in zip(answers, same):
+            self.assertEqual(answer["choices"][0]["text"], again["choices"][0]["text"])
+            self.assertEqual(again["kvasir"]["computed"], 0)
+
+
+class TimeLimits(WithServer):
+    def test_an_answer_ends_with_what_it_has(self):
+        whole = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "temperature": 0,
+                 "return_token_ids": True}
+        full = self.server.post("/v1/completions", whole)["choices"][0]
+        self.assertEqual((full["finish_reason"], full["stop_reason"]), ("length", None))
+        cut = self.server.post("/v1/completions", whole | {"timeout_ms": 40})["choices"][0]
+        self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("length", "deadline"))
+        self.assertLess(len(cut["token_ids"]), 1900)
+        self.assertEqual(cut["token_ids"], full["token_ids"][:len(cut["token_ids"])])
+
+    def test_a_request_that_waits_too_long_gets_504(self):
+        long = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "n": 8}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self.server.post, "/v1/completions", long)
+            self.server.until("the other runs", lambda: self.server.metric("vllm:num_requests_running") == 8)
+            status, _, answer = self.server.request(
+                "POST", "/v1/completions", {"prompt": [9], "max_tokens": 1, "timeout_ms": 5})
+            self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"))
+            self.assertEqual(len(other.result()["choices"]), 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
