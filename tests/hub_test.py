@@ -12,7 +12,7 @@ import cli_support
 import filelock
 from cli_support import SMALL, get_json
 from hub_server import COMMIT, Hub, etag_of
-from hub_support import DEMO, GGUF, RUN, WHOLE_DEMO, HubTest
+from hub_support import DATA, DEMO, GGUF, RUN, WHOLE_DEMO, HubTest
 
 READ_OF_DEMO = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                 "tokenizer_config.json"}
@@ -65,6 +65,15 @@ class Pull(HubTest):
         for name in ("o/quants", "o/quants:Q4_K_M", "o/quants:m-Q8_0.gguf"):
             self.assertNotEqual(self.done("run", *RUN, "--model", name), "")
         self.fails("pull", "o/quants:Q2_K", status=2, says="has no 'Q2_K'; it has: m-Q4_K_M.gguf, m-Q8_0.gguf")
+
+    def test_a_folder_of_many_files_beside_a_gguf_file(self):
+        folder = DATA / "tiny-mqa"
+        self.hub.add("o/shards", {path.name: path for path in folder.iterdir()} | {"model.fp32.safetensors": b"x"})
+        self.fails("pull", "o/shards", status=2, says="add ':' and one of: model-f16.gguf, safetensors")
+        self.done("pull", "o/shards:safetensors")
+        self.assertEqual({path.name for path in self.snapshot("o/shards").iterdir()},
+                         {path.name for path in folder.iterdir()} - {"golden.json", "golden.npz", "model-f16.gguf"})
+        self.assertEqual(self.done("run", *RUN, "--model", "o/shards"), self.done("run", *RUN, "--model", folder))
 
     def test_all_parts_of_a_file_are_fetched(self):
         parts = {f"m-Q8_0-0000{i}-of-00002.gguf": GGUF[i:] for i in (1, 2)}
@@ -180,7 +189,7 @@ class Models(HubTest):
         out = json.loads(self.done("models", "rm", "o/quants:Q8_0", "--json"))
         self.assertEqual(out, {"removed_files": 1, "freed_bytes": len(GGUF)})
         self.assertEqual(self.scan()["o/quants"], [["main"], {"m-Q4_K_M.gguf": len(GGUF)}])
-        self.assertIn("1 files removed", self.done("models", "rm", "o/quants"))
+        self.assertIn("1 file removed", self.done("models", "rm", "o/quants"))
         self.assertEqual(list(self.scan()), ["o/demo"])
         self.fails("models", "rm", "o/quants", status=2, says="has no o/quants")
         for name in ("../hub", "o/..", "o/demo:../config.json", "x"):
@@ -197,7 +206,7 @@ class Models(HubTest):
         self.assertIn("another process fetches", remove.stderr.readline())
         self.hub.release.set()
         self.ends(pull)
-        self.assertIn("1 files removed", self.ends(remove))
+        self.assertIn("1 file removed", self.ends(remove))
 
 
 if __name__ == "__main__":

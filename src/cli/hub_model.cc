@@ -39,6 +39,10 @@ Status FindInHubCache(EngineOptions* options) {
   return {};
 }
 
+std::string FileCount(size_t count) {
+  return fmt::format("{} {}", count, count == 1 ? "file" : "files");
+}
+
 Result<hub::RepoRef> RequireRepoRef(std::string_view text) {
   if (std::optional<hub::RepoRef> ref = hub::ParseRepoRef(text)) return std::move(*ref);
   return Fail(Code::kInvalidArgument,

@@ -15,6 +15,9 @@ namespace kvasir::cli {
 // and model_name. kNotFound: it is not there. Other names stay as they are.
 Status FindInHubCache(EngineOptions* options);
 
+// "1 file", "2 files".
+std::string FileCount(size_t count);
+
 // The owner/name that a command needs; kInvalidArgument says what is wrong with `text`.
 Result<hub::RepoRef> RequireRepoRef(std::string_view text);
 

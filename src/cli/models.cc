@@ -81,7 +81,7 @@ Result<int> Remove(const hub::HubCache& cache, const std::string& name, bool is_
                                          {"freed_bytes", removed.freed_bytes}};
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}: {} files removed, {} freed\n", ref.Text(), removed.num_files,
+    fmt::print("{}: {} removed, {} freed\n", ref.Text(), FileCount(removed.num_files),
                FormatBytes(removed.freed_bytes));
   }
   return kExitDone;

@@ -55,9 +55,10 @@ Result<int> Run(const Args& args) {
                       WaitNotice(ref)});
   }();
   if (!pulled) return tl::unexpected(std::move(pulled).error());
-  fmt::print("{} at {}: {} files, {}, of which {} were fetched now\n{}\n", ref.Text(),
-             pulled->commit.substr(0, 12), pulled->num_files, FormatBytes(pulled->total_bytes),
-             FormatBytes(pulled->fetched_bytes), pulled->path.string());
+  fmt::print("{} at {}: {}, {}, of which {} were fetched now\n{}\n", ref.Text(),
+             pulled->commit.substr(0, 12), FileCount(pulled->num_files),
+             FormatBytes(pulled->total_bytes), FormatBytes(pulled->fetched_bytes),
+             pulled->path.string());
   fmt::print("run it: kvasir chat --model {}\n", ref.Text());
   return kExitDone;
 }

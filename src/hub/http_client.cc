@@ -11,9 +11,6 @@
 #include "base/result.h"
 
 namespace kvasir::hub {
-namespace {
-
-constexpr long kMaxRedirects = 10, kConnectTimeoutS = 20, kStallS = 30, kLeastBytesPerS = 1;
 
 // The functions of libcurl, loaded by the first pull: linked, it would bring 29 libraries and 7 ms
 // into every start of a server, which never calls them.
@@ -27,6 +24,10 @@ struct Curl {
   decltype(&curl_slist_append) append;
   decltype(&curl_slist_free_all) free_all;
 };
+
+namespace {
+
+constexpr long kMaxRedirects = 10, kConnectTimeoutS = 20, kStallS = 30, kLeastBytesPerS = 1;
 
 template <typename Function>
 bool FindIn(void* library, const char* name, Function* function) {
