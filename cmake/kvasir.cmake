@@ -44,6 +44,15 @@ endif()
 # Their tests start no thread: nothing for ThreadSanitizer to see.
 set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan hub)
 
+# source_paths.h: where tests and benchmarks find their data. A header, not a definition of every file:
+# another copy of the repository finds the others' objects in ccache.
+set(KVASIR_SOURCE_PATHS ${PROJECT_BINARY_DIR}/source_paths)
+file(CONFIGURE OUTPUT ${KVASIR_SOURCE_PATHS}/source_paths.h CONTENT [[
+#pragma once
+#define KVASIR_SOURCE_DIR "@PROJECT_SOURCE_DIR@"
+#define KVASIR_SHARED_DIR KVASIR_SOURCE_DIR "/../shared"
+]] @ONLY)
+
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
@@ -52,8 +61,7 @@ function(kvasir_test name)
   endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_LIBS} kvasir_flags GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE
-    KVASIR_SOURCE_DIR="${PROJECT_SOURCE_DIR}" KVASIR_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  target_include_directories(${name} PRIVATE ${KVASIR_SOURCE_PATHS})
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
 endfunction()
 
