@@ -253,13 +253,4 @@ LayerSpec LayerOf(const ModelConfig& config, uint32_t layer) {
   return ArchitectureOf(config).layer(config, layer);
 }
 
-std::string SupportedArchitectures() {
-  std::string text;
-  for (const Architecture& row : kArchitectures) {
-    if (!text.empty()) text += ", ";
-    text += std::string(row.hf_class) + " (GGUF: " + std::string(row.gguf_name) + ")";
-  }
-  return text;
-}
-
 }  // namespace kvasir

@@ -14,7 +14,7 @@ namespace {
 
 Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::string& file) {
   Metadata general(gguf, "general.", file);
-  const std::string name = general.Text("architecture", "none");
+  const std::string name = general.Text("architecture").value_or("none");
   KV_TRY(general.status());
   Metadata keys(gguf, name + ".", file);
   const GgufValue* count = keys.Find("expert_count");
@@ -29,8 +29,7 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
     return Fail(Code::kUnsupported, "{}: architecture '{}' {} experts is not supported", file, name,
                 experts ? "with" : "without");
   }
-  return Fail(Code::kUnsupported, "{}: architecture '{}' is not supported yet; supported: {}", file,
-              name.substr(0, 80), SupportedArchitectures());
+  return UnsupportedArchitecture(file, name, &Architecture::gguf_name);
 }
 
 // Things that change what a model computes and that no row has.

@@ -18,7 +18,7 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   ImportedModel model;
   KV_ASSIGN(model.config, GgufConfig(gguf, file));
   Metadata tokenizer(gguf, "tokenizer.", file);
-  model.chat_template = tokenizer.Text("chat_template", "");
+  model.chat_template = tokenizer.Text("chat_template").value_or("");
   KV_TRY(tokenizer.status());
   model.special_tokens_json = GgufSpecialTokens(gguf);
   model.vocabulary = ReadGgufVocabulary(gguf, file);

@@ -24,17 +24,13 @@ Result<GgufFile> OpenPart(const fs::path& path, GgufExtent extent, MappedFiles& 
   return gguf;
 }
 
-// A whole number of a part's own metadata; absent: it has none.
-std::optional<uint64_t> SplitNumber(const GgufFile& gguf, const char* key) {
-  const auto found = gguf.metadata.find(key);
-  return found == gguf.metadata.end() ? std::nullopt : WholeNumber(found->second);
-}
-
 // Adds the tensors of the other parts to those of the first one, which is `path`. Returns how many
 // parts there are; 1: the file is not split.
 Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& gguf,
                           MappedFiles& files) {
-  const uint64_t count = SplitNumber(gguf, "split.count").value_or(1);
+  const std::string file = path.string();
+  const Metadata split(gguf, "split.", file);
+  const uint64_t count = split.Whole("count").value_or(1);
   if (count <= 1) return 1;
   const std::optional<GgufPart> name = PartOf(path);
   if (!name || name->count != count) {
@@ -43,9 +39,9 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
                 "NAME-00001-of-{:05}.gguf",
                 path.string(), count, count);
   }
-  if (name->number != 1 || SplitNumber(gguf, "split.no").value_or(0) != 0) {
+  if (name->number != 1 || split.Whole("no").value_or(0) != 0) {
     return Fail(Code::kInvalidArgument, "{}: is part {} of {} of a model; give the first one, {}",
-                path.string(), SplitNumber(gguf, "split.no").value_or(name->number - 1) + 1, count,
+                path.string(), split.Whole("no").value_or(name->number - 1) + 1, count,
                 name->FileName(1));
   }
   for (uint32_t number = 2; number <= count; ++number) {
@@ -56,14 +52,14 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
                   other.string(), number, count);
     }
     KV_ASSIGN(GgufFile part, OpenPart(other, extent, files));
-    if (SplitNumber(part, "split.no") != number - 1 || SplitNumber(part, "split.count") != count) {
+    const Metadata said(part, "split.", file);
+    if (said.Whole("no") != number - 1 || said.Whole("count") != count) {
       return Fail(Code::kCorruption, "{}: does not say that it is part {} of {}", other.string(),
                   number, count);
     }
     std::ranges::move(part.tensors, std::back_inserter(gguf.tensors));
   }
-  if (const auto all = SplitNumber(gguf, "split.tensors.count");
-      all && *all != gguf.tensors.size()) {
+  if (const auto all = split.Whole("tensors.count"); all && *all != gguf.tensors.size()) {
     return Fail(Code::kCorruption, "{}: the {} parts have {} tensors, but the first says {}",
                 path.string(), count, gguf.tensors.size(), *all);
   }

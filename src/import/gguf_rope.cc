@@ -80,7 +80,7 @@ Result<RopeConfig> ReadGgufRope(const GgufFile& gguf, Metadata& keys, const Mode
   const uint32_t rotated =
       keys.Count("rope.dimension_count", ConfigLimits::kHeadDim, config.head_dim);
   if (rotated != config.head_dim) rope.rotated_dims = rotated;
-  const std::string type = keys.Text("rope.scaling.type", "linear");
+  const std::string type = keys.Text("rope.scaling.type").value_or("linear");
   const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 0.0));
   KV_TRY(keys.status());
   if (FindTensor(gguf, kShortFactors) != nullptr || FindTensor(gguf, kLongFactors) != nullptr) {

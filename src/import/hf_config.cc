@@ -18,6 +18,7 @@ using nlohmann::json;
 
 Result<const Architecture*> FindArchitecture(const Fields& fields, const std::string& file) {
   std::string name = "none";
+  std::string_view Architecture::*kind = &Architecture::hf_class;
   const json* classes = fields.Find("architectures");
   if (classes != nullptr && classes->is_array() && !classes->empty() &&
       classes->front().is_string()) {
@@ -29,12 +30,12 @@ Result<const Architecture*> FindArchitecture(const Fields& fields, const std::st
     return Fail(Code::kInvalidArgument, "{}: architectures must be a list of names", file);
   } else if (const json* type = fields.Find("model_type"); type != nullptr && type->is_string()) {
     name = type->get<std::string>();
+    kind = &Architecture::hf_model_type;
     for (const Architecture& row : Architectures()) {
       if (row.hf_model_type == name) return &row;
     }
   }
-  return Fail(Code::kUnsupported, "{}: architecture '{}' is not supported yet; supported: {}", file,
-              name.substr(0, 80), SupportedArchitectures());
+  return UnsupportedArchitecture(file, name, kind);
 }
 
 // Which layers RoPE rotates: no_rope_layers has 1 where it does.
