@@ -11,8 +11,9 @@ namespace {
 
 constexpr TokenId kNone = -1;
 
-// [id]: the longest other text that texts[id] begins with; kNone: none does. Empty texts are no
-// tokens. In sorted order the texts that a text begins with stand before it, the longest last.
+// [id]: the longest other text that texts[id] begins with; kNone: none does. Empty texts stand for
+// ids without a token. In sorted order the texts that a text begins with stand before it, the
+// longest last.
 std::vector<TokenId> LongestPrefixes(const std::vector<std::string>& texts) {
   std::vector<TokenId> order;
   for (size_t id = 0; id < texts.size(); ++id) {
