@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fault.h"
+#include "import/tiny_models_for_test.h"
 #include "model/runner_for_test.h"
 
 namespace kvasir {
@@ -69,12 +70,8 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
 // positions, multipliers, plain FFNs.
 TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   Random random(31);
-  for (const char* family :
-       {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window", "tiny-gemma2", "tiny-gemma3",
-        "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu", "tiny-mixtral", "tiny-qwen3-moe",
-        "tiny-qwen3-moe-norm"}) {
-    const std::string path = std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family;
+  for (const std::string& family : TinyModels()) {
+    const std::string path = TinyModelPath(family);
     for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt4}) {
       RunnerOptions options;
       options.kv_format = format;
