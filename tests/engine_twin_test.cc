@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "import/tiny_models_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

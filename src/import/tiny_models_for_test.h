@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "source_paths.h"
+
 namespace kvasir {
 
 inline std::string TinyModelPath(const std::string& name) {

@@ -9,6 +9,7 @@
 #include "block/sequence_tables.h"
 #include "import/tiny_models_for_test.h"
 #include "model/runner.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/reference.h"
 

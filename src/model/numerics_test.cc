@@ -19,6 +19,7 @@
 #include "import/tiny_models_for_test.h"
 #include "model/runner.h"
 #include "simd/half.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
 

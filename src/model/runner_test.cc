@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "import/tiny_models_for_test.h"
 #include "model/runner_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {
