@@ -249,6 +249,8 @@ struct ModelCard {
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
   // format that computes, config, tokenizer, numerics version. It does not depend on file names.
   std::string content;
+  // Why the model reads no text, and what to do: "tokenizer.model: ..."; "": it has a tokenizer.
+  std::string no_text;
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.

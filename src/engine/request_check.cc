@@ -42,8 +42,8 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   }
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
-      return FailField(Code::kInvalidArgument, "stop",
-                       "this model has no tokenizer.json; use stop ids instead of strings");
+      return FailField(Code::kInvalidArgument, "stop", "{}, or use stop ids instead of strings",
+                       limits.no_text);
     }
     if (stop.empty()) return FailField(Code::kInvalidArgument, "stop", "a stop string is empty");
     if (FirstInvalidUtf8(stop) != stop.size()) {
