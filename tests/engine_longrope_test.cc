@@ -64,7 +64,7 @@ TEST(LongRope, EachTokenOfAnAnswerHasTheRowOfAPromptOfItsLength) {
     for (const uint32_t size : {25u, kOriginal, kOriginal + 1}) {
       const auto engine = LoadEngine(LongRopeOptions());
       GenerateRequest request = Endless(Tokens(size), 20);
-      request.chunk_tokens = chunk;
+      if (chunk > 0) request.chunk_tokens = chunk;
       request.n = 3;
       request.sampling.temperature = 1;
       request.sampling.seed = 5;
