@@ -51,7 +51,7 @@ class Newcomer(CliTest):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stdout, kvasir(*arguments[:-1], str(GGUF)).stdout)
             shutil.copy(GGUF, path / "two.gguf")
-            self.wrong(*arguments, says="has 2 GGUF files; give one of them: one.gguf, two.gguf")
+            self.wrong(*arguments, says="has 2 models in GGUF files; give one of them: one.gguf, two.gguf")
 
     def test_the_start_says_what_a_model_lacks(self):
         def start(path, *flags):

@@ -11,7 +11,7 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
   mv "$out/model-bf16.gguf" "$out/BF16.gguf"
 }
 # --pure: the tied embedding, which is the output head too, in the format that the file is named by.
-for format in Q8_0 Q4_0 Q4_K_M; do
+for format in ${FORMATS:-Q8_0 Q4_0 Q4_K_M}; do
   [ -f "$out/$format.gguf" ] && continue
   pure=--pure
   [ "$format" = Q4_K_M ] && pure=

@@ -52,7 +52,7 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
                   other.string(), number, count);
     }
     KV_ASSIGN(GgufFile part, OpenPart(other, extent, files));
-    const Metadata said(part, "split.", file);
+    const Metadata said(part, "split.", other.string());
     if (said.Whole("no") != number - 1 || said.Whole("count") != count) {
       return Fail(Code::kCorruption, "{}: does not say that it is part {} of {}", other.string(),
                   number, count);

@@ -124,6 +124,18 @@ TEST_F(GgufParts, SayWhatIsMissingOrWrong) {
               {"one of 3 parts", "NAME-00001-of-00003.gguf"});
 }
 
+TEST_F(GgufParts, AreOneOfTheModelsOfAFolder) {
+  WriteAll();
+  folder_.Write("zoo.gguf", WholeFile());
+  ExpectError(Import(), Code::kInvalidArgument, {"has 2 models", NameOf(1), "zoo.gguf"});
+  std::filesystem::remove(folder_.path() / NameOf(1));
+  const auto left = Import();
+  ASSERT_TRUE(left) << left.error().message;
+  EXPECT_EQ(left->name, "zoo");
+  std::filesystem::remove(folder_.path() / "zoo.gguf");
+  ExpectError(Import(), Code::kInvalidArgument, {"part 2 of 3", NameOf(1)});
+}
+
 TEST_F(GgufParts, ATensorOfTwoPartsIsRefused) {
   folder_.Write(NameOf(1), Part(1));
   folder_.Write(NameOf(2), Part(2));

@@ -31,15 +31,14 @@ Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
   }
   if (found.empty()) return std::nullopt;
   std::ranges::sort(found);
+  const fs::path first = found.front();
+  std::erase_if(found, [](const fs::path& path) {  // a model in parts is known by its first
+    const std::optional<GgufPart> part = PartOf(path);
+    return part && part->number > 1;
+  });
+  if (found.empty()) return first;
   if (found.size() == 1) return found.front();
-  const std::optional<GgufPart> first = PartOf(found.front());
-  const bool is_one_model =
-      first && std::ranges::all_of(found, [&](const fs::path& path) {
-        const std::optional<GgufPart> part = PartOf(path);
-        return part && part->stem == first->stem && part->count == first->count;
-      });
-  if (is_one_model) return found.front();
-  return Fail(Code::kInvalidArgument, "{}: has {} GGUF files; give one of them: {}, {}{}",
+  return Fail(Code::kInvalidArgument, "{}: has {} models in GGUF files; give one of them: {}, {}{}",
               folder.string(), found.size(), found[0].filename().string(),
               found[1].filename().string(), found.size() > 2 ? ", ..." : "");
 }
