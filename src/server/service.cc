@@ -42,6 +42,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
     {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, Route::kSmall, true},
+    {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
@@ -196,13 +197,16 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
-  for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
+  for (GenerateRequest& request : start.requests) {
+    request.tenant = from.tenant();
+    request.id = start.answer->id();
+  }
   uint64_t num_choices = 0, tokens = 0;
   for (const GenerateRequest& request : start.requests) {
     const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);

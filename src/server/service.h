@@ -1,6 +1,7 @@
 // Service: answers the requests of each path; it does not know about sockets.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -83,6 +84,10 @@ class Service {
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
+  // Counts a request that is refused because of load or limits before the engine gets it.
+  void CountRejection(RejectReason reason) const {
+    rejected_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
   void BeginDrain() {
@@ -113,6 +118,7 @@ class Service {
   Outcome OneModel(const Call& call);
   Outcome CacheState(const Call& call);
   Outcome EraseCache(const Call& call);
+  Outcome ListSequences(const Call& call);
   Outcome FlushCache(const Call& call);
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
@@ -132,6 +138,8 @@ class Service {
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false};
+  // Relaxed: they publish no data.
+  mutable std::array<std::atomic<uint64_t>, kNumRejectReasons> rejected_{};
   Activity activity_;
   EraseQueue erase_queue_;
   ModelView model_;
