@@ -4,6 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "source_paths.h"
+
 namespace kvasir {
 namespace {
 

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "source_paths.h"
+
 namespace kvasir {
 namespace {
 

@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
+#include "source_paths.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

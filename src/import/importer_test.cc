@@ -7,6 +7,7 @@
 
 #include "import/architecture.h"
 #include "import/model_files_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -336,9 +336,10 @@ Value Interpreter::Subscript(const Value& object, const Value& index) {
       return FromText(object.text().Slice(begin, begin + CharSize(object.text().view(), begin)));
     }
   }
-  if (!ChargeRepr(index)) return Value();
+  // A container is named by its type: its text could be as long as all messages.
+  const bool plain = index.is_number() || index.is_none() || index.is_bool();
   return Undefine(fmt::format("'{} object' has no element {}", TypeName(object),
-                              index.is_undefined() ? "Undefined" : Repr(index).bytes()));
+                              plain ? Repr(index).bytes() : TypeName(index)));
 }
 
 Value Interpreter::Slice(const Value& object, const Node& node) {

@@ -8,6 +8,7 @@
 
 #include "block/sequence_tables.h"
 #include "model/runner.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/reference.h"
 

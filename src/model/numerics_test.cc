@@ -18,6 +18,7 @@
 #include "format/pack.h"
 #include "model/runner.h"
 #include "simd/half.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
 

@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/random.h"
 #include "block/sequence_tables.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "source_paths.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/tokenizer.h"
