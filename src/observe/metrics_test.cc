@@ -10,6 +10,7 @@
 
 #include "base/clock_for_test.h"
 #include "observe/metric_series.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {
