@@ -25,8 +25,8 @@ struct ServerOptions {
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
   // allowed_hosts: names beside those of loopback.
   std::vector<std::string> cors_origins, allowed_hosts;
-  // Where spans of requests are sent (observe/span_exporter.h), and which share of the requests that
-  // come without a trace. "": none are made.
+  // Where spans of requests are sent (observe/span_exporter.h), and which share of the requests
+  // that come without a trace. "": none are made.
   std::string otlp_traces_endpoint;
   double trace_sample = 1;
   // Both are limited further by the engine's request_memory_bytes (server/request_memory.h).
