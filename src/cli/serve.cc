@@ -156,6 +156,9 @@ Result<int> Run(const Args& given) {
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
+  if (const auto limits = KeptLimits(engine_options.cache_dir, engine_options.threads)) {
+    options.read_limit = limits->read_bytes_per_s;
+  }
   for (const std::string& note : engine->card().text_notes) {
     if (engine->tokenizer() != nullptr && !options.chat_template.empty()) continue;
     options.summary += "text     " + note + "\n";

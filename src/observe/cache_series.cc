@@ -139,7 +139,8 @@ constexpr MetricSeries kSeries[] = {
      "What this machine's memory gives; absent until 'kvasir bench' has measured it.",
      WriteReadLimit},
     {"kvasir_mbu_ratio", Gauge, "", "engine",
-     "Bytes read in the steps of the last minute, by what the limit allows in their time.",
+     "Bytes read in the steps of the last minute, by what the limit allows in their time; above 1 "
+     "where they come from the CPU's caches.",
      WriteMbu},
 };
 

@@ -244,7 +244,8 @@ Outcome Service::Metrics(const Call&) {
                    .target = engine_.target(),
                    .version = options_.version,
                    .model_name = model_.names.front(),
-                   .by_tenant = credentials_.num_keys() > 1};
+                   .by_tenant = credentials_.num_keys() > 1,
+                   .read_limit = options_.read_limit};
   if (spans_) view.spans = spans_->counts();
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
     view.rejected[i] = rejected_[i].load(std::memory_order_relaxed);
