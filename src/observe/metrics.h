@@ -14,6 +14,12 @@ struct SpanCounts {
   uint64_t sent = 0, dropped = 0, failed = 0;
 };
 
+// What this process uses, from /proc; 0 where that cannot be read.
+struct ProcessUsage {
+  double cpu_seconds = 0, start_seconds = 0;  // since 1970
+  uint64_t resident_bytes = 0, open_files = 0;
+};
+
 // What /metrics is made of: a snapshot of the engine, and what only the server knows. The
 // references must outlive it.
 struct MetricsView {
@@ -26,6 +32,7 @@ struct MetricsView {
   bool by_tenant = false;   // whether tenants have series: where there are several
   RejectCounts rejected{};  // by the server, before the engine saw the request
   SpanCounts spans;
+  ProcessUsage process;
   std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
 };
 
@@ -36,11 +43,6 @@ std::string PrometheusText(const MetricsView& view);
 // The table of docs/metrics.md: a row for each series.
 std::string MetricsMarkdown();
 
-// What this process uses, from /proc; 0 where that cannot be read.
-struct ProcessUsage {
-  double cpu_seconds = 0, start_seconds = 0;  // since 1970
-  uint64_t resident_bytes = 0, open_files = 0;
-};
-ProcessUsage ReadProcessUsage();
+ProcessUsage ReadProcessUsage();  // opens five files of /proc
 
 }  // namespace kvasir

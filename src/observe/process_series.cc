@@ -71,8 +71,8 @@ void WriteLogLines(const MetricsView&, SeriesWriter& out) {
 }
 
 template <auto kMember>
-void OfProcess(const MetricsView&, SeriesWriter& out) {
-  out.Write(static_cast<double>(ReadProcessUsage().*kMember));
+void OfProcess(const MetricsView& view, SeriesWriter& out) {
+  out.Write(static_cast<double>(view.process.*kMember));
 }
 
 constexpr MetricSeries kSeries[] = {

@@ -245,6 +245,7 @@ Outcome Service::Metrics(const Call&) {
                    .version = options_.version,
                    .model_name = model_.names.front(),
                    .by_tenant = credentials_.num_keys() > 1,
+                   .process = ReadProcessUsage(),
                    .read_limit = options_.read_limit};
   if (spans_) view.spans = spans_->counts();
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
