@@ -68,6 +68,9 @@ void SecondsOf(const MetricsView& view, SeriesWriter& out) {
   out.Write(static_cast<double>(view.stats.*kMember) * 1e-9);
 }
 
+const char* NameOf(prometheus::MetricType type);  // "counter", ...
+void AddFamily(const prometheus::MetricFamily& family, std::string& text);
+
 inline double Ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
 
 }  // namespace kvasir

@@ -1,7 +1,6 @@
 #include "observe/metrics.h"
 
 #include <fmt/format.h>
-#include <prometheus/text_serializer.h>
 
 #include <limits>
 #include <vector>
@@ -29,11 +28,6 @@ bool IsVllms(const MetricSeries& series) {
   return std::string_view(series.name).starts_with("vllm:");
 }
 
-const char* NameOf(MetricType type) {
-  if (type == MetricType::Histogram) return "histogram";
-  return type == MetricType::Counter ? "counter" : "gauge";
-}
-
 template <typename Use>
 void ForEachSeries(const Use& use) {
   for (const auto part : {VllmSeries(), CacheSeries(), RequestSeries(), ProcessSeries()}) {
@@ -49,8 +43,9 @@ SeriesWriter::SeriesWriter(const MetricSeries& series, const MetricsView& view)
 ClientMetric& SeriesWriter::Add(Values values) {
   ClientMetric& metric = family_.metric.emplace_back();
   if (IsVllms(series_)) metric.label = {{"model_name", view_.model_name}, {"engine", "0"}};
+  if (values.size() == 0) return metric;
   const std::vector<std::string> labels = LabelsOf(series_.labels);
-  if (values.size() > 0) KV_CHECK(values.size() == labels.size());
+  KV_CHECK(values.size() == labels.size());
   for (size_t i = 0; i < values.size(); ++i) {
     metric.label.push_back({labels[i], std::string(values.begin()[i])});
   }
@@ -81,13 +76,13 @@ void SeriesWriter::WriteFacts(std::initializer_list<std::pair<const char*, std::
 }
 
 std::string PrometheusText(const MetricsView& view) {
-  std::vector<prometheus::MetricFamily> families;
+  std::string text;
   ForEachSeries([&](const MetricSeries& series) {
     SeriesWriter writer(series, view);
     series.write(view, writer);
-    if (!writer.empty()) families.push_back(writer.Take());
+    if (!writer.empty()) AddFamily(writer.Take(), text);
   });
-  return prometheus::TextSerializer().Serialize(families);
+  return text;
 }
 
 std::string MetricsMarkdown() {

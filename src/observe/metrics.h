@@ -43,6 +43,6 @@ std::string PrometheusText(const MetricsView& view);
 // The table of docs/metrics.md: a row for each series.
 std::string MetricsMarkdown();
 
-ProcessUsage ReadProcessUsage();  // opens five files of /proc
+ProcessUsage ReadProcessUsage();  // opens two files of /proc
 
 }  // namespace kvasir

@@ -102,7 +102,8 @@ ProcessUsage ReadProcessUsage() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
   usage.cpu_seconds = SecondsOfTime(used.ru_utime) + SecondsOfTime(used.ru_stime);
-  usage.start_seconds = BootTime() + StartAfterBoot();
+  static const double start_seconds = BootTime() + StartAfterBoot();  // /proc/stat is slow to read
+  usage.start_seconds = start_seconds;
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
   usage.resident_bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
