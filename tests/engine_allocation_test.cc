@@ -51,6 +51,7 @@ uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
       100;  // crosses block edges: Commit publishes, Extend takes and evicts blocks
   request.ignore_eos = true;
   request.n = n;
+  request.on_trace = [](const RequestTrace&) {};
   request.sampling.top_k = 40;
   request.sampling.top_p = 0.9f;
   request.sampling.repetition_penalty = 1.1f;

@@ -95,9 +95,17 @@ class Server:
         return answer
 
     def metric(self, name):
+        """The value of a series, with or without vLLM's labels; its own ones are part of the name:
+        'kvasir_blocks{state="idle"}'."""
+        name, _, labels = name.partition("{")
+        wanted = labels.rstrip("}")
         for line in self.get("/metrics").splitlines():
-            if line.startswith(name + " "):
-                return float(line.split()[-1])
+            found = re.match(r"([^\s{#]+)(?:{(.*)})? (\S+)$", line)
+            if not found or found.group(1) != name:
+                continue
+            others = re.sub(r'^model_name="(?:[^"\\]|\\.)*",engine="0",?', "", found.group(2) or "")
+            if others == wanted:
+                return float(found.group(3))
         raise KeyError(name)
 
     def until(self, what, condition):

@@ -15,6 +15,8 @@
 #include "kvasir/images.h"
 #include "kvasir/plan.h"
 #include "kvasir/receipt.h"
+#include "kvasir/request_stats.h"
+#include "kvasir/request_trace.h"
 #include "kvasir/status.h"
 #include "kvasir/types.h"
 
@@ -29,10 +31,6 @@ enum class CacheMode { kPrefix, kSequence, kNone };
 enum class Admission { kExpected, kFull };
 // Who runs next: tenants by what they were given so far, or first come, first served.
 enum class Schedule { kFair, kFifo };
-// Why a running request gave up its blocks.
-enum class PreemptCause { kMemory, kFairness, kRope };  // kRope: to be computed again as a long one
-inline constexpr uint32_t kNumPreemptCauses = 2;        // that count as preemptions
-const char* ToString(PreemptCause cause);               // "memory", "fairness", "rope"
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
@@ -189,6 +187,9 @@ struct GenerateRequest {
   std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt
+  std::string id;                    // what a server calls it, for SequenceState
+  // Absent: no trace is kept. Called once, after the last event, as a sink is; must not throw.
+  std::function<void(RequestTrace trace)> on_trace;
 };
 
 // Called on the engine's thread, like on_logits. A sink must not block or wait for that thread:
@@ -207,6 +208,19 @@ struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
 };
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
+
+// What one choice of a request that waits or runs has now.
+struct SequenceState {
+  std::string id, tenant;  // of the request
+  uint32_t choice = 0;
+  const char* state = "";             // "waiting", "following", "prefill", "decode", "preempted"
+  uint32_t tokens = 0, computed = 0;  // known of prompt and answer; those with KV
+  uint32_t blocks = 0, shared_blocks = 0;  // pinned; those that others pin too
+  int32_t priority = 0;
+  uint32_t preemptions = 0;
+  uint64_t age_ns = 0;  // since submission
+};
+using SequencesSink = std::function<void(std::vector<SequenceState>)>;  // called as an EventSink is
 
 // A snapshot of counters and gauges; each name's unit is in its comment.
 struct EngineStats {
@@ -233,6 +247,10 @@ struct EngineStats {
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
+  uint64_t missed_tokens[kNumMissReasons] = {};  // of prompts that had a miss: not reused
+  uint64_t evicted_tokens = 0;                   // of evicted blocks
+  RequestStats requests;
+  std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };
@@ -296,6 +314,9 @@ class Engine {
   virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view tenant) = 0;
+  // The choices of requests that wait or run: the oldest running request first, then those that
+  // wait. Absent: of all tenants.
+  virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

@@ -47,5 +47,14 @@ inline constexpr double kRequestTimeBounds[] = {0.3,  0.5,   0.8,   1.0,   1.5, 
 inline constexpr double kTokenCountBounds[] = {1,     2,      5,      10,     20,     50,    100,
                                                200,   500,    1000,   2000,   5000,   10000, 20000,
                                                50000, 100000, 200000, 500000, 1000000};
+inline constexpr double kStepTokenBounds[] = {1,   8,    16,   32,   64,   128,  256,
+                                              512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr double kChoiceBounds[] = {1, 2, 5, 10, 20};
+inline constexpr double kPreemptionBounds[] = {1, 2, 3, 4, 5, 10, 20};
+// Ours: a share of a whole, and a real figure by its estimate.
+inline constexpr double kShareBounds[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4,
+                                          0.5,  0.6,  0.7,  0.8, 0.9, 1};
+inline constexpr double kRatioBounds[] = {0.25, 0.5,  0.67, 0.75, 0.8, 0.9, 1,
+                                          1.1,  1.25, 1.33, 1.5,  2,   4,   8};
 
 }  // namespace kvasir

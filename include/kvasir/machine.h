@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/status.h"
+
 namespace kvasir {
 
 // The rules that, with weights and tokens, decide each bit of a logit: docs/numerics.md.
@@ -39,5 +41,13 @@ struct MachineLimits {
 };
 // Takes about a second. threads absent: DefaultThreads().
 MachineLimits MeasureLimits(std::optional<uint32_t> threads);
+
+// Keeps limits in the cache folder (EngineOptions::cache_dir). kNotFound: there is none; else the
+// errors of WriteAtomicFile.
+Status KeepLimits(const std::optional<std::string>& cache_dir, const MachineLimits& limits);
+// What KeepLimits kept last, if that was on a processor of this name and with so many threads
+// (absent: DefaultThreads()). A bad file is never an error.
+std::optional<MachineLimits> KeptLimits(const std::optional<std::string>& cache_dir,
+                                        std::optional<uint32_t> threads);
 
 }  // namespace kvasir

@@ -41,9 +41,12 @@ struct Receipt {
   std::optional<Miss> miss;  // absent when all tokens that can be reused were
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
-  double queue_ms = 0;
-  double ttft_ms = 0;  // from submission to the first token
-  double tpot_ms = 0;  // mean time per later token
+  // The parts of ttft_ms: waiting for room; waiting for another request that computed what both
+  // begin with; inside the cache; loading from a tier (none yet); everything else.
+  double queue_ms = 0, shared_ms = 0, cache_ms = 0, load_ms = 0, compute_ms = 0;
+  double ttft_ms = 0;                 // from submission to the first token
+  std::optional<double> estimate_ms;  // of ttft_ms, when it was submitted; absent: unknown
+  double tpot_ms = 0;                 // mean time per later token
 
   uint32_t cached_tokens() const {
     return reused_pool + reused_partial + reused_disk + reused_remote;

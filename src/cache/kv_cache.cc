@@ -296,6 +296,7 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
 BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
   // them is a leaf, and EvictOne finds it.
+  TakeFor(sequence);
   if (pool_->num_free() == 0) KV_CHECK(EvictOne());
   const KvKind& kind = layout().kinds()[layout().kind_of(group)];
   using enum BlockPool::PinKind;
@@ -308,10 +309,21 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
     std::memset(block.mutable_data(), 0, layout().block_bytes());
     --num_forgotten_;
   }
-  owner = static_cast<uint32_t>(sequence.place_.ns()) + 1;
+  owner = taker_;
   // The sequence's namespace was erased: its new blocks must not keep anything either.
   if (!sequence.place_.is_current()) pool_->Scrub(block.id());
   return block;
+}
+
+KvCache::Pins KvCache::PinsOf(const KvSequence& sequence) const {
+  Pins pins;
+  for (const BlockTable& table : sequence.tables()) {
+    pins.blocks += static_cast<uint32_t>(table.num_held());
+    for (size_t b = table.first(); b < table.size(); ++b) {
+      pins.shared += pool_->pin_count(table.ref(b).id()) > 1;
+    }
+  }
+  return pins;
 }
 
 uint32_t KvCache::OwnTokens(const KvSequence& sequence) const {

@@ -53,7 +53,10 @@ struct CacheCounters {
   uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial;
   uint64_t cursor_hits;  // prompts
   uint64_t committed_blocks, evicted_blocks, copied_blocks /* copy on write */, deduplicated_blocks;
-  uint64_t misses[kNumMissReasons];  // prompts, by MissReason
+  uint64_t misses[kNumMissReasons];         // prompts, by MissReason
+  uint64_t missed_tokens[kNumMissReasons];  // of those prompts: not reused
+  // In evicted_blocks; those that a sequence of the same namespace took the place of.
+  uint64_t evicted_tokens, evicted_own_blocks /* blocks */;
 };
 
 // The arithmetic that plan and the allocator share.
@@ -257,6 +260,12 @@ class KvCache final : private BlockPool::Observer {
   // without such blocks. O(log blocks).
   uint32_t OwnTokens(const KvSequence& sequence) const;
 
+  // Blocks of its tables, and those of them that others pin too. O(blocks).
+  struct Pins {
+    uint32_t blocks = 0, shared = 0;
+  };
+  Pins PinsOf(const KvSequence& sequence) const;
+
   // Blocks that are free or idle, and those of them that nobody has reserved.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const {
@@ -359,6 +368,9 @@ class KvCache final : private BlockPool::Observer {
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
+  void TakeFor(const KvSequence& sequence) {
+    taker_ = static_cast<uint32_t>(sequence.place_.ns()) + 1;
+  }
   bool EvictOne();
   void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
   void Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove);
@@ -394,6 +406,7 @@ class KvCache final : private BlockPool::Observer {
   uint64_t live_bytes_ = 0;            // of fill_'s tokens in their groups
   uint64_t cached_bytes_ = 0;          // of the index's tokens in their blocks
   uint64_t source_seed_;               // of SourceKeys
+  uint32_t taker_ = 0;                 // as in owner_: for whom EvictOne evicts
   uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   CacheCounters counters_{};

@@ -99,6 +99,7 @@ std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
 // its tokens are still resident. Absent when no node is left.
 std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> tokens,
                                     KvSequence& sequence, uint32_t block_index) {
+  TakeFor(sequence);
   while (index_->num_nodes() == index_->max_nodes()) {
     if (!EvictOne()) return std::nullopt;
   }

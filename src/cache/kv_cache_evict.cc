@@ -72,7 +72,11 @@ void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind 
     return;
   }
   const bool evicted = kind == PrefixIndex::RemoveKind::kEvicted;
-  counters_.evicted_blocks += evicted;
+  if (evicted) {
+    ++counters_.evicted_blocks;
+    counters_.evicted_tokens += num_tokens;
+    counters_.evicted_own_blocks += owner_[static_cast<size_t>(block)] == taker_;
+  }
   if (known && evicted) policy_->OnEvicted(block);
   if (known && !evicted) policy_->OnForgotten(block);
   pool_->Reclaim(block);

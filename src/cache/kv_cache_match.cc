@@ -293,7 +293,10 @@ void KvCache::Count(const MatchResult& match) {
   counters_.hit_tokens_pool += match.num_pool_;
   counters_.hit_tokens_partial += match.num_partial_;
   counters_.cursor_hits += match.has_cursor_;
-  if (match.miss) ++counters_.misses[static_cast<size_t>(match.miss->reason)];
+  if (!match.miss) return;
+  const auto reason = static_cast<size_t>(match.miss->reason);
+  ++counters_.misses[reason];
+  counters_.missed_tokens[reason] += match.prompt_tokens_ - match.num_reused();
 }
 
 std::span<const float> KvCache::CursorHidden(const MatchResult& match) const {

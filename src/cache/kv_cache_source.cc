@@ -101,6 +101,7 @@ bool KvCache::LinkSource(KvSequence& sequence) {
     node = *last;
   } else {
     if (index_->FindChild(node, key.node(0)) || key.num_nodes() > index_->max_nodes()) return false;
+    TakeFor(sequence);
     while (index_->max_nodes() - index_->num_nodes() < key.num_nodes()) {
       if (!EvictOne()) return false;
     }

@@ -36,6 +36,10 @@ std::vector<Flag> ServeFlags() {
          "serve this host name too, not only localhost; may be given several times. A server that "
          "listens on loopback serves no other names",
          FlagKind::kList},
+        {"otlp-traces-endpoint", "URL",
+         "send spans of requests to this collector, such as http://localhost:4318/v1/traces"},
+        {"trace-sample", "SHARE",
+         "share of the requests without a traceparent that have spans (default 1)"},
         {"shape", "S",
          "random weights of this shape, no files and no text, to measure a server: prompts are "
          "token "
@@ -84,6 +88,12 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   if (args.Has("admin-key") && options.admin_key.empty()) {
     return Fail(Code::kInvalidArgument, "--admin-key: is empty; give a key or leave it out");
   }
+  options.otlp_traces_endpoint = args.Text("otlp-traces-endpoint").value_or("");
+  if (args.Has("otlp-traces-endpoint") && options.otlp_traces_endpoint.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--otlp-traces-endpoint: is empty; give an address or leave it out");
+  }
+  KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
@@ -146,6 +156,9 @@ Result<int> Run(const Args& given) {
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
+  if (const auto limits = KeptLimits(engine_options.cache_dir, engine_options.threads)) {
+    options.read_limit = limits->read_bytes_per_s;
+  }
   for (const std::string& note : engine->card().text_notes) {
     if (engine->tokenizer() != nullptr && !options.chat_template.empty()) continue;
     options.summary += "text     " + note + "\n";

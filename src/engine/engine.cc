@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <map>
 #include <new>
 #include <thread>
 #include <variant>
@@ -25,6 +26,7 @@
 #include "engine/generation_config.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
+#include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 #include "engine/start_parts.h"
 #include "import/file_watch.h"
@@ -44,8 +46,12 @@ struct EraseCommand {
 struct CheckCommand {
   std::promise<void> done;
 };
+struct ListCommand {
+  std::optional<std::string> tenant;
+  SequencesSink done;
+};
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
-                             EraseCommand, CheckCommand>;
+                             EraseCommand, CheckCommand, ListCommand>;
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
@@ -53,6 +59,7 @@ uint64_t BytesOf(const GenerateRequest& spec) {
                    spec.message_ends.capacity() * sizeof(uint32_t) +
                    spec.stop_ids.capacity() * sizeof(TokenId) +
                    spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
+  bytes += spec.id.capacity();
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
   return bytes;
@@ -92,6 +99,9 @@ class EngineOnThread final : public Engine {
   void Drain() override;
   void Erase(std::string_view tenant, ErasureSink done) override;
   void Erase(std::string_view tenant) override;
+  void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
+    Post(ListCommand{std::move(tenant), std::move(done)});
+  }
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -104,6 +114,9 @@ class EngineOnThread final : public Engine {
 
  private:
   // A sink must not wait for the engine's thread: the wait would never end.
+  // A refusal that is counted.
+  tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
+                               tl::unexpected<Error> error) KV_REQUIRES(mutex_);
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
   void Run();
@@ -122,6 +135,8 @@ class EngineOnThread final : public Engine {
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
+  RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
+  std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
 
@@ -200,23 +215,31 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     }
     request->submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(request->spec);
+    if (request->spec.on_trace) request->trace = NewTrace();
     checked.push_back(std::move(request));
   }
   const MutexLock lock(mutex_);
-  if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
+  if (checked.empty()) return std::vector<RequestId>();
+  const std::string& tenant = checked.front()->spec.tenant;
+  if (draining_) {
+    return Reject(RejectReason::kDraining, tenant,
+                  Fail(Code::kUnavailable, "engine: shutting down"));
+  }
   if (num_outstanding_ + checked.size() > limit) {
     // Neither message shows the number or size of other tenants' requests.
-    return Fail(Code::kExhausted,
-                "engine: the queue has no room for {} more (at most {} requests run or wait); try "
-                "again later",
-                checked.size(), limit);
+    return Reject(RejectReason::kQueueFull, tenant,
+                  Fail(Code::kExhausted,
+                       "engine: the queue has no room for {} more (at most {} requests run or "
+                       "wait); try again later",
+                       checked.size(), limit));
   }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
-    return Fail(Code::kExhausted,
-                "engine: {} bytes of requests do not fit beside those that run or wait (at most {} "
-                "bytes in all); try again later",
-                bytes, most_bytes);
+    return Reject(RejectReason::kMemory, tenant,
+                  Fail(Code::kExhausted,
+                       "engine: {} bytes of requests do not fit beside those that run or wait (at "
+                       "most {} bytes in all); try again later",
+                       bytes, most_bytes));
   }
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
@@ -273,9 +296,28 @@ void EngineOnThread::CheckInvariants() {
   done.wait();
 }
 
+tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::string& tenant,
+                                             tl::unexpected<Error> error) {
+  ++rejected_[static_cast<size_t>(reason)];
+  if (rejected_of_.contains(tenant) || rejected_of_.size() < parts_.options.max_tenants) {
+    ++rejected_of_[tenant];
+  }
+  return error;
+}
+
 EngineStats EngineOnThread::Stats() const {
-  const MutexLock lock(stats_mutex_);
-  return stats_;
+  EngineStats stats;
+  {
+    const MutexLock lock(stats_mutex_);
+    stats = stats_;
+  }
+  const MutexLock lock(mutex_);
+  stats.requests.rejected = rejected_;
+  for (TenantStats& tenant : stats.tenants) {
+    const auto found = rejected_of_.find(tenant.name);
+    if (found != rejected_of_.end()) tenant.rejected = found->second;
+  }
+  return stats;
 }
 
 void EngineOnThread::Run() {
@@ -327,6 +369,8 @@ void EngineOnThread::Apply(Command& command) {
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {
     scheduler_.CheckInvariants();
     check->done.set_value();
+  } else if (auto* list = std::get_if<ListCommand>(&command)) {
+    list->done(scheduler_.States(list->tenant));
   }
 }
 
@@ -410,6 +454,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .admission = options.admission,
                      .kv_headroom = options.kv_headroom,
                      .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,
+                     .ctx_size = parts.card.ctx_size,
                      .num_tenants = options.max_tenants,
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,

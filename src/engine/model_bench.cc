@@ -239,6 +239,7 @@ Result<BenchReport> RunBench(const BenchOptions& options) {
   BenchReport report;
   if (options.progress) options.progress("measuring this machine");
   report.limits = MeasureLimits(options.engine.threads);
+  (void)KeepLimits(options.engine.cache_dir, report.limits);  // without it a server shows no share
   KV_ASSIGN(ModelBench bench, ModelBench::Create(options, static_cast<uint32_t>(max_tokens)));
   const PinScope pin(bench.cpus());  // the calling thread computes too
   report.model = bench.card().id;

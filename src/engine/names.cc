@@ -18,9 +18,4 @@ const char* ToString(FinishReason reason) {
   return "unknown";
 }
 
-const char* ToString(PreemptCause cause) {
-  static constexpr const char* kNames[] = {"memory", "fairness", "rope"};
-  return kNames[static_cast<size_t>(cause)];
-}
-
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "engine/request_tracing.h"
 
 namespace kvasir {
 namespace {
@@ -33,6 +34,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       policy_(MakeSchedulingPolicy(options_.schedule)),
       tenants_(1),
       lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
+  stats_.tenants.resize(1);
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);
@@ -71,6 +73,7 @@ Scheduler::Ended Scheduler::Step() {
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
     const uint64_t start_ns = MonotonicNs();
+    times_ = {.cache_before_ns = stats_.cache_ns};
     ExtendRows();
     ComputeRows();
     CheckStepFiles();
@@ -91,6 +94,7 @@ void Scheduler::ExtendRows() {
     if (rows.num_rows == 0 || rows.request->done()) continue;
     Sequence& sequence = *rows.sequence;
     const auto tokens = std::span<const TokenId>(sequence.tokens);
+    const AllocationWatch watch(*rows.request, cache_.counters());
     const Status status = TimedCache(
         [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
     if (!status) EndRequest(*rows.request, FinishReason::kError, &status.error());
@@ -118,7 +122,9 @@ void Scheduler::ComputeRows() {
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }
   if (step_.empty()) return;
+  const uint64_t start_ns = MonotonicNs();
   const Status status = runner_.Step(step_, step_tokens_);
+  times_.compute_ns += MonotonicNs() - start_ns;
   if (status) return;
   for (const Rows& rows : rows_) {
     if (!rows.request->done()) {
@@ -205,7 +211,10 @@ void Scheduler::ComputeHeads() {
       head_hidden_.push_back(heads_[begin + i].hidden);
       head_logits_.push_back(logits_.data() + i * vocab);
     }
+    const uint64_t start_ns = MonotonicNs();
     runner_.Logits(head_hidden_, head_logits_);
+    const uint64_t logits_ns = MonotonicNs();
+    times_.compute_ns += logits_ns - start_ns;
     CheckStepFiles();
     draws_.clear();
     for (size_t i = 0; i < num; ++i) {
@@ -213,6 +222,7 @@ void Scheduler::ComputeHeads() {
       AddDraws(heads_[begin + i], {head_logits_[i], vocab});
     }
     RunDraws();
+    times_.sample_ns += MonotonicNs() - logits_ns;
     for (Draw& draw : draws_) UseDraw(draw);
   }
   for (const Rows& rows : rows_) {

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "cache/kv_cache.h"
 #include "engine/answer_lengths.h"
+#include "engine/request_counts.h"
 #include "engine/sampler.h"
 #include "engine/scheduling_policy.h"
 #include "engine/sequence.h"
@@ -38,6 +39,7 @@ struct SchedulerOptions {
   double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
   uint64_t target_step_ns = 0;  // View::target_step_ns
   uint32_t unknown_answer_tokens = 256;  // AnswerLengths
+  uint32_t ctx_size = 0;                 // for statistics; 0: unknown
   uint32_t num_tenants = 256;            // whose answers' lengths are known apart
   uint32_t parallel = 8;
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
@@ -96,6 +98,8 @@ class Scheduler {
   Ended Step();
   // on_stats is called at once, and then in each step before its sinks, so that the snapshot
   // already counts what they get.
+  // Of a tenant, or of all: the oldest running request first, then those that wait.
+  std::vector<SequenceState> States(const std::optional<std::string>& tenant) const;
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);
     PublishStats();
@@ -178,6 +182,10 @@ class Scheduler {
   void ZeroErased(uint64_t step_ns);
   uint32_t TellErasures();
   void CountStep(uint64_t step_ns);
+
+  // scheduler_states.cc
+  void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
+  void CountNow();
   void PublishStats();
 
   // Calls the cache and counts the time inside it.
@@ -217,6 +225,8 @@ class Scheduler {
   std::vector<const float*> head_hidden_;
   std::vector<float*> head_logits_;
   std::vector<Draw> draws_;
+  StepTimes times_;
+  RecentReads recent_reads_;
   std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
   StepWork work_;

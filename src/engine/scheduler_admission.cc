@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/clock.h"
+#include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 
 namespace kvasir {
@@ -15,6 +16,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
   request->tenant = TenantOf(request->spec.tenant);
+  request->first_token_time.Start(request->submitted_ns);
   Activate(request->tenant);
   if (const auto timeout_ms = request->spec.timeout_ms) {
     const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
@@ -29,6 +31,7 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   if (found != tenant_numbers_.end()) return found->second;
   if (tenant_numbers_.size() == options_.num_tenants) return 0;
   tenants_.emplace_back();
+  stats_.tenants.emplace_back().name = name;
   return tenant_numbers_.emplace(name, static_cast<uint32_t>(tenants_.size() - 1)).first->second;
 }
 
@@ -141,23 +144,36 @@ bool Scheduler::TryAdmit(Request& request) {
   const std::span<const TokenId> known =
       whole ? std::span<const TokenId>(first->tokens) : std::span<const TokenId>(spec.prompt);
   const bool is_long = IsLong(goes_on ? first->tokens.size() : known.size());
+  const uint64_t start_ns = MonotonicNs();
+  const uint64_t cache_before_ns = stats_.cache_ns;
+  using State = FirstTokenTime::State;
   MatchResult match =
       Match(request, known, is_long,
             {.use_cursor = spec.reuse == Reuse::kAll && !goes_on, .counts = !resumed});
-  if (Follow(request, match.num_reused())) return false;
+  if (Follow(request, match.num_reused())) {
+    request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
+    return false;
+  }
   KvDemand demand = request.demand;
   demand.prompt_tokens = static_cast<uint32_t>(known.size());
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
   // Without other requests this one would fit: submission checked its demand.
   Result<Reservation> reservation = cache_.Reserve(match, demand);
-  if (!reservation) return false;
+  if (!reservation) {
+    ++stats_.requests.reservations_failed;
+    request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
+    return false;
+  }
   if (!running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) return false;
+  request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
   if (resumed) {
     CountResumed(request, *first, match.num_reused());
+    TraceResume(request, start_ns);
   } else {
-    request.admitted_ns = MonotonicNs();
+    request.admitted_ns = start_ns;
     ExplainMatch(request, match);
+    if (request.trace) request.trace->matched_ns = MonotonicNs();
   }
   if (match.has_cursor()) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
@@ -262,12 +278,16 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   request->reservation.Release();
   request->preempted = true;
   request->cause = cause;
+  const uint64_t now = MonotonicNs();
+  request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, stats_.cache_ns);
+  TracePreempt(*request, cause, now);
   request->is_starved = false;
   for (const auto& other : waiting_) other->has_no_room = false;
   if (cause != PreemptCause::kRope) {
     request->has_no_room = true;  // others need its blocks first
     ++request->receipt.preemptions;
     ++stats_.preemptions[static_cast<size_t>(cause)];
+    ++stats_.tenants[request->tenant].preemptions;
   }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
   const auto is_after = [&](const auto& other) {
@@ -286,10 +306,10 @@ void Scheduler::GrowReservations() {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    request->is_starved = false;
-    if (needed <= request->reserved_tokens) continue;
-    request->is_starved = starved || !GrowReservation(*request, needed);
-    starved = request->is_starved;
+    request->is_starved =
+        needed > request->reserved_tokens && (starved || !GrowReservation(*request, needed));
+    starved |= request->is_starved;
+    TraceWait(*request);
   }
 }
 
@@ -303,6 +323,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
     request.reserved_tokens = tokens;
     return true;
   }
+  ++stats_.requests.reservations_failed;
   return false;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 
 namespace kvasir {
@@ -39,10 +40,17 @@ void Scheduler::UseDraw(Draw& draw) {
   Event& event = EventOf(request, sequence.choice);
   event.tokens.push_back(std::move(draw.token));
   request.last_token_ns = MonotonicNs();
-  if (request.first_token_ns == 0) request.first_token_ns = request.last_token_ns;
-  if (sequence.token_ns != 0) {
-    stats_.token_seconds.Observe(Seconds(request.last_token_ns - sequence.token_ns));
+  if (request.first_token_ns == 0) {
+    request.first_token_ns = request.last_token_ns;
+    request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
+                                   stats_.cache_ns);
   }
+  if (sequence.token_ns != 0) {
+    const uint64_t gap_ns = request.last_token_ns - sequence.token_ns;
+    stats_.token_seconds.Observe(Seconds(gap_ns));
+    CountTokenParts(gap_ns, times_, stats_);
+  }
+  TraceCaughtUp(request);
   sequence.token_ns = request.last_token_ns;
   ++stats_.generated_tokens;
   const bool ends =
@@ -73,6 +81,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   lengths_.Add(request.tenant,
                static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
   FinishChoice(request, sequence.choice, reason);
+  CountChoice(static_cast<uint32_t>(sequence.tokens.size()), reason, options_.ctx_size, stats_);
   if (request.done()) FinishRequest(request, reason);
 }
 
@@ -85,29 +94,32 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);
+    CountChoice(choice < request.sequences.size()
+                    ? static_cast<uint32_t>(request.sequences[choice]->tokens.size())
+                    : 0,
+                reason, options_.ctx_size, stats_);
     if (error != nullptr) {
       request.events[choice].error = *error;
     } else if (request.past_deadline) {
       request.events[choice].stop_match = "deadline";
     }
   }
+  if (error != nullptr && error->code == Code::kCorruption) ++stats_.requests.corrupted;
   FinishRequest(request, reason);
 }
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   request.reservation.Release();
   const uint64_t now = MonotonicNs();
-  const uint64_t admitted = request.admitted_ns == 0 ? now : request.admitted_ns;
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  request.first_token_time.Enter(FirstTokenTime::State::kDone, now, stats_.cache_ns);
   Receipt& receipt = request.receipt;
   if (request.admitted_ns == 0) {  // never ran
     receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
     receipt.ignored = request.spec.ignored;
   }
-  const uint64_t queue_ns = admitted - request.submitted_ns;
-  const uint64_t ttft_ns = first - request.submitted_ns;
-  receipt.queue_ms = static_cast<double>(queue_ns) * kMs;
-  receipt.ttft_ms = static_cast<double>(ttft_ns) * kMs;
+  receipt.ttft_ms = static_cast<double>(first - request.submitted_ns) * kMs;
+  FillFirstTokenParts(request.first_token_time, receipt);
   if (request.longest_answer > 1) {
     receipt.tpot_ms =
         static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
@@ -115,22 +127,8 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   if (prefill_rows_ > 0) {
     receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
   }
-  if (request.past_deadline) {
-    ++stats_.requests_past_deadline;
-  } else if (reason == FinishReason::kCancelled) {
-    ++stats_.requests_cancelled;
-  } else if (reason == FinishReason::kError) {
-    ++stats_.requests_failed;
-  } else {
-    ++stats_.requests_finished;
-    stats_.ttft_ns_sum += ttft_ns;
-    stats_.queue_ns_sum += queue_ns;
-    if (request.first_token_ns != 0) stats_.ttft_seconds.Observe(Seconds(ttft_ns));
-    stats_.queue_seconds.Observe(Seconds(queue_ns));
-    stats_.request_seconds.Observe(Seconds(now - request.submitted_ns));
-    stats_.prompt_lengths.Observe(request.prompt_tokens());
-    stats_.answer_lengths.Observe(request.completion_tokens);
-  }
+  CountRequest(request, reason, now, stats_);
+  TraceRequest(request, reason, now);
 }
 
 void Scheduler::Cancel(RequestId id) {
@@ -240,6 +238,7 @@ Scheduler::Ended Scheduler::Deliver() {
   Ended ended{.num_erased = TellErasures()};
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
+    DeliverTrace(*request);
     ++ended.count;
     ended.bytes += request->bytes;
     return true;
@@ -250,6 +249,7 @@ Scheduler::Ended Scheduler::Deliver() {
 void Scheduler::CountStep(uint64_t step_ns) {
   const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
   const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
+  CountStepRows(num_rows, step_ns, cost_.PredictNs(work_), stats_);
   cost_.Observe(work_, step_ns);
   Charge();
   ++stats_.steps;
@@ -259,6 +259,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
   stats_.prefill_rows += prefill_rows;
   stats_.kv_read_bytes = runner_.kv_read_bytes();
   stats_.weight_read_bytes = runner_.weight_read_bytes();
+  recent_reads_.Add(MonotonicNs(), step_ns, stats_.kv_read_bytes + stats_.weight_read_bytes);
   if (prefill_rows == 0) return;
   // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
   // recent rows decide the measured speed.
@@ -274,6 +275,8 @@ void Scheduler::PublishStats() {
   stats_.running = 0;
   for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
   stats_.queued = waiting_.size();
+  CountNow();
+  recent_reads_.Fill(stats_.requests);
   const CacheUsage usage = cache_.usage();
   stats_.free_blocks = usage.free_blocks;
   stats_.idle_blocks = usage.idle_blocks;
@@ -293,7 +296,9 @@ void Scheduler::PublishStats() {
   stats_.cursor_hits = counters.cursor_hits;
   std::ranges::copy(counters.misses, stats_.misses);
   stats_.committed_blocks = counters.committed_blocks;
+  std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
   stats_.evicted_blocks = counters.evicted_blocks;
+  stats_.evicted_tokens = counters.evicted_tokens;
   stats_.copied_blocks = counters.copied_blocks;
   stats_.deduplicated_blocks = counters.deduplicated_blocks;
   if (on_stats_) on_stats_(stats_);

@@ -117,9 +117,12 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
 
 // Charges tenants for the step that ran, by their rows.
 void Scheduler::Charge() {
+  if (work_.rows() == 0) return;  // Cursors answered
   const double step_ns = cost_.PredictNs(work_);
   for (const Rows& rows : rows_) {
-    tenants_[rows.request->tenant].charge_ns += step_ns * rows.num_rows / work_.rows();
+    const double charge_ns = step_ns * rows.num_rows / work_.rows();
+    tenants_[rows.request->tenant].charge_ns += charge_ns;
+    stats_.tenants[rows.request->tenant].service_ns += charge_ns;
   }
 }
 

@@ -14,6 +14,8 @@
 #include "base/fault.h"
 #include "base/random.h"
 #include "engine/request_check.h"
+#include "engine/request_tracing.h"
+#include "engine/stats_check_for_test.h"
 #include "model/fake_runner.h"
 
 namespace kvasir {
@@ -95,6 +97,7 @@ class RandomSchedule {
                     .end_tokens = {kEndToken}}) {}
 
   void Run() {
+    scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
     const uint64_t num_requests = 1 + random_.Below(8);
     for (uint64_t asked = 0; asked < num_requests || !scheduler_.idle();) {
       if (asked < num_requests && (scheduler_.idle() || random_.Below(3) == 0)) {
@@ -116,6 +119,7 @@ class RandomSchedule {
   uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   uint64_t preemptions = 0, recomputed = 0, late = 0, restarted = 0;
+  uint64_t traces = 0, waits = 0, evicting_steps = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
@@ -192,6 +196,7 @@ class RandomSchedule {
                                          : Reuse::kAll;
     if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
     const uint64_t id = ++last_id_;
+    if (id % 2 == 0) spec.on_trace = [this](const RequestTrace& trace) { HearTrace(trace); };
     auto checked = CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
                                 {.ctx_size = kContext,
                                  .max_positions = kContext,
@@ -204,6 +209,7 @@ class RandomSchedule {
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
     (*checked)->submitted_ns = MonotonicNs();
+    if (spec.on_trace) (*checked)->trace = NewTrace();
     Asked& asked = asked_[id];
     asked.submitted_ns = MonotonicNs();
     if (random_.Below(4) == 0) asked.deadline_ns = MonotonicNs() + random_.Below(1'000'000'000);
@@ -264,6 +270,15 @@ class RandomSchedule {
     EXPECT_TRUE(asked.deadline_ns == 0 || step_start_ns_ < asked.deadline_ns) << "ran on";
   }
 
+  void HearTrace(const RequestTrace& trace) {
+    CheckTrace(trace);
+    for (const auto& each : trace.allocations) {
+      waits += each.waited;
+      evicting_steps += each.evicted_blocks > 0;
+    }
+    ++traces;
+  }
+
   static size_t LongestAnswer(const Asked& asked) {
     size_t longest = 0;
     for (const auto& answer : asked.answers) longest = std::max(longest, answer.size());
@@ -275,7 +290,7 @@ class RandomSchedule {
     if (asked.first_token_ns || !asked.spec.timeout_ms) {
       EXPECT_EQ(Ns(asked.receipt.ttft_ms), first_ns - asked.submitted_ns);
     }
-    EXPECT_LE(asked.receipt.queue_ms, asked.receipt.ttft_ms);
+    CheckParts(asked.receipt);
     const size_t longest = LongestAnswer(asked);
     if (longest > 1) {
       const auto between_ns = static_cast<double>(asked.last_token_ns - first_ns);
@@ -290,6 +305,9 @@ class RandomSchedule {
   void Check() {
     EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
     EXPECT_EQ(cache_->reserved_blocks(), 0u);
+    uint64_t num_choices = 0;
+    for (const auto& [id, asked] : asked_) num_choices += asked.spec.n;
+    CheckStats(stats_, asked_.size(), num_choices);
     for (const auto& [id, asked] : asked_) {
       ASSERT_TRUE(asked.ended) << "request " << id;
       SCOPED_TRACE(testing::Message() << "request " << id);
@@ -359,6 +377,7 @@ class RandomSchedule {
   FakeRunner runner_;
   std::unique_ptr<KvCache> cache_;
   Scheduler scheduler_;
+  EngineStats stats_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Asked> asked_;
 };
@@ -376,7 +395,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   if (only != nullptr) count = 1;
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
-           restarted = 0;
+           restarted = 0, traces = 0, waits = 0, evicting_steps = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -392,6 +411,9 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     recomputed += schedule.recomputed;
     late += schedule.late;
     restarted += schedule.restarted;
+    traces += schedule.traces;
+    waits += schedule.waits;
+    evicting_steps += schedule.evicting_steps;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
     recomputed += schedule.recomputed;
@@ -411,8 +433,9 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
       static_cast<unsigned long long>(recomputed), static_cast<unsigned long long>(late),
       static_cast<unsigned long long>(rope_changed), static_cast<unsigned long long>(restarted));
   if (count < 1000) return;
-  for (const uint64_t seen : {reused, cancelled, expired, failed, forked, evicted, cursors,
-                              preemptions, recomputed, late, rope_changed, restarted}) {
+  for (const uint64_t seen :
+       {reused, cancelled, expired, failed, forked, evicted, cursors, preemptions, recomputed, late,
+        rope_changed, restarted, traces, waits, evicting_steps}) {
     EXPECT_GT(seen, count / 100);
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/first_token_time.h"
 #include "engine/stop_matcher.h"
 #include "kvasir/engine.h"
 #include "text/tokenizer.h"
@@ -64,6 +65,9 @@ struct Request {
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
+  FirstTokenTime first_token_time;
+  std::unique_ptr<RequestTrace> trace;  // absent: nobody asked for it
+  uint64_t starved_since_ns = 0;        // traced: is_starved since then
   uint64_t admitted_ns = 0, first_token_ns = 0, last_token_ns = 0;
   uint32_t longest_answer = 0;     // tokens
   uint32_t completion_tokens = 0;  // of all choices

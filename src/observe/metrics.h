@@ -1,14 +1,48 @@
-// The counters of an engine and of this process as Prometheus text.
+// The counters of an engine, its server and this process as Prometheus text.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kvasir/engine.h"
 
 namespace kvasir {
 
-// Text exposition format 0.0.4. Metrics with vLLM's meaning have vLLM's names; others begin with
-// kvasir_ and have their unit in the name.
-std::string PrometheusText(const EngineStats& stats);
+// Spans by what became of them.
+struct SpanCounts {
+  uint64_t sent = 0, dropped = 0, failed = 0;
+};
+
+// What this process uses, from /proc; 0 where that cannot be read.
+struct ProcessUsage {
+  double cpu_seconds = 0, start_seconds = 0;  // since 1970
+  uint64_t resident_bytes = 0, open_files = 0;
+};
+
+// What /metrics is made of: a snapshot of the engine, and what only the server knows. The
+// references must outlive it.
+struct MetricsView {
+  const EngineStats& stats;
+  const ModelCard& card;
+  const MemoryPlan& plan;
+  const EngineOptions& options;
+  std::string target, version;
+  std::string model_name;   // the one listed first
+  bool by_tenant = false;   // whether tenants have series: where there are several
+  RejectCounts rejected{};  // by the server, before the engine saw the request
+  SpanCounts spans;
+  ProcessUsage process;
+  std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
+};
+
+// Text exposition format 0.0.4. Series with vLLM's meaning have vLLM's names, and its labels
+// model_name and engine; others begin with kvasir_ or process_ and have their unit in the name.
+std::string PrometheusText(const MetricsView& view);
+
+// The table of docs/metrics.md: a row for each series.
+std::string MetricsMarkdown();
+
+ProcessUsage ReadProcessUsage();  // opens two files of /proc
 
 }  // namespace kvasir

@@ -9,6 +9,11 @@ namespace {
 // The clock behind these figures is not more precise than microseconds.
 double RoundMs(double ms) { return std::round(ms * 1000.0) / 1000.0; }
 
+nlohmann::json EstimateJson(const std::optional<double>& estimate_ms) {
+  if (!estimate_ms) return nullptr;
+  return RoundMs(*estimate_ms);
+}
+
 nlohmann::json MissJson(const std::optional<Miss>& miss) {
   if (!miss) return nullptr;
   nlohmann::json json = {{"reason", ToString(miss->reason)}, {"at_token", miss->at_token}};
@@ -33,6 +38,11 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
           {"ignored", receipt.ignored},
           {"saved_ms", RoundMs(receipt.saved_ms)},
           {"queue_ms", RoundMs(receipt.queue_ms)},
+          {"shared_ms", RoundMs(receipt.shared_ms)},
+          {"cache_ms", RoundMs(receipt.cache_ms)},
+          {"load_ms", RoundMs(receipt.load_ms)},
+          {"compute_ms", RoundMs(receipt.compute_ms)},
+          {"estimate_ms", EstimateJson(receipt.estimate_ms)},
           {"ttft_ms", RoundMs(receipt.ttft_ms)},
           {"tpot_ms", RoundMs(receipt.tpot_ms)}};
 }

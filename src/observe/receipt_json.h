@@ -9,9 +9,9 @@ namespace kvasir {
 
 // {"prompt_tokens", "computed", "reused": {"pool", "partial", "disk", "remote"},
 //  "preemptions", "recomputed", "miss": {"reason", "at_token", "message_index"}, "ignored",
-//  "saved_ms", "queue_ms", "ttft_ms", "tpot_ms"}. Every key is always present; `miss` and
-//  `message_index` are null where absent.
-// `recomputed` is there where it is not 0.
+//  "saved_ms", "queue_ms", "shared_ms", "cache_ms", "load_ms", "compute_ms", "estimate_ms",
+//  "ttft_ms", "tpot_ms"}. Every key is always present; `miss`, `message_index` and `estimate_ms`
+//  are null where absent.
 nlohmann::json ReceiptJson(const Receipt& receipt);
 
 }  // namespace kvasir

@@ -42,6 +42,13 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
+  void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
+    std::vector<SequenceState> own;
+    for (const SequenceState& state : sequences) {
+      if (!tenant || state.tenant == *tenant) own.push_back(state);
+    }
+    done(std::move(own));
+  }
   Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
@@ -59,6 +66,7 @@ class FakeEngine : public Engine {
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
   Erasure erasure;
+  std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks
   std::vector<ErasureSink> erasing;
 

@@ -40,6 +40,7 @@ class Answer {
   uint64_t ExpectedBytes(uint64_t tokens) const;
   // The event that ends a stream which had begun before error().
   std::string ErrorEvent() const;
+  const std::string& id() const { return id_; }
   bool streams() const { return spec_.stream; }
   // Complete once done() without error().
   const Receipt& receipt() const { return receipt_; }

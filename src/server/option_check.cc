@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "base/utf8.h"
+#include "observe/span_exporter.h"
 #include "server/browser_rules.h"
 
 namespace kvasir {
@@ -54,6 +55,9 @@ Status CheckOptions(const ServerOptions& options) {
   }
   const auto fault = options.admin_key.empty() ? std::nullopt : KeyFault(options.admin_key);
   if (fault) return FailField(Code::kInvalidArgument, "admin_key", "the key {}", *fault);
+  if (!options.otlp_traces_endpoint.empty()) {
+    KV_TRY(ParseCollectorAddress(options.otlp_traces_endpoint));
+  }
   KV_TRY(CheckCorsOrigins(options.cors_origins));
   return CheckAllowedHosts(options.allowed_hosts);
 }

@@ -83,10 +83,14 @@ RequestHead RequestReader::Head() const {
   if (!head.request.host && fields.count(http::field::host) > 0) {
     head.request.host = field(http::field::host);
   }
-  const auto [origin, no_more] = fields.equal_range(http::field::origin);
-  for (auto it = origin; it != no_more; ++it) {
-    head.request.origin += (it == origin ? "" : ", ") + Text(it->value());
-  }
+  const auto joined = [&fields](auto name) {
+    std::string text;
+    const auto [first, end] = fields.equal_range(name);
+    for (auto it = first; it != end; ++it) text += (it == first ? "" : ", ") + Text(it->value());
+    return text;
+  };
+  head.request.origin = joined(http::field::origin);
+  head.request.traceparent = joined("traceparent");
   head.request.requested_headers = field(http::field::access_control_request_headers);
   head.is_head = head.request.method == "HEAD";
   if (const auto length = parser.content_length()) head.body_bytes = *length;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,12 @@ struct ServerOptions {
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
   // allowed_hosts: names beside those of loopback.
   std::vector<std::string> cors_origins, allowed_hosts;
+  // Bytes a second that this machine's memory gives, for /metrics; absent: unknown.
+  std::optional<double> read_limit;
+  // Where spans of requests are sent (observe/span_exporter.h), and which share of the requests
+  // that come without a trace. "": none are made.
+  std::string otlp_traces_endpoint;
+  double trace_sample = 1;
   // Both are limited further by the engine's request_memory_bytes (server/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // a larger body gets 413; a million token ids fit
   // At the limit the server closes the connection that has waited longest for a request; while all

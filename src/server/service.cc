@@ -42,6 +42,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
     {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, Route::kSmall, true},
+    {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
@@ -68,7 +69,12 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   if (!options.chat_template.empty()) {
     KV_ASSIGN(own_template, ChatTemplate::Parse(options.chat_template));
   }
-  return std::unique_ptr<Service>(new Service(options, engine, std::move(own_template)));
+  std::unique_ptr<Service> service(new Service(options, engine, std::move(own_template)));
+  if (!options.otlp_traces_endpoint.empty()) {
+    KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(options.otlp_traces_endpoint));
+    KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
+  }
+  return service;
 }
 
 Service::Service(const ServerOptions& options, Engine& engine,
@@ -193,17 +199,39 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
 
+// Has the request traced, if it is sampled.
+Status Service::Trace(std::string_view traceparent, const std::string& id,
+                      GenerateRequest& request) const {
+  if (!spans_) return {};
+  KV_ASSIGN(const TraceContext context, ContextOf(traceparent, options_.trace_sample));
+  if (!context.sampled) return {};
+  SpanId root;
+  KV_TRY(FillRandom(root));
+  root[0] |= 1;  // not all zeros
+  request.on_trace = [spans = spans_, context, root, id = id,
+                      model = model_.names.front()](RequestTrace trace) mutable {
+    spans->Add({std::move(trace), context, root, std::move(id), std::move(model)});
+  };
+  return {};
+}
+
 Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
-  for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
   start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                           UnixS(), model_.tokenizer);
+  for (GenerateRequest& request : start.requests) {
+    request.tenant = from.tenant();
+    request.id = start.answer->id();
+    if (const Status traced = Trace(from.request.traceparent, request.id, request); !traced) {
+      return ErrorResponse(traced.error());
+    }
+  }
   uint64_t num_choices = 0, tokens = 0;
   for (const GenerateRequest& request : start.requests) {
     const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);

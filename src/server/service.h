@@ -1,6 +1,7 @@
 // Service: answers the requests of each path; it does not know about sockets.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "base/memory_meter.h"
 #include "kvasir/engine.h"
+#include "observe/span_exporter.h"
 #include "server/activity.h"
 #include "server/browser_rules.h"
 #include "server/credentials.h"
@@ -28,7 +30,8 @@ struct HttpRequest {
   std::string target;               // path and query, as sent
   std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
   std::string authorization, api_key, requested_headers;
-  std::string origin;  // several headers are joined, which makes the origin invalid
+  std::string traceparent;  // several headers are joined, which makes it invalid
+  std::string origin;       // several headers are joined, which makes the origin invalid
   std::string body;
 };
 
@@ -53,7 +56,8 @@ using Outcome = std::variant<HttpResponse, GenerationStart, LaterAnswer>;
 // Thread-safe. No call waits for the engine.
 class Service {
  public:
-  // kInvalidArgument: options.chat_template cannot be parsed. `engine` must outlive the service.
+  // kInvalidArgument: options.chat_template cannot be parsed, or otlp_traces_endpoint has no such
+  // host. kExhausted: no thread for spans. `engine` must outlive the service.
   static Result<std::unique_ptr<Service>> Make(const ServerOptions& options, Engine& engine);
 
   // Refuses a request by its headers before its body is read: wrong host, a page that may not call,
@@ -83,6 +87,10 @@ class Service {
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
+  // Counts a request that is refused because of load or limits before the engine gets it.
+  void CountRejection(RejectReason reason) const {
+    rejected_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
   void BeginDrain() {
@@ -105,6 +113,7 @@ class Service {
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
+  Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
 
   Outcome Chat(const Call& call);
@@ -113,6 +122,7 @@ class Service {
   Outcome OneModel(const Call& call);
   Outcome CacheState(const Call& call);
   Outcome EraseCache(const Call& call);
+  Outcome ListSequences(const Call& call);
   Outcome FlushCache(const Call& call);
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
@@ -132,10 +142,13 @@ class Service {
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false};
+  // Relaxed: they publish no data.
+  mutable std::array<std::atomic<uint64_t>, kNumRejectReasons> rejected_{};
   Activity activity_;
   EraseQueue erase_queue_;
   ModelView model_;
   std::string template_text_;
+  std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };
 
 }  // namespace kvasir

@@ -48,6 +48,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   const bool drains = route->drains || route->work == Route::kGeneration;
   if (drains && draining_.load(std::memory_order_relaxed)) {
+    CountRejection(RejectReason::kDraining);
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
   return std::nullopt;

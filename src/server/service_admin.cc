@@ -74,6 +74,33 @@ json CacheJson(const EngineStats& stats, const char* mode) {
           {"worst_waste", stats.worst_waste}};
 }
 
+json SequenceJson(const SequenceState& state, uint32_t ctx_size) {
+  return {{"id", state.id},
+          {"choice", state.choice},
+          {"tenant", state.tenant},
+          {"state", state.state},
+          {"tokens", state.tokens},
+          {"computed", state.computed},
+          {"blocks", state.blocks},
+          {"shared_blocks", state.shared_blocks},
+          {"context_ratio", static_cast<double>(state.tokens) / ctx_size},
+          {"priority", state.priority},
+          {"age_ms", static_cast<double>(state.age_ns / 1000) / 1000},
+          {"preemptions", state.preemptions}};
+}
+
+// {"object": "list", "data": [...]}
+Parts SequencesText(std::vector<SequenceState> states, uint32_t ctx_size) {
+  std::string out = R"({"object":"list","data":[)";
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (i > 0) out += ',';
+    out += Dump(SequenceJson(states[i], ctx_size));
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]}";
+  co_yield out;
+}
+
 json OwnJson(const TenantActivity& own, const char* mode) {
   return {{"mode", mode},
           {"answers", own.answers},
@@ -144,6 +171,21 @@ Outcome Service::EraseCache(const Call& call) {
   }};
 }
 
+// The caller's own sequences; the operator's key shows all.
+Outcome Service::ListSequences(const Call& call) {
+  std::optional<std::string> tenant;
+  if (!call.caller.is_admin) tenant = call.tenant();
+  return LaterAnswer{[this, tenant = std::move(tenant)](LaterAnswer::Reply reply) {
+    const uint32_t ctx_size = engine_.card().ctx_size;
+    engine_.ListSequences(tenant, [ctx_size, reply](std::vector<SequenceState> states) {
+      HttpResponse response;
+      response.rest_bytes = states.size() * sizeof(SequenceState);
+      response.rest = SequencesText(std::move(states), ctx_size);  // not on the engine's thread
+      reply(std::move(response));
+    });
+  }};
+}
+
 Outcome Service::FlushCache(const Call&) {
   return ErrorResponse(
       {Code::kUnsupported,
@@ -194,7 +236,22 @@ Outcome Service::Ready(const Call& call) {
 Outcome Service::Metrics(const Call&) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = PrometheusText(engine_.Stats());
+  const EngineStats stats = engine_.Stats();
+  MetricsView view{.stats = stats,
+                   .card = engine_.card(),
+                   .plan = engine_.plan(),
+                   .options = engine_.options(),
+                   .target = engine_.target(),
+                   .version = options_.version,
+                   .model_name = model_.names.front(),
+                   .by_tenant = credentials_.num_keys() > 1,
+                   .process = ReadProcessUsage(),
+                   .read_limit = options_.read_limit};
+  if (spans_) view.spans = spans_->counts();
+  for (size_t i = 0; i < kNumRejectReasons; ++i) {
+    view.rejected[i] = rejected_[i].load(std::memory_order_relaxed);
+  }
+  response.body = PrometheusText(view);
   return response;
 }
 

@@ -351,7 +351,8 @@ TEST_F(ServiceTest, MetricsHaveEachNameOnce) {
   engine_->stats.reused_partial = 4;
   const std::string text = Ask("GET", "/metrics").body;
   EXPECT_NE(text.find("\nkvasir_mean_decode_batch 2.4"), std::string::npos);
-  EXPECT_NE(text.find("\nvllm:prefix_cache_hits_total 7\n"), std::string::npos);
+  EXPECT_NE(text.find("\nvllm:prefix_cache_hits_total{model_name=\"fake\",engine=\"0\"} 7\n"),
+            std::string::npos);
   EXPECT_NE(text.find("\nkvasir_misses_total{reason=\"diverged\"} 0\n"), std::string::npos);
   EXPECT_EQ(text.find("# TYPE kvasir_blocks "), text.rfind("# TYPE kvasir_blocks "));
 }

@@ -1,0 +1,71 @@
+// RequestStats: distributions and sums over requests, for /metrics.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "kvasir/histogram.h"
+
+namespace kvasir {
+
+// Why a request was refused before it ran.
+enum class RejectReason { kQueueFull, kQueueTime, kMemory, kRate, kQuota, kDeadline, kDraining };
+inline constexpr uint32_t kNumRejectReasons = 7;
+const char* ToString(RejectReason reason);  // "queue_full", "queue_time", ...
+// Requests by RejectReason.
+using RejectCounts = std::array<uint64_t, kNumRejectReasons>;
+
+// What a request spends its time on until its first token: it waits for room, or for a request that
+// computes what both begin with; calls of the cache; loading from a tier; computing.
+enum class FirstTokenPart { kQueue, kShared, kCache, kLoad, kCompute };
+inline constexpr uint32_t kNumFirstTokenParts = 5;
+const char* ToString(FirstTokenPart part);  // "queue", "shared", ...
+
+// The same between two tokens of an answer. kWait: all that is none of the others.
+enum class TokenPart { kWait, kCache, kCompute, kSample };
+inline constexpr uint32_t kNumTokenParts = 4;
+const char* ToString(TokenPart part);  // "wait", "cache", ...
+
+// What one tenant was given. Times: modelled, of its rows; waiting for admission.
+struct TenantStats {
+  std::string name;
+  uint64_t requests = 0, rejected = 0, preemptions = 0;
+  uint64_t computed_tokens = 0, generated_tokens = 0;
+  double service_ns = 0, queue_ns = 0;
+};
+
+// In seconds and tokens, over finished requests unless named otherwise. A copy is a snapshot.
+struct RequestStats {
+  Histogram prefill_seconds{kRequestTimeBounds};    // from admission to the first token
+  Histogram decode_seconds{kRequestTimeBounds};     // from the first token to the last one
+  Histogram inference_seconds{kRequestTimeBounds};  // from admission to the last token
+  Histogram tpot_seconds{kTokenTimeBounds};         // a request's mean time per later token
+  std::array<Histogram, kNumFirstTokenParts> first_token_parts = {
+      Histogram(kFirstTokenBounds), Histogram(kFirstTokenBounds), Histogram(kFirstTokenBounds),
+      Histogram(kFirstTokenBounds), Histogram(kFirstTokenBounds)};
+  Histogram computed_tokens{kTokenCountBounds};  // of the prompt
+  Histogram max_tokens{kTokenCountBounds};       // as far as they fit the context
+  Histogram choices{kChoiceBounds}, preemptions{kPreemptionBounds};
+  Histogram sequence_tokens{kTokenCountBounds};  // of choices at their ends: prompt and answer
+  Histogram context_ratios{kShareBounds};        // the same by the context
+  Histogram step_tokens{kStepTokenBounds};       // rows of steps
+  Histogram step_ratio{kRatioBounds};            // of steps: real time by predicted
+  Histogram ttft_ratio{kRatioBounds};            // real time by Receipt::estimate_ms
+
+  double token_part_ns[kNumTokenParts] = {};               // sums over tokens after the first
+  double saved_ms = 0;                                     // sum of Receipt::saved_ms
+  uint64_t stopped = 0, cut = 0, aborted = 0, failed = 0;  // choices: stop, length, abort, error
+  uint64_t corrupted = 0;            // requests with a number that is not finite
+  uint64_t reservations_failed = 0;  // blocks for a request were refused
+  RejectCounts rejected{};
+
+  uint64_t longest_running_tokens = 0;  // of a sequence, now
+  uint64_t following = 0;               // of the waiting requests: they wait for a leader
+  uint64_t oldest_wait_since_ns = 0;    // MonotonicNs; 0: none waits
+  uint64_t recent_read_bytes = 0;       // in the steps of the last minute: weights and KV
+  uint64_t recent_step_ns = 0;          // time in those steps
+  uint64_t recent_end_ns = 0;           // MonotonicNs at the end of the last step
+};
+
+}  // namespace kvasir

@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kvasir/machine.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KeptLimitsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "/limits-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+TEST_F(KeptLimitsTest, AreThereForTheSameNumberOfThreads) {
+  EXPECT_FALSE(KeptLimits(folder_, 3));
+  const MachineLimits limits{.read_bytes_per_s = 2e10, .f32_flops_per_s = 3e11, .threads = 3};
+  ASSERT_TRUE(KeepLimits(folder_, limits));
+  const auto kept = KeptLimits(folder_, 3);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->read_bytes_per_s, 2e10);
+  EXPECT_EQ(kept->f32_flops_per_s, 3e11);
+  EXPECT_FALSE(KeptLimits(folder_, 4));
+}
+
+TEST_F(KeptLimitsTest, IgnoresWhatItCannotHaveWritten) {
+  ASSERT_TRUE(
+      KeepLimits(folder_, {.read_bytes_per_s = 2e10, .f32_flops_per_s = 3e11, .threads = 3}));
+  const fs::path path = fs::path(folder_) / "limits";
+  std::ifstream file(path);
+  const std::string good((std::istreambuf_iterator<char>(file)), {});
+  const auto try_text = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return KeptLimits(folder_, 3).has_value();
+  };
+  EXPECT_TRUE(try_text(good));
+  EXPECT_FALSE(try_text(""));
+  EXPECT_FALSE(try_text("x" + good));
+  EXPECT_FALSE(try_text(good.substr(0, good.find('\n') + 1) + " another processor\n3 5 5\n"));
+  const std::string head = good.substr(0, good.find('\n', good.find('\n') + 1) + 1);
+  EXPECT_TRUE(try_text(head + "3 5 5\n"));
+  for (const char* numbers : {"3 -5 5", "3 0 5", "3 nan 5", "3 inf 5", "3 1e30 5", "3 5", "x"}) {
+    EXPECT_FALSE(try_text(head + numbers + "\n")) << numbers;
+  }
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_FALSE(KeptLimits(folder_, 3));
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,151 @@
+// Series of the cache: blocks, reuse, misses, evictions, memory traffic.
+#include "base/clock.h"
+#include "observe/metric_series.h"
+
+namespace kvasir {
+namespace {
+
+using enum prometheus::MetricType;
+using Stats = EngineStats;
+
+constexpr uint64_t kRecentNs = 60'000'000'000;
+
+void WriteBlocks(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.free_blocks, {"free"});
+  out.Write(view.stats.idle_blocks, {"idle"});
+  out.Write(view.stats.pinned_blocks, {"pinned"});
+}
+
+void WriteMemory(const MetricsView& view, SeriesWriter& out) {
+  const double block_bytes = static_cast<double>(view.plan.block_bytes);
+  out.Write(static_cast<double>(view.stats.free_blocks) * block_bytes, {"free"});
+  out.Write(static_cast<double>(view.stats.idle_blocks) * block_bytes, {"idle"});
+  out.Write(static_cast<double>(view.stats.pinned_blocks) * block_bytes, {"pinned"});
+}
+
+void WriteReused(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.reused_pool, {"pool"});
+  out.Write(view.stats.reused_partial, {"partial"});
+}
+
+void WriteMisses(const MetricsView& view, SeriesWriter& out) {
+  for (size_t i = 0; i < kNumMissReasons; ++i) {
+    out.Write(view.stats.misses[i], {ToString(static_cast<MissReason>(i))});
+  }
+}
+
+void WriteMissedTokens(const MetricsView& view, SeriesWriter& out) {
+  for (size_t i = 0; i < kNumMissReasons; ++i) {
+    out.Write(view.stats.missed_tokens[i], {ToString(static_cast<MissReason>(i))});
+  }
+}
+
+// There are no quotas yet, so room in the pool is the only cause.
+void WriteEvictedBlocks(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.evicted_blocks, {"capacity"});
+}
+
+void WriteEvictedTokens(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.evicted_tokens, {"capacity"});
+}
+
+void WriteFailures(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.requests.reservations_failed, {"pool_full"});
+}
+
+void WriteRecomputed(const MetricsView& view, SeriesWriter& out) {
+  const EngineStats& s = view.stats;
+  out.Write(s.missed_tokens[static_cast<size_t>(MissReason::kEvicted)], {"evicted"});
+  out.Write(s.recomputed_tokens - s.recomputed_rope_tokens, {"preempted"});
+  out.Write(s.recomputed_rope_tokens, {"rope"});
+}
+
+void WriteReadBytes(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.weight_read_bytes, {"weights"});
+  out.Write(view.stats.kv_read_bytes, {"kv"});
+}
+
+void WriteReadLimit(const MetricsView& view, SeriesWriter& out) {
+  if (view.read_limit) out.Write(*view.read_limit);
+}
+
+void WriteMbu(const MetricsView& view, SeriesWriter& out) {
+  if (!view.read_limit) return;
+  const RequestStats& now = view.stats.requests;
+  const bool recent = MonotonicNs() < now.recent_end_ns + kRecentNs;
+  const double bytes = recent ? static_cast<double>(now.recent_read_bytes) : 0;
+  out.Write(Ratio(bytes, *view.read_limit * static_cast<double>(now.recent_step_ns) / 1e9));
+}
+
+void WriteMaxContext(const MetricsView& view, SeriesWriter& out) {
+  out.Write(Ratio(view.stats.requests.longest_running_tokens, view.card.ctx_size));
+}
+
+constexpr MetricSeries kSeries[] = {
+    {"kvasir_blocks", Gauge, "state", "cache", "Blocks by state.", WriteBlocks},
+    {"kvasir_kv_memory_bytes", Gauge, "state", "cache", "Bytes of blocks by state.", WriteMemory},
+    {"kvasir_cached_tokens", Gauge, "", "cache", "Tokens that the prefix index holds.",
+     Of<&Stats::cached_tokens>},
+    {"kvasir_live_tokens", Gauge, "", "cache",
+     "Tokens of running sequences that are not in the index yet.", Of<&Stats::live_tokens>},
+    {"kvasir_cursors", Gauge, "", "cache", "Cursors that the cache holds.", Of<&Stats::cursors>},
+    {"kvasir_waste_ratio", Gauge, "", "cache",
+     "Share of the bytes of non-free blocks that hold no live or cached token.", Of<&Stats::waste>},
+    {"kvasir_worst_waste_ratio", Gauge, "", "cache",
+     "The largest kvasir_waste_ratio at the end of a step while at least 90% of the blocks were in "
+     "use.",
+     Of<&Stats::worst_waste>},
+    {"kvasir_sequence_tokens", Histogram, "", "engine",
+     "Tokens of a choice at its end, prompt and answer.",
+     OfRequests<&RequestStats::sequence_tokens>},
+    {"kvasir_sequence_context_ratio", Histogram, "", "engine",
+     "Tokens of a choice at its end by the context.", OfRequests<&RequestStats::context_ratios>},
+    {"kvasir_max_context_ratio", Gauge, "", "engine",
+     "Tokens of the longest running choice by the context, now.", WriteMaxContext},
+    {"kvasir_reused_tokens_total", Counter, "source", "cache",
+     "Prompt tokens from the cache: of whole blocks, or of the beginning of a block.", WriteReused},
+    {"kvasir_computed_tokens_total", Counter, "", "cache", "Prompt tokens that were computed.",
+     Of<&Stats::computed_tokens>},
+    {"kvasir_cursor_hits_total", Counter, "", "cache",
+     "Prompts that a Cursor answered without computing.", Of<&Stats::cursor_hits>},
+    {"kvasir_misses_total", Counter, "reason", "cache", "Prompts by why reuse ended.", WriteMisses},
+    {"kvasir_missed_tokens_total", Counter, "reason", "cache",
+     "Tokens of these prompts that were not reused.", WriteMissedTokens},
+    {"kvasir_committed_blocks_total", Counter, "", "cache", "Blocks that entered the index.",
+     Of<&Stats::committed_blocks>},
+    {"kvasir_evicted_blocks_total", Counter, "cause", "cache",
+     "Blocks that the policy chose because others needed room.", WriteEvictedBlocks},
+    {"kvasir_evicted_tokens_total", Counter, "cause", "cache", "Tokens of these blocks.",
+     WriteEvictedTokens},
+    {"kvasir_copied_blocks_total", Counter, "", "cache", "Blocks that were copied on write.",
+     Of<&Stats::copied_blocks>},
+    {"kvasir_deduplicated_blocks_total", Counter, "", "cache",
+     "Blocks that were computed twice and kept once.", Of<&Stats::deduplicated_blocks>},
+    {"kvasir_allocation_failures_total", Counter, "cause", "engine",
+     "Reservations of blocks that were refused; the request waits, or another one gives way.",
+     WriteFailures},
+    {"kvasir_recomputed_tokens_total", Counter, "cause", "engine",
+     "Tokens that were computed again: of prompts, after what was evicted; after a preemption; for "
+     "RoPE longrope. Only the first are among the prompt tokens.",
+     WriteRecomputed},
+    {"kvasir_read_bytes_total", Counter, "kind", "engine",
+     "Bytes that were read: weights (each matrix once a product, of experts the chosen ones) and K "
+     "and V.",
+     WriteReadBytes},
+    {"kvasir_kv_read_bytes_total", Counter, "", "engine",
+     "K and V that attention read; a prefix that rows of a step share counts once.",
+     Of<&Stats::kv_read_bytes>},
+    {"kvasir_read_limit_bytes_per_second", Gauge, "", "server",
+     "What this machine's memory gives; absent until 'kvasir bench' has measured it.",
+     WriteReadLimit},
+    {"kvasir_mbu_ratio", Gauge, "", "engine",
+     "Bytes read in the steps of the last minute, by what the limit allows in their time; above 1 "
+     "where they come from the CPU's caches.",
+     WriteMbu},
+};
+
+}  // namespace
+
+std::span<const MetricSeries> CacheSeries() { return kSeries; }
+
+}  // namespace kvasir

@@ -1,0 +1,33 @@
+// JsonPoster: POSTs of JSON to one address, each within a time limit.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// Each POST has a new connection. One thread calls Post; any thread may call Stop.
+class JsonPoster {
+ public:
+  // Resolves the name; kNotFound: there is no such host.
+  static Result<std::unique_ptr<JsonPoster>> Make(const std::string& host, const std::string& port,
+                                                  const std::string& path);
+  ~JsonPoster();
+  JsonPoster(const JsonPoster&) = delete;
+  JsonPoster& operator=(const JsonPoster&) = delete;
+
+  // Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError with the reason.
+  Status Post(std::string body, std::chrono::milliseconds timeout);
+  // Ends the current POST, and all later ones at once.
+  void Stop();
+
+ private:
+  struct Parts;
+  explicit JsonPoster(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace kvasir

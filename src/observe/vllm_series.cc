@@ -1,0 +1,142 @@
+// Series with vLLM's names, meanings and buckets (vLLM 0.32), so that its dashboards work.
+#include <fmt/format.h>
+
+#include "observe/metric_series.h"
+
+namespace kvasir {
+namespace {
+
+using enum prometheus::MetricType;
+using Stats = EngineStats;
+using Requests = RequestStats;
+
+void WriteUsage(const MetricsView& view, SeriesWriter& out) {
+  const EngineStats& s = view.stats;
+  out.Write(Ratio(s.pinned_blocks, s.free_blocks + s.idle_blocks + s.pinned_blocks));
+}
+
+void WriteConfig(const MetricsView& view, SeriesWriter& out) {
+  out.WriteFacts(
+      {{"block_size", std::to_string(view.plan.block_tokens)},
+       {"cache_dtype", view.plan.kv_format},
+       {"num_gpu_blocks", std::to_string(view.plan.num_blocks)},
+       {"num_cpu_blocks", "0"},
+       {"kv_cache_memory_bytes", std::to_string(view.plan.kv_bytes)},
+       {"enable_prefix_caching", view.options.cache_mode == CacheMode::kPrefix ? "True" : "False"},
+       {"prefix_caching_hash_algo", "sha256"},
+       {"gpu_memory_utilization", "None"},
+       {"sliding_window", "None"}});
+}
+
+void WriteHits(const MetricsView& view, SeriesWriter& out) {
+  out.Write(static_cast<double>(view.stats.reused_pool + view.stats.reused_partial));
+}
+
+void WriteBySource(const MetricsView& view, SeriesWriter& out) {
+  const EngineStats& s = view.stats;
+  out.Write(s.computed_tokens, {"local_compute"});
+  out.Write(s.reused_pool + s.reused_partial, {"local_cache_hit"});
+  out.Write(0, {"external_kv_transfer"});
+}
+
+void WriteWaiting(const MetricsView& view, SeriesWriter& out) {
+  const uint64_t following = view.stats.requests.following;
+  out.Write(view.stats.queued - std::min(view.stats.queued, following), {"capacity"});
+  out.Write(following, {"deferred"});
+}
+
+void WriteEnds(const MetricsView& view, SeriesWriter& out) {
+  const RequestStats& sums = view.stats.requests;
+  out.Write(sums.stopped, {"stop"});
+  out.Write(sums.cut, {"length"});
+  out.Write(sums.aborted, {"abort"});
+  out.Write(sums.failed, {"error"});
+}
+
+void WritePreemptions(const MetricsView& view, SeriesWriter& out) {
+  uint64_t sum = 0;
+  for (const uint64_t count : view.stats.preemptions) sum += count;
+  out.Write(sum);
+}
+
+void WriteRejections(const MetricsView& view, SeriesWriter& out) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kNumRejectReasons; ++i) {
+    sum += view.stats.requests.rejected[i] + view.rejected[i];
+  }
+  out.Write(sum);
+}
+
+constexpr MetricSeries kSeries[] = {
+    {"vllm:num_requests_running", Gauge, "", "engine", "Choices of requests that are running.",
+     Of<&Stats::running>},
+    {"vllm:num_requests_waiting", Gauge, "", "engine", "Requests that wait.", Of<&Stats::queued>},
+    {"vllm:num_requests_waiting_by_reason", Gauge, "reason", "engine",
+     "Requests that wait for room or their turn (capacity), or for a request that computes what "
+     "both begin with (deferred).",
+     WriteWaiting},
+    {"vllm:kv_cache_usage_perc", Gauge, "", "cache",
+     "Share of blocks that sequences use; 1 is all.", WriteUsage},
+    {"vllm:cache_config_info", Gauge, "", "engine",
+     "1; its labels are the configuration of the cache, as vLLM names it.", WriteConfig},
+    {"vllm:prefix_cache_queries_total", Counter, "", "cache",
+     "Prompt tokens that were looked up in the cache.", Of<&Stats::prompt_tokens>},
+    {"vllm:prefix_cache_hits_total", Counter, "", "cache",
+     "Prompt tokens that came from the cache.", WriteHits},
+    {"vllm:prompt_tokens_cached_total", Counter, "", "cache",
+     "Prompt tokens that came from the cache or a tier.", WriteHits},
+    {"vllm:prompt_tokens_total", Counter, "", "cache", "Prompt tokens.", Of<&Stats::prompt_tokens>},
+    {"vllm:prompt_tokens_by_source_total", Counter, "source", "cache",
+     "Prompt tokens that were computed here, came from the cache here, or from elsewhere.",
+     WriteBySource},
+    {"vllm:generation_tokens_total", Counter, "", "engine", "Generated tokens.",
+     Of<&Stats::generated_tokens>},
+    {"vllm:iteration_tokens_total", Histogram, "", "engine", "Rows of a step.",
+     OfRequests<&Requests::step_tokens>},
+    {"vllm:num_preemptions_total", Counter, "", "engine",
+     "Running requests that gave up their blocks to others.", WritePreemptions},
+    {"vllm:request_num_preemptions", Histogram, "", "engine", "The same, of a request.",
+     OfRequests<&Requests::preemptions>},
+    {"vllm:request_success_total", Counter, "finished_reason", "engine",
+     "Choices by how they ended.", WriteEnds},
+    {"vllm:corrupted_requests_total", Counter, "", "engine",
+     "Requests that failed because a number of the model was not finite.",
+     OfRequests<&Requests::corrupted>},
+    {"vllm:admission_rejections_total", Counter, "", "engine, server",
+     "Requests that were refused because of load or limits.", WriteRejections},
+    {"vllm:time_to_first_token_seconds", Histogram, "", "engine",
+     "From submission to the first token.", Of<&Stats::ttft_seconds>},
+    {"vllm:inter_token_latency_seconds", Histogram, "", "engine",
+     "From a token of an answer to the next.", Of<&Stats::token_seconds>},
+    {"vllm:time_per_output_token_seconds", Histogram, "", "engine",
+     "The old name of vllm:inter_token_latency_seconds.", Of<&Stats::token_seconds>},
+    {"vllm:request_time_per_output_token_seconds", Histogram, "", "engine",
+     "Mean time for each token after the first, of answers with several tokens.",
+     OfRequests<&Requests::tpot_seconds>},
+    {"vllm:e2e_request_latency_seconds", Histogram, "", "engine",
+     "From submission to the last token.", Of<&Stats::request_seconds>},
+    {"vllm:request_queue_time_seconds", Histogram, "", "engine", "From submission to admission.",
+     Of<&Stats::queue_seconds>},
+    {"vllm:request_prefill_time_seconds", Histogram, "", "engine",
+     "From admission to the first token.", OfRequests<&Requests::prefill_seconds>},
+    {"vllm:request_decode_time_seconds", Histogram, "", "engine",
+     "From the first token to the last one.", OfRequests<&Requests::decode_seconds>},
+    {"vllm:request_inference_time_seconds", Histogram, "", "engine",
+     "From admission to the last token.", OfRequests<&Requests::inference_seconds>},
+    {"vllm:request_prompt_tokens", Histogram, "", "engine", "Prompt tokens of a request.",
+     Of<&Stats::prompt_lengths>},
+    {"vllm:request_generation_tokens", Histogram, "", "engine", "Generated tokens of a request.",
+     Of<&Stats::answer_lengths>},
+    {"vllm:request_prefill_kv_computed_tokens", Histogram, "", "engine",
+     "Prompt tokens of a request that were computed.", OfRequests<&Requests::computed_tokens>},
+    {"vllm:request_params_n", Histogram, "", "engine", "Choices that a request asked for.",
+     OfRequests<&Requests::choices>},
+    {"vllm:request_params_max_tokens", Histogram, "", "engine",
+     "max_tokens of a request, as far as it fits the context.", OfRequests<&Requests::max_tokens>},
+};
+
+}  // namespace
+
+std::span<const MetricSeries> VllmSeries() { return kSeries; }
+
+}  // namespace kvasir
