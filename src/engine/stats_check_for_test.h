@@ -59,8 +59,12 @@ inline void CheckTrace(const RequestTrace& trace) {
   uint32_t recomputed = 0;
   for (const auto& each : trace.preemptions) {
     EXPECT_LE(trace.admitted_ns, each.begin_ns);
-    if (each.resumed_ns != 0) EXPECT_LE(each.begin_ns, each.resumed_ns);
-    if (each.caught_up_ns != 0) EXPECT_LE(each.resumed_ns, each.caught_up_ns);
+    if (each.resumed_ns != 0) {
+      EXPECT_LE(each.begin_ns, each.resumed_ns);
+    }
+    if (each.caught_up_ns != 0) {
+      EXPECT_LE(each.resumed_ns, each.caught_up_ns);
+    }
     recomputed += each.recomputed;
   }
   EXPECT_GE(trace.preemptions.size(), trace.receipt.preemptions);

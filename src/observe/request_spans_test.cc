@@ -70,7 +70,9 @@ TEST(RequestSpans, NumbersOf64BitsAreTextAndIdsAreHex) {
   EXPECT_EQ(root.at("endTimeUnixNano"), "1700000000000000950");
   EXPECT_FALSE(root.contains("parentSpanId"));
   for (const json& each : root.at("attributes")) {
-    if (each.at("key") == "gen_ai.request.n") EXPECT_EQ(each.at("value").at("intValue"), "1");
+    if (each.at("key") == "gen_ai.request.n") {
+      EXPECT_EQ(each.at("value").at("intValue"), "1");
+    }
   }
 }
 
