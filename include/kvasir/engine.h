@@ -163,7 +163,10 @@ enum class Reuse {
 };
 
 struct GenerateRequest {
-  std::string tenant = "default";
+  std::string tenant = "default";  // who is charged
+  // Whose cache it uses: the tenant's, or that of a group of tenants; "": the tenant's. cache_salt
+  // makes it a separate one of that owner (KvCache::OpenNamespace).
+  std::string cache_owner, cache_salt;
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -282,13 +285,13 @@ class Engine {
   // Refuses new requests and waits for the running ones and for erasures; a second call cancels the
   // requests.
   virtual void Drain() = 0;
-  // Erases what is cached for a tenant. Between two steps the engine's thread removes it from the
+  // Erases what is cached for an owner (GenerateRequest::cache_owner), under all salts. Between two steps the engine's thread removes it from the
   // index; from then on no request finds it. Then the thread zeroes the blocks, a part after each
   // step, so that no other request waits long. Blocks in use are zeroed when their requests release
   // them. `done` is called once, when all blocks that are not in use are zeroed.
-  virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
+  virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
-  virtual void Erase(std::string_view tenant) = 0;
+  virtual void Erase(std::string_view owner) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

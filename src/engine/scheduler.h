@@ -78,9 +78,9 @@ class Scheduler {
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
   void FailAll(const Error& error);
-  // Forgets the tenant's namespaces at once. The next steps zero the blocks, and the last of these
+  // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
   // steps calls `done`. If this throws, the caller still owns `done`.
-  void Erase(std::string_view tenant, ErasureSink&& done);
+  void Erase(std::string_view owner, ErasureSink&& done);
 
   bool idle() const {
     return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();

@@ -199,7 +199,7 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens * block_tokens;
   for (const auto& other : running_) {
-    if (other->prompt_done || other->done() || other->spec.tenant != request.spec.tenant) continue;
+    if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
     if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
     const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
@@ -310,9 +310,12 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.spec.reuse != Reuse::kNothing;
-  NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
+  const auto open = [&](const Identity& identity) {
+    return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
+  };
+  NamespaceId ns = open(options_.identity);
   if (options_.long_rope) {
-    options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);
+    options.other_rope = open(options_.long_rope->identity);
     if (is_long) std::swap(ns, options.other_rope);
   }
   return TimedCache([&] { return cache_.Match(ns, tokens, options); });

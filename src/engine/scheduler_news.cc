@@ -165,12 +165,9 @@ void Scheduler::FailAll(const Error& error) {
   }
 }
 
-void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
+void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
-  uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
-  if (options_.long_rope) {
-    point = cache_.Forget(cache_.OpenNamespace(tenant, options_.long_rope->identity));
-  }
+  const uint64_t point = cache_.Forget(owner);
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
