@@ -16,6 +16,7 @@
 #include "kvasir/plan.h"
 #include "kvasir/receipt.h"
 #include "kvasir/status.h"
+#include "kvasir/tenant.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -236,6 +237,7 @@ struct EngineStats {
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
+  std::vector<TenantUse> tenant_use;  // in the order in which they came; [0]: of those without room
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };
@@ -285,13 +287,18 @@ class Engine {
   // Refuses new requests and waits for the running ones and for erasures; a second call cancels the
   // requests.
   virtual void Drain() = 0;
-  // Erases what is cached for an owner (GenerateRequest::cache_owner), under all salts. Between two steps the engine's thread removes it from the
-  // index; from then on no request finds it. Then the thread zeroes the blocks, a part after each
-  // step, so that no other request waits long. Blocks in use are zeroed when their requests release
-  // them. `done` is called once, when all blocks that are not in use are zeroed.
+  // Erases what is cached for an owner (GenerateRequest::cache_owner), under all salts. Between two
+  // steps the engine's thread removes it from the index; from then on no request finds it. Then the
+  // thread zeroes the blocks, a part after each step, so that no other request waits long. Blocks
+  // in use are zeroed when their requests release them. `done` is called once, when all blocks that
+  // are not in use are zeroed.
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;
+  // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
+  // Running requests keep what they have. kInvalidArgument (kv_guaranteed), with nothing changed,
+  // when the guarantees are more than the cache less kv_headroom.
+  virtual Status SetTenants(const TenantTable& tenants) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

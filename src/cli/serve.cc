@@ -11,6 +11,8 @@
 #include "cli/interrupt.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
+#include "server/credentials.h"
+#include "server/keys_file.h"
 #include "server/option_check.h"
 #include "server/server.h"
 
@@ -26,6 +28,9 @@ std::vector<Flag> ServeFlags() {
          "require this API key; may be given several times; each key has a separate cache",
          FlagKind::kList},
         {"api-key-file", "F", "more API keys, one on each line"},
+        {"keys", "F.json",
+         "tenants: their keys (as digests), shares and limits (docs/tenants.md); 'kvasir key new' "
+         "makes a key; SIGHUP reloads the file"},
         {"admin-key", "KEY",
          "require this key for /metrics, which sums over all API keys (needed with several keys)"},
         {"cors-origin", "ORIGIN",
@@ -84,6 +89,11 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   if (args.Has("admin-key") && options.admin_key.empty()) {
     return Fail(Code::kInvalidArgument, "--admin-key: is empty; give a key or leave it out");
   }
+  if (const auto path = args.Text("keys")) {
+    options.keys_path = *path;
+    KV_ASSIGN(options.keys, ReadKeysFile(*path));
+    KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
+  }
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
@@ -140,9 +150,10 @@ Result<int> Run(const Args& given) {
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
-  if (options.api_keys.size() > engine_options.max_tenants) {
-    return Fail(Code::kInvalidArgument, "--api-key: {} keys; at most {} are allowed",
-                options.api_keys.size(), engine_options.max_tenants);
+  if (options.api_keys.size() + options.keys.tenants.size() > engine_options.max_tenants) {
+    return Fail(Code::kInvalidArgument,
+                "--api-key: {} keys and {} tenants of --keys; at most {} are allowed together",
+                options.api_keys.size(), options.keys.tenants.size(), engine_options.max_tenants);
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);

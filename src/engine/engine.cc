@@ -11,8 +11,10 @@
 #include <future>
 #include <new>
 #include <thread>
+#include <unordered_map>
 #include <variant>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
@@ -41,15 +43,19 @@ struct EraseCommand {
   std::string tenant;
   ErasureSink done;
 };
+struct TenantsCommand {
+  TenantTable tenants;
+};
 struct CheckCommand {
   std::promise<void> done;
 };
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
-                             EraseCommand, CheckCommand>;
+                             EraseCommand, TenantsCommand, CheckCommand>;
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
-  uint64_t bytes = sizeof(Request) + spec.prompt.capacity() * sizeof(TokenId) +
+  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_owner.capacity() +
+                   spec.cache_salt.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
                    spec.message_ends.capacity() * sizeof(uint32_t) +
                    spec.stop_ids.capacity() * sizeof(TokenId) +
                    spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
@@ -92,6 +98,7 @@ class EngineOnThread final : public Engine {
   void Drain() override;
   void Erase(std::string_view tenant, ErasureSink done) override;
   void Erase(std::string_view tenant) override;
+  Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -106,6 +113,9 @@ class EngineOnThread final : public Engine {
   // A sink must not wait for the engine's thread: the wait would never end.
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
+  TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
+  Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  void CountEnded(const Scheduler::Ended& ended);
   void Run();
   void Apply(Command& command);
   Scheduler::Ended Step();
@@ -121,6 +131,8 @@ class EngineOnThread final : public Engine {
   // request_memory_bytes.
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  TenantTable tenants_ KV_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, uint32_t> outstanding_of_ KV_GUARDED_BY(mutex_);  // by tenant
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
@@ -217,22 +229,79 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                 "bytes in all); try again later",
                 bytes, most_bytes);
   }
+  KV_TRY(CheckQuota(checked));
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
+    // First: it may throw.
+    for (const auto& request : checked) outstanding_of_.try_emplace(request->spec.tenant);
     for (auto& request : checked) {
       request->id = RequestId{next_id_++};
+      ++outstanding_of_[request->spec.tenant];
       commands_.push_back(std::move(request));
       ids.push_back(RequestId{next_id_ - 1});
     }
   } catch (const std::bad_alloc&) {
-    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      --outstanding_of_[std::get<0>(commands_.back())->spec.tenant];
+      commands_.pop_back();
+    }
     return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
+}
+
+TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? TenantRules() : found->second;
+}
+
+// Whether a tenant's requests may run or wait, by its own limits. They have one tenant.
+Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requests) const {
+  if (requests.empty()) return {};
+  const std::string& tenant = requests[0]->spec.tenant;
+  const TenantRules rules = RulesOf(tenant);
+  for (const auto& request : requests) {
+    if (request->spec.n <= rules.max_running) continue;
+    return FailField(Code::kInvalidArgument, "n",
+                     "{} answers at once; of this API key's tenant at most {} run at once",
+                     request->spec.n, rules.max_running);
+  }
+  if (rules.max_queued == TenantRules::kNoLimit) return {};
+  const uint64_t running = std::min(rules.max_running, parts_.options.parallel);
+  const auto found = outstanding_of_.find(tenant);
+  const uint64_t outstanding = found == outstanding_of_.end() ? 0 : found->second;
+  if (outstanding + requests.size() <= running + rules.max_queued) return {};
+  return FailField(Code::kExhausted, "quota",
+                   "{} requests of this API key's tenant run or wait, and at most {} may; try "
+                   "again later",
+                   outstanding, running + rules.max_queued);
+}
+
+Status EngineOnThread::SetTenants(const TenantTable& tenants) {
+  const uint64_t block_bytes = parts_.cache->layout().block_bytes();
+  uint64_t guaranteed = 0;
+  for (const auto& [name, rules] : tenants) {
+    guaranteed += std::min(CeilDiv(rules.kv_guaranteed_bytes, block_bytes), parts_.plan.num_blocks);
+  }
+  const auto most = static_cast<uint64_t>(static_cast<double>(parts_.plan.num_blocks) *
+                                          (1 - parts_.options.kv_headroom));
+  if (guaranteed > most) {
+    return FailField(
+        Code::kInvalidArgument, "kv_guaranteed",
+        "the tenants' guarantees add up to {} blocks of {} bytes; the cache has {}, of "
+        "which {} may be guaranteed (--kv-memory, --kv-headroom)",
+        guaranteed, block_bytes, parts_.plan.num_blocks, most);
+  }
+  TenantsCommand command{tenants};
+  const MutexLock lock(mutex_);
+  commands_.push_back(std::move(command));
+  tenants_ = tenants;
+  wake_.notify_one();
+  return {};
 }
 
 void EngineOnThread::Drain() {
@@ -291,14 +360,21 @@ void EngineOnThread::Run() {
     for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
     if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
-    const auto [num_ended, ended_bytes, num_erased] = Step();
-    if (num_ended + num_erased == 0) continue;
-    const MutexLock lock(mutex_);
-    num_outstanding_ -= num_ended;
-    waiting_bytes_ -= ended_bytes;
-    num_erasures_ -= num_erased;
-    if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
+    CountEnded(Step());
   }
+}
+
+void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {
+  if (ended.count + ended.num_erased == 0) return;
+  const MutexLock lock(mutex_);
+  for (const std::string& tenant : ended.tenants) {
+    const auto found = outstanding_of_.find(tenant);
+    if (--found->second == 0) outstanding_of_.erase(found);
+  }
+  num_outstanding_ -= ended.count;
+  waiting_bytes_ -= ended.bytes;
+  num_erasures_ -= ended.num_erased;
+  if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
 }
 
 // No exception may leave the engine's thread. A step without memory ends its requests; the cache,
@@ -323,6 +399,8 @@ void EngineOnThread::Apply(Command& command) {
     scheduler_.CancelAll();
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->tenant, std::move(erase->done));
+  } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
+    scheduler_.SetTenants(rules->tenants);
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {
     scheduler_.CheckInvariants();
     check->done.set_value();

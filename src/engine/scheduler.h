@@ -78,6 +78,8 @@ class Scheduler {
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
   void FailAll(const Error& error);
+  // Engine::SetTenants.
+  void SetTenants(const TenantTable& rules);
   // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
   // steps calls `done`. If this throws, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
@@ -90,6 +92,7 @@ class Scheduler {
     uint32_t count = 0;
     uint64_t bytes = 0;
     uint32_t num_erased = 0;
+    std::vector<std::string> tenants;  // of the requests
   };
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
   // cancelled requests) and zeroes erased blocks.
@@ -129,6 +132,7 @@ class Scheduler {
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);
+  void UseRules(uint32_t tenant, const TenantRules& rules);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
@@ -178,6 +182,7 @@ class Scheduler {
   void ZeroErased(uint64_t step_ns);
   uint32_t TellErasures();
   void CountStep(uint64_t step_ns);
+  void CountTenants();
   void PublishStats();
 
   // Calls the cache and counts the time inside it.
@@ -234,6 +239,8 @@ class Scheduler {
   std::unique_ptr<const SchedulingPolicy> policy_;
   std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
   std::vector<TenantView> tenants_;
+  std::vector<TenantRules> tenant_rules_;  // [tenants_]
+  TenantTable rules_;                      // of those that are not known yet too
   AnswerLengths lengths_;
   StepCost cost_;
 

@@ -28,8 +28,28 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   const auto found = tenant_numbers_.find(name);
   if (found != tenant_numbers_.end()) return found->second;
   if (tenant_numbers_.size() == options_.num_tenants) return 0;
+  const auto number = static_cast<uint32_t>(tenants_.size());
   tenants_.emplace_back();
-  return tenant_numbers_.emplace(name, static_cast<uint32_t>(tenants_.size() - 1)).first->second;
+  tenant_rules_.emplace_back();
+  stats_.tenant_use.emplace_back().name = name;
+  tenant_numbers_.emplace(name, number);
+  const auto rules = rules_.find(name);
+  if (rules != rules_.end()) UseRules(number, rules->second);
+  return number;
+}
+
+void Scheduler::SetTenants(const TenantTable& rules) {
+  rules_ = rules;
+  for (const auto& [name, number] : tenant_numbers_) {
+    const auto found = rules_.find(name);
+    UseRules(number, found == rules_.end() ? TenantRules() : found->second);
+  }
+  retry_admission_ = true;
+}
+
+void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
+  tenant_rules_[tenant] = rules;
+  tenants_[tenant].max_running = rules.max_running;
 }
 
 // A tenant that was idle saves nothing up: it starts at the least charge of those that are active.

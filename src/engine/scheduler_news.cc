@@ -239,6 +239,7 @@ Scheduler::Ended Scheduler::Deliver() {
     if (!tell(*request)) return false;
     ++ended.count;
     ended.bytes += request->bytes;
+    ended.tenants.push_back(std::move(request->spec.tenant));
     return true;
   });
   return ended;
@@ -267,7 +268,16 @@ void Scheduler::CountStep(uint64_t step_ns) {
   }
 }
 
+void Scheduler::CountTenants() {
+  for (TenantUse& use : stats_.tenant_use) use.running = use.waiting = 0;
+  for (const auto& request : running_) {
+    stats_.tenant_use[request->tenant].running += request->num_live();
+  }
+  for (const auto& request : waiting_) ++stats_.tenant_use[request->tenant].waiting;
+}
+
 void Scheduler::PublishStats() {
+  CountTenants();
   stats_.running = 0;
   for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
   stats_.queued = waiting_.size();

@@ -48,6 +48,8 @@ void Scheduler::FillView() {
   view_requests_.clear();
   view_sequences_.clear();
   seen_.clear();
+  for (TenantView& tenant : tenants_) tenant.running = 0;
+  for (const auto& request : running_) tenants_[request->tenant].running += request->num_live();
   const bool starved =
       std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
   for (const auto& request : running_) {
@@ -115,11 +117,13 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
   return tokens;
 }
 
-// Charges tenants for the step that ran, by their rows.
+// Charges tenants for the step that ran, by their rows and weights.
 void Scheduler::Charge() {
   const double step_ns = cost_.PredictNs(work_);
   for (const Rows& rows : rows_) {
-    tenants_[rows.request->tenant].charge_ns += step_ns * rows.num_rows / work_.rows();
+    const uint32_t tenant = rows.request->tenant;
+    tenants_[tenant].charge_ns +=
+        step_ns * rows.num_rows / work_.rows() / tenant_rules_[tenant].weight;
   }
 }
 

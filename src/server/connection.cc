@@ -64,6 +64,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     });
   }
 
+  void CheckKey() override {
+    asio::post(strand_,
+               [self = shared_from_this()] { self->Run([&] { self->OnKeysReloaded(); }); });
+  }
+
   void CloseForRoom() override {
     asio::post(strand_, [self = shared_from_this()] {
       if (self->connections_.IsClosing(self.get())) self->Close();
@@ -327,7 +332,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
     const std::string text = answer_->Take(prompt, event);
-    if (answer_->error()) return Fail();
+    if (answer_->error()) return Fail(Error(*answer_->error()));
     if (!answer_->streams() && !answer_memory_.HoldMore(answer_->held_bytes())) {
       CancelAll();
       return Respond(NoRoomToAnswer());
@@ -355,14 +360,21 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
          "answers that clients have not read leave no memory for this one; try again"});
   }
 
-  void Fail() {
+  // The answer ends with an error: a response, or the last event of a stream that has begun.
+  void Fail(const Error& error) {
     const std::unique_ptr<Answer> answer = std::move(answer_);
     CancelAll();
-    if (!begun_) return Respond(ErrorResponse(*answer->error()));
+    if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
-    if (log_) log_->Refused(RefusalOf(*answer->error()));
-    writer_.PutStreamText(answer->ErrorEvent());
+    if (log_) log_->Refused(RefusalOf(error));
+    writer_.PutStreamText(Answer::ErrorEvent(error));
     EndStream();
+  }
+
+  void OnKeysReloaded() {
+    if (answer_ && state_ == State::kBusy && service_.TenantOf(request_) != tenant_) {
+      Fail(KeyRevoked());
+    }
   }
 
   void CancelAll() {

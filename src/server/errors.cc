@@ -45,6 +45,7 @@ constexpr FieldRow kFields[] = {
     {"host", {Code::kPermissionDenied, 421, "misdirected"}},
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
+    {"revoked_key", {Code::kPermissionDenied, 401, "key_revoked"}},
     {"tenant", {Code::kPermissionDenied, 403, "not_tenant"}},
     {"admin_key", {Code::kPermissionDenied, 403, "not_admin"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
@@ -110,6 +111,10 @@ HttpResponse ErrorResponse(const Error& error) {
   if (response.status == 503) response.headers.emplace_back("Retry-After", "5");
   if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
+}
+
+Error KeyRevoked() {
+  return {Code::kPermissionDenied, "the API key of this request was removed", "revoked_key"};
 }
 
 Error SubmitError(Error error, const std::string& prompt_field) {

@@ -42,6 +42,10 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
+  Status SetTenants(const TenantTable& given) override {
+    if (tenants_status) tenants = given;
+    return tenants_status;
+  }
   Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
@@ -54,7 +58,8 @@ class FakeEngine : public Engine {
   void CheckInvariants() override {}
 
   EngineStats stats;
-  Status model_status;
+  Status model_status, tenants_status;
+  TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;

@@ -121,11 +121,11 @@ class Server {
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
-    // SIGHUP ends the server like the others (it does not reload the configuration), except under
-    // nohup, where the server must continue without a terminal.
+    // SIGHUP reloads the keys. Without a file of keys it ends the server like the others, except
+    // under nohup, where the server must continue without a terminal.
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
-    if (!ec && !ignored) signals_.add(SIGHUP, ec);
+    if (!ec && (!ignored || !options_.keys_path.empty())) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
@@ -260,12 +260,23 @@ class Server {
 
   void AwaitSignal() {
     UntilDone([this] {
-      signals_.async_wait([this](ErrorCode ec, int) {
+      signals_.async_wait([this](ErrorCode ec, int signal) {
         if (ec) return;
-        OnSignal();
+        const bool reload = signal == SIGHUP && !options_.keys_path.empty();
+        reload ? ReloadKeys() : OnSignal();
         AwaitSignal();
       });
     });
+  }
+
+  void ReloadKeys() {
+    const Status reloaded = service_->ReloadKeys();
+    if (!reloaded) {
+      return Log(LogLevel::kError, "the keys were not reloaded; the old ones stay",
+                 LogField("reason", reloaded.error().text()));
+    }
+    connections_.CheckKeys();
+    Log(LogLevel::kInfo, "the keys were reloaded", LogField("file", options_.keys_path));
   }
 
   void OnSignal() {

@@ -9,6 +9,7 @@
 
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
+#include "server/keys_file.h"
 
 namespace kvasir {
 
@@ -20,6 +21,8 @@ struct ServerOptions {
   // The operator's key, for sums over all tenants. "": with several api_keys nobody may read the
   // sums; otherwise every caller may.
   std::string admin_key;
+  std::string keys_path;      // the file of --keys, for SIGHUP; "": none
+  KeysFile keys;              // what it has at the start
   std::string chat_template;  // source text that replaces the model's template; "": the model's
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
@@ -45,7 +48,8 @@ struct ServerOptions {
 
 // Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
 // then it returns success. A second one cancels running requests and returns kCancelled (exit 130).
-// SIGHUP works like SIGTERM, unless the process already ignored it (nohup): then it stays ignored.
+// SIGHUP reads keys_path again. Without one it works like SIGTERM, unless the process already
+// ignored it (nohup): then it stays ignored.
 // kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
 // One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/random_bytes.h"
+#include "base/result.h"
 #include "server/request_memory.h"
 #include "server/service_routes.h"
 
@@ -41,7 +42,8 @@ const Service::Route Service::kRoutes[] = {
     {"/models", "GET", &Service::Models, Access::kKey},
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, Route::kSmall, true},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, true},
+    {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
@@ -68,7 +70,26 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   if (!options.chat_template.empty()) {
     KV_ASSIGN(own_template, ChatTemplate::Parse(options.chat_template));
   }
-  return std::unique_ptr<Service>(new Service(options, engine, std::move(own_template)));
+  std::unique_ptr<Service> service(new Service(options, engine, std::move(own_template)));
+  KV_TRY(service->UseKeys(options.keys));
+  return service;
+}
+
+Status Service::UseKeys(const KeysFile& file) {
+  KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
+  auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
+  if (const Status set = engine_.SetTenants(next->Table()); !set) {
+    return FailField(Code::kInvalidArgument, "keys", "{}: {}", options_.keys_path,
+                     set.error().text());
+  }
+  const MutexLock lock(credentials_mutex_);
+  credentials_ = std::move(next);
+  return {};
+}
+
+Status Service::ReloadKeys() {
+  KV_ASSIGN(const KeysFile file, ReadKeysFile(options_.keys_path));
+  return UseKeys(file);
 }
 
 Service::Service(const ServerOptions& options, Engine& engine,
@@ -77,7 +98,6 @@ Service::Service(const ServerOptions& options, Engine& engine,
       engine_(engine),
       max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
       own_template_(std::move(own_template)),
-      credentials_(options.api_keys, options.admin_key),
       browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(UnixS()),
       erase_queue_(engine) {
@@ -158,7 +178,7 @@ bool Service::Generates(const HttpRequest& request) {
 }
 
 std::string Service::TenantOf(const HttpRequest& request) const {
-  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  const auto caller = CallerOf(request);
   return caller ? caller->tenant.value_or("") : "";
 }
 
@@ -188,7 +208,9 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = RouteOf(request);
   if (route == nullptr) return ErrorResponse(NotFound("not found"));
-  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  const auto caller = CallerOf(request);
+  // The key may have been removed since CheckHead.
+  if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
 
@@ -196,7 +218,13 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   start.requests = std::move(call->requests);
-  for (GenerateRequest& request : start.requests) request.tenant = from.tenant();
+  for (GenerateRequest& request : start.requests) {
+    request.tenant = from.tenant();
+    if (!from.caller.entry) continue;
+    const TenantEntry& entry = *from.caller.entry;
+    request.cache_owner = entry.cache_owner;
+    request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
+  }
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/memory_meter.h"
+#include "base/mutex.h"
 #include "kvasir/engine.h"
 #include "server/activity.h"
 #include "server/browser_rules.h"
@@ -73,8 +74,11 @@ class Service {
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
   // else 503.
   Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
-  // The tenant whose turn it is in PreparePool.
+  // The tenant whose turn it is in PreparePool; "": the request has no tenant's key.
   std::string TenantOf(const HttpRequest& request) const;
+  // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
+  // keys that it lacks are refused; TenantOf says so of requests that came before.
+  Status ReloadKeys();
 
   // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
@@ -97,11 +101,22 @@ class Service {
   static std::span<const Route> Routes();
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
+  Status UseKeys(const KeysFile& file);
+  std::shared_ptr<const Credentials> credentials() const {
+    const MutexLock lock(credentials_mutex_);
+    return credentials_;
+  }
+  std::optional<Caller> CallerOf(const HttpRequest& request) const {
+    return credentials()->CallerOf(request.authorization, request.api_key);
+  }
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
   static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
   static bool IsOpen(std::string_view method, const Route* route);  // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
+  // Whether a caller may ask about other tenants.
+  std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
+  static HttpResponse NoTenant();
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
@@ -113,6 +128,7 @@ class Service {
   Outcome OneModel(const Call& call);
   Outcome CacheState(const Call& call);
   Outcome EraseCache(const Call& call);
+  Outcome ListTenants(const Call& call);
   Outcome FlushCache(const Call& call);
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
@@ -128,7 +144,8 @@ class Service {
   Engine& engine_;
   const uint64_t max_answer_bytes_;
   const std::unique_ptr<ChatTemplate> own_template_;
-  const Credentials credentials_;
+  mutable Mutex credentials_mutex_;
+  std::shared_ptr<const Credentials> credentials_ KV_GUARDED_BY(credentials_mutex_);
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false};

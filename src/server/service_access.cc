@@ -40,7 +40,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;
-  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
+  const std::optional<Caller> caller = CallerOf(head);
   if (!open && !caller) return NoValidKey();
   const Route* route = RouteOf(head);
   if (!route) return NoSuchRoute(head);
@@ -70,20 +70,25 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
   return response;
 }
 
-std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
-  const bool is_tenant = caller.tenant.has_value();
-  if (route.access == Access::kTenant && !is_tenant) {
-    return ErrorResponse({Code::kPermissionDenied,
-                          "the admin key has no prompts and no cache; send an API key", "tenant"});
-  }
-  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
-    return std::nullopt;
-  }
-  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
+HttpResponse Service::NoTenant() {
   return ErrorResponse({Code::kPermissionDenied,
-                        fmt::format("{} shows sums over all tenants; send the key that the server "
-                                    "was given as --admin-key",
-                                    route.path),
+                        "the admin key has no prompts and no cache; send an API key", "tenant"});
+}
+
+std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
+  if (route.access == Access::kTenant && !caller.tenant) return NoTenant();
+  if (route.access != Access::kSums) return std::nullopt;
+  return CheckAdmin(route.path, caller);
+}
+
+std::optional<HttpResponse> Service::CheckAdmin(std::string_view path, const Caller& caller) const {
+  const std::shared_ptr<const Credentials> keys = credentials();
+  if (!keys->sums_are_admins() || caller.is_admin) return std::nullopt;
+  if (!keys->required()) return NoValidKey();  // only the admin's is asked for
+  return ErrorResponse({Code::kPermissionDenied,
+                        fmt::format("{} is about all tenants; send the key that the server was "
+                                    "given as --admin-key, or an admin key of --keys",
+                                    path),
                         "admin_key"});
 }
 
@@ -95,7 +100,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
     if (!PathMatches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
     // Without a key any page that somebody visits could erase their cache: pages may only read.
-    if (route.method == "DELETE" && !credentials_.required()) continue;
+    if (route.method == "DELETE" && !credentials()->required()) continue;
     for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
   }
   response.headers.emplace_back("Allow", allowed);

@@ -85,6 +85,42 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"generated", own.generated}}}};
 }
 
+// The value of a field in a target's query; absent: not there.
+std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
+  const size_t begin = target.find('?');
+  if (begin == target.npos) return std::nullopt;
+  std::string_view query = target.substr(begin + 1);
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), field.size() + 1));
+    const size_t equals = std::min(field.find('='), field.size());
+    if (field.substr(0, equals) != name) continue;
+    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
+  }
+  return std::nullopt;
+}
+
+json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
+
+json TenantJson(const TenantEntry& entry, const TenantUse& use) {
+  const TenantRules& rules = entry.rules;
+  return {{"tenant", entry.name},
+          {"weight", rules.weight},
+          {"share_group", entry.share_group.empty() ? json() : json(entry.share_group)},
+          {"max_running", LimitJson(rules.max_running, TenantRules::kNoLimit)},
+          {"max_queued", LimitJson(rules.max_queued, TenantRules::kNoLimit)},
+          {"requests_per_minute", LimitJson(entry.requests_per_minute, 0)},
+          {"tokens_per_minute", LimitJson(entry.tokens_per_minute, 0)},
+          {"kv_guaranteed", rules.kv_guaranteed_bytes},
+          {"kv_max", LimitJson(rules.kv_max_bytes, TenantRules::kAllBytes)},
+          {"running", use.running},
+          {"waiting", use.waiting},
+          {"blocks",
+           {{"pinned", use.pinned_blocks},
+            {"reserved", use.reserved_blocks},
+            {"idle", use.idle_blocks}}}};
+}
+
 const char* ModeName(CacheMode mode) {
   switch (mode) {
     case CacheMode::kPrefix:
@@ -124,7 +160,7 @@ Outcome Service::OneModel(const Call& call) {
 Outcome Service::CacheState(const Call& call) {
   json body = PlanJson(engine_.plan());
   const char* mode = ModeName(engine_.options().cache_mode);
-  const bool all = call.caller.is_admin || credentials_.num_keys() <= 1;
+  const bool all = call.caller.is_admin || credentials()->num_tenants() <= 1;
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   body["model"] = model_.names.front();
@@ -132,9 +168,20 @@ Outcome Service::CacheState(const Call& call) {
   return JsonResponse(body);
 }
 
+// The caller's own cache; its share group's, if it has one. With ?tenant=T that of T.
 Outcome Service::EraseCache(const Call& call) {
-  return LaterAnswer{[this, tenant = call.tenant()](LaterAnswer::Reply reply) {
-    erase_queue_.Erase(tenant, [reply = std::move(reply)](const Erasure& erasure) {
+  const std::optional<std::string> asked = QueryValue(call.request.target, "tenant");
+  const std::string name = asked.value_or(call.caller.tenant.value_or(""));
+  if (!asked && !call.caller.tenant) return NoTenant();
+  if (asked && asked != call.caller.tenant) {
+    if (auto refused = CheckAdmin("?tenant=", call.caller)) return std::move(*refused);
+  }
+  const auto entry = credentials()->Find(name);
+  if (!entry && name != "default") {
+    return ErrorResponse(NotFound("no tenant has this name; GET /v1/cache/tenants lists them"));
+  }
+  return LaterAnswer{[this, owner = entry ? entry->cache_owner : name](LaterAnswer::Reply reply) {
+    erase_queue_.Erase(owner, [reply = std::move(reply)](const Erasure& erasure) {
       reply(JsonResponse({{"erased", true},
                           {"tiers", json::array({"pool"})},
                           {"tokens", erasure.tokens},
@@ -142,6 +189,22 @@ Outcome Service::EraseCache(const Call& call) {
                           {"cursors", erasure.cursors}}));
     });
   }};
+}
+
+Outcome Service::ListTenants(const Call&) {
+  const EngineStats stats = engine_.Stats();
+  const auto keys = credentials();
+  json data = json::array();
+  for (const TenantUse& use : stats.tenant_use) {
+    if (!use.name.empty() && !keys->Find(use.name))
+      data.push_back(TenantJson({.name = use.name}, use));
+  }
+  for (const auto& entry : keys->tenants()) {
+    const auto found = std::ranges::find(stats.tenant_use, entry->name, &TenantUse::name);
+    data.push_back(TenantJson(*entry, found == stats.tenant_use.end() ? TenantUse() : *found));
+  }
+  return JsonResponse(
+      {{"object", "list"}, {"block_bytes", engine_.plan().block_bytes}, {"data", std::move(data)}});
 }
 
 Outcome Service::FlushCache(const Call&) {
