@@ -10,10 +10,8 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import tempfile
-import threading
 import unittest
 
 from server_harness import BINARY, Server, read_all
@@ -219,13 +217,12 @@ class Files(unittest.TestCase):
         self.refused('{"tenants": {"a": {}, "a": {}}}', "a")
         for rules, said in (({"wieght": 1}, "wieght"), ({"weight": 0}, "weight"), ({"weight": "x"}, "weight"),
                             ({"priority": [2, 1]}, "priority"), ({"priority": 3}, "priority"),
-                            ({"kv_max": "much"}, "kv_max"), ({"kv_max": -1}, "kv_max"),
-                            ({"kv_guaranteed": 5, "kv_max": 4}, "kv_guaranteed"), ({"max_running": 0}, "max_running"),
+                            ({"max_running": 0}, "max_running"),
                             ({"max_queued": 1.5}, "max_queued"), ({"requests_per_minute": 0}, "requests_per_minute"),
                             ({"share_group": "a b"}, "share_group"), ({"share_group": ""}, "share_group"),
                             ({"keys": {}}, "keys"), ({"keys": [{"sha256": "ab"}]}, "64 hex digits"),
                             ({"keys": [{"sha256": "0" * 64, "key": "x"}]}, "key"),
-                            ({"keys": [entry("x"), entry("x")]}, "twice"), ({"kv_guaranteed": "8MiB"}, "guarantees")):
+                            ({"keys": [entry("x"), entry("x")]}, "twice")):
             self.refused({"tenants": {"a": rules}}, said)
         for name in ("", "a b", "a/b", "default", "key-0", "x" * 65):
             self.refused({"tenants": {name: {}}}, "tenants")

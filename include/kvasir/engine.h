@@ -56,6 +56,7 @@ struct EngineOptions {
   std::optional<uint32_t> ctx_size;  // absent: what the model was trained for
   uint32_t parallel = 8;             // sequences that run at once
   uint32_t max_queued = 256;         // the engine refuses more with kExhausted
+  uint32_t max_queue_ms = 60000;     // and those that it expects to start later
   // Limit of the memory that requests take beside the KV cache: while a server reads, parses and
   // answers them, and while they wait. At least 16 MiB. The engine counts these bytes and does not
   // allocate them ahead; a request beyond the limit gets kExhausted.
@@ -276,8 +277,10 @@ class Engine {
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the
-  // message has the numbers), kExhausted when the queue has no room for all of them, kUnavailable
-  // while draining. After success `sink` gets the events of each request, up to its last one.
+  // message has the numbers), kExhausted when the queue has no room for all of them or one would
+  // start too late, kUnavailable while draining and (field "deadline") when a request is not
+  // expected to end within its timeout_ms. After success `sink` gets the events of each request, up
+  // to its last one.
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
   Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // one request
@@ -295,10 +298,12 @@ class Engine {
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;
+  // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
+  // when there may be room.
+  virtual Status CheckRoom(const std::string& tenant) const = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
-  // Running requests keep what they have. kInvalidArgument (kv_guaranteed), with nothing changed,
-  // when the guarantees are more than the cache less kv_headroom.
-  virtual Status SetTenants(const TenantTable& tenants) = 0;
+  // Running requests keep what they have.
+  virtual void SetTenants(const TenantTable& tenants) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

@@ -41,6 +41,7 @@ struct Receipt {
   std::optional<Miss> miss;  // absent when all tokens that can be reused were
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
+  std::optional<double> estimate_ms;  // ttft_ms as it was expected at submission
   double queue_ms = 0;
   double ttft_ms = 0;  // from submission to the first token
   double tpot_ms = 0;  // mean time per later token

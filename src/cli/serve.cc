@@ -19,6 +19,33 @@
 namespace kvasir::cli {
 namespace {
 
+std::vector<Flag> TimeFlags() {
+  return {{"timeout-ms", "MS", "time limit of requests that give none (default: none)"},
+          {"max-timeout-ms", "MS", "the longest time limit; requests without one get this"},
+          {"sse-ping-s", "S",
+           "a stream that was silent for S seconds gets a comment, so that proxies keep it "
+           "(default 15; 0: never)"},
+          {"drain-delay-s", "S",
+           "after SIGTERM, take requests for S seconds more while /ready says 503 (default 0)"},
+          {"drain-timeout-s", "S",
+           "then wait at most S seconds for what runs (default 60; 0: as long as it takes)"}};
+}
+
+Status ReadTimes(const Args& args, ServerOptions* options) {
+  constexpr uint64_t kDayMs = 86'400'000;
+  if (args.Has("timeout-ms")) {
+    KV_ASSIGN(options->timeout_ms, args.Uint("timeout-ms", 1, kDayMs, 1));
+  }
+  if (args.Has("max-timeout-ms")) {
+    KV_ASSIGN(options->max_timeout_ms, args.Uint("max-timeout-ms", 1, kDayMs, 1));
+  }
+  KV_ASSIGN(options->sse_ping_s, args.Uint("sse-ping-s", 0, 3600, options->sse_ping_s));
+  KV_ASSIGN(options->drain_delay_s, args.Uint("drain-delay-s", 0, 3600, options->drain_delay_s));
+  KV_ASSIGN(options->drain_timeout_s,
+            args.Uint("drain-timeout-s", 0, 86400, options->drain_timeout_s));
+  return {};
+}
+
 std::vector<Flag> ServeFlags() {
   return Join(
       {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
@@ -52,6 +79,8 @@ std::vector<Flag> ServeFlags() {
        LoadFlags(),
        CacheFlags(),
        SchedulingFlags(),
+       QueueFlags(),
+       TimeFlags(),
        RequestFlags(),
        AbsentFlags()});
 }
@@ -94,6 +123,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
     KV_ASSIGN(options.keys, ReadKeysFile(*path));
     KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
   }
+  KV_TRY(ReadTimes(args, &options));
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));

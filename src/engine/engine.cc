@@ -14,7 +14,6 @@
 #include <unordered_map>
 #include <variant>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_topology.h"
@@ -98,7 +97,8 @@ class EngineOnThread final : public Engine {
   void Drain() override;
   void Erase(std::string_view tenant, ErasureSink done) override;
   void Erase(std::string_view tenant) override;
-  Status SetTenants(const TenantTable& tenants) override;
+  Status CheckRoom(const std::string& tenant) const override;
+  void SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -115,6 +115,10 @@ class EngineOnThread final : public Engine {
   void Post(Command command);
   TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
   Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  Workload WorkloadNow() const KV_REQUIRES(mutex_);
+  Error Full(Error error) const;
+  Status CheckQueue(const std::string& tenant, uint64_t count) const KV_REQUIRES(mutex_);
+  Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
   void CountEnded(const Scheduler::Ended& ended);
   void Run();
   void Apply(Command& command);
@@ -139,6 +143,7 @@ class EngineOnThread final : public Engine {
 
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
+  Workload workload_ KV_GUARDED_BY(stats_mutex_);
 
   std::thread thread_;
 };
@@ -156,6 +161,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   scheduler_.set_on_stats([this](const EngineStats& stats) {
     const MutexLock lock(stats_mutex_);
     stats_ = stats;
+    workload_ = scheduler_.workload();
   });
 }
 
@@ -215,13 +221,6 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   }
   const MutexLock lock(mutex_);
   if (draining_) return Fail(Code::kUnavailable, "engine: shutting down");
-  if (num_outstanding_ + checked.size() > limit) {
-    // Neither message shows the number or size of other tenants' requests.
-    return Fail(Code::kExhausted,
-                "engine: the queue has no room for {} more (at most {} requests run or wait); try "
-                "again later",
-                checked.size(), limit);
-  }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Fail(Code::kExhausted,
@@ -230,6 +229,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                 bytes, most_bytes);
   }
   KV_TRY(CheckQuota(checked));
+  if (!checked.empty()) KV_TRY(CheckQueue(checked[0]->spec.tenant, checked.size()));
+  KV_TRY(CheckTimes(checked));
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
@@ -259,49 +260,109 @@ TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
   return found == tenants_.end() ? TenantRules() : found->second;
 }
 
-// Whether a tenant's requests may run or wait, by its own limits. They have one tenant.
+// REQUIRES: they have one tenant.
 Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requests) const {
-  if (requests.empty()) return {};
-  const std::string& tenant = requests[0]->spec.tenant;
-  const TenantRules rules = RulesOf(tenant);
   for (const auto& request : requests) {
-    if (request->spec.n <= rules.max_running) continue;
+    const uint32_t most = RulesOf(request->spec.tenant).max_running;
+    if (request->spec.n <= most) continue;
     return FailField(Code::kInvalidArgument, "n",
                      "{} answers at once; of this API key's tenant at most {} run at once",
-                     request->spec.n, rules.max_running);
+                     request->spec.n, most);
   }
-  if (rules.max_queued == TenantRules::kNoLimit) return {};
-  const uint64_t running = std::min(rules.max_running, parts_.options.parallel);
-  const auto found = outstanding_of_.find(tenant);
-  const uint64_t outstanding = found == outstanding_of_.end() ? 0 : found->second;
-  if (outstanding + requests.size() <= running + rules.max_queued) return {};
-  return FailField(Code::kExhausted, "quota",
-                   "{} requests of this API key's tenant run or wait, and at most {} may; try "
-                   "again later",
-                   outstanding, running + rules.max_queued);
+  return {};
 }
 
-Status EngineOnThread::SetTenants(const TenantTable& tenants) {
-  const uint64_t block_bytes = parts_.cache->layout().block_bytes();
-  uint64_t guaranteed = 0;
-  for (const auto& [name, rules] : tenants) {
-    guaranteed += std::min(CeilDiv(rules.kv_guaranteed_bytes, block_bytes), parts_.plan.num_blocks);
+// Says when a running choice is expected to end.
+Error EngineOnThread::Full(Error error) const {
+  const MutexLock lock(stats_mutex_);
+  const double wait_ns = workload_.running_ns / std::max(workload_.running, 1u);
+  error.retry_ms = static_cast<uint64_t>(wait_ns / 1e6) + 1;
+  return error;
+}
+
+// Whether `count` more requests of a tenant may run or wait. The messages do not show the number or
+// size of other tenants' requests.
+Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) const {
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (num_outstanding_ + count > limit) {
+    return tl::unexpected(Full(
+        {Code::kExhausted,
+         fmt::format("engine: the queue has no room for {} more (at most {} requests run or wait); "
+                     "try again later",
+                     count, limit)}));
   }
-  const auto most = static_cast<uint64_t>(static_cast<double>(parts_.plan.num_blocks) *
-                                          (1 - parts_.options.kv_headroom));
-  if (guaranteed > most) {
-    return FailField(
-        Code::kInvalidArgument, "kv_guaranteed",
-        "the tenants' guarantees add up to {} blocks of {} bytes; the cache has {}, of "
-        "which {} may be guaranteed (--kv-memory, --kv-headroom)",
-        guaranteed, block_bytes, parts_.plan.num_blocks, most);
+  const TenantRules rules = RulesOf(tenant);
+  if (rules.max_queued == TenantRules::kNoLimit) return {};
+  const uint64_t own_limit =
+      uint64_t{std::min(rules.max_running, parts_.options.parallel)} + rules.max_queued;
+  const auto found = outstanding_of_.find(tenant);
+  const uint64_t outstanding = found == outstanding_of_.end() ? 0 : found->second;
+  if (outstanding + count <= own_limit) return {};
+  return tl::unexpected(
+      Full({Code::kExhausted,
+            fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
+                        "may; try again later",
+                        outstanding, own_limit)}));
+}
+
+// What the engine's thread knew after its last step, and what it has not seen yet.
+Workload EngineOnThread::WorkloadNow() const {
+  Workload workload;
+  {
+    const MutexLock lock(stats_mutex_);
+    workload = workload_;
   }
+  for (const Command& command : commands_) {
+    const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
+    if (request == nullptr) continue;
+    Workload::Tenant& tenant = workload.Of((*request)->spec.tenant);
+    const uint64_t answer = std::min((*request)->max_tokens, tenant.expected_answer);
+    tenant.waiting_ns += workload.WorkNs((*request)->prompt_tokens(), answer * (*request)->spec.n);
+    ++workload.waiting;
+  }
+  return workload;
+}
+
+// Refuses requests that are expected to start or to end too late.
+Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requests) const {
+  Workload workload = WorkloadNow();
+  const double most_ms = parts_.options.max_queue_ms;
+  for (const auto& request : requests) {
+    const WaitEstimate estimate =
+        EstimateWait(workload, request->spec.tenant, request->prompt_tokens(), request->max_tokens);
+    const double start_ms = estimate.start_ns / 1e6;
+    if (start_ms > most_ms) {
+      Error error{Code::kExhausted,
+                  fmt::format("engine: the request would start in about {:.1f} s, and requests may "
+                              "wait {:.1f} s (--max-queue-ms); try again later",
+                              start_ms / 1e3, most_ms / 1e3)};
+      error.retry_ms = static_cast<uint64_t>(start_ms - most_ms) + 1;
+      return tl::unexpected(std::move(error));
+    }
+    const double end_ns = estimate.knows_end ? estimate.end_ns : estimate.first_token_ns;
+    const auto limit = request->spec.timeout_ms;
+    if (limit && end_ns / 1e6 > static_cast<double>(*limit)) {
+      return FailField(Code::kUnavailable, "deadline",
+                       "the request is expected to take {:.0f} ms, {:.0f} of them in the queue, "
+                       "and its time limit is {} ms; allow more time or ask for less",
+                       end_ns / 1e6, start_ms, *limit);
+    }
+    request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
+  }
+  return {};
+}
+
+Status EngineOnThread::CheckRoom(const std::string& tenant) const {
+  const MutexLock lock(mutex_);
+  return CheckQueue(tenant, 1);
+}
+
+void EngineOnThread::SetTenants(const TenantTable& tenants) {
   TenantsCommand command{tenants};
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));
   tenants_ = tenants;
   wake_.notify_one();
-  return {};
 }
 
 void EngineOnThread::Drain() {

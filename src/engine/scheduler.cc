@@ -43,6 +43,8 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   tenants_.reserve(options_.num_tenants + 1);
   tenant_rules_.reserve(options_.num_tenants + 1);
   stats_.tenant_use.resize(1);
+  workload_.tenants.resize(1);
+  workload_.parallel = options_.parallel;
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);

@@ -18,6 +18,7 @@
 #include "engine/scheduling_policy.h"
 #include "engine/sequence.h"
 #include "engine/step_cost.h"
+#include "engine/workload.h"
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
@@ -103,6 +104,8 @@ class Scheduler {
     on_stats_ = std::move(on_stats);
     PublishStats();
   }
+  // As of the last call of on_stats. REQUIRES: called from there, or without other calls.
+  const Workload& workload() const { return workload_; }
   void CheckInvariants() const;
 
  private:
@@ -183,6 +186,7 @@ class Scheduler {
   uint32_t TellErasures();
   void CountStep(uint64_t step_ns);
   void CountTenants();
+  void FillWorkload();
   void PublishStats();
 
   // Calls the cache and counts the time inside it.
@@ -243,6 +247,7 @@ class Scheduler {
   TenantTable rules_;                      // of those that are not known yet too
   AnswerLengths lengths_;
   StepCost cost_;
+  Workload workload_;
 
   uint64_t files_checked_ns_ = 0;  // the last CheckAll
 

@@ -32,6 +32,7 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   tenants_.emplace_back();
   tenant_rules_.emplace_back();
   stats_.tenant_use.emplace_back().name = name;
+  workload_.tenants.emplace_back().name = name;
   tenant_numbers_.emplace(name, number);
   const auto rules = rules_.find(name);
   if (rules != rules_.end()) UseRules(number, rules->second);
@@ -50,6 +51,7 @@ void Scheduler::SetTenants(const TenantTable& rules) {
 void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
   tenant_rules_[tenant] = rules;
   tenants_[tenant].max_running = rules.max_running;
+  workload_.tenants[tenant].weight = rules.weight;
 }
 
 // A tenant that was idle saves nothing up: it starts at the least charge of those that are active.

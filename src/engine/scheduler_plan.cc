@@ -127,6 +127,40 @@ void Scheduler::Charge() {
   }
 }
 
+void Scheduler::FillWorkload() {
+  Workload& all = workload_;
+  if (cost_.knows_anything()) {
+    all.row_ns = cost_.PredictNs({.prefill_rows = options_.max_rows}) / options_.max_rows;
+    all.step_ns = cost_.PredictNs({.decode_rows = options_.parallel});
+  }
+  const uint64_t reused = stats_.reused_pool + stats_.reused_partial;
+  if (stats_.prompt_tokens > 0) {
+    all.computed_share =
+        1 - static_cast<double>(reused) / static_cast<double>(stats_.prompt_tokens);
+  }
+  all.running_ns = 0;
+  all.running = 0;
+  all.waiting = static_cast<uint32_t>(waiting_.size());
+  for (uint32_t i = 0; i < all.tenants.size(); ++i) {
+    all.tenants[i].waiting_ns = 0;
+    all.tenants[i].expected_answer = lengths_.Expected(i, 0);
+    all.tenants[i].knows_answers = lengths_.knows(i);
+  }
+  const auto work_ns = [&](const Request& request, uint64_t prompt_tokens) {
+    const uint32_t expected = all.tenants[request.tenant].expected_answer;
+    const uint32_t most = request.max_tokens - std::min(request.max_tokens, request.longest_answer);
+    const uint32_t rest = expected - std::min(expected, request.longest_answer);
+    return all.WorkNs(prompt_tokens, uint64_t{std::min(most, rest)} * request.num_live());
+  };
+  for (const auto& request : running_) {
+    all.running += request->num_live();
+    all.running_ns += work_ns(*request, request->prompt_done ? 0 : request->prompt_tokens());
+  }
+  for (const auto& request : waiting_) {
+    all.tenants[request->tenant].waiting_ns += work_ns(*request, request->prompt_tokens());
+  }
+}
+
 void Scheduler::TakeRows() {
   rows_.clear();
   decode_rows_ = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -13,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "base/until_done.h"
 #include "server/http_text.h"
 #include "server/request_log.h"
@@ -32,6 +36,21 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;   // waiting for a client that reads
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
+// What a client may call its request: it goes into a header and the log.
+bool IsRequestId(std::string_view id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !id.empty() && id.size() <= 64 && std::ranges::all_of(id, allowed);
+}
+
+// "" when the system has no random numbers: then the request has no name.
+std::string MakeRequestId() {
+  std::array<uint8_t, 16> bytes;
+  return FillRandom(bytes) ? ToHex(bytes) : "";
+}
+
 // States: idle -> reading -> busy (Service answers, PreparePool prepares or an Engine generates)
 // -> idle, or -> lingering (drops what the client still sends, so that it can read the answer) ->
 // closed. One read at a time is pending: while busy, it notices when the client disconnects, and
@@ -48,6 +67,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
+        ping_(strand_),
         service_(service),
         options_(options),
         connections_(connections),
@@ -199,7 +219,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (ec) return Refuse(ec);
     RequestHead head = reader_.Head();
     request_ = std::move(head.request);
+    if (!IsRequestId(request_.id)) request_.id = MakeRequestId();
     log_.emplace(request_.method, request_.target);
+    log_->set_id(request_.id);
     if (head.is_head) request_.method = "GET";
     keep_alive_ = head.keep_alive;
     writer_.SetRequest(head.http11, head.is_head);
@@ -237,7 +259,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // An unreadable request ends the connection, with an answer if the client may still see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
-    if (!log_) log_.emplace("-", "-");  // not even the first line can be read
+    if (!log_) {  // not even the first line can be read
+      request_.id = MakeRequestId();
+      log_.emplace("-", "-").set_id(request_.id);
+    }
     if (late_) {
       return Respond(ErrorResponse({Code::kDeadlineExceeded, "did not arrive in time", "request"}));
     }
@@ -313,7 +338,12 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
     begun_ = false;
-    auto sink = [weak = weak_from_this(), exchange = exchange_](size_t prompt, const Event& event) {
+    auto sink = [weak = weak_from_this(), exchange = exchange_, rates = service_.rates(),
+                 tenant = tenant_](size_t prompt, const Event& event) {
+      // Here, so that a client that leaves is charged too. What failed is free.
+      if (event.last && !event.error) {
+        rates->TakeTokens(tenant, uint64_t{event.receipt.computed} + event.completion_tokens);
+      }
       const std::shared_ptr<Connection> self = weak.lock();
       if (!self) return;
       asio::post(self->strand_, [self, exchange, prompt, event] {
@@ -326,6 +356,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_field)));
     }
     running_ = std::move(*ids);
+    AwaitPing();
     if (!reader_.has_bytes()) ReadSome();
   }
 
@@ -341,6 +372,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       if (!begun_) BeginStream();
       writer_.PutStreamText(text);
       Send();
+      AwaitPing();
     }
     if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
@@ -375,6 +407,26 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (answer_ && state_ == State::kBusy && service_.TenantOf(request_) != tenant_) {
       Fail(KeyRevoked());
     }
+  }
+
+  // A stream that is silent gets a comment now and then, so that no proxy on the way ends it.
+  void AwaitPing() {
+    if (!answer_ || !answer_->streams() || options_.sse_ping_s == 0) return;
+    ping_.expires_after(std::chrono::seconds(options_.sse_ping_s));
+    ping_.async_wait([self = shared_from_this(), exchange = exchange_](ErrorCode ec) {
+      if (ec || exchange != self->exchange_) return;
+      self->Run([&] { self->Ping(); });
+    });
+  }
+
+  void Ping() {
+    if (!answer_ || state_ != State::kBusy) return;
+    if (!writer_.writing()) {
+      if (!begun_) BeginStream();
+      writer_.PutStreamText(": ping\n\n");
+      Send();
+    }
+    AwaitPing();
   }
 
   void CancelAll() {
@@ -486,6 +538,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (answering) Try([&] { Log(writer_.all_in_flight() ? "" : " (the client is gone)"); });
     Try([&] { CancelAll(); });  // if this fails, they end by themselves
     Try([&] { timer_.cancel(); });
+    Try([&] { ping_.cancel(); });
     body_memory_.Hold(0);
     DropAnswer();
     ErrorCode ignored;
@@ -505,6 +558,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   const asio::any_io_executor strand_;
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
+  asio::steady_timer ping_;  // of a stream that is silent
   Service& service_;
   const ServerOptions& options_;
   ConnectionSet& connections_;

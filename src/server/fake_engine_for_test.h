@@ -42,10 +42,8 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
-  Status SetTenants(const TenantTable& given) override {
-    if (tenants_status) tenants = given;
-    return tenants_status;
-  }
+  Status CheckRoom(const std::string&) const override { return room; }
+  void SetTenants(const TenantTable& given) override { tenants = given; }
   Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
@@ -58,7 +56,7 @@ class FakeEngine : public Engine {
   void CheckInvariants() override {}
 
   EngineStats stats;
-  Status model_status, tenants_status;
+  Status model_status, room;
   TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;

@@ -12,7 +12,6 @@
 
 #include "base/descriptor.h"
 #include "base/result.h"
-#include "base/sizes.h"
 #include "server/json_body.h"
 #include "server/json_fields.h"
 
@@ -37,18 +36,6 @@ bool IsName(std::string_view name) {
 
 constexpr std::string_view kNameRule =
     "is not a name: give 1 to 64 letters, digits, '.', '_' or '-'";
-
-void ReadSize(JsonFields& fields, std::string_view name, uint64_t* bytes) {
-  const JsonValue* value = fields.Find(name);
-  if (!value) return;
-  std::optional<uint64_t> size;
-  if (value->is_string()) size = ParseBytes(value->text());
-  if (value->kind() == JsonValue::Kind::kInteger && value->integer() >= 0) {
-    size = static_cast<uint64_t>(value->integer());
-  }
-  if (!size) return fields.Fail(name, "is not a size: give bytes, or a text such as \"512MiB\"");
-  *bytes = *size;
-}
 
 void ReadPriority(JsonFields& fields, TenantEntry* tenant) {
   const JsonValue* value = fields.Find("priority");
@@ -120,8 +107,6 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   fields.Number("weight", 0.001, 1000, &weight);
   tenant->rules.weight = weight;
   ReadPriority(fields, tenant);
-  ReadSize(fields, "kv_guaranteed", &tenant->rules.kv_guaranteed_bytes);
-  ReadSize(fields, "kv_max", &tenant->rules.kv_max_bytes);
   fields.Unsigned("max_running", 1, TenantRules::kNoLimit, &tenant->rules.max_running);
   fields.Unsigned("max_queued", 0, TenantRules::kNoLimit, &tenant->rules.max_queued);
   fields.Unsigned("requests_per_minute", 1, UINT32_MAX, &tenant->requests_per_minute);
@@ -129,9 +114,6 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   fields.String("share_group", &tenant->share_group);
   if (fields.Has("share_group") && !IsName(tenant->share_group)) {
     fields.Fail("share_group", std::string(kNameRule));
-  }
-  if (tenant->rules.kv_guaranteed_bytes > tenant->rules.kv_max_bytes) {
-    fields.Fail("kv_guaranteed", "is more than kv_max");
   }
 }
 

@@ -31,11 +31,10 @@ struct KeyEntry {
   bool admin = false;
 };
 
-// {"tenants": {NAME: {"weight": 1, "priority": [lo, hi], "kv_guaranteed": SIZE, "kv_max": SIZE,
-//   "max_running": N, "max_queued": N, "requests_per_minute": N, "tokens_per_minute": N,
-//   "share_group": NAME, "keys": [{"sha256": 64 hex digits, "admin": false}]}}}
-// Every field may be absent. A SIZE is a number of bytes, or a text such as "512MiB".
-// docs/tenants.md explains the fields.
+// {"tenants": {NAME: {"weight": 1, "priority": [lo, hi], "max_running": N, "max_queued": N,
+//   "requests_per_minute": N, "tokens_per_minute": N, "share_group": NAME,
+//   "keys": [{"sha256": 64 hex digits, "admin": false}]}}}
+// Every field may be absent; docs/tenants.md explains them.
 struct KeysFile {
   std::vector<TenantEntry> tenants;
   std::vector<KeyEntry> keys;

@@ -78,10 +78,7 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
 Status Service::UseKeys(const KeysFile& file) {
   KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
   auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
-  if (const Status set = engine_.SetTenants(next->Table()); !set) {
-    return FailField(Code::kInvalidArgument, "keys", "{}: {}", options_.keys_path,
-                     set.error().text());
-  }
+  engine_.SetTenants(next->Table());
   const MutexLock lock(credentials_mutex_);
   credentials_ = std::move(next);
   return {};
@@ -220,6 +217,7 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   start.requests = std::move(call->requests);
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
+    LimitTime(from.request, &request);
     if (!from.caller.entry) continue;
     const TenantEntry& entry = *from.caller.entry;
     request.cache_owner = entry.cache_owner;

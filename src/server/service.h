@@ -20,6 +20,7 @@
 #include "server/erase_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/rate_limits.h"
 #include "server/server.h"
 
 namespace kvasir {
@@ -29,7 +30,9 @@ struct HttpRequest {
   std::string target;               // path and query, as sent
   std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
   std::string authorization, api_key, requested_headers;
-  std::string origin;  // several headers are joined, which makes the origin invalid
+  std::string id;          // x-request-id, if it can be used, or a made one
+  std::string timeout_ms;  // x-request-timeout-ms, as sent
+  std::string origin;      // several headers are joined, which makes the origin invalid
   std::string body;
 };
 
@@ -83,12 +86,16 @@ class Service {
   // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
+  // Where the tokens of a request are charged; it may outlive the service.
+  std::shared_ptr<RateLimits> rates() const { return rates_; }
   // Counts an answered generation of the tenant.
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
+  // GET /ready says no; requests are still taken.
+  void EndReadiness() { leaving_.store(true, std::memory_order_relaxed); }
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
@@ -117,6 +124,8 @@ class Service {
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
   static HttpResponse NoTenant();
+  std::optional<Error> CheckLoad(const HttpRequest& head, const Caller& caller) const;
+  void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
@@ -148,8 +157,9 @@ class Service {
   std::shared_ptr<const Credentials> credentials_ KV_GUARDED_BY(credentials_mutex_);
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> draining_{false}, leaving_{false};
   Activity activity_;
+  const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;
   ModelView model_;
   std::string template_text_;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "server/service_routes.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
+constexpr uint64_t kMaxTimeoutMs = 86'400'000;  // a day
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   return ErrorResponse({Code::kExhausted,
@@ -50,7 +52,32 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (drains && draining_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
-  return std::nullopt;
+  if (route->work != Route::kGeneration) return std::nullopt;
+  const std::optional<Error> error = CheckLoad(head, *caller);
+  return error ? std::optional(ErrorResponse(*error)) : std::nullopt;
+}
+
+// What a generation's head says of its time, the queue and the tenant's rates. Before the body is
+// read, since it would be read in vain.
+std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& caller) const {
+  if (!head.timeout_ms.empty()) {
+    const auto ms = ParseUint(head.timeout_ms);
+    if (!ms || *ms == 0 || *ms > kMaxTimeoutMs) {
+      return Error{Code::kInvalidArgument,
+                   fmt::format("is not a number of milliseconds between 1 and {}", kMaxTimeoutMs),
+                   "x-request-timeout-ms"};
+    }
+  }
+  if (const Status room = engine_.CheckRoom(*caller.tenant); !room) return room.error();
+  return caller.entry ? rates_->TakeRequest(*caller.entry) : std::nullopt;
+}
+
+// The smallest of what the body, the header and the operator allow.
+void Service::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
+  std::optional<uint64_t>& limit = request->timeout_ms;
+  if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);
+  if (!limit) limit = options_.timeout_ms;
+  if (const auto most = options_.max_timeout_ms) limit = std::min(limit.value_or(*most), *most);
 }
 
 HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
@@ -121,6 +148,10 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
     const HttpRequest& request) const {
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Server", "kvasir/" + options_.version}};
+  if (!request.id.empty()) headers.emplace_back("x-request-id", request.id);
+  if (const auto caller = CallerOf(request); caller && caller->entry) {
+    for (auto& header : rates_->HeadersFor(*caller->entry)) headers.push_back(std::move(header));
+  }
   if (request.origin.empty()) return headers;
   if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
   std::string allowed = browser_rules_.AllowedOrigin(request.origin);

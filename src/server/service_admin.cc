@@ -111,14 +111,8 @@ json TenantJson(const TenantEntry& entry, const TenantUse& use) {
           {"max_queued", LimitJson(rules.max_queued, TenantRules::kNoLimit)},
           {"requests_per_minute", LimitJson(entry.requests_per_minute, 0)},
           {"tokens_per_minute", LimitJson(entry.tokens_per_minute, 0)},
-          {"kv_guaranteed", rules.kv_guaranteed_bytes},
-          {"kv_max", LimitJson(rules.kv_max_bytes, TenantRules::kAllBytes)},
           {"running", use.running},
-          {"waiting", use.waiting},
-          {"blocks",
-           {{"pinned", use.pinned_blocks},
-            {"reserved", use.reserved_blocks},
-            {"idle", use.idle_blocks}}}};
+          {"waiting", use.waiting}};
 }
 
 const char* ModeName(CacheMode mode) {
@@ -240,7 +234,7 @@ Outcome Service::Health(const Call&) { return JsonResponse({{"status", "ok"}}); 
 
 // Shows the model's name only to callers with a valid key.
 Outcome Service::Ready(const Call& call) {
-  if (draining_.load(std::memory_order_relaxed)) {
+  if (draining_.load(std::memory_order_relaxed) || leaving_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping"});
   }
   if (const Status model = engine_.CheckModel(); !model) {
