@@ -15,6 +15,7 @@
 #include "cache/prefix_replay.h"
 #include "plan/trace.h"
 #include "policy/belady.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/simulation.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

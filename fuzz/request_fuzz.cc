@@ -16,6 +16,7 @@
 #include "cost_limits.h"
 #include "server/fake_engine_for_test.h"
 #include "server/service.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -73,8 +73,9 @@ class Newcomer(CliTest):
                        says="tokenizer.model: not a SentencePiece model, or a damaged one: fetch it again")
             # One piece, "a"; the kind of the model is missing, which means unigram.
             (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a")
-            self.assertIn("no text: " + str(path / "tokenizer.model") + ": this SentencePiece model is not of the "
-                          "BPE kind", start(path))
+            self.assertIn("no text: tokenizer.model: this SentencePiece model is not of the BPE kind", start(path))
+            self.wrong("run", "--prompt", "x", "--model", str(path), says=[
+                f"{path}: tokenizer.model: this SentencePiece model is not of the BPE kind", "save_pretrained", "--ids"])
             (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x02")
             self.assertNotIn("no text", start(path))
             (path / "tokenizer.model").unlink()

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine_scenario.h"
+#include "source_paths.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine_scenario.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

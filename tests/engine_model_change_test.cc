@@ -8,6 +8,7 @@
 
 #include "base/mapping_faults.h"
 #include "engine_scenario.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

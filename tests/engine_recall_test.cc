@@ -5,6 +5,7 @@
 
 #include "base/json_tree_for_test.h"
 #include "engine_scenario.h"
+#include "source_paths.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

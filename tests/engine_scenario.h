@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "source_paths.h"
 
 namespace kvasir {
 

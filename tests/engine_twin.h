@@ -187,7 +187,8 @@ class TwinRun {
     request.message_ends = MessageEnds(request.prompt.size());
     request.max_tokens = static_cast<uint32_t>(random_.Below(24));
     request.n = random_.Below(4) == 0 && request.prompt.size() < max_tokens_ / 2 ? 3 : 1;
-    request.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(40)));
+    const uint64_t chunk = random_.Below(2) * (1 + random_.Below(40));
+    if (chunk > 0) request.chunk_tokens = static_cast<uint32_t>(chunk);
     request.reuse = random_.Below(4) != 0 || again ? Reuse::kAll : Reuse::kBlocks;
     if (random_.Below(12) == 0) request.reuse = Reuse::kNothing;
     request.ignore_eos = random_.Below(2) == 0;
@@ -221,7 +222,7 @@ class TwinRun {
   void CompareWithTwin(Engine& twin, const Asked& asked, const Answer& answer) {
     RowMap expected;
     GenerateRequest request = asked.request;
-    request.chunk_tokens = 0;
+    request.chunk_tokens.reset();
     request.on_logits = Recorder(expected);
     // A small pool clips max_tokens; the twin's is large.
     for (const Answer::Choice& choice : answer.choices) {

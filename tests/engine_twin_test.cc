@@ -4,6 +4,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "import/tiny_models_for_test.h"
+#include "source_paths.h"
+
 namespace kvasir {
 namespace {
 
@@ -30,12 +33,8 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
 }
 
 TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
-  for (const char* family :
-       {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-ministral", "tiny-qwen2-window",
-        "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu",
-        "tiny-mixtral", "tiny-qwen3-moe", "tiny-qwen3-moe-norm"}) {
-    std::printf("%s: ", family);
+  for (const std::string& family : TinyModels()) {
+    std::printf("%s: ", family.c_str());
     TwinRun run(20261123);
     const TwinCounts& counts = run.CompareFolder(kData + family, kRows / 5);
     PrintTwin(counts);

@@ -9,6 +9,7 @@
 #include "kvasir/engine.h"
 #include "plan/trace.h"
 #include "policy/belady.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -43,7 +43,8 @@ class HubTest(CliTest):
         self.hub.add("o/quants", {"README.md": b"#", "m-Q4_K_M.gguf": GGUF, "m-Q8_0.gguf": GGUF[:-1] + b"\1",
                                   "mmproj-m-Q4_K_M.gguf": GGUF + b"\2"})
         self.environment = CLEAN | {"HF_HOME": str(self.home), "HF_ENDPOINT": self.hub.url, "HF_TOKEN": "hf_secret",
-                                    "SSL_CERT_FILE": str(self.certificate[0])}
+                                    "SSL_CERT_FILE": str(self.certificate[0]),
+                                    "XDG_CACHE_HOME": str(self.home / "user-cache")}
 
     def run_kvasir(self, *arguments, **environment):
         return subprocess.run([cli_support.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120,

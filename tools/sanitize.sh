@@ -14,8 +14,8 @@ skipped='/scalar( |$)'
 # A whole model runs on one narrow and one wide target here: the two between them walk the same rows
 # (25 s of asan); their kernels alone are tested on all.
 if [ "$preset" = asan ]; then
-  skipped+='|RunnerTargets\..*/avxvnni( |$)'
-  if grep -qw -m1 avx512_vnni /proc/cpuinfo; then skipped+='|RunnerTargets\..*/avx512( |$)'; fi
+  skipped+='|Runner(Targets|Batch|Masks)\..*/avxvnni( |$)'
+  if grep -qw -m1 avx512_vnni /proc/cpuinfo; then skipped+='|Runner(Targets|Batch|Masks)\..*/avx512( |$)'; fi
 fi
 if [ "$preset" = tsan ]; then skipped='/(scalar|avxvnni|avx512|avx512vnni|amx)( |$)'; fi
 exec "${without_aslr[@]}" ctest --test-dir "build/$preset" -L fast -E "$skipped" -j"$(nproc)" \

@@ -34,6 +34,7 @@ SCALARS = {
     12: "<d",
 }
 STRING, ARRAY = 8, 9
+FULL_EVERY = {"gemma3": 6}  # of a model with a window; others have it in all layers
 
 
 @dataclasses.dataclass
@@ -45,15 +46,22 @@ class Model:
     head_dim: int
     body_products: int  # multiply-adds of one token in all matrices but the output head
     head_products: int
-    weight_bytes: int  # of all tensors; a tied embedding is read once, as the output head
+    weight_bytes: int  # that one token reads: a tied embedding once, of experts the chosen ones
+    window: int = 0
+    window_layers: int = 0
+
+    def layer_tokens(self, tokens):
+        """What all layers see of so many tokens."""
+        full = self.layers - self.window_layers
+        return full * tokens + self.window_layers * min(tokens, self.window)
 
     def attention_operations(self, tokens_seen):
         """Of one token that attends to so many: query x key and weights x values."""
-        return 4 * self.layers * self.heads * self.head_dim * tokens_seen
+        return 4 * self.heads * self.head_dim * self.layer_tokens(tokens_seen)
 
     def kv_bytes(self, tokens, kv):
         size = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}[kv]
-        return 2 * self.layers * self.kv_heads * self.head_dim * size * tokens
+        return 2 * self.kv_heads * self.head_dim * size * self.layer_tokens(tokens)
 
 
 class Reader:
@@ -99,6 +107,10 @@ def read(path):
             r.scalar("<Q")
             tensors[name] = (numbers, numbers // block * size)
     arch = keys["general.architecture"]
+    used = keys.get(f"{arch}.expert_used_count", 1) / keys.get(f"{arch}.expert_count", 1)
+    for name, sizes in tensors.items():
+        if "_exps" in name:
+            tensors[name] = tuple(round(size * used) for size in sizes)
     heads, hidden = keys[f"{arch}.attention.head_count"], keys[f"{arch}.embedding_length"]
     tied = "output.weight" not in tensors
     head_name = "token_embd.weight" if tied else "output.weight"
@@ -108,8 +120,9 @@ def read(path):
         if n.startswith("blk.") and n.endswith(".weight") and "norm" not in n
     }
     unread = 0 if tied else tensors["token_embd.weight"][1]
+    window, layers = keys.get(f"{arch}.attention.sliding_window", 0), keys[f"{arch}.block_count"]
     return Model(
-        layers=keys[f"{arch}.block_count"],
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=keys[f"{arch}.attention.head_count_kv"],
@@ -119,4 +132,6 @@ def read(path):
         body_products=sum(n for n, _ in matrices.values()),
         head_products=tensors[head_name][0],
         weight_bytes=sum(b for _, b in tensors.values()) - unread,
+        window=window,
+        window_layers=window and layers - layers // FULL_EVERY.get(arch, layers + 1),
     )

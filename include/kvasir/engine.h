@@ -119,9 +119,9 @@ struct SamplingDefaults {
   std::string Text() const;  // "temperature 0.6, top_k 20"; "": nothing is said
 };
 
-// kInvalidArgument naming the field: finite, temperature [0, 100], top_p and min_p [0, 1],
-// repetition_penalty [0.01, 100], presence and frequency [-2, 2], logit_bias [-100, 100] of tokens
-// in the vocabulary. (The order and the formulas are in engine/sampler.h.)
+// kInvalidArgument naming the field that is outside its range (kvasir/sampling_ranges.h) or not
+// finite, or the token of logit_bias that is outside the vocabulary. (The order and the formulas
+// are in engine/sampler.h.)
 Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
 
 struct TokenLogprob {
@@ -186,7 +186,7 @@ struct GenerateRequest {
   bool echo_special = false;         // the text includes special tokens
   std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
   Reuse reuse = Reuse::kAll;
-  uint32_t chunk_tokens = 0;  // prefill at most this many rows a step; 0: the engine decides
+  std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
   // Receives raw logits [vocab] before sampling: one call for each computed row at a position >=
   // logits_from, on the engine's thread. Position p holds the logits after token p. Rows that came
   // from the cache have no logits, except the last row of a prompt that a Cursor answers. Each
@@ -255,6 +255,8 @@ struct ModelCard {
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
   // format that computes, config, tokenizer, numerics version. It does not depend on file names.
   std::string content;
+  // Why the model reads no text, and what to do: "tokenizer.model: ..."; "": it has a tokenizer.
+  std::string no_text;
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.
@@ -264,6 +266,11 @@ struct ModelCard {
 // Thread-safe. One engine thread runs all steps; callers only queue and read snapshots.
 class Engine {
  public:
+  // Reads the model of options.model, packs its weights (or maps their image), allocates all memory
+  // of the plan and starts the engine thread. kInvalidArgument: an option out of range, a model
+  // that Kvasir does not run, or a plan above options.max_memory; kNotFound, kPermissionDenied,
+  // kIoError: a file; kCorruption: damaged content of a file. The message names what is wrong and
+  // what would be right. O(bytes of weights), O(1) in bytes where an image lies ready.
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   // The memory that Load would take, by the same arithmetic; nothing is allocated. The model may
   // lack its weights: a Hugging Face folder with its config.json alone, that file, or the header of

@@ -9,6 +9,7 @@
 #include "import/gguf_importer.h"
 #include "import/model_files_for_test.h"
 #include "simd/half.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "base/digest.h"
 #include "base/gmac.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -78,11 +78,8 @@ uint32_t KvLayout::widest_window() const {
 
 uint64_t KvLayout::SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const {
   KV_CHECK(kind.reach.kind != KvReach::Kind::kCross);
-  const uint64_t all = CeilDiv(tokens, block_tokens());
-  if (kind.reach.kind == KvReach::Kind::kFull) return kind.num_groups * all;
-  // The window before a step and the step's own tokens, wherever they lie in their blocks.
-  const uint64_t seen = uint64_t{kind.reach.window} - 1 + step_tokens;
-  return kind.num_groups * (std::min(all, CeilDiv(seen - 1, block_tokens()) + 1) + 1);
+  const bool copies = kind.reach.kind == KvReach::Kind::kWindow;
+  return kind.num_groups * (BlocksFor(kind.reach, tokens, step_tokens, block_tokens()) + copies);
 }
 
 uint64_t KvLayout::SeenBytes(uint64_t tokens) const {

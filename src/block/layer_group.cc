@@ -37,10 +37,12 @@ Status CheckLayerGroups(std::span<const LayerGroup> groups, uint32_t num_layers)
               none - group_of.begin());
 }
 
-uint64_t BlocksFor(const LayerGroup& group, uint64_t tokens, uint32_t block_tokens) {
+uint64_t BlocksFor(const KvReach& reach, uint64_t tokens, uint32_t step_tokens,
+                   uint32_t block_tokens) {
   const uint64_t all = CeilDiv(tokens, block_tokens);
-  if (group.reach.kind != KvReach::Kind::kWindow) return all;
-  return std::min(all, CeilDiv(uint64_t{group.reach.window} - 1, block_tokens) + 1);
+  if (reach.kind != KvReach::Kind::kWindow) return all;
+  const uint64_t seen = uint64_t{reach.window} - 1 + step_tokens;
+  return std::min(all, CeilDiv(seen - 1, block_tokens) + 1);
 }
 
 uint64_t SequenceBytes(std::span<const LayerGroup> groups, uint32_t slots,
@@ -48,7 +50,7 @@ uint64_t SequenceBytes(std::span<const LayerGroup> groups, uint32_t slots,
   const uint64_t block_bytes = slots * cost.layer_token_bytes * cost.block_tokens;
   uint64_t blocks = 0;
   for (const LayerGroup& group : groups) {
-    blocks += BlocksFor(group, cost.tokens, cost.block_tokens);
+    blocks += BlocksFor(group.reach, cost.tokens, 1, cost.block_tokens);
   }
   return blocks * (block_bytes + cost.metadata_bytes);
 }

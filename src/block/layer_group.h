@@ -29,10 +29,12 @@ struct LayerGroup {
 // not below num_layers, a layer in two groups. Also for a layer in no group.
 Status CheckLayerGroups(std::span<const LayerGroup> groups, uint32_t num_layers);
 
-// The blocks of a group that a sequence of `tokens` tokens needs at once (of kCross: a source of
-// `tokens` tokens). A window needs the blocks of the last window - 1 tokens and of the next token,
-// wherever that lies in its block.
-uint64_t BlocksFor(const LayerGroup& group, uint64_t tokens, uint32_t block_tokens);
+// The most blocks of such a layer group that a sequence needs at once while it grows to `tokens`
+// tokens by at most `step_tokens` at a time (of kCross: a source of `tokens` tokens). A window
+// needs the blocks of the last window - 1 tokens and of the step's, wherever they lie in their
+// blocks.
+uint64_t BlocksFor(const KvReach& reach, uint64_t tokens, uint32_t step_tokens,
+                   uint32_t block_tokens);
 
 // What decides how many layers a block has.
 struct GroupingCost {

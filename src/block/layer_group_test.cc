@@ -45,19 +45,19 @@ TEST(LayerGroups, AWindowAsLongAsTheContextIsFull) {
 // The same number, by trying every place of the next token in its block.
 TEST(LayerGroups, AWindowNeedsTheBlocksOfItsLastTokens) {
   for (uint32_t window = 1; window < 70; ++window) {
-    const LayerGroup group{{kWindow, window}, {0}};
+    const KvReach reach{kWindow, window};
     for (uint64_t tokens = 1; tokens < 120; ++tokens) {
       uint64_t most = 0;
       for (uint64_t next = 0; next < tokens; ++next) {
         const uint64_t first = next + 1 < window ? 0 : next + 1 - window;
         most = std::max(most, next / 16 - first / 16 + 1);
       }
-      EXPECT_LE(most, BlocksFor(group, tokens, 16)) << window << " " << tokens;
-      EXPECT_LE(BlocksFor(group, tokens, 16), most + 1) << window << " " << tokens;
+      EXPECT_LE(most, BlocksFor(reach, tokens, 1, 16)) << window << " " << tokens;
+      EXPECT_LE(BlocksFor(reach, tokens, 1, 16), most + 1) << window << " " << tokens;
     }
   }
-  EXPECT_EQ(BlocksFor({{kFull}, {0}}, 33, 16), 3u);
-  EXPECT_EQ(BlocksFor({{kCross}, {0}}, 32, 16), 2u);
+  EXPECT_EQ(BlocksFor({kFull}, 33, 1, 16), 3u);
+  EXPECT_EQ(BlocksFor({kCross}, 32, 1, 16), 2u);
 }
 
 TEST(LayerGroups, TheChosenBlocksTakeTheFewestBytes) {

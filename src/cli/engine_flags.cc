@@ -15,6 +15,7 @@
 #include "cli/hub_model.h"
 #include "cli/progress.h"
 #include "kvasir/machine.h"
+#include "kvasir/sampling_ranges.h"
 
 namespace kvasir::cli {
 namespace {
@@ -240,13 +241,16 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
 
 Status ReadSampling(const Args& args, GenerateRequest& request) {
   SamplingParams& sampling = request.sampling;
-  KV_ASSIGN(sampling.temperature, args.Float("temperature", {0, 100}, 0));
+  const auto number = [&args](const char* name, SamplingRange range, float otherwise) {
+    return args.Float(name, {range.least, range.most}, otherwise);
+  };
+  KV_ASSIGN(sampling.temperature, number("temperature", kTemperatureRange, 0));
   KV_ASSIGN(sampling.top_k, U32(args, "top-k", 0, kMaxU32, 0));
-  KV_ASSIGN(sampling.top_p, args.Float("top-p", {0, 1}, 1));
-  KV_ASSIGN(sampling.min_p, args.Float("min-p", {0, 1}, 0));
-  KV_ASSIGN(sampling.repetition_penalty, args.Float("repetition-penalty", {0.01, 100}, 1));
-  KV_ASSIGN(sampling.presence_penalty, args.Float("presence-penalty", {-2, 2}, 0));
-  KV_ASSIGN(sampling.frequency_penalty, args.Float("frequency-penalty", {-2, 2}, 0));
+  KV_ASSIGN(sampling.top_p, number("top-p", kProbabilityRange, 1));
+  KV_ASSIGN(sampling.min_p, number("min-p", kProbabilityRange, 0));
+  KV_ASSIGN(sampling.repetition_penalty, number("repetition-penalty", kRepetitionPenaltyRange, 1));
+  KV_ASSIGN(sampling.presence_penalty, number("presence-penalty", kAnswerPenaltyRange, 0));
+  KV_ASSIGN(sampling.frequency_penalty, number("frequency-penalty", kAnswerPenaltyRange, 0));
   if (args.Has("seed")) {
     KV_ASSIGN(sampling.seed, args.Uint("seed", 0, std::numeric_limits<uint64_t>::max(), 0));
   }

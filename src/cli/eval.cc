@@ -18,6 +18,7 @@
 #include "cli/progress.h"
 #include "eval/kept_quality.h"
 #include "eval/report.h"
+#include "format/kv_format.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -27,9 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// f16 and bf16 are included for comparison; skipped layers use f16.
-constexpr std::array<const char*, 7> kAllFormats = {"f16",  "bf16", "fp8_e4m3", "fp8_e5m2",
-                                                    "int8", "nf4",  "int4"};
 constexpr uint64_t kDefaultTokens = 16384;
 constexpr uint64_t kMaxTokens = uint64_t{1} << 22;  // each takes 50 bytes of figures per format
 constexpr uint32_t kDefaultWindow = 4096;
@@ -96,7 +94,8 @@ Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions&
   if (args.Has("formats") && args.Has("kv-format")) {
     return Fail(Code::kInvalidArgument, "give only one of --formats and --kv-format");
   }
-  std::vector<std::string> names(kAllFormats.begin(), kAllFormats.end());
+  std::vector<std::string> names = KvFormatList();
+  std::erase(names, "f32");  // what the others are compared with
   if (args.Has("kv-format")) names = {engine.kv_format};
   if (const auto text = args.Text("formats")) names = SplitFormats(*text);
   std::vector<KvChoice> choices;

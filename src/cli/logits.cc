@@ -20,7 +20,7 @@ struct LogitsOptions {
   std::vector<TokenId> ids;
   bool all_positions = false;
   bool warm = false;
-  uint32_t chunk_tokens = 0;
+  std::optional<uint32_t> chunk_tokens;
   std::optional<std::string> out;
 };
 
@@ -38,8 +38,10 @@ Result<LogitsOptions> ReadOptions(const Args& args) {
     return Fail(Code::kInvalidArgument,
                 "--warm: tokens from the cache have no logits; use --positions last");
   }
-  KV_ASSIGN(const uint64_t chunk, args.Uint("chunk", 1, std::numeric_limits<uint32_t>::max(), 0));
-  options.chunk_tokens = static_cast<uint32_t>(chunk);
+  if (args.Has("chunk")) {
+    KV_ASSIGN(const uint64_t chunk, args.Uint("chunk", 1, std::numeric_limits<uint32_t>::max(), 1));
+    options.chunk_tokens = static_cast<uint32_t>(chunk);
+  }
   options.out = args.Text("out");
   return options;
 }

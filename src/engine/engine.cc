@@ -199,7 +199,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                              .layout = &parts_.cache->layout(),
                              .step_tokens = parts_.cache->step_tokens(),
                              .cache_mode = parts_.options.cache_mode,
-                             .tokenizer = parts_.text.tokenizer.get()};
+                             .tokenizer = parts_.text.tokenizer.get(),
+                             .no_text = parts_.text.no_text};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
@@ -536,6 +537,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.eos = EndTokens(config, parts.text);
+  parts.card.no_text = parts.text.no_text;
   parts.card.text_notes = TextNotes(parts.text);
   parts.files = WatchFiles(*parts.runner, parts.plan, options);
   KV_TRY(parts.files->CheckAll());

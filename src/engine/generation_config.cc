@@ -5,6 +5,7 @@
 
 #include "base/json_object.h"
 #include "base/result.h"
+#include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
 namespace {
@@ -15,7 +16,8 @@ class Values {
   Values(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
 
   const Status& status() const { return status_; }
-  std::optional<float> Number(const char* key, double low, double high) {
+  std::optional<float> Number(const char* key, SamplingRange range) {
+    const auto [low, high] = range;
     const auto found = object_.find(key);
     if (found == object_.end() || found->is_null()) return std::nullopt;
     const double value = found->is_number() ? found->get<double>() : high + 1;
@@ -42,11 +44,11 @@ Result<SamplingDefaults> ParseGenerationConfig(std::string_view text, const std:
   if (text.empty()) return defaults;
   KV_ASSIGN(const nlohmann::json object, ParseJsonObject(text, file));
   Values values(object, file);
-  defaults.temperature = values.Number("temperature", 0, 100);
-  defaults.top_p = values.Number("top_p", 0, 1);
-  defaults.min_p = values.Number("min_p", 0, 1);
-  defaults.repetition_penalty = values.Number("repetition_penalty", 0.01, 100);
-  const std::optional<float> top_k = values.Number("top_k", -1, 1 << 24);
+  defaults.temperature = values.Number("temperature", kTemperatureRange);
+  defaults.top_p = values.Number("top_p", kProbabilityRange);
+  defaults.min_p = values.Number("min_p", kProbabilityRange);
+  defaults.repetition_penalty = values.Number("repetition_penalty", kRepetitionPenaltyRange);
+  const std::optional<float> top_k = values.Number("top_k", {-1, 1 << 24});
   KV_TRY(values.status());
   if (top_k) defaults.top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);
   return defaults;

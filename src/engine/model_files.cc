@@ -131,6 +131,22 @@ uint64_t TokenizerBytes(const ImportedModel& model) {
 
 namespace {
 
+Status CheckIds(const TextSource& source, uint32_t vocab_size) {
+  if (vocab_size <= source.vocab_size) return {};
+  return Fail(Code::kInvalidArgument,
+              "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} tokens: it "
+              "belongs to another model",
+              source.path.string(), vocab_size - 1, source.vocab_size);
+}
+
+// A message about a file of the model, for readers who need not know the folder.
+std::string WithoutFolder(std::string message, const fs::path& model) {
+  std::error_code error;
+  const fs::path folder = fs::is_directory(model, error) ? model : model.parent_path();
+  const std::string prefix = (folder / "").string();
+  return message.starts_with(prefix) ? message.substr(prefix.size()) : message;
+}
+
 // nullptr: the model has none.
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TextSource& source) {
   if (!source.tokenizer_json.empty()) {
@@ -139,6 +155,7 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TextSource& source) {
   }
   if (!source.vocabulary) return tl::unexpected(source.vocabulary.error());
   if (!*source.vocabulary) return nullptr;
+  KV_TRY(CheckIds(source, (*source.vocabulary)->vocab_size()));  // before merges are built
   return Tokenizer::Make(**source.vocabulary);
 }
 
@@ -159,17 +176,15 @@ Result<ModelText> LoadText(const TextSource& source) {
     if (!source.tokenizer_json.empty() || tokenizer.error().code != Code::kUnsupported) {
       return tl::unexpected(std::move(tokenizer.error()));
     }
-    text.refusal = std::move(tokenizer.error().message);
+    text.no_text = WithoutFolder(tokenizer.error().message, source.path);
     return text;
   }
-  if (*tokenizer == nullptr) return text;
-  text.tokenizer = std::move(*tokenizer);
-  if (text.tokenizer->vocab_size() > source.vocab_size) {
-    return Fail(Code::kInvalidArgument,
-                "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} tokens: it "
-                "belongs to another model",
-                source.path.string(), text.tokenizer->vocab_size() - 1, source.vocab_size);
+  if (*tokenizer == nullptr) {
+    text.no_text = "the model has no tokenizer.json; put one into its folder";
+    return text;
   }
+  text.tokenizer = std::move(*tokenizer);
+  KV_TRY(CheckIds(source, text.tokenizer->vocab_size()));
   if (!source.chat_template.empty()) {
     auto parsed = ChatTemplate::Parse(source.chat_template);
     if (!parsed) {
@@ -194,10 +209,7 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
 }
 
 std::vector<std::string> TextNotes(const ModelText& text) {
-  if (!text.refusal.empty()) return {"no text: " + text.refusal + ", or send token ids"};
-  if (text.tokenizer == nullptr) {
-    return {"no text: the model has no tokenizer.json; put one into its folder, or send token ids"};
-  }
+  if (!text.no_text.empty()) return {"no text: " + text.no_text + ", or send token ids"};
   if (text.is_chatml) {
     return {
         "chats: the model has no chat template; ChatML is used, since the vocabulary has "

@@ -36,7 +36,8 @@ std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
-  std::string refusal;        // why there is no tokenizer although the model has a vocabulary
+  // Why there is no tokenizer, and what to do; "": there is one. Names files without their folder.
+  std::string no_text;
   std::vector<TokenId> ends;  // of an answer, beside those of the config and the tokenizer
   bool is_chatml = false;     // the model has no template, and chat_template is kChatMl
 };

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "source_paths.h"
+
 namespace kvasir {
 namespace {
 
@@ -103,6 +105,7 @@ TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {
   const auto ids_only = LoadText(TakeText(*model));
   ASSERT_TRUE(ids_only);
   EXPECT_FALSE(ids_only->tokenizer || ids_only->chat_template);
+  EXPECT_EQ(ids_only->no_text, "the model has no tokenizer.json; put one into its folder");
 }
 
 // Letters and the two tokens of ChatML.
@@ -136,6 +139,19 @@ TEST(ModelFiles, AModelWithoutATemplateIsServedWithChatMlWhereItHasTheTokens) {
   EXPECT_NE(TextNotes(*text)[0].find("no chats"), std::string::npos);
 }
 
+// Before merges are built: these tokens would be refused there, since two are equal.
+TEST(ModelFiles, AVocabularyLargerThanTheModelsIsRefusedFirst) {
+  TextSource source{.vocab_size = 3, .vocabulary = ChatMlVocabulary()};
+  EXPECT_TRUE(LoadText(source));
+  (*source.vocabulary)->tokens.push_back({"a"});
+  const auto refused = LoadText(source);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("ids up to 3"), std::string::npos);
+  source.vocab_size = 4;
+  EXPECT_EQ(LoadText(source).error().code, Code::kCorruption);
+}
+
 TEST(ModelFiles, AnUnknownVocabularyLeavesIdsAndADamagedOneIsAnError) {
   TextSource source{.vocab_size = 8, .vocabulary = ChatMlVocabulary()};
   (*source.vocabulary)->pre = "mystery";
@@ -147,7 +163,11 @@ TEST(ModelFiles, AnUnknownVocabularyLeavesIdsAndADamagedOneIsAnError) {
   (*source.vocabulary)->tokens[0].text = "<|im_end|>";
   EXPECT_EQ(LoadText(source).error().code, Code::kCorruption);
   source.vocabulary = tl::unexpected(Error{Code::kUnsupported, "kind 'bert'"});
-  EXPECT_FALSE(LoadText(source)->refusal.empty());
+  EXPECT_EQ(LoadText(source)->no_text, "kind 'bert'");
+  // Clients of a server read it: no folder is named.
+  source.path = "/secret/models/m.gguf";
+  source.vocabulary = tl::unexpected(Error{Code::kUnsupported, "/secret/models/m.gguf: kind 'x'"});
+  EXPECT_EQ(LoadText(source)->no_text, "m.gguf: kind 'x'");
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   if (spec.prompt.empty()) {
     return FailField(Code::kInvalidArgument, "prompt", "has no tokens; give at least one");
   }
+  if (spec.chunk_tokens == 0) {
+    return FailField(Code::kInvalidArgument, "chunk_tokens",
+                     "is 0; give at least 1, or none to let the engine decide");
+  }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
   KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
   if (spec.n < 1 || spec.n > limits.parallel) {
@@ -38,8 +42,8 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   }
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
-      return FailField(Code::kInvalidArgument, "stop",
-                       "this model has no tokenizer.json; use stop ids instead of strings");
+      return FailField(Code::kInvalidArgument, "stop", "{}, or use stop ids instead of strings",
+                       limits.no_text);
     }
     if (stop.empty()) return FailField(Code::kInvalidArgument, "stop", "a stop string is empty");
     if (FirstInvalidUtf8(stop) != stop.size()) {
@@ -81,9 +85,11 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
       DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
   if (computed == 0) {
     return FailField(Code::kInvalidArgument, "prompt",
-                     "{} tokens for {} choices need more than the {} blocks of {} tokens that "
-                     "the pool has: shorten the prompt, lower n or raise --kv-memory",
-                     prompt, spec.n, limits.num_blocks, limits.layout->block_tokens());
+                     "{} tokens{} need more than the {} blocks of {} tokens that the pool has: "
+                     "shorten the prompt{} or raise --kv-memory",
+                     prompt, spec.n > 1 ? fmt::format(" for {} choices", spec.n) : "",
+                     limits.num_blocks, limits.layout->block_tokens(),
+                     spec.n > 1 ? ", lower n" : "");
   }
   return std::min(context, computed + answer);
 }

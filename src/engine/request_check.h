@@ -21,6 +21,7 @@ struct RequestLimits {
   uint32_t step_tokens = 0;  // KvCache's
   CacheMode cache_mode = CacheMode::kPrefix;
   const Tokenizer* tokenizer = nullptr;
+  std::string_view no_text = "";  // why there is none
 };
 
 // The request with its demand, and with max_tokens clipped to context and pool (the caller sets id,

@@ -97,9 +97,11 @@ TEST(CheckRequest, AnErrorNamesItsField) {
 TEST(CheckRequest, StopStringsNeedATokenizer) {
   GenerateRequest request = Prompt(3);
   request.stop = {"end"};
-  const auto refused = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
+  RequestLimits limits = Limits(CacheMode::kPrefix);
+  limits.no_text = "m.gguf: kind 'x'";
+  const auto refused = CheckRequest(request, {}, limits);
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("tokenizer.json"), std::string::npos);
+  EXPECT_EQ(refused.error().text(), "stop: m.gguf: kind 'x', or use stop ids instead of strings");
 }
 
 }  // namespace

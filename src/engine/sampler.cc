@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "engine/logit_scan.h"
+#include "kvasir/sampling_ranges.h"
 #include "simd/math.h"
 
 namespace kvasir {
@@ -68,26 +69,27 @@ size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, doubl
   return 0;  // by rounding u * sum is at the very end
 }
 
-Status InRange(const char* field, float value, float low, float high) {
-  if (value >= low && value <= high) return {};  // false for NaN
-  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, low, high);
+Status InRange(const char* field, float value, SamplingRange range) {
+  const auto least = static_cast<float>(range.least), most = static_cast<float>(range.most);
+  if (value >= least && value <= most) return {};  // false for NaN
+  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, least, most);
 }
 
 }  // namespace
 
 Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
-  KV_TRY(InRange("temperature", params.temperature, 0, 100));
-  KV_TRY(InRange("top_p", params.top_p, 0, 1));
-  KV_TRY(InRange("min_p", params.min_p, 0, 1));
-  KV_TRY(InRange("repetition_penalty", params.repetition_penalty, 0.01f, 100));
-  KV_TRY(InRange("presence_penalty", params.presence_penalty, -2, 2));
-  KV_TRY(InRange("frequency_penalty", params.frequency_penalty, -2, 2));
+  KV_TRY(InRange("temperature", params.temperature, kTemperatureRange));
+  KV_TRY(InRange("top_p", params.top_p, kProbabilityRange));
+  KV_TRY(InRange("min_p", params.min_p, kProbabilityRange));
+  KV_TRY(InRange("repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange));
+  KV_TRY(InRange("presence_penalty", params.presence_penalty, kAnswerPenaltyRange));
+  KV_TRY(InRange("frequency_penalty", params.frequency_penalty, kAnswerPenaltyRange));
   for (const auto& [id, bias] : params.logit_bias) {
     if (id < 0 || static_cast<uint32_t>(id) >= vocab_size) {
       return FailField(Code::kInvalidArgument, "logit_bias",
                        "token {} is outside the vocabulary [0, {})", id, vocab_size);
     }
-    KV_TRY(InRange("logit_bias", bias, -100, 100));
+    KV_TRY(InRange("logit_bias", bias, kLogitBiasRange));
   }
   return {};
 }

@@ -98,7 +98,7 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
     // Choices keep one length: whose next token is the last one that is known waits for the others.
     if (--pending == 0) return;
   }
-  if (request.spec.chunk_tokens > 0) pending = std::min(pending, request.spec.chunk_tokens);
+  pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
   view_sequences_.push_back(
       {.request = index,
        .pending = pending,

@@ -185,7 +185,8 @@ class RandomSchedule {
     spec.max_tokens = static_cast<uint32_t>(random_.Below(random_.Below(2) == 0 ? 90 : 30));
     spec.n = 1 + static_cast<uint32_t>(random_.Below(random_.Below(3) == 0 ? parallel_ : 1));
     spec.ignore_eos = random_.Below(2) == 0;
-    spec.chunk_tokens = static_cast<uint32_t>(random_.Below(2) * (1 + random_.Below(12)));
+    const uint64_t chunk = random_.Below(2) * (1 + random_.Below(12));
+    if (chunk > 0) spec.chunk_tokens = static_cast<uint32_t>(chunk);
     spec.reuse = random_.Below(10) == 0  ? Reuse::kNothing
                  : random_.Below(4) == 0 ? Reuse::kBlocks
                                          : Reuse::kAll;

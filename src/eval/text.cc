@@ -20,7 +20,8 @@ using Json = nlohmann::json;
 
 // Bytes read of a text file for each wanted token; few texts have longer tokens on average.
 constexpr uint64_t kBytesPerToken = 32;
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of files with probes or ids
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;       // of files with probes or ids
+constexpr const char* kInstead = "--ids FILE --recall off";  // of text, to a model without it
 // 2026-01-01: the current time for templates that write the date.
 constexpr int64_t kNowUnixS = 1767225600;
 
@@ -70,14 +71,6 @@ Status CheckText(const std::string& path, std::string* text, bool cut) {
       Code::kInvalidArgument,
       "--text: '{}' is not UTF-8 (byte 0x{:02x} at offset {}); convert it, for example with iconv",
       path, static_cast<unsigned char>((*text)[wrong]), wrong);
-}
-
-Result<const Tokenizer*> TokenizerFor(const Engine& engine) {
-  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
-  return FailField(Code::kUnsupported, "model",
-                   "{} has no tokenizer.json, which text needs; put one into its folder, or give "
-                   "--ids FILE --recall off",
-                   engine.card().path);
 }
 
 // The words of a text of ids: separated by white space, and inside brackets also by single commas.
@@ -254,7 +247,7 @@ Result<std::vector<Probe>> ReadProbes(const std::string& path) {
 }
 
 Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe) {
-  KV_TRY(TokenizerFor(engine));
+  KV_TRY(TokenizerOf(engine, kInstead));
   if (engine.chat_template() == nullptr) {
     return FailField(Code::kUnsupported, "model",
                      "{} has no chat template, so the conversations of {} cannot be read; give "
@@ -268,7 +261,7 @@ Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe) 
 
 Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
                             const TextLimits& limits) {
-  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerFor(engine));
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine, kInstead));
   const uint64_t max_bytes = limits.tokens * kBytesPerToken;
   KV_ASSIGN(std::string text, ReadFile("--text", path, max_bytes));
   KV_TRY(CheckText(path, &text, text.size() == max_bytes));

@@ -136,8 +136,9 @@ std::span<const Architecture> Architectures();
 // The row that a config came from. REQUIRES: config.architecture is a row's name.
 const Architecture& ArchitectureOf(const ModelConfig& config);
 LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
-// "LlamaForCausalLM (GGUF: llama)", ...: for messages.
-std::string SupportedArchitectures();
+// kUnsupported, with the rows whose name of that kind (hf_class, gguf_name, ...) is similar.
+tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::string_view name,
+                                              std::string_view Architecture::*kind);
 
 // "{}" of a name replaced by the layer, a second one by the expert.
 std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);

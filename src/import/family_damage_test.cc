@@ -8,6 +8,7 @@
 #include "import/gguf_importer.h"
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

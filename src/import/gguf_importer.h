@@ -10,16 +10,6 @@
 
 namespace kvasir {
 
-// A part of a split model by the name of its file: STEM-00001-of-00003.gguf.
-struct GgufPart {
-  std::string stem;
-  uint32_t number, count;  // number: from 1
-
-  std::string FileName(uint32_t of_number) const;
-};
-// Absent for a file with another name.
-std::optional<GgufPart> PartOf(const std::filesystem::path& path);
-
 // As ImportModel, for a file.
 Result<ImportedModel> ImportGgufFile(const std::filesystem::path& path, Need need);
 

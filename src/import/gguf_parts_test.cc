@@ -1,10 +1,12 @@
 // Split GGUF files, and files of which only the header is there.
+#include "import/gguf_parts.h"
+
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <optional>
 
-#include "import/gguf_importer.h"
+#include "import/importer.h"
 #include "import/model_files_for_test.h"
 
 namespace kvasir {

@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
+#include "source_paths.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -271,11 +272,11 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
   for (const char* key : {"tokens", "merges"}) {
     file = Bytes();
     file.without.insert(key);
-    expect(file, Code::kCorruption, std::string(key) + " is missing");
+    expect(file, Code::kCorruption, std::string(key) + "' is missing");
     file.raws[key] = {9, Le<uint32_t>(4) + Le<uint64_t>(1) + Le<uint32_t>(7)};
-    expect(file, Code::kCorruption, std::string(key) + " is not a list of strings");
+    expect(file, Code::kCorruption, std::string(key) + "' must be a list of strings");
     file.raws[key] = {4, Le<uint32_t>(7)};
-    expect(file, Code::kCorruption, std::string(key) + " is not a list");
+    expect(file, Code::kCorruption, std::string(key) + "' must be a list");
   }
   file = Bytes();
   file.merges.push_back("a z");
@@ -288,22 +289,22 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
   expect(file, Code::kCorruption, "token 5 is not UTF-8");
   file = Bytes();
   file.kinds.pop_back();
-  expect(file, Code::kCorruption, "token_type has 4 entries for 5 tokens");
+  expect(file, Code::kCorruption, "token_type' has 4 entries for 5 tokens");
   file = Bytes();
   file.kinds[1] = 7;
-  expect(file, Code::kCorruption, "token_type[1] is 7");
+  expect(file, Code::kCorruption, "token_type' has 7 for token 1");
   file = Bytes();
   file.raws["bos_token_id"] = {8, Le<uint64_t>(1) + "x"};
-  expect(file, Code::kCorruption, "bos_token_id is not a whole number");
+  expect(file, Code::kCorruption, "bos_token_id' must be a whole number");
   file = Bytes();
   file.raws["add_bos_token"] = {4, Le<uint32_t>(1)};
-  expect(file, Code::kCorruption, "add_bos_token is not a boolean");
+  expect(file, Code::kCorruption, "add_bos_token' must be a boolean");
   file = Pieces();
   file.scores[4] = std::nanf("");
   expect(file, Code::kCorruption, "the score of token 4 ('a') is not a number");
   file = Pieces();
   file.without.insert("scores");
-  expect(file, Code::kCorruption, "scores is missing");
+  expect(file, Code::kCorruption, "scores' is missing");
   file = VocabularyFile("rwkv");
   expect(file, Code::kUnsupported, "'rwkv'");
 }

@@ -179,9 +179,13 @@ TEST(HfConfig, RefusesHeadsThatDoNotFit) {
   ExpectInvalid("hidden_size", 6 * 1024, "head_dim 1024; at most 512");
 }
 
-TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
+TEST(HfConfig, NamesAnUnsupportedArchitectureAndSimilarOnes) {
   ExpectError(With("architectures", {"GptOssForCausalLM"}), Code::kUnsupported,
-              {"GptOssForCausalLM", "LlamaForCausalLM"});
+              {"'GptOssForCausalLM' is not supported yet; docs/models.md"});
+  ExpectError(With("architectures", {"gemma2forcausallm"}), Code::kUnsupported,
+              {"yet (similar: Gemma2ForCausalLM); docs/models.md"});
+  ExpectError(With("architectures", {"Qwen3NextForCausalLM"}), Code::kUnsupported,
+              {"(similar: Qwen3ForCausalLM, Qwen3MoeForCausalLM)"});
   for (const char* other :
        {"LlamaForSequenceClassification", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM",
         "BloomForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM", "Qwen2MoeForCausalLM"}) {
@@ -194,6 +198,8 @@ TEST(HfConfig, NamesAnUnsupportedArchitectureAndTheSupportedOnes) {
   ExpectError(Parse(config), Code::kUnsupported, {"'none'"});
   config["model_type"] = "llama";
   EXPECT_TRUE(Parse(config));
+  config["model_type"] = "qwen2_vl";
+  ExpectError(Parse(config), Code::kUnsupported, {"(similar: qwen2)"});
   config["model_type"] = "bert";
   ExpectError(Parse(config), Code::kUnsupported, {"'bert'"});
 }

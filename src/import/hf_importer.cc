@@ -151,22 +151,27 @@ Status LeaveOutPrefix(const ModelConfig& config, const fs::path& folder, TensorC
   return {};
 }
 
-// `config`: gets the text of config.json.
-Result<ModelConfig> ReadConfig(const fs::path& folder, std::string& config) {
+// The texts of config.json and, where there, of generation_config.json.
+struct ConfigFiles {
+  std::string config;
+  std::optional<std::string> generation;
+};
+
+Result<ConfigFiles> ReadConfigFiles(const fs::path& folder) {
+  ConfigFiles files;
   const fs::path path = folder / "config.json";
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) {
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
   }
-  KV_ASSIGN(config, ReadTextFile(path, kMaxConfigBytes));
-  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(config)), path.string()));
-  std::optional<std::string> generation;
+  KV_ASSIGN(files.config, ReadTextFile(path, kMaxConfigBytes));
+  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(files.config)), path.string()));
   const fs::path beside = folder / "generation_config.json";
   KV_ASSIGN(const bool has_generation, Exists(beside));
   if (has_generation) {
-    KV_ASSIGN(generation, ReadTextFile(beside, kMaxConfigBytes));
+    KV_ASSIGN(files.generation, ReadTextFile(beside, kMaxConfigBytes));
   }
-  return ParseHfConfig(config, generation, path.string());
+  return files;
 }
 
 // Whether a weight file is there, and not only what git-LFS keeps in its place.
@@ -204,8 +209,9 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder, Need need) {
   ImportedModel model;
   model.path = folder;
   model.name = folder.filename().string();
-  std::string config;
-  KV_ASSIGN(model.config, ReadConfig(folder, config));
+  KV_ASSIGN(ConfigFiles files, ReadConfigFiles(folder));
+  const std::string config_path = (folder / "config.json").string();
+  KV_ASSIGN(model.config, ParseHfConfig(files.config, files.generation, config_path));
   bool has_weights = true;
   if (need == Need::kShapes) {
     KV_ASSIGN(has_weights, HasWeights(folder));
@@ -213,16 +219,12 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder, Need need) {
   if (has_weights) {
     KV_TRY(BindWeights(folder, model));
   } else {
-    KV_ASSIGN(model.assumed_dtype, HfDtype(config, (folder / "config.json").string()));
+    KV_ASSIGN(model.assumed_dtype, HfDtype(files.config, config_path));
     DescribeTensors(
         *model.assumed_dtype, [](Slot, uint64_t) { return nullptr; }, model);
   }
   KV_TRY(ReadTokenizerFiles(folder, model));
-  const fs::path generation = folder / "generation_config.json";
-  KV_ASSIGN(const bool has_generation, Exists(generation));
-  if (has_generation) {
-    KV_ASSIGN(model.generation_config_json, ReadTextFile(generation, kMaxConfigBytes));
-  }
+  model.generation_config_json = std::move(files.generation).value_or("");
   return model;
 }
 

@@ -7,6 +7,7 @@
 #include "base/system_error.h"
 #include "import/file_watch.h"
 #include "import/gguf_importer.h"
+#include "import/gguf_parts.h"
 
 namespace kvasir {
 namespace {

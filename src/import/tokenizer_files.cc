@@ -10,6 +10,7 @@
 #include "base/json_object.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "import/gguf_metadata.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/vocabulary_config.h"
@@ -61,7 +62,7 @@ fs::path TiktokenFile(const fs::path& folder) {
 
 // tokenizer.model, else *.tiktoken, with what the JSON files beside it say.
 Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
-                                                     const std::string& architecture) {
+                                                     const ModelConfig& config) {
   fs::path path = folder / "tokenizer.model";
   KV_ASSIGN(const bool has_model, Exists(path));
   if (!has_model) path = TiktokenFile(folder);
@@ -69,8 +70,9 @@ Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
   KV_ASSIGN(const std::string bytes, ReadTextFile(path, kMaxTokenizerBytes));
   KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(bytes)), path.string()));
   const bool ranks = !has_model || LooksLikeTiktoken(bytes);
-  KV_ASSIGN(Vocabulary vocabulary, ranks ? ParseTiktoken(bytes, path.string(), architecture)
-                                         : ParseSentencePiece(bytes, path.string()));
+  KV_ASSIGN(Vocabulary vocabulary,
+            ranks ? ParseTiktoken(bytes, path.string(), config.architecture)
+                  : ParseSentencePiece(bytes, path.string(), config.vocab_size));
   std::array<std::string, 3> texts;
   const std::array names = {"tokenizer_config.json", "special_tokens_map.json",
                             "added_tokens.json"};
@@ -86,19 +88,6 @@ bool IsUtf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::ignore)) == text;
 }
 
-template <typename T>
-const T* Find(const GgufFile& gguf, const std::string& key) {
-  const auto found = gguf.metadata.find("tokenizer.ggml." + key);
-  return found == gguf.metadata.end() ? nullptr : std::get_if<T>(&found->second);
-}
-
-// Of any integer type, if it is not negative.
-std::optional<uint64_t> FindId(const GgufFile& gguf, const std::string& key) {
-  if (const auto* u = Find<uint64_t>(gguf, key)) return *u;
-  if (const auto* i = Find<int64_t>(gguf, key); i != nullptr && *i >= 0) return uint64_t(*i);
-  return std::nullopt;
-}
-
 }  // namespace
 
 Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
@@ -108,7 +97,7 @@ Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
   if (!model.tokenizer_json.empty()) {
     model.vocabulary = std::nullopt;
   } else if (!is_gguf) {
-    model.vocabulary = ReadVocabularyFile(folder, model.config.architecture);
+    model.vocabulary = ReadVocabularyFile(folder, model.config);
   }
   KV_ASSIGN(model.tokenizer_config_json, ReadOptional(config, kMaxTokenizerBytes));
   if (model.special_tokens_json.empty()) {
@@ -123,15 +112,17 @@ Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
 }
 
 std::string GgufSpecialTokens(const GgufFile& gguf) {
+  const std::string file;
+  Metadata keys(gguf, "tokenizer.ggml.", file);  // its errors are those of the vocabulary
   json object = json::object();
-  const auto* tokens = Find<GgufArray>(gguf, "tokens");
+  const GgufArray* tokens = keys.List("tokens");
   for (const std::string name : {"bos_token", "eos_token"}) {
-    if (const auto id = FindId(gguf, name + "_id")) {
+    if (const auto id = keys.Whole(name + "_id")) {
       object[name + "_id"] = *id;
       const auto text = tokens != nullptr ? StringAt(*tokens, *id) : std::nullopt;
       if (text && !text->empty() && IsUtf8(*text)) object[name] = *text;
     }
-    if (const auto* add = Find<bool>(gguf, "add_" + name)) object["add_" + name] = *add;
+    if (const auto add = keys.Flag("add_" + name)) object["add_" + name] = *add;
   }
   return object.empty() ? "" : object.dump();
 }

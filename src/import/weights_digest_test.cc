@@ -2,6 +2,7 @@
 
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -71,5 +71,9 @@ using FilterTable = std::map<std::string_view, Filter>;
 
 void AddTextFilters(FilterTable& table);
 void AddSequenceFilters(FilterTable& table);
+void AddOrderFilters(FilterTable& table);
+
+// item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
+Value Path(Interpreter& run, Value item, const Value& attribute);
 
 }  // namespace kvasir::jinja

@@ -73,113 +73,6 @@ Value Reverse(Interpreter& run, const Value& v, const Arguments&) {
   return FromItems(std::move(items), List::Kind::kGenerator, "reversed");
 }
 
-// item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
-Value Path(Interpreter& run, Value item, const Value& attribute) {
-  if (!attribute.is_string()) return run.Subscript(item, attribute);
-  if (!run.ChargeText(4 * attribute.text().size())) return Value();
-  std::string_view path = attribute.text().view();
-  while (!run.failed()) {
-    if (!run.Charge(4)) break;
-    const size_t dot = std::min(path.find('.'), path.size());
-    const std::string_view part = path.substr(0, dot);
-    const bool digits =
-        !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), ::isdigit);
-    item =
-        digits ? run.Subscript(item, FromInt(std::stoll(std::string(part)))) : run.Item(item, part);
-    if (dot == path.size()) break;
-    path.remove_prefix(dot + 1);
-  }
-  return item;
-}
-
-// The key that sort, unique and others compare: the attribute if given, in lower case by default.
-Value Key(Interpreter& run, const Value& item, const Value* attribute, bool case_sensitive) {
-  Value key = attribute && !attribute->is_none() ? Path(run, item, *attribute) : item;
-  if (case_sensitive || !key.is_string()) return key;
-  return run.Charge(WeightOf(key)) ? FromText(Lower(key.text())) : Value();
-}
-
-// Items with their keys, in order of the keys; fails where Python could not compare them.
-std::vector<Value> Sorted(Interpreter& run, std::vector<std::pair<Value, Value>> keyed,
-                          bool reverse) {
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    if (run.failed()) return false;
-    return reverse ? run.CompareWith("<", b.first, a.first)
-                   : run.CompareWith("<", a.first, b.first);
-  });
-  std::vector<Value> out;
-  for (auto& [key, item] : keyed) out.push_back(std::move(item));
-  return out;
-}
-
-Value Sort(Interpreter& run, const Value& v, const Arguments& arguments) {
-  const bool case_sensitive = BoolArgument(arguments, 1, "case_sensitive", false);
-  const Value* attribute = arguments.Find(2, "attribute");
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : run.Iterate(v)) {
-    std::vector<Value> keys;
-    std::string_view rest = attribute && attribute->is_string() ? attribute->text().view() : "";
-    do {  // "a,b" sorts by a, then by b
-      const size_t comma = std::min(rest.find(','), rest.size());
-      const Value part = FromString(rest.substr(0, comma));
-      const bool one = attribute && attribute->is_string();
-      keys.push_back(Key(run, item, one ? &part : attribute, case_sensitive));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-    } while (!rest.empty());
-    Value key = keys.size() == 1 ? keys[0] : FromItems(std::move(keys));
-    keyed.emplace_back(std::move(key), item);
-  }
-  return FromItems(Sorted(run, std::move(keyed), BoolArgument(arguments, 0, "reverse", false)));
-}
-
-Value DictSort(Interpreter& run, const Value& v, const Arguments& arguments) {
-  const Dict* dict = v.dict();
-  if (!dict) return run.Fail("dictsort takes a dict");
-  const bool case_sensitive = BoolArgument(arguments, 0, "case_sensitive", false);
-  const bool by_value = TextArgument(arguments, 1, "by", "key").bytes() == "value";
-  if (!run.Charge(4 * dict->items.size())) return Value();
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const auto& [key, value] : dict->items) {
-    keyed.emplace_back(Key(run, by_value ? value : key, nullptr, case_sensitive),
-                       FromItems({key, value}, List::Kind::kTuple));
-  }
-  return FromItems(Sorted(run, std::move(keyed), BoolArgument(arguments, 2, "reverse", false)));
-}
-
-Value Unique(Interpreter& run, const Value& v, const Arguments& arguments) {
-  const bool case_sensitive = BoolArgument(arguments, 0, "case_sensitive", false);
-  const Value* attribute = arguments.Find(1, "attribute");
-  Dict seen;
-  std::vector<Value> out;
-  for (const Value& item : run.Iterate(v)) {
-    Value key = Key(run, item, attribute, case_sensitive);
-    if (const std::string why = WhyUnhashable(key); !why.empty()) return run.Fail(why);
-    const bool indexed = key.is_string() || (key.is_number() && key.number() == key.number());
-    if (!run.Charge(WeightOf(key) + (indexed ? 0 : out.size()))) return Value();
-    if (seen.Find(key)) continue;
-    seen.Append(std::move(key), Value());
-    out.push_back(item);
-  }
-  return FromItems(std::move(out), List::Kind::kGenerator, "do_unique");
-}
-
-template <bool largest>
-Value Extreme(Interpreter& run, const Value& v, const Arguments& arguments) {
-  const bool case_sensitive = BoolArgument(arguments, 0, "case_sensitive", false);
-  const Value* attribute = arguments.Find(1, "attribute");
-  const std::vector<Value> items = run.Iterate(v);
-  if (items.empty()) return run.Undefine("No aggregated item, sequence was empty.");
-  const Value* best = &items[0];
-  Value best_key = Key(run, *best, attribute, case_sensitive);
-  for (size_t i = 1; i < items.size() && !run.failed(); ++i) {
-    Value key = Key(run, items[i], attribute, case_sensitive);
-    if (!run.CompareWith(largest ? ">" : "<", key, best_key)) continue;
-    best = &items[i];
-    best_key = std::move(key);
-  }
-  return *best;
-}
-
 Value Sum(Interpreter& run, const Value& v, const Arguments& arguments) {
   const Value* attribute = arguments.Find(0, "attribute");
   const Value* start = arguments.Find(1, "start");
@@ -316,47 +209,6 @@ Value SliceFilter(Interpreter& run, const Value& v, const Arguments& arguments) 
   return FromItems(std::move(out), List::Kind::kGenerator, "do_slice");
 }
 
-Value GroupBy(Interpreter& run, const Value& v, const Arguments& arguments) {
-  const Value* attribute = arguments.Find(0, "attribute");
-  const Value* otherwise = arguments.Find(1, "default");
-  const bool case_sensitive = BoolArgument(arguments, 2, "case_sensitive", false);
-  if (!attribute) return run.Fail("groupby takes an attribute");
-  const auto key_of = [&](const Value& item) {
-    Value key = Path(run, item, *attribute);
-    return key.is_undefined() && otherwise ? *otherwise : key;
-  };
-  const auto folded = [&](const Value& key) { return Key(run, key, nullptr, case_sensitive); };
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : run.Iterate(v)) keyed.emplace_back(folded(key_of(item)), item);
-  std::vector<Value> out, group;
-  Value group_key;
-  const auto flush = [&] {
-    if (!group.empty()) {
-      const Value name = key_of(group[0]);
-      out.push_back(FromItems({name, FromItems(std::exchange(group, {}))}, List::Kind::kTuple));
-    }
-  };
-  for (const Value& item : Sorted(run, std::move(keyed), false)) {
-    Value key = folded(key_of(item));
-    if (!run.Charge(std::min(WeightOf(key), WeightOf(group_key)))) return Value();
-    if (!Equal(key, group_key)) flush();
-    group_key = std::move(key);
-    group.push_back(item);
-  }
-  flush();
-  return FromItems(std::move(out));
-}
-
-const FilterTable& Filters() {
-  static const FilterTable kFilters = [] {
-    FilterTable table;
-    AddTextFilters(table);
-    AddSequenceFilters(table);
-    return table;
-  }();
-  return kFilters;
-}
-
 }  // namespace
 
 void AddSequenceFilters(FilterTable& table) {
@@ -377,11 +229,6 @@ void AddSequenceFilters(FilterTable& table) {
     if (v.dict()) return run.Undefine("'dict object' has no such attribute");
     return run.Attribute(v, TextArgument(arguments, 0, "name", "").view());
   });
-  add("sort", Sort);
-  add("dictsort", DictSort);
-  add("unique", Unique);
-  add("min", Extreme<false>);
-  add("max", Extreme<true>);
   add("sum", Sum);
   add("join", JoinFilter);
   add("map", Map);
@@ -392,22 +239,6 @@ void AddSequenceFilters(FilterTable& table) {
   add("items", Items);
   add("batch", Batch);
   add("slice", SliceFilter);
-  add("groupby", GroupBy);
-}
-
-bool IsFilter(std::string_view name) { return Filters().contains(name); }
-
-std::vector<std::string_view> FilterNames() {
-  std::vector<std::string_view> names;
-  for (const auto& [name, filter] : Filters()) names.push_back(name);
-  return names;
-}
-
-Value ApplyFilter(Interpreter& run, std::string_view name, const Value& input,
-                  const Arguments& arguments) {
-  const Filter& filter = Filters().find(name)->second;
-  if (!(filter.reads_all ? run.ChargeRepr(input) : run.Charge(1))) return Value();
-  return filter.apply(run, input, arguments);
 }
 
 }  // namespace kvasir::jinja

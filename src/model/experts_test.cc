@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "block/sequence_tables.h"
 #include "model/runner.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -7,20 +7,17 @@
 #include <vector>
 
 #include "block/sequence_tables.h"
+#include "import/tiny_models_for_test.h"
 #include "model/runner.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/reference.h"
 
 namespace kvasir {
 namespace {
 
-constexpr const char* kFamilies[] = {
-    "tiny-bias",      "tiny-yarn",    "tiny-qwen2", "tiny-qwen3", "tiny-granite",
-    "tiny-olmo2",     "tiny-smollm3", "tiny-phi3",  "tiny-gpt2",  "tiny-mistral",
-    "tiny-ministral", "tiny-gemma2",  "tiny-gemma3"};
-
 ImportedModel Import(const std::string& family) {
-  auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+  auto model = ImportModel(TinyModelPath(family));
   EXPECT_TRUE(model) << (model ? "" : model.error().message);
   return std::move(*model);
 }
@@ -110,7 +107,7 @@ TEST_P(FamilyRules, AnEmbeddingIsScaledAndGetsItsPositionInF32) {
 
 // Whatever norm, activation or soft-cap follows: none may turn an overflow into numbers again.
 TEST_P(FamilyRules, WhatOverflowsInAnyMatrixFailsItsRow) {
-  for (const char* family : kFamilies) {
+  for (const std::string& family : TinyModels()) {
     for (const Slot slot :
          {Slot::kQ, Slot::kK, Slot::kV, Slot::kO, Slot::kGate, Slot::kUp, Slot::kDown}) {
       ImportedModel model = Import(family);

@@ -16,8 +16,10 @@
 #include "base/random.h"
 #include "block/sequence_tables.h"
 #include "format/pack.h"
+#include "import/tiny_models_for_test.h"
 #include "model/runner.h"
 #include "simd/half.h"
+#include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
 
@@ -236,12 +238,8 @@ Digests ComputeAll(Target target) {
     EXPECT_TRUE(demo);
     AddModel(target, "kvasir-demo", std::move(*demo), format, digests);
   }
-  for (const char* family :
-       {"tiny-yarn", "tiny-qwen2", "tiny-qwen3", "tiny-granite", "tiny-olmo2", "tiny-smollm3",
-        "tiny-phi3", "tiny-gpt2", "tiny-mistral", "tiny-ministral", "tiny-qwen2-window",
-        "tiny-gemma2", "tiny-gemma3", "tiny-gemma3-vision", "tiny-longrope", "tiny-gelu",
-        "tiny-mixtral", "tiny-qwen3-moe", "tiny-qwen3-moe-norm"}) {
-    auto model = ImportModel(std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + family);
+  for (const std::string& family : TinyModels()) {
+    auto model = ImportModel(TinyModelPath(family));
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);
   }

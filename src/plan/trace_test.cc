@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "source_paths.h"
+
 namespace kvasir {
 namespace {
 

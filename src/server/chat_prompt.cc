@@ -149,12 +149,10 @@ Result<JsonValue> Tools(JsonFields& fields) {
 
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
-    const char* what = model.tokenizer == nullptr
-                           ? "the model has no tokenizer.json, which text needs; put one into the "
-                             "model's folder, or send token ids as the prompt of /v1/completions"
-                           : "the model has no chat template; start the server with "
-                             "--chat-template-file, or use /v1/completions";
-    return FailField(Code::kUnsupported, "messages", "{}", what);
+    if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+    return FailField(Code::kUnsupported, "messages",
+                     "the model has no chat template; start the server with --chat-template-file, "
+                     "or use /v1/completions");
   }
   const JsonValue* messages = fields.Find("messages");
   if (!messages) return FailField(Code::kInvalidArgument, "messages", "is missing");
@@ -184,6 +182,11 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
                                           variables ? *variables : JsonValue(), options);
   if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
   return std::move(*chat);
+}
+
+Error NoTextError(const std::string& field, const ModelView& model) {
+  return {Code::kUnsupported,
+          model.no_text + ", or send token ids as the prompt of /v1/completions", field};
 }
 
 Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,

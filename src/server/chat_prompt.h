@@ -19,6 +19,7 @@ struct ModelView {
   std::vector<std::string> names;  // listed names, the main one first
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
+  std::string no_text;      // why there is no tokenizer, and what to do
   SamplingParams sampling;  // the defaults of requests
   bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system
@@ -31,6 +32,9 @@ struct ModelView {
   // long.
   size_t max_text_tokens() const { return size_t{ctx_size} * 4 + 65536; }
 };
+
+// The API error for text in `field` when there is no tokenizer: says why. REQUIRES: there is none.
+Error NoTextError(const std::string& field, const ModelView& model);
 
 // The API error for an error of Tokenizer::Encode.
 Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,

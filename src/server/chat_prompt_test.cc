@@ -24,6 +24,19 @@ std::string Rendered(std::string_view source, std::string_view body) {
   return chat ? chat->text : chat.error().text();
 }
 
+TEST(ChatPrompt, AModelWithoutATokenizerSaysWhy) {
+  ModelView model;
+  model.no_text = "m.gguf: kind 'x'";
+  auto parsed = ParseBody(R"({"messages": []})");
+  ASSERT_TRUE(parsed);
+  JsonFields fields(parsed->fields);
+  const auto refused = RenderMessages(fields, &parsed->tree, model);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+  EXPECT_EQ(refused.error().text(),
+            "messages: m.gguf: kind 'x', or send token ids as the prompt of /v1/completions");
+}
+
 TEST(ChatPrompt, ToolsKeepTheOrderInWhichTheirKeysWereSent) {
   EXPECT_EQ(Rendered("{{ tools | tojson }}",
                      R"({"tools":[{"type":"function","function":{"name":"f","arguments":{"z":1,

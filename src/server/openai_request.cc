@@ -123,8 +123,7 @@ Result<std::string> CheckModel(const std::string& name, const ModelView& model) 
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
                                         const EncodeOptions& options, const ModelView& model) {
   if (!model.tokenizer) {
-    return FailField(Code::kUnsupported, field,
-                     "the model has no tokenizer.json, so text cannot be read; send token ids");
+    return tl::unexpected(NoTextError(field, model));
   }
   auto ids = model.tokenizer->Encode(text, options);
   if (!ids) return tl::unexpected(EncodeError(ids.error(), field, options, model));
@@ -158,11 +157,7 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
-  if (!model.tokenizer) {
-    return FailField(Code::kUnsupported, "messages",
-                     "the model has no tokenizer.json, so text cannot be read; send token ids to "
-                     "/v1/completions");
-  }
+  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);

@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "kvasir/sampling_ranges.h"
 #include "server/openai_request.h"
 
 namespace kvasir {
@@ -101,23 +102,26 @@ void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* samp
                                                    static_cast<int64_t>(vocab_size) - 1));
     }
     const double amount = value.is_number() ? value.number() : 1000;
-    if (!(amount >= -100 && amount <= 100)) {
-      return fields.Fail(
-          "logit_bias",
-          fmt::format("the bias of token {} is not a number between -100 and 100", id));
+    if (!(amount >= kLogitBiasRange.least && amount <= kLogitBiasRange.most)) {
+      return fields.Fail("logit_bias",
+                         fmt::format("the bias of token {} is not a number between {} and {}", id,
+                                     kLogitBiasRange.least, kLogitBiasRange.most));
     }
     sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
   }
 }
 
 void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
-  fields.Number("temperature", 0, 100, &sampling->temperature);
-  fields.Number("top_p", 0, 1, &sampling->top_p);
-  fields.Number("min_p", 0, 1, &sampling->min_p);
-  fields.Number("repeat_penalty", 0.01, 100, &sampling->repetition_penalty);
-  fields.Number("repetition_penalty", 0.01, 100, &sampling->repetition_penalty);
-  fields.Number("presence_penalty", -2, 2, &sampling->presence_penalty);
-  fields.Number("frequency_penalty", -2, 2, &sampling->frequency_penalty);
+  const auto number = [&fields](std::string_view name, SamplingRange range, float* out) {
+    fields.Number(name, range.least, range.most, out);
+  };
+  number("temperature", kTemperatureRange, &sampling->temperature);
+  number("top_p", kProbabilityRange, &sampling->top_p);
+  number("min_p", kProbabilityRange, &sampling->min_p);
+  number("repeat_penalty", kRepetitionPenaltyRange, &sampling->repetition_penalty);
+  number("repetition_penalty", kRepetitionPenaltyRange, &sampling->repetition_penalty);
+  number("presence_penalty", kAnswerPenaltyRange, &sampling->presence_penalty);
+  number("frequency_penalty", kAnswerPenaltyRange, &sampling->frequency_penalty);
   if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
     sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
   }

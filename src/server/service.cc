@@ -101,6 +101,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.names = options.aliases;
   model_.names.push_back(engine.card().id);
   model_.tokenizer = engine.tokenizer();
+  model_.no_text = engine.card().no_text;
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
   model_.sampling = engine.card().sampling.Over({});
   model_.vocab_size = engine.card().vocab_size;

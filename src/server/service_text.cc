@@ -98,7 +98,7 @@ Outcome Service::Detokenize(const Call& call) {
   std::vector<TokenId> ids;
   fields.Ids("tokens", model_.vocab_size, &ids);
   if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
-  if (!model_.tokenizer) fields.Fail("tokens", "the model has no tokenizer.json");
+  if (!model_.tokenizer) fields.Fail("tokens", model_.no_text);
   if (fields.error()) return ErrorResponse(*fields.error());
   if (ids.size() > kMaxTokens) {
     fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));

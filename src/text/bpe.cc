@@ -313,6 +313,7 @@ void Bpe::CollectSeams() {
   others.insert(unk_);
   const auto spells = [&others](TokenId id) { return !others.contains(id); };
   has_seams_ = true;
+  std::vector<bool> seen(texts_.size(), false);  // several merges may give one token
   for (const Merge& merge : merges_) {
     if (merge.pair == kNoPair) continue;
     if (!spells(static_cast<TokenId>(merge.pair >> 32)) ||
@@ -320,6 +321,8 @@ void Bpe::CollectSeams() {
       has_seams_ = false;
       return;
     }
+    if (seen[static_cast<size_t>(merge.id)]) continue;
+    seen[static_cast<size_t>(merge.id)] = true;
     const std::string_view text = TextOf(merge.id);
     TokenId last = -1;
     for (size_t pos = 0; pos < text.size();) {

@@ -27,7 +27,7 @@ class Bpe {
   // From the value of "model". kUnsupported for another model type or an option we do not have.
   static Result<Bpe> Parse(const nlohmann::json& model);
   // Of any other file. Errors as CheckVocabulary; kCorruption when a merge has a part, or gives a
-  // result, that is not a token.
+  // result, that is not a token, and when there are more merges than MaxScoreMerges.
   static Result<Bpe> Make(const Vocabulary& vocabulary);
   // A word that is a token is not merged.
   void TakeWholeWords() { ignore_merges_ = true; }
@@ -67,7 +67,7 @@ class Bpe {
   Status ParseVocab(const nlohmann::json& vocab);
   Status ParseMerges(const nlohmann::json& merges);
   Status TakeMerges(const Vocabulary& vocabulary);
-  void MergeByScore(const Vocabulary& vocabulary);
+  Status MergeByScore(const Vocabulary& vocabulary);
   void ReserveTokens(size_t count, size_t text_bytes);
   void AddToken(std::string_view text, TokenId id);  // REQUIRES: room was reserved
   void IndexTokens();                                // once all are added

@@ -2,16 +2,12 @@
 #include <algorithm>
 
 #include "base/result.h"
-#include "base/utf8.h"
 #include "text/bpe.h"
+#include "text/score_merges.h"
 #include "text/vocabulary.h"
 
 namespace kvasir {
 namespace {
-
-// Whether merging may yield such a token. User-defined tokens are found before merging starts, and
-// merging a user's text must not yield them; in SentencePiece the other kinds are not pieces.
-bool IsMade(TokenKind kind) { return kind == TokenKind::kNormal; }
 
 // Rank of each token by its score: 0 for the highest; equal scores have equal ranks.
 std::vector<uint32_t> RanksByScore(const std::vector<VocabularyToken>& tokens) {
@@ -51,7 +47,7 @@ Result<Bpe> Bpe::Make(const Vocabulary& vocabulary) {
   if (vocabulary.merges) {
     KV_TRY(bpe.TakeMerges(vocabulary));
   } else {
-    bpe.MergeByScore(vocabulary);
+    KV_TRY(bpe.MergeByScore(vocabulary));
   }
   bpe.byte_fallback_ = bpe.fuse_unk_ = pieces;
   bpe.CollectSeams();
@@ -78,34 +74,15 @@ Status Bpe::TakeMerges(const Vocabulary& vocabulary) {
   return {};
 }
 
-// Makes a merge of every pair of tokens whose texts joined are a token.
-void Bpe::MergeByScore(const Vocabulary& vocabulary) {
+Status Bpe::MergeByScore(const Vocabulary& vocabulary) {
+  const size_t num_tokens = vocabulary.tokens.size();
+  KV_ASSIGN(const ScoreMerges found, MergesByScore(vocabulary, MaxScoreMerges(num_tokens)));
   const std::vector<uint32_t> ranks = RanksByScore(vocabulary.tokens);
-  struct Found {
-    uint64_t pair;
-    TokenId id;
-  };
-  std::vector<Found> found;
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    const VocabularyToken& token = vocabulary.tokens[id];
-    if (!IsMade(token.kind)) continue;
-    const std::string_view text = token.text;
-    for (size_t pos = 0; pos < text.size();) {
-      NextChar(text, &pos);
-      if (pos == text.size()) break;
-      const auto left = IdOf(text.substr(0, pos)), right = IdOf(text.substr(pos));
-      if (!left || !right) continue;
-      const auto made = [&](TokenId part) {
-        return IsMade(vocabulary.tokens[static_cast<size_t>(part)].kind);
-      };
-      if (!made(*left) || !made(*right)) continue;
-      found.push_back({PairOf(*left, *right), static_cast<TokenId>(id)});
-    }
+  ReserveMerges(found.merges.size());
+  for (const auto& [left, right, joined] : found.merges) {
+    AddMerge(PairOf(left, right), ranks[static_cast<size_t>(joined)], joined);
   }
-  ReserveMerges(found.size());
-  for (const Found& merge : found) {
-    AddMerge(merge.pair, ranks[static_cast<size_t>(merge.id)], merge.id);
-  }
+  return {};
 }
 
 }  // namespace kvasir

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/json_tree_for_test.h"
+#include "source_paths.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

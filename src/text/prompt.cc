@@ -7,25 +7,25 @@
 namespace kvasir {
 namespace {
 
-Result<const Tokenizer*> TokenizerOf(const Engine& engine) {
-  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
-  return Fail(Code::kUnsupported,
-              "{} has no tokenizer.json, which text needs; put one into its folder, or give ids "
-              "with 'kvasir run --ids'",
-              engine.card().path);
-}
+constexpr const char* kIdsOfRun = "ids with 'kvasir run --ids'";
 
 }  // namespace
 
+Result<const Tokenizer*> TokenizerOf(const Engine& engine, std::string_view instead) {
+  if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
+  return FailField(Code::kUnsupported, "model", "{}: {}, or give {}", engine.card().path,
+                   engine.card().no_text, instead);
+}
+
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text) {
-  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine, kIdsOfRun));
   return tokenizer->Encode(text);
 }
 
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                         const std::vector<ChatMessage>& messages,
                                         int64_t now_unix_s, const ChatTemplate* own) {
-  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine));
+  KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine, kIdsOfRun));
   const ChatTemplate* chat_template = own != nullptr ? own : engine.chat_template();
   if (chat_template == nullptr) {
     return Fail(Code::kUnsupported,

@@ -9,6 +9,9 @@
 
 namespace kvasir {
 
+// kUnsupported when the model reads no text: says why, and what to give `instead`.
+Result<const Tokenizer*> TokenizerOf(const Engine& engine, std::string_view instead);
+
 // The ids of raw text; special tokens in it are parsed, and BOS is added as the tokenizer says.
 // kUnsupported when the model has no tokenizer.
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text);

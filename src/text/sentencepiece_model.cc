@@ -146,16 +146,19 @@ Status CheckSpecs(const Specs& specs, const std::string& file) {
 
 }  // namespace
 
-Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file) {
+Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file,
+                                      size_t max_tokens) {
   Vocabulary vocabulary;
   vocabulary.kind = VocabularyKind::kSentencePiece;
   vocabulary.file = file;
   Specs specs;
-  bool parts_ok = true;
+  bool parts_ok = true, too_many = false;
   const bool ok = ForEachField(bytes, [&](const ProtoReader::Field& field) {
-    if (field.number > 3) return;
+    if (field.number > 3 || too_many) return;
     parts_ok &= field.is_bytes;
     if (field.number == 1) {
+      too_many = vocabulary.tokens.size() == max_tokens;
+      if (too_many) return;
       parts_ok &= ReadPiece(field.bytes, &vocabulary.tokens.emplace_back());
     } else if (field.number == 2) {
       parts_ok &= ReadTrainer(field.bytes, &specs);
@@ -166,6 +169,12 @@ Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string&
   if (!ok || !parts_ok || vocabulary.tokens.empty()) {
     return Fail(Code::kCorruption,
                 "{}: not a SentencePiece model, or a damaged one: fetch it again", file);
+  }
+  if (too_many) {
+    return Fail(Code::kInvalidArgument,
+                "{}: has more tokens than the model's vocabulary, which has {}: it belongs to "
+                "another model",
+                file, max_tokens);
   }
   KV_TRY(CheckSpecs(specs, file));
   const auto id_of = [&](int64_t id) -> std::optional<TokenId> {

@@ -1,6 +1,8 @@
 // SentencePiece models (tokenizer.model): a protocol buffer with pieces and how they were trained.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,7 +20,9 @@ namespace kvasir {
 //                      4: remove_extra_whitespaces (true)  5: escape_whitespaces (true)
 //
 // kCorruption: the bytes are not such a message. kUnsupported: not of the BPE kind, or with its own
-// table of normalisation; the error says what to do. CheckVocabulary checks the tokens.
-Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file);
+// table of normalisation; the error says what to do. kInvalidArgument: more than max_tokens, of
+// which no more are kept. CheckVocabulary checks the tokens.
+Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file,
+                                      size_t max_tokens = SIZE_MAX);
 
 }  // namespace kvasir

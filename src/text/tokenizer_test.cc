@@ -11,6 +11,7 @@
 #include <random>
 
 #include "base/utf8.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {

@@ -44,6 +44,12 @@ Status CheckToken(const Vocabulary& vocabulary, size_t id) {
 
 }  // namespace
 
+uint32_t Vocabulary::vocab_size() const {
+  size_t size = tokens.size();
+  while (size > 0 && tokens[size - 1].text.empty()) --size;
+  return static_cast<uint32_t>(size);
+}
+
 uint64_t Vocabulary::memory_bytes() const {
   uint64_t bytes = tokens.size() * sizeof(VocabularyToken);
   for (const VocabularyToken& token : tokens) bytes += token.text.size();

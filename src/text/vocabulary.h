@@ -52,6 +52,7 @@ struct Vocabulary {
   SpacePrefix space_prefix = SpacePrefix::kEveryText;  // of kSentencePiece
   bool collapse_spaces = false;                        // of kSentencePiece: as it was trained
 
+  uint32_t vocab_size() const;  // largest id of a token + 1
   // Of texts and merges, and of the lists that hold them.
   uint64_t memory_bytes() const;
 };

@@ -18,6 +18,9 @@ using nlohmann::json;
 constexpr uint64_t kMaxGap = 1u << 16;  // of ids without a token
 constexpr uint64_t kMaxId = 1u << 20;   // four times the largest vocabulary known
 
+constexpr const char* kConfigFile = "tokenizer_config.json";
+constexpr const char* kSpecialsFile = "special_tokens_map.json";
+
 Result<json> ParseFile(std::string_view text, const char* name) {
   if (text.empty()) return json::object();
   return ParseJsonObject(text, name);
@@ -40,7 +43,6 @@ Status Place(uint64_t id, VocabularyToken token, const char* file, Vocabulary* v
 
 // {"32000": {"content": ..., "special": ..., "rstrip": ...}}
 Status PlaceDecoder(const json& config, Vocabulary* vocabulary) {
-  constexpr const char* kFile = "tokenizer_config.json";
   const auto found = config.find("added_tokens_decoder");
   if (found == config.end() || !found->is_object()) return {};
   for (const auto& entry : found->items()) {
@@ -49,15 +51,15 @@ Status PlaceDecoder(const json& config, Vocabulary* vocabulary) {
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || !entry.value().is_object()) {
       return Fail(Code::kCorruption, "{}: added_tokens_decoder has an entry that is not a token",
-                  kFile);
+                  kConfigFile);
     }
     VocabularyToken token;
-    KV_ASSIGN(token.text, StringField(entry.value(), "content", ""));
-    KV_ASSIGN(const bool special, BoolField(entry.value(), "special", false));
-    KV_ASSIGN(token.rstrip, BoolField(entry.value(), "rstrip", false));
+    KV_ASSIGN(token.text, StringField(entry.value(), "content", "", kConfigFile));
+    KV_ASSIGN(const bool special, BoolField(entry.value(), "special", false, kConfigFile));
+    KV_ASSIGN(token.rstrip, BoolField(entry.value(), "rstrip", false, kConfigFile));
     token.kind = special ? TokenKind::kControl : TokenKind::kUserDefined;
     if (token.text.empty()) continue;
-    KV_TRY(Place(id, std::move(token), kFile, vocabulary));
+    KV_TRY(Place(id, std::move(token), kConfigFile, vocabulary));
   }
   return {};
 }
@@ -83,15 +85,15 @@ Status PlaceAdded(const json& added, Vocabulary* vocabulary) {
 }
 
 // The id of config[name], which is a text, an object with its content, or null (no id).
-Status ReadSpecial(const json& config, const char* name, const Vocabulary& vocabulary,
-                   std::optional<TokenId>* id) {
+Status ReadSpecial(const json& config, const char* file, const char* name,
+                   const Vocabulary& vocabulary, std::optional<TokenId>* id) {
   const auto found = config.find(name);
   if (found == config.end()) return {};
   std::string text;
   if (found->is_string()) {
     text = found->get<std::string>();
   } else if (found->is_object()) {
-    KV_ASSIGN(text, StringField(*found, "content", ""));
+    KV_ASSIGN(text, StringField(*found, "content", "", file));
   }
   id->reset();
   const auto token = std::ranges::find(vocabulary.tokens, text, &VocabularyToken::text);
@@ -104,21 +106,24 @@ Status ReadSpecial(const json& config, const char* name, const Vocabulary& vocab
 Status ReadFlag(const json& config, const char* name, std::optional<bool>* flag) {
   const auto found = config.find(name);
   if (found == config.end() || found->is_null()) return {};
-  KV_ASSIGN(*flag, BoolField(config, name, false));
+  KV_ASSIGN(*flag, BoolField(config, name, false, kConfigFile));
   return {};
 }
 
 }  // namespace
 
 Status Apply(const VocabularyConfig& files, Vocabulary* vocabulary) {
-  KV_ASSIGN(const json config, ParseFile(files.tokenizer_config_json, "tokenizer_config.json"));
-  KV_ASSIGN(const json specials, ParseFile(files.special_tokens_json, "special_tokens_map.json"));
+  KV_ASSIGN(const json config, ParseFile(files.tokenizer_config_json, kConfigFile));
+  KV_ASSIGN(const json specials, ParseFile(files.special_tokens_json, kSpecialsFile));
   KV_ASSIGN(const json added, ParseFile(files.added_tokens_json, "added_tokens.json"));
   KV_TRY(PlaceAdded(added, vocabulary));
   KV_TRY(PlaceDecoder(config, vocabulary));
-  for (const json& source : {specials, config}) {  // the later one counts
-    KV_TRY(ReadSpecial(source, "bos_token", *vocabulary, &vocabulary->bos));
-    KV_TRY(ReadSpecial(source, "eos_token", *vocabulary, &vocabulary->eos));
+  using Source = std::pair<const char*, const json*>;
+  for (const auto& [file, source] :
+       {Source(kSpecialsFile, &specials), Source(kConfigFile, &config)}) {
+    // The later one counts.
+    KV_TRY(ReadSpecial(*source, file, "bos_token", *vocabulary, &vocabulary->bos));
+    KV_TRY(ReadSpecial(*source, file, "eos_token", *vocabulary, &vocabulary->eos));
   }
   KV_TRY(ReadFlag(config, "add_bos_token", &vocabulary->add_bos));
   KV_TRY(ReadFlag(config, "add_eos_token", &vocabulary->add_eos));

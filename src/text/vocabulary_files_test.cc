@@ -6,7 +6,9 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "source_paths.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/tokenizer.h"
@@ -91,11 +93,20 @@ TEST(SentencePieceModel, RefusesOtherKindsByName) {
 
 TEST(SentencePieceModel, RefusesDamage) {
   const std::string whole = kPieces + kBpe + kPlain;
+  std::set<size_t> field_ends;  // where a cut file is a shorter model
+  for (size_t at = 0; at < whole.size(); at += 2 + static_cast<uint8_t>(whole[at + 1])) {
+    field_ends.insert(at);
+  }
+  EXPECT_EQ(field_ends.size(), 8u);
   for (size_t size = 0; size < whole.size(); ++size) {
     const auto cut = Load(whole.substr(0, size));
-    if (!cut) {
-      EXPECT_NE(cut.error().message, "");
+    if (size > 0 && field_ends.contains(size)) {
+      EXPECT_EQ(cut.has_value(), size == (kPieces + kBpe).size()) << size;
+      continue;
     }
+    ASSERT_FALSE(cut) << size;
+    EXPECT_EQ(cut.error().code, Code::kCorruption) << size;
+    EXPECT_NE(cut.error().message.find("not a SentencePiece model"), std::string::npos) << size;
   }
   EXPECT_EQ(Load("").error().code, Code::kCorruption);
   EXPECT_EQ(Load("{}").error().code, Code::kCorruption);
@@ -103,10 +114,29 @@ TEST(SentencePieceModel, RefusesDamage) {
   EXPECT_EQ(Load(kPieces + Piece("a", 0, 1) + kBpe).error().code, Code::kCorruption);
   for (const char* config :
        {"[", R"({"added_tokens_decoder": {"x": {}}})", R"({"add_bos_token": 1})",
+        R"({"added_tokens_decoder": {"7": {"content": 1}}})", R"({"eos_token": {"content": 1}})",
+        R"({"added_tokens_decoder": {"7": {"content": "q", "special": 1}}})",
         R"({"added_tokens_decoder": {"99999999999": {"content": "q"}}})"}) {
-    EXPECT_EQ(Load(whole, {config, "", ""}).error().code, Code::kCorruption) << config;
+    const auto refused = Load(whole, {config, "", ""});
+    EXPECT_EQ(refused.error().code, Code::kCorruption) << config;
+    EXPECT_TRUE(refused.error().message.starts_with("tokenizer_config.json: "))
+        << refused.error().message;
   }
+  const auto specials = Load(whole, {"", R"({"eos_token": {"content": 1}})", ""});
+  EXPECT_TRUE(specials.error().message.starts_with("special_tokens_map.json: "))
+      << specials.error().message;
   EXPECT_EQ(Load(whole, {"", "", R"({"q": -1})"}).error().code, Code::kCorruption);
+}
+
+TEST(SentencePieceModel, KeepsNoMoreTokensThanTheModelHas) {
+  const std::string whole = kPieces + kBpe + kPlain;
+  EXPECT_TRUE(ParseSentencePiece(whole, "dir/tokenizer.model", 6));
+  const auto refused = ParseSentencePiece(whole, "dir/tokenizer.model", 5);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  for (const char* part : {"dir/tokenizer.model", "which has 5", "another model"}) {
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
 }
 
 TEST(SentencePieceModel, GivesTheIdsOfTheTokenizerJsonBesideIt) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "text/tokenizer.h"
 
@@ -127,18 +129,37 @@ TEST(Vocabulary, WithoutMergesByteLevelMergesByScore) {  // as tiktoken does
 
 TEST(Vocabulary, TheDigestKnowsEverythingThatDecidesIds) {
   const Vocabulary base = Pieces({{"a", Kind::kNormal, -1}, {"b", Kind::kNormal, -2}});
-  std::vector<Vocabulary> others(9, base);
-  others[0].tokens[0].score = -3;
-  others[1].tokens[0].kind = Kind::kUserDefined;
-  others[2].tokens[0].rstrip = true;
-  others[3].bos = 0;
-  others[4].eos = 0;
-  others[5].add_bos = false;
-  others[6].space_prefix = SpacePrefix::kFirst;
-  others[7].collapse_spaces = true;
-  others[8].merges = std::vector<std::string>{};
-  EXPECT_EQ(DigestOf(base), DigestOf(Vocabulary(base)));
-  for (const Vocabulary& other : others) EXPECT_NE(DigestOf(base), DigestOf(other));
+  const std::vector<void (*)(Vocabulary&)> changes = {
+      [](Vocabulary& v) { v.tokens[0].score = -3; },
+      [](Vocabulary& v) { v.tokens[0].kind = Kind::kUserDefined; },
+      [](Vocabulary& v) { v.tokens[0].rstrip = true; },
+      [](Vocabulary& v) { v.tokens[0].text = "c"; },
+      [](Vocabulary& v) { std::swap(v.tokens[0].text, v.tokens[1].text); },
+      [](Vocabulary& v) { v.tokens.emplace_back(); },
+      [](Vocabulary& v) { v.kind = VocabularyKind::kByteLevel; },
+      [](Vocabulary& v) { v.bos = 0; },
+      [](Vocabulary& v) { v.eos = 0; },
+      [](Vocabulary& v) { v.add_bos = false; },
+      [](Vocabulary& v) { v.add_bos = true; },
+      [](Vocabulary& v) { v.add_eos = false; },
+      [](Vocabulary& v) { v.add_eos = true; },
+      [](Vocabulary& v) { v.pre = "gpt-2"; },
+      [](Vocabulary& v) { v.space_prefix = SpacePrefix::kFirst; },
+      [](Vocabulary& v) { v.space_prefix = SpacePrefix::kEveryText; },
+      [](Vocabulary& v) { v.collapse_spaces = true; },
+      [](Vocabulary& v) { v.merges = std::vector<std::string>{}; },
+      [](Vocabulary& v) { v.merges = std::vector<std::string>{"a b"}; },
+      [](Vocabulary& v) { v.merges = std::vector<std::string>{"b a"}; },
+  };
+  std::set<std::string> digests = {ToHex(DigestOf(base))};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Vocabulary other = base;
+    changes[i](other);
+    EXPECT_TRUE(digests.insert(ToHex(DigestOf(other))).second) << "change " << i;
+  }
+  Vocabulary elsewhere = base;
+  elsewhere.file = "w";
+  EXPECT_EQ(DigestOf(base), DigestOf(elsewhere));
 }
 
 TEST(Vocabulary, WrongTokensAreNamed) {

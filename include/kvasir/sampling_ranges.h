@@ -1,0 +1,17 @@
+#pragma once
+
+namespace kvasir {
+
+// What a field of SamplingParams may be, ends included. Everything that reads one (flags, requests,
+// generation_config.json) and ValidateSampling takes it from here.
+struct SamplingRange {
+  double least, most;
+};
+
+inline constexpr SamplingRange kTemperatureRange{0, 100};
+inline constexpr SamplingRange kProbabilityRange{0, 1};  // top_p and min_p
+inline constexpr SamplingRange kRepetitionPenaltyRange{0.01, 100};
+inline constexpr SamplingRange kAnswerPenaltyRange{-2, 2};  // presence_penalty, frequency_penalty
+inline constexpr SamplingRange kLogitBiasRange{-100, 100};
+
+}  // namespace kvasir

@@ -1,0 +1,36 @@
+// A GGUF file that may be split into parts, which lie in one folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "import/gguf.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// A part of a split model by the name of its file: STEM-00001-of-00003.gguf.
+struct GgufPart {
+  std::string stem;
+  uint32_t number, count;  // number: from 1
+
+  std::string FileName(uint32_t of_number) const;
+};
+// Absent for a file with another name.
+std::optional<GgufPart> PartOf(const std::filesystem::path& path);
+
+// The metadata of the first part, with the tensors of all parts, which borrow from `files`.
+struct OpenedGguf {
+  GgufFile gguf;
+  uint32_t num_parts = 1;  // 1: the file is not split
+  std::vector<std::shared_ptr<const MappedFile>> files;
+};
+// `path`: the first part. Errors name the part that is missing or wrong.
+Result<OpenedGguf> OpenGguf(const std::filesystem::path& path, GgufExtent extent);
+
+}  // namespace kvasir
