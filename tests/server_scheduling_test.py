@@ -75,7 +75,9 @@ class TimeLimits(WithServer):
         long = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "n": 8}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             other = pool.submit(self.server.post, "/v1/completions", long)
-            self.server.until("the other runs", lambda: self.server.metric("vllm:num_requests_running") == 8)
+            # Estimates begin after some steps.
+            self.server.until("the other runs", lambda: self.server.metric("kvasir_decode_steps_total") > 50
+                              and self.server.metric("vllm:num_requests_running") == 8)
             status, headers, answer = self.server.request(
                 "POST", "/v1/completions", {"prompt": [9], "max_tokens": 1, "timeout_ms": 1})
             self.assertEqual((status, answer["error"]["code"]), (503, "deadline_unmeetable"))

@@ -129,8 +129,14 @@ void Scheduler::Charge() {
 
 void Scheduler::FillWorkload() {
   Workload& all = workload_;
-  if (cost_.knows_anything()) {
-    all.row_ns = cost_.PredictNs({.prefill_rows = options_.max_rows}) / options_.max_rows;
+  // The smaller of two, since the model guesses too much for steps longer than those it saw.
+  if (prefill_rows_ > 0) {
+    all.row_ns = std::min(prefill_ns_ / prefill_rows_,
+                          cost_.PredictNs({.prefill_rows = options_.max_rows}) / options_.max_rows);
+  }
+  // Until then the model knows only long steps, and would take decoding for one of them.
+  constexpr uint64_t kLeastDecodeSteps = 16;
+  if (stats_.decode_steps >= kLeastDecodeSteps) {
     all.step_ns = cost_.PredictNs({.decode_rows = options_.parallel});
   }
   const uint64_t reused = stats_.reused_pool + stats_.reused_partial;

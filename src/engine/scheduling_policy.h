@@ -110,7 +110,7 @@ class SchedulingPolicy {
   // Whether a goes before b: waiting requests to be admitted, running ones to compute prompts.
   virtual bool GoesBefore(const View& view, uint32_t a, uint32_t b) const = 0;
   virtual bool IsFair() const = 0;
-  // Whether it may start now, if there is room: nothing of its own holds it up.
+  // Whether it may start now, if there is room: neither a leader nor its tenant's limit holds it up.
   static bool IsReady(const View& view, uint32_t request);
   std::optional<uint32_t> Next(const View& view) const;
   std::optional<uint32_t> UnfairVictim(const View& view) const;

@@ -17,7 +17,7 @@ struct Workload {
     uint32_t expected_answer = 0;  // tokens
     bool knows_answers = false;    // enough of them ended
   };
-  std::vector<Tenant> tenants;  // [0]: those without a number of their own
+  std::vector<Tenant> tenants;  // [0]: those without a separate number
   double row_ns = 0;            // a token of a prompt
   double computed_share = 1;    // tokens of prompts that were not in the cache
   double step_ns = 0;           // a step that generates a token of each of `parallel` answers

@@ -31,11 +31,11 @@ TEST(Workload, AnIdleEngineStartsAtOnce) {
 
 TEST(Workload, OthersCountAsFarAsTheirSharesGo) {
   Workload busy = Busy();
-  // A place is free after 400 / 4; then 100 of its own; b takes three times what a takes.
+  // A place is free after 400 / 4; then its own 100; b takes three times what a takes.
   EXPECT_EQ(EstimateWait(busy, "a", 60, 10).start_ns, 100 + 100 + 3 * (100 + 60 + 20));
   // a takes a third of what b takes, but has only 100.
   EXPECT_EQ(EstimateWait(busy, "b", 60, 10).start_ns, 100 + 1000 + 100);
-  // A tenant that has nothing to wait for of its own.
+  // A tenant that has no requests yet.
   EXPECT_EQ(EstimateWait(busy, "c", 0, 0).start_ns, 100);
 }
 

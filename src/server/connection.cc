@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -15,11 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/log.h"
-#include "base/random_bytes.h"
 #include "base/until_done.h"
 #include "server/http_text.h"
+#include "server/request_id.h"
 #include "server/request_log.h"
 #include "server/request_memory.h"
 #include "server/request_reader.h"
@@ -35,21 +32,6 @@ constexpr size_t kMaxLingerBytes = 64 << 20;  // dropped after an early answer
 constexpr size_t kMaxUnsentBytes = 8 << 20;   // waiting for a client that reads a stream too slowly
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
-
-// What a client may call its request: it goes into a header and the log.
-bool IsRequestId(std::string_view id) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  return !id.empty() && id.size() <= 64 && std::ranges::all_of(id, allowed);
-}
-
-// "" when the system has no random numbers: then the request has no name.
-std::string MakeRequestId() {
-  std::array<uint8_t, 16> bytes;
-  return FillRandom(bytes) ? ToHex(bytes) : "";
-}
 
 // States: idle -> reading -> busy (Service answers, PreparePool prepares or an Engine generates)
 // -> idle, or -> lingering (drops what the client still sends, so that it can read the answer) ->

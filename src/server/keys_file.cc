@@ -136,7 +136,7 @@ Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file)
   if (keys && !keys->is_array()) fields.Fail("keys", "is not a list");
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_TRY(RefuseUnread(fields, at + ": "));
-  // No name has a '/', so a group's cache is no tenant's.
+  // Names have no '/', so a group's cache differs from every tenant's.
   tenant.cache_owner = tenant.share_group.empty() ? tenant.name : "group/" + tenant.share_group;
   const size_t index = file->tenants.size();
   file->tenants.push_back(std::move(tenant));
