@@ -16,9 +16,10 @@ WRONG = {flag: "?" for flag in (
     "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
-    "--formats --layers --max-kl --cors-origin --allowed-host --host --shape --ids").split()}
+    "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
+    "--drain-delay-s --drain-timeout-s --cors-origin --allowed-host --host --shape --ids").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
-                                                 "--svg").split()}
+                                                 "--keys --svg").split()}
 WRONG |= {"--stop": "", "--admin-key": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
 
 # What a command must be given beside the flag, so that it comes to look at it.
@@ -26,7 +27,7 @@ NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __
 
 # Flags that take any value, or none, and the arguments with which they change what is printed.
 SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
-         "plan": SMALL, "inspect": [], "models": [],
+         "plan": SMALL, "inspect": [], "models": [], "key": ["new"],
          "logits": ["--ids", ",".join(map(str, range(1, 41))), *SMALL],
          "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
 SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
@@ -52,7 +53,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 12)
+        self.assertEqual(len(self.flags), 13)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):

@@ -239,17 +239,18 @@ class Log(unittest.TestCase):
         self.assertRegex(text, r"accepts  up to \d+ connections, bodies up to \d+ KiB\nlistening on")
         lines = text.split("listening on")[1].splitlines()[1:]
         stamp = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1 "
-        times = r"ttft \d+\.\d ms, \d+\.\d ms$"
+        end = r" id=[0-9a-f]{32}$"
+        times = r"ttft \d+\.\d ms, \d+\.\d ms" + end
         requests = [line for line in lines if re.match(stamp, line)]
         # Each connection writes its own line, so their order may differ from that of the requests.
         for line in (r"POST /v1/completions 200 prompt \d+ cached 0 generated 3 " + times,
                      r"POST /v1/completions 200 prompt \d+ cached [1-9]\d* generated 3 " + times,
-                     r"POST /v1/completions 400 code=invalid_argument field=prompt \d+\.\d ms$",
-                     r"POST /v1/completions 400 code=invalid_argument field=temperature \d+\.\d ms$",
-                     r"POST /v1/completions 400 code=invalid_argument \d+\.\d ms$",
-                     r"GET /nothing%0a 404 code=not_found \d+\.\d ms$",
-                     r"- - 400 code=invalid_argument field=head \d+\.\d ms$",
-                     r"- - 431 code=head_too_large field=head \d+\.\d ms$"):
+                     r"POST /v1/completions 400 code=invalid_argument field=prompt \d+\.\d ms" + end,
+                     r"POST /v1/completions 400 code=invalid_argument field=temperature \d+\.\d ms" + end,
+                     r"POST /v1/completions 400 code=invalid_argument \d+\.\d ms" + end,
+                     r"GET /nothing%0a 404 code=not_found \d+\.\d ms" + end,
+                     r"- - 400 code=invalid_argument field=head \d+\.\d ms" + end,
+                     r"- - 431 code=head_too_large field=head \d+\.\d ms" + end):
             self.assertEqual(len([r for r in requests if re.search(stamp + line, r)]), 1, (line, requests))
         self.assertEqual(len(requests), 8, requests)
 

@@ -71,14 +71,19 @@ class TimeLimits(WithServer):
         self.assertLess(len(cut["token_ids"]), 1900)
         self.assertEqual(cut["token_ids"], full["token_ids"][:len(cut["token_ids"])])
 
-    def test_a_request_that_waits_too_long_gets_504(self):
+    def test_a_request_that_would_wait_too_long_gets_503(self):
         long = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "n": 8}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             other = pool.submit(self.server.post, "/v1/completions", long)
-            self.server.until("the other runs", lambda: self.server.metric("vllm:num_requests_running") == 8)
-            status, _, answer = self.server.request(
-                "POST", "/v1/completions", {"prompt": [9], "max_tokens": 1, "timeout_ms": 5})
-            self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"))
+            # Estimates begin after some steps.
+            self.server.until("the other runs", lambda: self.server.metric("kvasir_decode_steps_total") > 50
+                              and self.server.metric("vllm:num_requests_running") == 8)
+            status, headers, answer = self.server.request(
+                "POST", "/v1/completions", {"prompt": [9], "max_tokens": 1, "timeout_ms": 1})
+            self.assertEqual((status, answer["error"]["code"]), (503, "deadline_unmeetable"))
+            self.assertEqual(headers["x-should-retry"], "false")
+            self.assertNotIn("retry-after", headers)
+            self.assertRegex(answer["error"]["message"], r"expected to take \d+ ms")
             self.assertEqual(len(other.result()["choices"]), 8)
 
 

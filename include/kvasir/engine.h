@@ -18,6 +18,7 @@
 #include "kvasir/request_stats.h"
 #include "kvasir/request_trace.h"
 #include "kvasir/status.h"
+#include "kvasir/tenant.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -53,6 +54,7 @@ struct EngineOptions {
   std::optional<uint32_t> ctx_size;  // absent: what the model was trained for
   uint32_t parallel = 8;             // sequences that run at once
   uint32_t max_queued = 256;         // the engine refuses more with kExhausted
+  uint32_t max_queue_ms = 60000;     // and those that it expects to start later
   // Limit of the memory that requests take beside the KV cache: while a server reads, parses and
   // answers them, and while they wait. At least 16 MiB. The engine counts these bytes and does not
   // allocate them ahead; a request beyond the limit gets kExhausted.
@@ -161,7 +163,10 @@ enum class Reuse {
 };
 
 struct GenerateRequest {
-  std::string tenant = "default";
+  std::string tenant = "default";  // who is charged
+  // Whose cache it uses: the tenant's, or that of a group of tenants; "": the tenant's. cache_salt
+  // makes it a separate one of that owner (KvCache::OpenNamespace).
+  std::string cache_owner, cache_salt;
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -250,7 +255,8 @@ struct EngineStats {
   uint64_t missed_tokens[kNumMissReasons] = {};  // of prompts that had a miss: not reused
   uint64_t evicted_tokens = 0;                   // of evicted blocks
   RequestStats requests;
-  std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room
+  std::vector<TenantStats> tenants;   // in the order in which they came; [0]: of those without room
+  std::vector<TenantUse> tenant_use;  // in the order in which they came; [0]: of those without room
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };
@@ -296,8 +302,10 @@ class Engine {
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the
-  // message has the numbers), kExhausted when the queue has no room for all of them, kUnavailable
-  // while draining. After success `sink` gets the events of each request, up to its last one.
+  // message has the numbers), kExhausted when the queue has no room for all of them or one would
+  // start too late, kUnavailable while draining and (field "deadline") when a request is not
+  // expected to end within its timeout_ms. After success `sink` gets the events of each request, up
+  // to its last one.
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
   Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // one request
@@ -307,16 +315,23 @@ class Engine {
   // Refuses new requests and waits for the running ones and for erasures; a second call cancels the
   // requests.
   virtual void Drain() = 0;
-  // Erases what is cached for a tenant. Between two steps the engine's thread removes it from the
-  // index; from then on no request finds it. Then the thread zeroes the blocks, a part after each
-  // step, so that no other request waits long. Blocks in use are zeroed when their requests release
-  // them. `done` is called once, when all blocks that are not in use are zeroed.
-  virtual void Erase(std::string_view tenant, ErasureSink done) = 0;
+  // Erases what is cached for an owner (GenerateRequest::cache_owner), under all salts. Between two
+  // steps the engine's thread removes it from the index; from then on no request finds it. Then the
+  // thread zeroes the blocks, a part after each step, so that no other request waits long. Blocks
+  // in use are zeroed when their requests release them. `done` is called once, when all blocks that
+  // are not in use are zeroed.
+  virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
-  virtual void Erase(std::string_view tenant) = 0;
+  virtual void Erase(std::string_view owner) = 0;
   // The choices of requests that wait or run: the oldest running request first, then those that
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
+  // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
+  // when there may be room.
+  virtual Status CheckRoom(const std::string& tenant) const = 0;
+  // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
+  // Running requests keep what they have.
+  virtual void SetTenants(const TenantTable& tenants) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

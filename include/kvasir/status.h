@@ -29,7 +29,8 @@ struct Error {
   // The name of the wrong field of the options or of the request, as a user writes it: singular and
   // without a unit ("kv_memory", "api_key"). Absent when the error is not about a field.
   std::optional<std::string> field = {};
-  std::optional<uint64_t> index = {};  // which of the field's values
+  std::optional<uint64_t> index = {};     // which of the field's values
+  std::optional<uint64_t> retry_ms = {};  // when there may be room
 
   // The text for users: "prompt[3]: token 9 is ...".
   std::string text() const {

@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/fault.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "cache/cursor_store.h"
@@ -116,25 +115,10 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       source_seed_(Mix64(IndexSeed(options_.secret))) {
   pool_->set_observer(this);
   namespaces_.reserve(size_t{options_.num_namespaces} + 1);
-  namespaces_.push_back({.tenant = {}, .identity = {}, .root = index_->AddRoot({})});
+  namespaces_.push_back({.owner = {}, .identity = {}, .root = index_->AddRoot({})});
 }
 
 KvCache::~KvCache() = default;
-
-NamespaceId KvCache::OpenNamespace(std::string_view tenant, const Identity& identity) {
-  static constexpr Identity kNoIdentity{};
-  const bool shared = FaultActive(Fault::kForeignNamespace);
-  const std::string name(shared ? std::string_view() : tenant);
-  const Identity& kind = shared ? kNoIdentity : identity;
-  const Digest digest = Sha256Of(name);
-  for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].tenant == digest && namespaces_[i].identity == kind) return NamespaceId(i);
-  }
-  if (namespaces_.size() > options_.num_namespaces) return kSharesNothing;
-  const NodeId root = index_->AddRoot(NamespaceRoot(options_.secret, name, kind));
-  namespaces_.push_back({.tenant = digest, .identity = kind, .root = root});
-  return NamespaceId(namespaces_.size() - 1);
-}
 
 const KvKind& KvCache::KindOf(BlockId block) const {
   return layout().kinds()[layout().kind_of(uses_[static_cast<size_t>(block)].group)];

@@ -181,10 +181,14 @@ class KvCache final : private BlockPool::Observer {
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
-  // The same (tenant, identity) gives the same id. Two tenants never share a block. When all
-  // num_namespaces are used, any other pair gets kSharesNothing, as if reuse were off.
-  // O(namespaces).
-  NamespaceId OpenNamespace(std::string_view tenant, const Identity& identity);
+  // The same (owner, identity, salt) gives the same id, which stays valid while something uses or
+  // fills the namespace, and until the call after the next one. Two owners never share a block, nor
+  // do two salts of an owner ("": none). A namespace without blocks and users is recycled: when all
+  // num_namespaces are open, or kMaxSalts of this owner. Where there is none to recycle, the result
+  // is kSharesNothing, as if reuse were off. O(namespaces); O(blocks) to recycle.
+  static constexpr uint32_t kMaxSalts = 8;
+  NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
+                            std::string_view salt = "");
 
   // Longest resident prefix of `prompt` after the same source: whole blocks, then the best partial
   // block, then a Cursor. With windows, the longest beginning of it after which everything that the
@@ -249,6 +253,7 @@ class KvCache final : private BlockPool::Observer {
   // sequence gets them. Returns a point in that work for IsZeroed. O(blocks), without writing to
   // any.
   uint64_t Forget(NamespaceId ns);
+  uint64_t Forget(std::string_view owner);  // all its namespaces
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes);
   // Whether all blocks are zeroed that were free after the Forget that returned `point`.
@@ -283,10 +288,13 @@ class KvCache final : private BlockPool::Observer {
 
  private:
   struct Namespace {
-    Digest tenant;  // of its name, so that all names take the same memory
+    Digest owner;  // of its name, so that all names take the same memory
+    std::optional<Digest> salt = {};
     Identity identity;
-    NodeId root;
-    uint32_t epoch = 0;  // times erased
+    NodeId root{};
+    uint32_t epoch = 0;   // times erased
+    uint32_t users = 0;   // holds of matches and sequences, those from before an erasure too
+    uint64_t opened = 0;  // when last, by namespace_clock_
   };
 
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
@@ -306,6 +314,12 @@ class KvCache final : private BlockPool::Observer {
   bool StandsForKind(BlockId block) const {
     return uses_[static_cast<size_t>(block)].stands_for_kind != 0;
   }
+
+  // kv_cache_namespace.cc
+  static bool SameOwner(const Namespace& a, const Namespace& b) {
+    return a.owner == b.owner && a.salt == b.salt;
+  }
+  std::optional<size_t> Recyclable(const Namespace* like) const;
 
   // kv_cache_match.cc
   bool MayPin(NodeId node) const;
@@ -409,6 +423,7 @@ class KvCache final : private BlockPool::Observer {
   uint32_t taker_ = 0;                 // as in owner_: for whom EvictOne evicts
   uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
+  uint64_t namespace_clock_ = 0;       // calls of OpenNamespace
   CacheCounters counters_{};
 };
 

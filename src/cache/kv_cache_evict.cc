@@ -1,4 +1,4 @@
-// How blocks leave KvCache: evictions, calls of the policy, erasures.
+// How blocks leave KvCache: evictions, calls of the policy.
 #include <cstring>
 
 #include "base/bytes.h"
@@ -121,46 +121,5 @@ void KvCache::OnPinned(BlockId id) {
   if (policy_->is_evictable(id)) policy_->OnHeld(id);
 }
 void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
-
-uint64_t KvCache::Forget(NamespaceId ns) {
-  Namespace& space = Of(ns);
-  ++space.epoch;
-  cursors_->Drop(space.root);
-  index_->Clear(space.root, [this](NodeId node) {
-    cursors_->Drop(node);
-    for (const KvKind& kind : layout().kinds()) {
-      if (!index_->block(node, kind.first_group)) continue;
-      Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
-    }
-  });
-  // Also the blocks that running sequences have not published yet, and free blocks that earlier
-  // sequences wrote.
-  for (uint32_t b = 0; b < owner_.size(); ++b) {
-    if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
-    if (pool_->is_free(BlockId{b})) {
-      owner_[b] |= kForgotten;
-      ++num_forgotten_;
-    } else {
-      pool_->Scrub(BlockId{b});
-    }
-  }
-  return zeroing_at_ + plan_.num_blocks;
-}
-
-void KvCache::ZeroForgotten(uint64_t bytes) {
-  for (uint64_t zeroed = 0; num_forgotten_ > 0 && zeroed < bytes; ++zeroing_at_) {
-    const auto b = static_cast<uint32_t>(zeroing_at_ % plan_.num_blocks);
-    if ((owner_[b] & kForgotten) == 0) continue;
-    pool_->Scrub(BlockId{b});
-    owner_[b] = 0;
-    --num_forgotten_;
-    zeroed += layout().block_bytes();
-  }
-}
-
-void KvCache::Erase(NamespaceId ns) {
-  Forget(ns);
-  ZeroForgotten(plan_.pool_bytes);
-}
 
 }  // namespace kvasir

@@ -118,7 +118,9 @@ TEST_F(KvCacheEvictionTest, ABlockThatComesBackHasItsContentAndStartsAnew) {
   std::set<uint64_t> contents;
   for (const auto& [id, facts] : Recorder::log.known) {
     contents.insert(facts.content);
-    if (facts.content == before[1].content) EXPECT_EQ(facts.hits, 0u);
+    if (facts.content == before[1].content) {
+      EXPECT_EQ(facts.hits, 0u);
+    }
   }
   EXPECT_TRUE(contents.contains(before[0].content) && contents.contains(before[1].content));
   const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));

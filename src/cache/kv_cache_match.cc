@@ -231,7 +231,7 @@ std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<cons
 bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, uint32_t num_covered,
                                const SourceKey* source) const {
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (NamespaceId(i) == ns || namespaces_[i].tenant != Of(ns).tenant) continue;
+    if (NamespaceId(i) == ns || !SameOwner(namespaces_[i], Of(ns))) continue;
     const NodeId root = namespaces_[i].root;
     const auto node = source == nullptr ? root : FindSource(root, *source);
     if (!node) continue;

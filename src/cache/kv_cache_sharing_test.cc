@@ -26,12 +26,14 @@ TEST_F(KvCacheTest, TenantsShareNothing) {
 
 TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
   const uint32_t limit = OptionsFor(2).num_namespaces;
+  Run(TokensFrom(1, 5));
   for (uint32_t i = 0; i + 1 < limit; ++i) {  // alice is one
-    EXPECT_NE(cache().OpenNamespace(std::string(1000, 'x') + std::to_string(i), IdentityNamed(1)),
-              kSharesNothing);
+    const std::string name = std::string(1000, 'x') + std::to_string(i);
+    const NamespaceId ns = cache().OpenNamespace(name, IdentityNamed(1));
+    ASSERT_NE(ns, kSharesNothing);
+    driver_->Run(ns, 8, TokensFrom(10 + i, 5), {}, &miss_);
   }
   const Tokens prompt = TokensFrom(1, 40);
-  Run(prompt);
   const NamespaceId late = cache().OpenNamespace("late", IdentityNamed(1));
   EXPECT_EQ(late, kSharesNothing);
   for (int i = 0; i < 2; ++i) {
@@ -41,8 +43,56 @@ TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
   }
   cache().Erase(late);
   cache().CheckInvariants();  // still allocates what was planned
+}
+
+TEST_F(KvCacheTest, ANamespaceWithoutBlocksAndUsersIsRecycled) {
+  const uint32_t limit = OptionsFor(2).num_namespaces;
+  const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
-  EXPECT_EQ(reused(), 40u);
+  for (uint32_t i = 0; i < 10 * limit; ++i) {  // none of them keeps anything
+    const NamespaceId ns = cache().OpenNamespace("x" + std::to_string(i), IdentityNamed(1));
+    ASSERT_NE(ns, kSharesNothing);
+    driver_->Run(ns, 8, prompt, {}, &miss_);
+    EXPECT_EQ(reused(), 0u);
+    cache().Erase(ns);
+    cache().CheckInvariants();
+  }
+  Run(prompt);
+  EXPECT_EQ(reused(), 40u) << "alice has blocks";
+  std::vector<KvSequence> users;
+  for (uint32_t i = 0; i + 1 < limit; ++i) {
+    const NamespaceId ns = cache().OpenNamespace("user" + std::to_string(i), IdentityNamed(1));
+    users.push_back(driver_->Run(ns, 8, TokensFrom(3, 1), {.reuse = false}, &miss_));
+  }
+  EXPECT_EQ(cache().OpenNamespace("late", IdentityNamed(1)), kSharesNothing);
+  users.pop_back();
+  EXPECT_NE(cache().OpenNamespace("late", IdentityNamed(1)), kSharesNothing);
+}
+
+TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
+  const Tokens prompt = TokensFrom(1, 40);
+  const auto run = [&](std::string_view owner, std::string_view salt) {
+    driver_->Run(cache().OpenNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
+    return reused();
+  };
+  EXPECT_EQ(run("alice", ""), 0u);
+  for (uint32_t i = 0; i < KvCache::kMaxSalts; ++i) {
+    const std::string salt = "s" + std::to_string(i);
+    EXPECT_EQ(run("alice", salt), 0u);
+    ExpectMiss(MissReason::kCold, 0);
+    EXPECT_EQ(run("alice", salt), 40u);
+  }
+  EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1), "more"), kSharesNothing);
+  EXPECT_EQ(run("bob", "s0"), 0u);
+  EXPECT_EQ(run("bob", "s0"), 40u);
+  EXPECT_EQ(run("alice", ""), 40u);
+  cache().Forget("alice");
+  cache().CheckInvariants();
+  EXPECT_EQ(run("alice", "s3"), 0u);
+  EXPECT_EQ(run("alice", ""), 0u);
+  EXPECT_EQ(run("alice", "more"), 0u);
+  EXPECT_EQ(run("alice", "more"), 40u) << "an erased one is recycled";
+  EXPECT_EQ(run("bob", "s0"), 40u);
 }
 
 TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {

@@ -24,7 +24,7 @@ MissReason KvCache::WhySourceIsMissing(NamespaceId ns, const SourceKey& key) con
     return MissReason::kEvicted;
   }
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (NamespaceId(i) == ns || namespaces_[i].tenant != Of(ns).tenant) continue;
+    if (NamespaceId(i) == ns || !SameOwner(namespaces_[i], Of(ns))) continue;
     if (FindSource(namespaces_[i].root, key)) return MissReason::kIdentityChanged;
   }
   return MissReason::kCold;

@@ -8,6 +8,7 @@ namespace kvasir {
 
 NodeHold::NodeHold(KvCache* cache, NamespaceId ns, NodeId node)
     : cache_(cache), ns_(ns), epoch_(cache->Of(ns).epoch), node_(node) {
+  ++cache->Of(ns).users;
   if (!PrefixIndex::is_root(node)) cache_->index_->Hold(node);
 }
 
@@ -34,6 +35,7 @@ NodeHold NodeHold::Share() const {
   stale.ns_ = ns_;
   stale.epoch_ = epoch_;
   stale.node_ = node_;
+  if (cache_ != nullptr) ++cache_->Of(ns_).users;
   return stale;
 }
 
@@ -48,6 +50,7 @@ void NodeHold::MoveTo(NodeId node) {
 
 void NodeHold::Reset() {
   if (cache_ == nullptr) return;
+  --cache_->Of(ns_).users;
   if (!PrefixIndex::is_root(node_) && is_current()) {
     cache_->index_->Unhold(node_);
     cache_->Prune(node_);

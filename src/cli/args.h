@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/sizes.h"
 #include "kvasir/status.h"
 #include "kvasir/types.h"
 
@@ -57,12 +58,6 @@ class Args {
  private:
   std::map<std::string, std::vector<std::string>> values_;
 };
-
-// "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: not a size, or more than 2^63.
-std::optional<uint64_t> ParseBytes(std::string_view text);
-std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
-// Digits only, no sign; nullopt on overflow.
-std::optional<uint64_t> ParseUint(std::string_view text);
 
 // Reads the file that flag `name` gives: a regular file of at most 16 MiB. Errors say that the flag
 // takes `takes`.

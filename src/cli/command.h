@@ -32,6 +32,7 @@ Command InfoCommand();
 Command InspectCommand();
 Command PullCommand();
 Command ModelsCommand();
+Command KeyCommand();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;

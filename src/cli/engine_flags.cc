@@ -111,6 +111,12 @@ std::vector<Flag> SchedulingFlags() {
        "200; 0: in whole steps)"}};
 }
 
+std::vector<Flag> QueueFlags() {
+  return {
+      {"max-queued", "N", "at most N requests wait; one more gets 429 (default 256)"},
+      {"max-queue-ms", "MS", "a request that is expected to wait longer gets 429 (default 60000)"}};
+}
+
 std::vector<Flag> TemplateFlags() {
   return {{"chat-template-file", "F", "a Jinja template instead of the model's own"}};
 }
@@ -222,6 +228,8 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
   options.admission = admission == "full" ? Admission::kFull : Admission::kExpected;
   KV_ASSIGN(options.kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
   KV_ASSIGN(options.target_itl_ms, U32(args, "target-itl-ms", 0, 3'600'000, options.target_itl_ms));
+  KV_ASSIGN(options.max_queued, U32(args, "max-queued", 0, 1 << 20, options.max_queued));
+  KV_ASSIGN(options.max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options.max_queue_ms));
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);
   static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};

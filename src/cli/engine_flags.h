@@ -21,6 +21,7 @@ std::vector<Flag> LoadFlags();
 // a cache.
 std::vector<Flag> CacheFlags();
 // --chat-template-file: for commands that take chats.
+std::vector<Flag> QueueFlags();  // of requests that wait
 std::vector<Flag> TemplateFlags();
 // The text of that file, checked by parsing it; "" without the flag.
 Result<std::string> ReadTemplate(const Args& args);

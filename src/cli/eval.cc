@@ -18,7 +18,6 @@
 #include "cli/progress.h"
 #include "eval/kept_quality.h"
 #include "eval/report.h"
-#include "format/kv_format.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {

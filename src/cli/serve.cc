@@ -11,11 +11,41 @@
 #include "cli/interrupt.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
+#include "server/browser_rules.h"
+#include "server/credentials.h"
+#include "server/keys_file.h"
 #include "server/option_check.h"
 #include "server/server.h"
 
 namespace kvasir::cli {
 namespace {
+
+std::vector<Flag> TimeFlags() {
+  return {{"timeout-ms", "MS", "time limit of requests that give none (default: none)"},
+          {"max-timeout-ms", "MS", "the longest time limit; requests without one get this"},
+          {"sse-ping-s", "S",
+           "a stream that was silent for S seconds gets a comment, so that proxies keep it "
+           "(default 15; 0: never)"},
+          {"drain-delay-s", "S",
+           "after SIGTERM, take requests for S seconds more while /ready says 503 (default 0)"},
+          {"drain-timeout-s", "S",
+           "then wait at most S seconds for what runs (default 60; 0: as long as it takes)"}};
+}
+
+Status ReadTimes(const Args& args, ServerOptions* options) {
+  constexpr uint64_t kDayMs = 86'400'000;
+  if (args.Has("timeout-ms")) {
+    KV_ASSIGN(options->timeout_ms, args.Uint("timeout-ms", 1, kDayMs, 1));
+  }
+  if (args.Has("max-timeout-ms")) {
+    KV_ASSIGN(options->max_timeout_ms, args.Uint("max-timeout-ms", 1, kDayMs, 1));
+  }
+  KV_ASSIGN(options->sse_ping_s, args.Uint("sse-ping-s", 0, 3600, options->sse_ping_s));
+  KV_ASSIGN(options->drain_delay_s, args.Uint("drain-delay-s", 0, 3600, options->drain_delay_s));
+  KV_ASSIGN(options->drain_timeout_s,
+            args.Uint("drain-timeout-s", 0, 86400, options->drain_timeout_s));
+  return {};
+}
 
 std::vector<Flag> ServeFlags() {
   return Join(
@@ -26,6 +56,9 @@ std::vector<Flag> ServeFlags() {
          "require this API key; may be given several times; each key has a separate cache",
          FlagKind::kList},
         {"api-key-file", "F", "more API keys, one on each line"},
+        {"keys", "F.json",
+         "tenants: their keys (as digests), shares and limits (docs/tenants.md); 'kvasir key new' "
+         "makes a key; SIGHUP reloads the file"},
         {"admin-key", "KEY",
          "require this key for /metrics, which sums over all API keys (needed with several keys)"},
         {"cors-origin", "ORIGIN",
@@ -51,6 +84,8 @@ std::vector<Flag> ServeFlags() {
        LoadFlags(),
        CacheFlags(),
        SchedulingFlags(),
+       QueueFlags(),
+       TimeFlags(),
        RequestFlags(),
        AbsentFlags()});
 }
@@ -94,6 +129,12 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
                 "--otlp-traces-endpoint: is empty; give an address or leave it out");
   }
   KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
+  if (const auto path = args.Text("keys")) {
+    options.keys_path = *path;
+    KV_ASSIGN(options.keys, ReadKeysFile(*path));
+    KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
+  }
+  KV_TRY(ReadTimes(args, &options));
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
@@ -150,9 +191,10 @@ Result<int> Run(const Args& given) {
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
-  if (options.api_keys.size() > engine_options.max_tenants) {
-    return Fail(Code::kInvalidArgument, "--api-key: {} keys; at most {} are allowed",
-                options.api_keys.size(), engine_options.max_tenants);
+  if (options.api_keys.size() + options.keys.tenants.size() > engine_options.max_tenants) {
+    return Fail(Code::kInvalidArgument,
+                "--api-key: {} keys and {} tenants of --keys; at most {} are allowed together",
+                options.api_keys.size(), options.keys.tenants.size(), engine_options.max_tenants);
   }
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
@@ -170,6 +212,10 @@ Result<int> Run(const Args& given) {
   }
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
+  }
+  if (options.api_keys.empty() && options.keys_path.empty() && !IsLoopbackHost(options.host)) {
+    options.summary += "access   no API key: whoever reaches " + options.host +
+                       " may use this server; --api-key KEY or --keys F.json asks for one\n";
   }
   KV_TRY(RunServer(options, *engine));
   return kExitDone;

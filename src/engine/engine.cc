@@ -12,6 +12,7 @@
 #include <map>
 #include <new>
 #include <thread>
+#include <unordered_map>
 #include <variant>
 
 #include "base/check.h"
@@ -43,6 +44,9 @@ struct EraseCommand {
   std::string tenant;
   ErasureSink done;
 };
+struct TenantsCommand {
+  TenantTable tenants;
+};
 struct CheckCommand {
   std::promise<void> done;
 };
@@ -51,11 +55,12 @@ struct ListCommand {
   SequencesSink done;
 };
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
-                             EraseCommand, CheckCommand, ListCommand>;
+                             EraseCommand, TenantsCommand, CheckCommand, ListCommand>;
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
-  uint64_t bytes = sizeof(Request) + spec.prompt.capacity() * sizeof(TokenId) +
+  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_owner.capacity() +
+                   spec.cache_salt.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
                    spec.message_ends.capacity() * sizeof(uint32_t) +
                    spec.stop_ids.capacity() * sizeof(TokenId) +
                    spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
@@ -102,6 +107,8 @@ class EngineOnThread final : public Engine {
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
+  Status CheckRoom(const std::string& tenant) const override;
+  void SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -119,6 +126,13 @@ class EngineOnThread final : public Engine {
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
+  TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
+  Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  Workload WorkloadNow() const KV_REQUIRES(mutex_);
+  Error Full(Error error) const;
+  Status CheckQueue(const std::string& tenant, uint64_t count) const KV_REQUIRES(mutex_);
+  Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  void CountEnded(const Scheduler::Ended& ended);
   void Run();
   void Apply(Command& command);
   Scheduler::Ended Step();
@@ -134,6 +148,8 @@ class EngineOnThread final : public Engine {
   // request_memory_bytes.
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  TenantTable tenants_ KV_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, uint32_t> outstanding_of_ KV_GUARDED_BY(mutex_);  // by tenant
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
@@ -142,6 +158,7 @@ class EngineOnThread final : public Engine {
 
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
+  Workload workload_ KV_GUARDED_BY(stats_mutex_);
 
   std::thread thread_;
 };
@@ -159,6 +176,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   scheduler_.set_on_stats([this](const EngineStats& stats) {
     const MutexLock lock(stats_mutex_);
     stats_ = stats;
+    workload_ = scheduler_.workload();
   });
 }
 
@@ -225,14 +243,6 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     return Reject(RejectReason::kDraining, tenant,
                   Fail(Code::kUnavailable, "engine: shutting down"));
   }
-  if (num_outstanding_ + checked.size() > limit) {
-    // Neither message shows the number or size of other tenants' requests.
-    return Reject(RejectReason::kQueueFull, tenant,
-                  Fail(Code::kExhausted,
-                       "engine: the queue has no room for {} more (at most {} requests run or "
-                       "wait); try again later",
-                       checked.size(), limit));
-  }
   const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Reject(RejectReason::kMemory, tenant,
@@ -241,22 +251,147 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                        "most {} bytes in all); try again later",
                        bytes, most_bytes));
   }
+  KV_TRY(CheckQuota(checked));
+  if (Status room = CheckQueue(tenant, checked.size()); !room) {
+    return Reject(RejectReason::kQueueFull, tenant, tl::unexpected(std::move(room.error())));
+  }
+  if (Status times = CheckTimes(checked); !times) {
+    const bool late = times.error().code == Code::kUnavailable;  // else it waits too long
+    return Reject(late ? RejectReason::kDeadline : RejectReason::kQueueTime, tenant,
+                  tl::unexpected(std::move(times.error())));
+  }
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
+    // First: it may throw.
+    for (const auto& request : checked) outstanding_of_.try_emplace(request->spec.tenant);
     for (auto& request : checked) {
       request->id = RequestId{next_id_++};
+      ++outstanding_of_[request->spec.tenant];
       commands_.push_back(std::move(request));
       ids.push_back(RequestId{next_id_ - 1});
     }
   } catch (const std::bad_alloc&) {
-    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      --outstanding_of_[std::get<0>(commands_.back())->spec.tenant];
+      commands_.pop_back();
+    }
     return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
+}
+
+TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? TenantRules() : found->second;
+}
+
+// REQUIRES: they have one tenant.
+Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requests) const {
+  for (const auto& request : requests) {
+    const uint32_t most = RulesOf(request->spec.tenant).max_running;
+    if (request->spec.n <= most) continue;
+    return FailField(Code::kInvalidArgument, "n",
+                     "{} answers at once; of this API key's tenant at most {} run at once",
+                     request->spec.n, most);
+  }
+  return {};
+}
+
+// Says when a running choice is expected to end.
+Error EngineOnThread::Full(Error error) const {
+  const MutexLock lock(stats_mutex_);
+  const double wait_ns = workload_.running_ns / std::max(workload_.running, 1u);
+  error.retry_ms = static_cast<uint64_t>(wait_ns / 1e6) + 1;
+  return error;
+}
+
+// Whether `count` more requests of a tenant may run or wait. The messages do not show the number or
+// size of other tenants' requests.
+Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) const {
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (num_outstanding_ + count > limit) {
+    return tl::unexpected(Full(
+        {Code::kExhausted,
+         fmt::format("engine: the queue has no room for {} more (at most {} requests run or wait); "
+                     "try again later",
+                     count, limit)}));
+  }
+  const TenantRules rules = RulesOf(tenant);
+  if (rules.max_queued == TenantRules::kNoLimit) return {};
+  const uint64_t own_limit =
+      uint64_t{std::min(rules.max_running, parts_.options.parallel)} + rules.max_queued;
+  const auto found = outstanding_of_.find(tenant);
+  const uint64_t outstanding = found == outstanding_of_.end() ? 0 : found->second;
+  if (outstanding + count <= own_limit) return {};
+  return tl::unexpected(
+      Full({Code::kExhausted,
+            fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
+                        "may; try again later",
+                        outstanding, own_limit)}));
+}
+
+// What the engine's thread knew after its last step, and what it has not seen yet.
+Workload EngineOnThread::WorkloadNow() const {
+  Workload workload;
+  {
+    const MutexLock lock(stats_mutex_);
+    workload = workload_;
+  }
+  for (const Command& command : commands_) {
+    const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
+    if (request == nullptr) continue;
+    Workload::Tenant& tenant = workload.Of((*request)->spec.tenant);
+    const uint64_t answer = std::min((*request)->max_tokens, tenant.expected_answer);
+    tenant.waiting_ns += workload.WorkNs((*request)->prompt_tokens(), answer * (*request)->spec.n);
+    ++workload.waiting;
+  }
+  return workload;
+}
+
+// Refuses requests that are expected to start or to end too late.
+Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requests) const {
+  Workload workload = WorkloadNow();
+  const double most_ms = parts_.options.max_queue_ms;
+  for (const auto& request : requests) {
+    const WaitEstimate estimate =
+        EstimateWait(workload, request->spec.tenant, request->prompt_tokens(), request->max_tokens);
+    const double start_ms = estimate.start_ns / 1e6;
+    if (start_ms > most_ms) {
+      Error error{Code::kExhausted,
+                  fmt::format("engine: the request would start in about {:.1f} s, and requests may "
+                              "wait {:.1f} s (--max-queue-ms); try again later",
+                              start_ms / 1e3, most_ms / 1e3)};
+      error.retry_ms = static_cast<uint64_t>(start_ms - most_ms) + 1;
+      return tl::unexpected(std::move(error));
+    }
+    const double end_ns = estimate.knows_end ? estimate.end_ns : estimate.first_token_ns;
+    const auto limit = request->spec.timeout_ms;
+    if (limit && end_ns / 1e6 > static_cast<double>(*limit)) {
+      return FailField(Code::kUnavailable, "deadline",
+                       "the request is expected to take {:.0f} ms, {:.0f} of them in the queue, "
+                       "and its time limit is {} ms; allow more time or ask for less",
+                       end_ns / 1e6, start_ms, *limit);
+    }
+    request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
+  }
+  return {};
+}
+
+Status EngineOnThread::CheckRoom(const std::string& tenant) const {
+  const MutexLock lock(mutex_);
+  return CheckQueue(tenant, 1);
+}
+
+void EngineOnThread::SetTenants(const TenantTable& tenants) {
+  TenantsCommand command{tenants};
+  const MutexLock lock(mutex_);
+  commands_.push_back(std::move(command));
+  tenants_ = tenants;
+  wake_.notify_one();
 }
 
 void EngineOnThread::Drain() {
@@ -334,14 +469,21 @@ void EngineOnThread::Run() {
     for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
     if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
-    const auto [num_ended, ended_bytes, num_erased] = Step();
-    if (num_ended + num_erased == 0) continue;
-    const MutexLock lock(mutex_);
-    num_outstanding_ -= num_ended;
-    waiting_bytes_ -= ended_bytes;
-    num_erasures_ -= num_erased;
-    if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
+    CountEnded(Step());
   }
+}
+
+void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {
+  if (ended.count + ended.num_erased == 0) return;
+  const MutexLock lock(mutex_);
+  for (const std::string& tenant : ended.tenants) {
+    const auto found = outstanding_of_.find(tenant);
+    if (--found->second == 0) outstanding_of_.erase(found);
+  }
+  num_outstanding_ -= ended.count;
+  waiting_bytes_ -= ended.bytes;
+  num_erasures_ -= ended.num_erased;
+  if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
 }
 
 // No exception may leave the engine's thread. A step without memory ends its requests; the cache,
@@ -366,6 +508,8 @@ void EngineOnThread::Apply(Command& command) {
     scheduler_.CancelAll();
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->tenant, std::move(erase->done));
+  } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
+    scheduler_.SetTenants(rules->tenants);
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {
     scheduler_.CheckInvariants();
     check->done.set_value();

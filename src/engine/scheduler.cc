@@ -33,6 +33,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                            : 0),
       policy_(MakeSchedulingPolicy(options_.schedule)),
       tenants_(1),
+      tenant_rules_(1),
       lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
   stats_.tenants.resize(1);
   KV_CHECK(options_.max_rows >= options_.parallel);
@@ -42,6 +43,10 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   seen_.reserve(options_.parallel);
   plan_.rows.reserve(options_.parallel);
   tenants_.reserve(options_.num_tenants + 1);
+  tenant_rules_.reserve(options_.num_tenants + 1);
+  stats_.tenant_use.resize(1);
+  workload_.tenants.resize(1);
+  workload_.parallel = options_.parallel;
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);

@@ -19,6 +19,7 @@
 #include "engine/scheduling_policy.h"
 #include "engine/sequence.h"
 #include "engine/step_cost.h"
+#include "engine/workload.h"
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
@@ -80,9 +81,11 @@ class Scheduler {
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
   void FailAll(const Error& error);
-  // Forgets the tenant's namespaces at once. The next steps zero the blocks, and the last of these
+  // Engine::SetTenants.
+  void SetTenants(const TenantTable& rules);
+  // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
   // steps calls `done`. If this throws, the caller still owns `done`.
-  void Erase(std::string_view tenant, ErasureSink&& done);
+  void Erase(std::string_view owner, ErasureSink&& done);
 
   bool idle() const {
     return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();
@@ -92,6 +95,7 @@ class Scheduler {
     uint32_t count = 0;
     uint64_t bytes = 0;
     uint32_t num_erased = 0;
+    std::vector<std::string> tenants;  // of the requests
   };
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
   // cancelled requests) and zeroes erased blocks.
@@ -104,6 +108,8 @@ class Scheduler {
     on_stats_ = std::move(on_stats);
     PublishStats();
   }
+  // As of the last call of on_stats. REQUIRES: called from there, or without other calls.
+  const Workload& workload() const { return workload_; }
   void CheckInvariants() const;
 
  private:
@@ -133,6 +139,7 @@ class Scheduler {
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);
+  void UseRules(uint32_t tenant, const TenantRules& rules);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
@@ -182,6 +189,8 @@ class Scheduler {
   void ZeroErased(uint64_t step_ns);
   uint32_t TellErasures();
   void CountStep(uint64_t step_ns);
+  void CountTenants();
+  void FillWorkload();
 
   // scheduler_states.cc
   void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
@@ -244,8 +253,11 @@ class Scheduler {
   std::unique_ptr<const SchedulingPolicy> policy_;
   std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
   std::vector<TenantView> tenants_;
+  std::vector<TenantRules> tenant_rules_;  // [tenants_]
+  TenantTable rules_;                      // of those that are not known yet too
   AnswerLengths lengths_;
   StepCost cost_;
+  Workload workload_;
 
   uint64_t files_checked_ns_ = 0;  // the last CheckAll
 

@@ -30,9 +30,31 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   const auto found = tenant_numbers_.find(name);
   if (found != tenant_numbers_.end()) return found->second;
   if (tenant_numbers_.size() == options_.num_tenants) return 0;
+  const auto number = static_cast<uint32_t>(tenants_.size());
   tenants_.emplace_back();
   stats_.tenants.emplace_back().name = name;
-  return tenant_numbers_.emplace(name, static_cast<uint32_t>(tenants_.size() - 1)).first->second;
+  tenant_rules_.emplace_back();
+  stats_.tenant_use.emplace_back().name = name;
+  workload_.tenants.emplace_back().name = name;
+  tenant_numbers_.emplace(name, number);
+  const auto rules = rules_.find(name);
+  if (rules != rules_.end()) UseRules(number, rules->second);
+  return number;
+}
+
+void Scheduler::SetTenants(const TenantTable& rules) {
+  rules_ = rules;
+  for (const auto& [name, number] : tenant_numbers_) {
+    const auto found = rules_.find(name);
+    UseRules(number, found == rules_.end() ? TenantRules() : found->second);
+  }
+  retry_admission_ = true;
+}
+
+void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
+  tenant_rules_[tenant] = rules;
+  tenants_[tenant].max_running = rules.max_running;
+  workload_.tenants[tenant].weight = rules.weight;
 }
 
 // A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
@@ -215,7 +237,7 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens * block_tokens;
   for (const auto& other : running_) {
-    if (other->prompt_done || other->done() || other->spec.tenant != request.spec.tenant) continue;
+    if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
     if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
     const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
@@ -331,9 +353,12 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.spec.reuse != Reuse::kNothing;
-  NamespaceId ns = cache_.OpenNamespace(request.spec.tenant, options_.identity);
+  const auto open = [&](const Identity& identity) {
+    return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
+  };
+  NamespaceId ns = open(options_.identity);
   if (options_.long_rope) {
-    options.other_rope = cache_.OpenNamespace(request.spec.tenant, options_.long_rope->identity);
+    options.other_rope = open(options_.long_rope->identity);
     if (is_long) std::swap(ns, options.other_rope);
   }
   return TimedCache([&] { return cache_.Match(ns, tokens, options); });

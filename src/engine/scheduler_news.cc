@@ -163,12 +163,9 @@ void Scheduler::FailAll(const Error& error) {
   }
 }
 
-void Scheduler::Erase(std::string_view tenant, ErasureSink&& done) {
+void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
-  uint64_t point = cache_.Forget(cache_.OpenNamespace(tenant, options_.identity));
-  if (options_.long_rope) {
-    point = cache_.Forget(cache_.OpenNamespace(tenant, options_.long_rope->identity));
-  }
+  const uint64_t point = cache_.Forget(owner);
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
@@ -241,6 +238,7 @@ Scheduler::Ended Scheduler::Deliver() {
     DeliverTrace(*request);
     ++ended.count;
     ended.bytes += request->bytes;
+    ended.tenants.push_back(std::move(request->spec.tenant));
     return true;
   });
   return ended;
@@ -271,7 +269,17 @@ void Scheduler::CountStep(uint64_t step_ns) {
   }
 }
 
+void Scheduler::CountTenants() {
+  for (TenantUse& use : stats_.tenant_use) use.running = use.waiting = 0;
+  for (const auto& request : running_) {
+    stats_.tenant_use[request->tenant].running += request->num_live();
+  }
+  for (const auto& request : waiting_) ++stats_.tenant_use[request->tenant].waiting;
+}
+
 void Scheduler::PublishStats() {
+  CountTenants();
+  FillWorkload();
   stats_.running = 0;
   for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
   stats_.queued = waiting_.size();

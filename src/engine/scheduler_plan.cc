@@ -48,6 +48,8 @@ void Scheduler::FillView() {
   view_requests_.clear();
   view_sequences_.clear();
   seen_.clear();
+  for (TenantView& tenant : tenants_) tenant.running = 0;
+  for (const auto& request : running_) tenants_[request->tenant].running += request->num_live();
   const bool starved =
       std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
   for (const auto& request : running_) {
@@ -115,14 +117,55 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
   return tokens;
 }
 
-// Charges tenants for the step that ran, by their rows.
+// Charges tenants for the step that ran, by their rows and weights.
 void Scheduler::Charge() {
   if (work_.rows() == 0) return;  // Cursors answered
   const double step_ns = cost_.PredictNs(work_);
   for (const Rows& rows : rows_) {
-    const double charge_ns = step_ns * rows.num_rows / work_.rows();
-    tenants_[rows.request->tenant].charge_ns += charge_ns;
-    stats_.tenants[rows.request->tenant].service_ns += charge_ns;
+    const uint32_t tenant = rows.request->tenant;
+    const double service_ns = step_ns * rows.num_rows / work_.rows();
+    tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
+    stats_.tenants[tenant].service_ns += service_ns;
+  }
+}
+
+void Scheduler::FillWorkload() {
+  Workload& all = workload_;
+  // The smaller of two, since the model guesses too much for steps longer than those it saw.
+  if (prefill_rows_ > 0) {
+    all.row_ns = std::min(prefill_ns_ / prefill_rows_,
+                          cost_.PredictNs({.prefill_rows = options_.max_rows}) / options_.max_rows);
+  }
+  // Until then the model knows only long steps, and would take decoding for one of them.
+  constexpr uint64_t kLeastDecodeSteps = 16;
+  if (stats_.decode_steps >= kLeastDecodeSteps) {
+    all.step_ns = cost_.PredictNs({.decode_rows = options_.parallel});
+  }
+  const uint64_t reused = stats_.reused_pool + stats_.reused_partial;
+  if (stats_.prompt_tokens > 0) {
+    all.computed_share =
+        1 - static_cast<double>(reused) / static_cast<double>(stats_.prompt_tokens);
+  }
+  all.running_ns = 0;
+  all.running = 0;
+  all.waiting = static_cast<uint32_t>(waiting_.size());
+  for (uint32_t i = 0; i < all.tenants.size(); ++i) {
+    all.tenants[i].waiting_ns = 0;
+    all.tenants[i].expected_answer = lengths_.Expected(i, 0);
+    all.tenants[i].knows_answers = lengths_.knows(i);
+  }
+  const auto work_ns = [&](const Request& request, uint64_t prompt_tokens) {
+    const uint32_t expected = all.tenants[request.tenant].expected_answer;
+    const uint32_t most = request.max_tokens - std::min(request.max_tokens, request.longest_answer);
+    const uint32_t rest = expected - std::min(expected, request.longest_answer);
+    return all.WorkNs(prompt_tokens, uint64_t{std::min(most, rest)} * request.num_live());
+  };
+  for (const auto& request : running_) {
+    all.running += request->num_live();
+    all.running_ns += work_ns(*request, request->prompt_done ? 0 : request->prompt_tokens());
+  }
+  for (const auto& request : waiting_) {
+    all.tenants[request->tenant].waiting_ns += work_ns(*request, request->prompt_tokens());
   }
 }
 

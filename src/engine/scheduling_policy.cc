@@ -106,21 +106,26 @@ class FairPolicy final : public SchedulingPolicy {
 
 }  // namespace
 
+bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
+  const RequestView& request = view.requests[i];
+  return !IsRunning(request) && !request.follows &&
+         view.tenants[request.tenant].may_run(request.choices);
+}
+
 // The next one that may start. It passes those without room that go before it, if these are few and
 // were not passed too often. (Others it need not wait for: else a tenant that was given less could
 // take the place of running requests, without ever starting.)
 std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
   std::optional<uint32_t> next;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
-    const RequestView& request = view.requests[i];
-    if (IsRunning(request) || request.follows || request.has_no_room) continue;
+    if (view.requests[i].has_no_room || !IsReady(view, i)) continue;
     if (!next || GoesBefore(view, i, *next)) next = i;
   }
   if (!next) return std::nullopt;
   uint32_t passed = 0;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     const RequestView& request = view.requests[i];
-    if (!request.has_no_room || request.follows || !GoesBefore(view, i, *next)) continue;
+    if (!request.has_no_room || !IsReady(view, i) || !GoesBefore(view, i, *next)) continue;
     passed += request.overtaken >= kMaxOvertaken ? kMaxPassed : 1;
     if (passed >= kMaxPassed) return std::nullopt;
   }
@@ -142,7 +147,7 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     if (IsRunning(view.requests[i])) {
       if (!rich || charge(i) > charge(*rich)) rich = i;
-    } else if (!view.requests[i].follows && (!poor || charge(i) < charge(*poor))) {
+    } else if (IsReady(view, i) && (!poor || charge(i) < charge(*poor))) {
       poor = i;
     }
   }

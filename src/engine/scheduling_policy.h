@@ -50,6 +50,12 @@ struct TenantView {
   // Time of the machine that it was given, in ns, by its weight; whoever was idle starts at the
   // least of the others (virtual token counters, Sheng et al., OSDI 2024).
   double charge_ns = 0;
+  uint32_t running = 0;  // choices
+  uint32_t max_running = std::numeric_limits<uint32_t>::max();
+
+  bool may_run(uint32_t choices) const {
+    return running <= max_running && choices <= max_running - running;
+  }
 };
 
 struct View {
@@ -104,6 +110,9 @@ class SchedulingPolicy {
   // Whether a goes before b: waiting requests to be admitted, running ones to compute prompts.
   virtual bool GoesBefore(const View& view, uint32_t a, uint32_t b) const = 0;
   virtual bool IsFair() const = 0;
+  // Whether it may start now, if there is room: neither a leader nor its tenant's limit holds it
+  // up.
+  static bool IsReady(const View& view, uint32_t request);
   std::optional<uint32_t> Next(const View& view) const;
   std::optional<uint32_t> UnfairVictim(const View& view) const;
   void PlanRows(const View& view, StepPlan& plan) const;

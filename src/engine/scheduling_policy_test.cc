@@ -49,6 +49,25 @@ TEST_F(Policy, AdmitsNoMoreChoicesThanMayRun) {
   EXPECT_FALSE(plan_.admit) << "the first one waits for two places";
 }
 
+TEST_F(Policy, ATenantAtItsMostRunningHoldsUpNobodyElse) {
+  schedule_ = Schedule::kFair;
+  tenants_ = {{.charge_ns = 0, .running = 2, .max_running = 3}, {.charge_ns = 5e9}};
+  AddRunning(1, {.choices = 2});
+  AddWaiting({.choices = 2});
+  AddWaiting({.tenant = 1});
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+  requests_.pop_back();
+  AddRunning(2, {.tenant = 1, .choices = 2});
+  Decide();
+  EXPECT_FALSE(plan_.admit);
+  EXPECT_FALSE(plan_.preempt) << "it could not run";
+  requests_[1].choices = 1;
+  requests_.pop_back();
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
 TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
   AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
   AddWaiting();

@@ -79,6 +79,12 @@ struct Request {
   uint32_t num_done = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
+  const std::string& cache_owner() const {
+    return spec.cache_owner.empty() ? spec.tenant : spec.cache_owner;
+  }
+  bool SharesCacheWith(const Request& other) const {
+    return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt;
+  }
   bool done() const { return num_done == spec.n; }
   uint32_t num_live() const { return spec.n - num_done; }  // choices
   // The first one that is not done; nullptr before the request ran.

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kvasir/plan.h"
 
 namespace kvasir {
 namespace {

@@ -37,7 +37,6 @@ struct KvFormatTraits {
 const KvFormatTraits& TraitsOf(KvFormat format);
 std::optional<KvFormat> ParseKvFormat(std::string_view name);
 std::string KvFormatNames();  // "f32, f16, ...", for messages
-std::vector<std::string> KvFormatList();
 
 // The formats of one layer. A single format applies to both.
 struct KvFormats {

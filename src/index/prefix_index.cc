@@ -69,10 +69,22 @@ PrefixIndex::PrefixIndex(const Options& options)
 
 NodeId PrefixIndex::AddRoot(const BlockKey& root_key) {
   KV_CHECK(roots_.size() < num_roots_);
+  roots_.push_back(RootOf(root_key));
+  return NodeId{kRootBit | static_cast<uint32_t>(roots_.size() - 1)};
+}
+
+void PrefixIndex::RenewRoot(NodeId root, const BlockKey& root_key) {
+  KV_CHECK(is_root(root) && !has_children(root));
+  Root& entry = roots_[Raw(root) & ~kRootBit];
+  const uint64_t before = entry.hash;
+  entry = RootOf(root_key);
+  entry.hash = Mix64(entry.hash ^ before);
+}
+
+PrefixIndex::Root PrefixIndex::RootOf(const BlockKey& root_key) const {
   uint64_t hash;
   std::memcpy(&hash, root_key.data(), sizeof(hash));
-  roots_.push_back(Root{root_key, HmacKey(root_key), Mix64(hash ^ seed_)});
-  return NodeId{kRootBit | static_cast<uint32_t>(roots_.size() - 1)};
+  return Root{root_key, HmacKey(root_key), Mix64(hash ^ seed_)};
 }
 
 uint32_t PrefixIndex::ChildrenOf(uint32_t parent) const {

@@ -46,6 +46,9 @@ class PrefixIndex {
   explicit PrefixIndex(const Options& options);
 
   NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots roots
+  // The root becomes another namespace's, or the same one's again: it forgets which nodes were
+  // evicted. REQUIRES: it has no children.
+  void RenewRoot(NodeId root, const BlockKey& root_key);
 
   // The child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
   std::optional<NodeId> FindChild(NodeId parent, std::span<const TokenId> tokens) const;
@@ -121,6 +124,7 @@ class PrefixIndex {
     uint32_t children = kNone;
   };
 
+  Root RootOf(const BlockKey& root_key) const;
   static uint32_t Raw(NodeId node) { return static_cast<uint32_t>(node); }
   const Node& At(NodeId node) const { return nodes_[Raw(node)]; }
   const TokenId* TokensOf(uint32_t node) const { return &tokens_[size_t{node} * block_tokens_]; }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/until_done.h"
 #include "server/http_text.h"
+#include "server/request_id.h"
 #include "server/request_log.h"
 #include "server/request_memory.h"
 #include "server/request_reader.h"
@@ -48,6 +49,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
+        ping_(strand_),
         service_(service),
         options_(options),
         connections_(connections),
@@ -62,6 +64,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       self->finishing_ = true;
       if (self->state_ == State::kIdle || self->state_ == State::kReading) self->Close();
     });
+  }
+
+  void CheckKey() override {
+    asio::post(strand_,
+               [self = shared_from_this()] { self->Run([&] { self->OnKeysReloaded(); }); });
   }
 
   void CloseForRoom() override {
@@ -194,7 +201,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (ec) return Refuse(ec);
     RequestHead head = reader_.Head();
     request_ = std::move(head.request);
+    if (!IsRequestId(request_.id)) request_.id = MakeRequestId();
     log_.emplace(request_.method, request_.target);
+    log_->set_id(request_.id);
     if (head.is_head) request_.method = "GET";
     keep_alive_ = head.keep_alive;
     writer_.SetRequest(head.http11, head.is_head);
@@ -232,7 +241,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // An unreadable request ends the connection, with an answer if the client may still see it.
   void Refuse(ErrorCode ec) {
     keep_alive_ = false;
-    if (!log_) log_.emplace("-", "-");  // not even the first line can be read
+    if (!log_) {  // not even the first line can be read
+      request_.id = MakeRequestId();
+      log_.emplace("-", "-").set_id(request_.id);
+    }
     if (late_) {
       return Respond(ErrorResponse({Code::kDeadlineExceeded, "did not arrive in time", "request"}));
     }
@@ -308,7 +320,12 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
     begun_ = false;
-    auto sink = [weak = weak_from_this(), exchange = exchange_](size_t prompt, const Event& event) {
+    auto sink = [weak = weak_from_this(), exchange = exchange_, rates = service_.rates(),
+                 tenant = tenant_](size_t prompt, const Event& event) {
+      // Here, so that a client that leaves is charged too. What failed is free.
+      if (event.last && !event.error) {
+        rates->TakeTokens(tenant, uint64_t{event.receipt.computed} + event.completion_tokens);
+      }
       const std::shared_ptr<Connection> self = weak.lock();
       if (!self) return;
       asio::post(self->strand_, [self, exchange, prompt, event] {
@@ -321,13 +338,14 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_field)));
     }
     running_ = std::move(*ids);
+    AwaitPing();
     if (!reader_.has_bytes()) ReadSome();
   }
 
   void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
     const std::string text = answer_->Take(prompt, event);
-    if (answer_->error()) return Fail();
+    if (answer_->error()) return Fail(Error(*answer_->error()));
     if (!answer_->streams() && !answer_memory_.HoldMore(answer_->held_bytes())) {
       CancelAll();
       return Respond(NoRoomToAnswer());
@@ -336,6 +354,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       if (!begun_) BeginStream();
       writer_.PutStreamText(text);
       Send();
+      AwaitPing();
     }
     if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
@@ -355,14 +374,41 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
          "answers that clients have not read leave no memory for this one; try again"});
   }
 
-  void Fail() {
+  // The answer ends with an error: a response, or the last event of a stream that has begun.
+  void Fail(const Error& error) {
     const std::unique_ptr<Answer> answer = std::move(answer_);
     CancelAll();
-    if (!begun_) return Respond(ErrorResponse(*answer->error()));
+    if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
-    if (log_) log_->Refused(RefusalOf(*answer->error()));
-    writer_.PutStreamText(answer->ErrorEvent());
+    if (log_) log_->Refused(RefusalOf(error));
+    writer_.PutStreamText(Answer::ErrorEvent(error));
     EndStream();
+  }
+
+  void OnKeysReloaded() {
+    if (answer_ && state_ == State::kBusy && service_.TenantOf(request_) != tenant_) {
+      Fail(KeyRevoked());
+    }
+  }
+
+  // A stream that is silent gets a comment now and then, so that no proxy on the way ends it.
+  void AwaitPing() {
+    if (!answer_ || !answer_->streams() || options_.sse_ping_s == 0) return;
+    ping_.expires_after(std::chrono::seconds(options_.sse_ping_s));
+    ping_.async_wait([self = shared_from_this(), exchange = exchange_](ErrorCode ec) {
+      if (ec || exchange != self->exchange_) return;
+      self->Run([&] { self->Ping(); });
+    });
+  }
+
+  void Ping() {
+    if (!answer_ || state_ != State::kBusy) return;
+    if (!writer_.writing()) {
+      if (!begun_) BeginStream();
+      writer_.PutStreamText(": ping\n\n");
+      Send();
+    }
+    AwaitPing();
   }
 
   void CancelAll() {
@@ -474,6 +520,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (answering) Try([&] { Log(writer_.all_in_flight() ? "" : " (the client is gone)"); });
     Try([&] { CancelAll(); });  // if this fails, they end by themselves
     Try([&] { timer_.cancel(); });
+    Try([&] { ping_.cancel(); });
     body_memory_.Hold(0);
     DropAnswer();
     ErrorCode ignored;
@@ -493,6 +540,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   const asio::any_io_executor strand_;
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
+  asio::steady_timer ping_;  // of a stream that is silent
   Service& service_;
   const ServerOptions& options_;
   ConnectionSet& connections_;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/until_done.h"
 #include "server/request_memory.h"
 
 namespace kvasir {
@@ -146,6 +147,13 @@ void ConnectionSet::FinishAll() {
       entry.connection->Finish();
     } catch (...) {  // no memory: the next call retries
     }
+  }
+}
+
+void ConnectionSet::CheckKeys() {
+  const MutexLock lock(mutex_);
+  for (const auto& [key, entry] : open_) {
+    UntilDone([&] { entry.connection->CheckKey(); });
   }
 }
 

@@ -24,6 +24,9 @@ class ConnectionHandle {
   virtual void Finish() = 0;
   // Ends the connection if ConnectionSet::IsClosing is still true. Any thread.
   virtual void CloseForRoom() = 0;
+  // Keys were reloaded: ends the generation of a request whose key is not valid any more. Any
+  // thread.
+  virtual void CheckKey() {}
 };
 
 // What a connection waits for from its client.
@@ -44,6 +47,7 @@ class ConnectionSet {
   void Remove(const ConnectionHandle* connection);
   size_t size() const;
   void FinishAll();  // call it until size() is 0
+  void CheckKeys();  // calls CheckKey of all
 
   // A connection begins to wait. After Add it waits for a request.
   void Set(const ConnectionHandle* connection, Waits waits);

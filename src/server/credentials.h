@@ -1,12 +1,14 @@
-// API keys: who may call, and which tenant's namespace a call uses.
+// Keys: who may call, and which tenant a call belongs to.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/digest.h"
+#include "server/keys_file.h"
 
 namespace kvasir {
 
@@ -14,27 +16,41 @@ namespace kvasir {
 struct Caller {
   std::optional<std::string> tenant;  // absent for the admin key, which has no namespace
   bool is_admin = false;
+  std::shared_ptr<const TenantEntry> entry;  // the tenant's; nullptr without one
 };
 
-// Immutable; thread-safe. Keys are compared by their digests in constant time. Each key is a
-// separate tenant; without keys all callers are "default". Nothing else in a request decides the
-// tenant.
+// Immutable; thread-safe. Keys are compared by their digests in constant time. Each API key is a
+// separate tenant; a key of the file belongs to its tenant there; without keys all callers are
+// "default". Nothing else in a request decides the tenant.
 class Credentials {
  public:
-  // `admin_key` "": no admin key.
-  Credentials(const std::vector<std::string>& api_keys, const std::string& admin_key);
+  // `admin_key` "": no admin key. REQUIRES: no API key is in the file too.
+  Credentials(const std::vector<std::string>& api_keys, const std::string& admin_key,
+              const KeysFile& file = {});
+  // kInvalidArgument: an API key or the admin key is in the file too.
+  static Status Check(const std::vector<std::string>& api_keys, const std::string& admin_key,
+                      const KeysFile& file);
 
   // The sender of `Authorization: Bearer KEY` or `x-api-key: KEY`; absent without a valid key. The
   // first header has precedence.
   std::optional<Caller> CallerOf(std::string_view authorization, std::string_view api_key) const;
-  bool required() const { return !digests_.empty(); }
-  size_t num_keys() const { return digests_.size(); }  // different API keys, without the admin key
-  // Whether only the admin key may read sums over all tenants. A single tenant may: they are its
+  bool required() const { return !tenants_.empty(); }
+  size_t num_tenants() const { return tenants_.size(); }  // with a key or an entry
+  const std::vector<std::shared_ptr<const TenantEntry>>& tenants() const { return tenants_; }
+  std::shared_ptr<const TenantEntry> Find(std::string_view tenant) const;  // nullptr: unknown
+  TenantTable Table() const;  // the rules of all tenants
+  // Whether only an admin key may read sums over all tenants. A single tenant may: they are its
   // own.
-  bool sums_are_admins() const { return admin_.has_value() || num_keys() > 1; }
+  bool sums_are_admins() const { return admin_.has_value() || num_tenants() > 1; }
 
  private:
-  std::vector<Digest> digests_;
+  struct Key {
+    Digest digest;
+    std::shared_ptr<const TenantEntry> tenant;
+    bool admin = false;
+  };
+  std::vector<Key> keys_;
+  std::vector<std::shared_ptr<const TenantEntry>> tenants_;
   std::optional<Digest> admin_;
 };
 

@@ -19,7 +19,7 @@ TEST(Credentials, WithoutKeysEverybodyIsOneTenant) {
 
 TEST(Credentials, AKeyIsATenantInEitherHeader) {
   const Credentials two({"alpha", "beta", "alpha"}, "");
-  EXPECT_EQ(two.num_keys(), 2u);
+  EXPECT_EQ(two.num_tenants(), 2u);
   EXPECT_TRUE(two.sums_are_admins());
   const auto alpha = two.CallerOf("Bearer alpha", "beta");
   ASSERT_TRUE(alpha && alpha->tenant);
@@ -35,7 +35,7 @@ TEST(Credentials, AKeyIsATenantInEitherHeader) {
 TEST(Credentials, TheAdminKeyIsNoTenantUnlessItIsAnApiKeyToo) {
   const Credentials apart({"alpha"}, "root");
   EXPECT_TRUE(apart.sums_are_admins());
-  EXPECT_EQ(apart.num_keys(), 1u);
+  EXPECT_EQ(apart.num_tenants(), 1u);
   const auto admin = apart.CallerOf("", "root");
   ASSERT_TRUE(admin);
   EXPECT_TRUE(admin->is_admin);

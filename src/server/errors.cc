@@ -45,8 +45,11 @@ constexpr FieldRow kFields[] = {
     {"host", {Code::kPermissionDenied, 421, "misdirected"}},
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
+    {"revoked_key", {Code::kPermissionDenied, 401, "key_revoked"}},
     {"tenant", {Code::kPermissionDenied, 403, "not_tenant"}},
     {"admin_key", {Code::kPermissionDenied, 403, "not_admin"}},
+    {"rate", {Code::kExhausted, 429, "rate_limit_exceeded"}},
+    {"deadline", {Code::kUnavailable, 503, "deadline_unmeetable"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
 };
 
@@ -106,14 +109,26 @@ HttpResponse ErrorResponse(const Error& error) {
   response.status = HttpStatus(error);
   response.refusal = RefusalOf(error);
   response.body = "{\"error\":" + ErrorObject(error) + "}";
-  if (response.status == 429) response.headers.emplace_back("Retry-After", "1");
-  if (response.status == 503) response.headers.emplace_back("Retry-After", "5");
+  if (error.field == "deadline") {
+    response.headers.emplace_back("x-should-retry", "false");
+  } else if (response.status == 429 || response.status == 503) {
+    const uint64_t retry_ms = error.retry_ms.value_or(response.status == 429 ? 1000 : 5000);
+    response.headers.emplace_back("Retry-After", std::to_string((retry_ms + 999) / 1000));
+    response.headers.emplace_back("retry-after-ms", std::to_string(retry_ms));
+  }
   if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 
+Error KeyRevoked() {
+  return {Code::kPermissionDenied, "the API key of this request was removed", "revoked_key"};
+}
+
 Error SubmitError(Error error, const std::string& prompt_field) {
-  if (error.code != Code::kInvalidArgument) return {error.code, error.text()};
+  if (error.code != Code::kInvalidArgument) {
+    if (!FieldRowOf(error)) error = {error.code, error.text(), {}, {}, error.retry_ms};
+    return error;
+  }
   if (!error.field || error.field == "prompt") error.field = prompt_field;
   return error;
 }

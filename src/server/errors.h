@@ -41,6 +41,9 @@ std::string ErrorObject(const Error& error);
 // {"error": {...}}, with Retry-After and WWW-Authenticate where the status needs them.
 HttpResponse ErrorResponse(const Error& error);
 
+// The key of a request was removed from the file of --keys while it was answered.
+Error KeyRevoked();
+
 // An error of Engine::Submit, about the request's fields. `prompt_field` is what the request calls
 // its prompt.
 Error SubmitError(Error error, const std::string& prompt_field);

@@ -49,6 +49,8 @@ class FakeEngine : public Engine {
     }
     done(std::move(own));
   }
+  Status CheckRoom(const std::string&) const override { return room; }
+  void SetTenants(const TenantTable& given) override { tenants = given; }
   Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
@@ -61,7 +63,8 @@ class FakeEngine : public Engine {
   void CheckInvariants() override {}
 
   EngineStats stats;
-  Status model_status;
+  Status model_status, room;
+  TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;

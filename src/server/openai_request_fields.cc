@@ -17,6 +17,7 @@ constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxBiases = 4096;
+constexpr size_t kMaxSaltBytes = 256;
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
 // the number that switches the feature off.
@@ -188,6 +189,11 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   }
   if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
+  }
+  fields.String("cache_salt", &request->cache_salt);
+  const size_t salt_bytes = request->cache_salt.size();
+  if (fields.Has("cache_salt") && (salt_bytes == 0 || salt_bytes > kMaxSaltBytes)) {
+    fields.Fail("cache_salt", fmt::format("has {} bytes; give 1 to {}", salt_bytes, kMaxSaltBytes));
   }
   bool cache_prompt = true;
   fields.Bool("cache_prompt", &cache_prompt);

@@ -174,8 +174,8 @@ std::string Answer::LastEvents() {
   return out + SseEvent(last) + "data: [DONE]\n\n";
 }
 
-std::string Answer::ErrorEvent() const {
-  return "data: {\"choices\":[],\"error\":" + ErrorObject(*error_) + "}\n\n";
+std::string Answer::ErrorEvent(const Error& error) {
+  return "data: {\"choices\":[],\"error\":" + ErrorObject(error) + "}\n\n";
 }
 
 Parts Answer::Body() const {

@@ -38,8 +38,8 @@ class Answer {
   // Expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs and ids, with
   // an average of kTextBytes per token for texts.
   uint64_t ExpectedBytes(uint64_t tokens) const;
-  // The event that ends a stream which had begun before error().
-  std::string ErrorEvent() const;
+  // The event that ends a stream which had begun before the error.
+  static std::string ErrorEvent(const Error& error);
   const std::string& id() const { return id_; }
   bool streams() const { return spec_.stream; }
   // Complete once done() without error().

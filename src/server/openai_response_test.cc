@@ -120,7 +120,7 @@ TEST(Answer, AnErrorEndsItAndIsOneEvent) {
   EXPECT_EQ(answer.Take(0, event), "");
   EXPECT_TRUE(answer.done());
   ASSERT_TRUE(answer.error());
-  const std::vector<json> events = EventsOf(answer.ErrorEvent());
+  const std::vector<json> events = EventsOf(Answer::ErrorEvent(*answer.error()));
   EXPECT_EQ(events[0]["error"]["code"], "exhausted");
   EXPECT_EQ(answer.Take(0, Piece(0, 1, "b")), "");
   EXPECT_EQ(ErrorResponse(*answer.error()).status, 429);

@@ -41,7 +41,7 @@ void RequestLog::Told(const Answer& answer) {
 std::string RequestLog::Line(std::string_view peer, std::string_view remark) const {
   if (probe_ && status_ < 400 && !IsLogged(LogLevel::kDebug)) return "";
   const double ms = static_cast<double>(MonotonicNs() - start_ns_) / 1e6;
-  return fmt::format("{} {} {}{}{} {:.1f} ms{}", peer, what_, status_, refusal_, tokens_, ms,
+  return fmt::format("{} {} {}{}{} {:.1f} ms{}{}", peer, what_, status_, refusal_, tokens_, ms, id_,
                      remark);
 }
 

@@ -19,6 +19,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -66,6 +67,7 @@ class Server {
         acceptor_(strand_),
         retry_(strand_),
         flush_(strand_),
+        drain_(strand_),
         signals_(strand_) {}
 
   Status Listen() {
@@ -121,11 +123,11 @@ class Server {
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
-    // SIGHUP ends the server like the others (it does not reload the configuration), except under
-    // nohup, where the server must continue without a terminal.
+    // SIGHUP reloads the keys. Without a file of keys it ends the server like the others, except
+    // under nohup, where the server must continue without a terminal.
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
-    if (!ec && !ignored) signals_.add(SIGHUP, ec);
+    if (!ec && (!ignored || !options_.keys_path.empty())) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
@@ -260,23 +262,60 @@ class Server {
 
   void AwaitSignal() {
     UntilDone([this] {
-      signals_.async_wait([this](ErrorCode ec, int) {
+      signals_.async_wait([this](ErrorCode ec, int signal) {
         if (ec) return;
-        OnSignal();
+        const bool reload = signal == SIGHUP && !options_.keys_path.empty();
+        reload ? ReloadKeys() : OnSignal();
         AwaitSignal();
       });
     });
   }
 
+  void ReloadKeys() {
+    const Status reloaded = service_->ReloadKeys();
+    if (!reloaded) {
+      return Log(LogLevel::kError, "the keys were not reloaded; the old ones stay",
+                 LogField("reason", reloaded.error().text()));
+    }
+    connections_.CheckKeys();
+    Log(LogLevel::kInfo, "the keys were reloaded", LogField("file", options_.keys_path));
+  }
+
   void OnSignal() {
     if (++num_signals_ > kMaxDrains) return;
-    service_->BeginDrain();
+    service_->EndReadiness();
     if (!options_.on_listening) {
       Log(LogLevel::kInfo, num_signals_ == 1
                                ? "finishing running requests; a second signal stops at once"
                                : "stopping");
     }
+    if (num_signals_ > 1) return Drain();
+    After(options_.drain_delay_s, [this] { Drain(); });
+  }
+
+  // The first call waits for what runs, for a time; the second one cancels it.
+  void Drain() {
+    if (num_drains_ == kMaxDrains) return;
+    service_->BeginDrain();
     signals_taken_.release();
+    if (++num_drains_ == 1 && num_signals_ > 1) {  // a second signal came during the delay
+      ++num_drains_;
+      signals_taken_.release();
+    }
+    if (num_drains_ > 1 || options_.drain_timeout_s == 0) return;
+    After(options_.drain_timeout_s, [this] {
+      Log(LogLevel::kWarning, "what still runs is cancelled: --drain-timeout-s has passed");
+      Drain();
+    });
+  }
+
+  void After(uint64_t seconds, std::function<void()> then) {
+    UntilDone([&] {
+      drain_.expires_after(std::chrono::seconds(seconds));
+      drain_.async_wait([then](ErrorCode ec) {
+        if (!ec) then();
+      });
+    });
   }
 
   void DrainWhenTold() noexcept {
@@ -317,11 +356,11 @@ class Server {
   PreparePool prepare_{small_quota_, large_quota_};
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
-  asio::steady_timer retry_, flush_;
+  asio::steady_timer retry_, flush_, drain_;
   uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
   size_t closed_for_room_ = 0;  // since the last log line about it
   asio::signal_set signals_;
-  int num_signals_ = 0;
+  int num_signals_ = 0, num_drains_ = 0;
   std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};
   std::vector<std::thread> threads_;
 };

@@ -10,6 +10,7 @@
 
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
+#include "server/keys_file.h"
 
 namespace kvasir {
 
@@ -21,6 +22,8 @@ struct ServerOptions {
   // The operator's key, for sums over all tenants. "": with several api_keys nobody may read the
   // sums; otherwise every caller may.
   std::string admin_key;
+  std::string keys_path;      // the file of --keys, for SIGHUP; "": none
+  KeysFile keys;              // what it has at the start
   std::string chat_template;  // source text that replaces the model's template; "": the model's
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
@@ -37,10 +40,15 @@ struct ServerOptions {
   // At the limit the server closes the connection that has waited longest for a request; while all
   // are busy, new ones wait in the listen queue.
   uint32_t max_connections = 512;
-  uint32_t read_timeout_ms = 60000;  // for all headers of a request, then for its whole body
-  uint32_t idle_timeout_ms = 75000;  // between requests of a kept-alive connection
-  std::string summary;               // lines for stderr, before `listening on`
-  std::string version = "unknown";   // shown by /props and the Server header
+  uint32_t read_timeout_ms = 60000;        // for all headers of a request, then for its whole body
+  uint32_t idle_timeout_ms = 75000;        // between requests of a kept-alive connection
+  std::optional<uint64_t> timeout_ms;      // of generations that give none; absent: no limit
+  std::optional<uint64_t> max_timeout_ms;  // the longest; generations without a limit get this one
+  uint64_t sse_ping_s = 15;                // a stream silent for so long gets a comment; 0: never
+  uint64_t drain_delay_s = 0;              // requests are taken for so long after the first signal
+  uint64_t drain_timeout_s = 60;           // then what runs may take so long; 0: any time
+  std::string summary;                     // lines for stderr, before `listening on`
+  std::string version = "unknown";         // shown by /props and the Server header
   // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
   // `listening on http://HOST:PORT` to stderr, if the log has its level, kInfo.
   std::function<void(std::string_view url)> on_listening;
@@ -50,9 +58,11 @@ struct ServerOptions {
   std::function<void(std::string_view line)> on_request;
 };
 
-// Serves until SIGINT or SIGTERM. The first one drains: new requests get 503, running ones finish,
-// then it returns success. A second one cancels running requests and returns kCancelled (exit 130).
-// SIGHUP works like SIGTERM, unless the process already ignored it (nohup): then it stays ignored.
+// Serves until SIGINT or SIGTERM. The first one drains: /ready says 503, after drain_delay_s new
+// requests get 503, running ones finish or are cancelled after drain_timeout_s, then it returns
+// success. A second one cancels running requests and returns kCancelled (exit 130).
+// SIGHUP reads keys_path again. Without one it works like SIGTERM, unless the process already
+// ignored it (nohup): then it stays ignored.
 // kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
 // One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/random_bytes.h"
+#include "base/result.h"
 #include "server/request_memory.h"
 #include "server/service_routes.h"
 
@@ -41,8 +42,9 @@ const Service::Route Service::kRoutes[] = {
     {"/models", "GET", &Service::Models, Access::kKey},
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kTenant, Route::kSmall, true},
     {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, true},
+    {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
@@ -74,7 +76,22 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
     KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(options.otlp_traces_endpoint));
     KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
   }
+  KV_TRY(service->UseKeys(options.keys));
   return service;
+}
+
+Status Service::UseKeys(const KeysFile& file) {
+  KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
+  auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
+  engine_.SetTenants(next->Table());
+  const MutexLock lock(credentials_mutex_);
+  credentials_ = std::move(next);
+  return {};
+}
+
+Status Service::ReloadKeys() {
+  KV_ASSIGN(const KeysFile file, ReadKeysFile(options_.keys_path));
+  return UseKeys(file);
 }
 
 Service::Service(const ServerOptions& options, Engine& engine,
@@ -83,7 +100,6 @@ Service::Service(const ServerOptions& options, Engine& engine,
       engine_(engine),
       max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
       own_template_(std::move(own_template)),
-      credentials_(options.api_keys, options.admin_key),
       browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(UnixS()),
       erase_queue_(engine) {
@@ -165,7 +181,7 @@ bool Service::Generates(const HttpRequest& request) {
 }
 
 std::string Service::TenantOf(const HttpRequest& request) const {
-  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  const auto caller = CallerOf(request);
   return caller ? caller->tenant.value_or("") : "";
 }
 
@@ -195,7 +211,9 @@ Outcome Service::Dispatch(const HttpRequest& request) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = RouteOf(request);
   if (route == nullptr) return ErrorResponse(NotFound("not found"));
-  const auto caller = credentials_.CallerOf(request.authorization, request.api_key);
+  const auto caller = CallerOf(request);
+  // The key may have been removed since CheckHead.
+  if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
   return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
 }
 
@@ -228,6 +246,12 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
     request.id = start.answer->id();
+    LimitTime(from.request, &request);
+    if (from.caller.entry) {
+      const TenantEntry& entry = *from.caller.entry;
+      request.cache_owner = entry.cache_owner;
+      request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
+    }
     if (const Status traced = Trace(from.request.traceparent, request.id, request); !traced) {
       return ErrorResponse(traced.error());
     }

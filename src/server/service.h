@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/memory_meter.h"
+#include "base/mutex.h"
 #include "kvasir/engine.h"
 #include "observe/span_exporter.h"
 #include "server/activity.h"
@@ -21,6 +22,7 @@
 #include "server/erase_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/rate_limits.h"
 #include "server/server.h"
 
 namespace kvasir {
@@ -31,6 +33,8 @@ struct HttpRequest {
   std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
   std::string authorization, api_key, requested_headers;
   std::string traceparent;  // several headers are joined, which makes it invalid
+  std::string id;           // x-request-id, if it can be used, or a made one
+  std::string timeout_ms;   // x-request-timeout-ms, as sent
   std::string origin;       // several headers are joined, which makes the origin invalid
   std::string body;
 };
@@ -77,12 +81,17 @@ class Service {
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
   // else 503.
   Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
-  // The tenant whose turn it is in PreparePool.
+  // The tenant whose turn it is in PreparePool; "": the request has no tenant's key.
   std::string TenantOf(const HttpRequest& request) const;
+  // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
+  // keys that it lacks are refused; TenantOf says so of requests that came before.
+  Status ReloadKeys();
 
   // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
+  // Where the tokens of a request are charged; it may outlive the service.
+  std::shared_ptr<RateLimits> rates() const { return rates_; }
   // Counts an answered generation of the tenant.
   void Count(const std::string& tenant, const Answer& answer) {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
@@ -93,6 +102,8 @@ class Service {
   }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
+  // GET /ready says no; requests are still taken.
+  void EndReadiness() { leaving_.store(true, std::memory_order_relaxed); }
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
@@ -105,11 +116,24 @@ class Service {
   static std::span<const Route> Routes();
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
+  Status UseKeys(const KeysFile& file);
+  std::shared_ptr<const Credentials> credentials() const {
+    const MutexLock lock(credentials_mutex_);
+    return credentials_;
+  }
+  std::optional<Caller> CallerOf(const HttpRequest& request) const {
+    return credentials()->CallerOf(request.authorization, request.api_key);
+  }
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
   static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
   static bool IsOpen(std::string_view method, const Route* route);  // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
+  // Whether a caller may ask about other tenants.
+  std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
+  static HttpResponse NoTenant();
+  std::optional<Error> CheckLoad(const HttpRequest& head, const Caller& caller) const;
+  void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request);
   Outcome Preflight(const HttpRequest& request) const;
@@ -123,6 +147,7 @@ class Service {
   Outcome CacheState(const Call& call);
   Outcome EraseCache(const Call& call);
   Outcome ListSequences(const Call& call);
+  Outcome ListTenants(const Call& call);
   Outcome FlushCache(const Call& call);
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
@@ -138,13 +163,15 @@ class Service {
   Engine& engine_;
   const uint64_t max_answer_bytes_;
   const std::unique_ptr<ChatTemplate> own_template_;
-  const Credentials credentials_;
+  mutable Mutex credentials_mutex_;
+  std::shared_ptr<const Credentials> credentials_ KV_GUARDED_BY(credentials_mutex_);
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> draining_{false}, leaving_{false};
   // Relaxed: they publish no data.
   mutable std::array<std::atomic<uint64_t>, kNumRejectReasons> rejected_{};
   Activity activity_;
+  const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;
   ModelView model_;
   std::string template_text_;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
 #include "server/service_routes.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
+constexpr uint64_t kMaxTimeoutMs = 86'400'000;  // a day
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   return ErrorResponse({Code::kExhausted,
@@ -40,7 +42,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;
-  const std::optional<Caller> caller = credentials_.CallerOf(head.authorization, head.api_key);
+  const std::optional<Caller> caller = CallerOf(head);
   if (!open && !caller) return NoValidKey();
   const Route* route = RouteOf(head);
   if (!route) return NoSuchRoute(head);
@@ -51,7 +53,37 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
     CountRejection(RejectReason::kDraining);
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
-  return std::nullopt;
+  if (route->work != Route::kGeneration) return std::nullopt;
+  const std::optional<Error> error = CheckLoad(head, *caller);
+  return error ? std::optional(ErrorResponse(*error)) : std::nullopt;
+}
+
+// What a generation's head says of its time, the queue and the tenant's rates. Before the body is
+// read, since it would be read in vain.
+std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& caller) const {
+  if (!head.timeout_ms.empty()) {
+    const auto ms = ParseUint(head.timeout_ms);
+    if (!ms || *ms == 0 || *ms > kMaxTimeoutMs) {
+      return Error{Code::kInvalidArgument,
+                   fmt::format("is not a number of milliseconds between 1 and {}", kMaxTimeoutMs),
+                   "x-request-timeout-ms"};
+    }
+  }
+  if (const Status room = engine_.CheckRoom(*caller.tenant); !room) {
+    CountRejection(RejectReason::kQueueFull);
+    return room.error();
+  }
+  auto refused = caller.entry ? rates_->TakeRequest(*caller.entry) : std::nullopt;
+  if (refused) CountRejection(RejectReason::kRate);
+  return refused;
+}
+
+// The smallest of what the body, the header and the operator allow.
+void Service::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
+  std::optional<uint64_t>& limit = request->timeout_ms;
+  if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);
+  if (!limit) limit = options_.timeout_ms;
+  if (const auto most = options_.max_timeout_ms) limit = std::min(limit.value_or(*most), *most);
 }
 
 HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
@@ -71,20 +103,25 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
   return response;
 }
 
-std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
-  const bool is_tenant = caller.tenant.has_value();
-  if (route.access == Access::kTenant && !is_tenant) {
-    return ErrorResponse({Code::kPermissionDenied,
-                          "the admin key has no prompts and no cache; send an API key", "tenant"});
-  }
-  if (route.access != Access::kSums || !credentials_.sums_are_admins() || caller.is_admin) {
-    return std::nullopt;
-  }
-  if (!credentials_.required()) return NoValidKey();  // only the admin's is asked for
+HttpResponse Service::NoTenant() {
   return ErrorResponse({Code::kPermissionDenied,
-                        fmt::format("{} shows sums over all tenants; send the key that the server "
-                                    "was given as --admin-key",
-                                    route.path),
+                        "the admin key has no prompts and no cache; send an API key", "tenant"});
+}
+
+std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
+  if (route.access == Access::kTenant && !caller.tenant) return NoTenant();
+  if (route.access != Access::kSums) return std::nullopt;
+  return CheckAdmin(route.path, caller);
+}
+
+std::optional<HttpResponse> Service::CheckAdmin(std::string_view path, const Caller& caller) const {
+  const std::shared_ptr<const Credentials> keys = credentials();
+  if (!keys->sums_are_admins() || caller.is_admin) return std::nullopt;
+  if (!keys->required()) return NoValidKey();  // only the admin's is asked for
+  return ErrorResponse({Code::kPermissionDenied,
+                        fmt::format("{} is about all tenants; send the key that the server was "
+                                    "given as --admin-key, or an admin key of --keys",
+                                    path),
                         "admin_key"});
 }
 
@@ -96,7 +133,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
     if (!PathMatches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
     // Without a key any page that somebody visits could erase their cache: pages may only read.
-    if (route.method == "DELETE" && !credentials_.required()) continue;
+    if (route.method == "DELETE" && !credentials()->required()) continue;
     for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
   }
   response.headers.emplace_back("Allow", allowed);
@@ -117,6 +154,10 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
     const HttpRequest& request) const {
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Server", "kvasir/" + options_.version}};
+  if (!request.id.empty()) headers.emplace_back("x-request-id", request.id);
+  if (const auto caller = CallerOf(request); caller && caller->entry) {
+    for (auto& header : rates_->HeadersFor(*caller->entry)) headers.push_back(std::move(header));
+  }
   if (request.origin.empty()) return headers;
   if (!browser_rules_.any_origin()) headers.emplace_back("Vary", "Origin");
   std::string allowed = browser_rules_.AllowedOrigin(request.origin);

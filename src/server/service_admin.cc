@@ -112,6 +112,36 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"generated", own.generated}}}};
 }
 
+// The value of a field in a target's query; absent: not there.
+std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
+  const size_t begin = target.find('?');
+  if (begin == target.npos) return std::nullopt;
+  std::string_view query = target.substr(begin + 1);
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), field.size() + 1));
+    const size_t equals = std::min(field.find('='), field.size());
+    if (field.substr(0, equals) != name) continue;
+    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
+  }
+  return std::nullopt;
+}
+
+json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
+
+json TenantJson(const TenantEntry& entry, const TenantUse& use) {
+  const TenantRules& rules = entry.rules;
+  return {{"tenant", entry.name},
+          {"weight", rules.weight},
+          {"share_group", entry.share_group.empty() ? json() : json(entry.share_group)},
+          {"max_running", LimitJson(rules.max_running, TenantRules::kNoLimit)},
+          {"max_queued", LimitJson(rules.max_queued, TenantRules::kNoLimit)},
+          {"requests_per_minute", LimitJson(entry.requests_per_minute, 0)},
+          {"tokens_per_minute", LimitJson(entry.tokens_per_minute, 0)},
+          {"running", use.running},
+          {"waiting", use.waiting}};
+}
+
 const char* ModeName(CacheMode mode) {
   switch (mode) {
     case CacheMode::kPrefix:
@@ -151,7 +181,7 @@ Outcome Service::OneModel(const Call& call) {
 Outcome Service::CacheState(const Call& call) {
   json body = PlanJson(engine_.plan());
   const char* mode = ModeName(engine_.options().cache_mode);
-  const bool all = call.caller.is_admin || credentials_.num_keys() <= 1;
+  const bool all = call.caller.is_admin || credentials()->num_tenants() <= 1;
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   body["model"] = model_.names.front();
@@ -159,9 +189,20 @@ Outcome Service::CacheState(const Call& call) {
   return JsonResponse(body);
 }
 
+// The caller's own cache; its share group's, if it has one. With ?tenant=T that of T.
 Outcome Service::EraseCache(const Call& call) {
-  return LaterAnswer{[this, tenant = call.tenant()](LaterAnswer::Reply reply) {
-    erase_queue_.Erase(tenant, [reply = std::move(reply)](const Erasure& erasure) {
+  const std::optional<std::string> asked = QueryValue(call.request.target, "tenant");
+  const std::string name = asked.value_or(call.caller.tenant.value_or(""));
+  if (!asked && !call.caller.tenant) return NoTenant();
+  if (asked && asked != call.caller.tenant) {
+    if (auto refused = CheckAdmin("?tenant=", call.caller)) return std::move(*refused);
+  }
+  const auto entry = credentials()->Find(name);
+  if (!entry && name != "default") {
+    return ErrorResponse(NotFound("no tenant has this name; GET /v1/cache/tenants lists them"));
+  }
+  return LaterAnswer{[this, owner = entry ? entry->cache_owner : name](LaterAnswer::Reply reply) {
+    erase_queue_.Erase(owner, [reply = std::move(reply)](const Erasure& erasure) {
       reply(JsonResponse({{"erased", true},
                           {"tiers", json::array({"pool"})},
                           {"tokens", erasure.tokens},
@@ -184,6 +225,22 @@ Outcome Service::ListSequences(const Call& call) {
       reply(std::move(response));
     });
   }};
+}
+
+Outcome Service::ListTenants(const Call&) {
+  const EngineStats stats = engine_.Stats();
+  const auto keys = credentials();
+  json data = json::array();
+  for (const TenantUse& use : stats.tenant_use) {
+    if (!use.name.empty() && !keys->Find(use.name))
+      data.push_back(TenantJson({.name = use.name}, use));
+  }
+  for (const auto& entry : keys->tenants()) {
+    const auto found = std::ranges::find(stats.tenant_use, entry->name, &TenantUse::name);
+    data.push_back(TenantJson(*entry, found == stats.tenant_use.end() ? TenantUse() : *found));
+  }
+  return JsonResponse(
+      {{"object", "list"}, {"block_bytes", engine_.plan().block_bytes}, {"data", std::move(data)}});
 }
 
 Outcome Service::FlushCache(const Call&) {
@@ -219,7 +276,7 @@ Outcome Service::Health(const Call&) { return JsonResponse({{"status", "ok"}}); 
 
 // Shows the model's name only to callers with a valid key.
 Outcome Service::Ready(const Call& call) {
-  if (draining_.load(std::memory_order_relaxed)) {
+  if (draining_.load(std::memory_order_relaxed) || leaving_.load(std::memory_order_relaxed)) {
     return ErrorResponse({Code::kUnavailable, "the server is stopping"});
   }
   if (const Status model = engine_.CheckModel(); !model) {
@@ -244,7 +301,7 @@ Outcome Service::Metrics(const Call&) {
                    .target = engine_.target(),
                    .version = options_.version,
                    .model_name = model_.names.front(),
-                   .by_tenant = credentials_.num_keys() > 1,
+                   .by_tenant = credentials()->num_tenants() > 1,
                    .process = ReadProcessUsage(),
                    .read_limit = options_.read_limit};
   if (spans_) view.spans = spans_->counts();

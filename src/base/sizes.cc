@@ -1,4 +1,5 @@
-// Sizes and whole numbers as people write them.
+#include "base/sizes.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +8,8 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "cli/args.h"
 
-namespace kvasir::cli {
+namespace kvasir {
 
 std::optional<uint64_t> ParseUint(std::string_view text) {
   uint64_t value = 0;
@@ -65,4 +65,4 @@ std::string FormatBytes(uint64_t bytes) {
   return fmt::format("{:.2f} {}", value, units[unit]);
 }
 
-}  // namespace kvasir::cli
+}  // namespace kvasir

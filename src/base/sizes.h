@@ -1,0 +1,17 @@
+// Sizes and whole numbers as people write them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvasir {
+
+// "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: not a size, or more than 2^63.
+std::optional<uint64_t> ParseBytes(std::string_view text);
+std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
+// Digits only, no sign; nullopt on overflow.
+std::optional<uint64_t> ParseUint(std::string_view text);
+
+}  // namespace kvasir

@@ -1,0 +1,119 @@
+// Namespaces of KvCache: opened by owner, recycled, forgotten, erased.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "cache/cursor_store.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+
+NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
+                                   std::string_view salt) {
+  static constexpr Identity kNoIdentity{};
+  const bool shared = FaultActive(Fault::kForeignNamespace);
+  Namespace wanted{.owner = Sha256Of(shared ? std::string_view() : owner),
+                   .identity = shared ? kNoIdentity : identity};
+  if (!salt.empty() && !shared) wanted.salt = Sha256Of(salt);
+  wanted.opened = ++namespace_clock_;
+  uint32_t num_salted = 0;
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    Namespace& space = namespaces_[i];
+    if (space.owner != wanted.owner || space.identity != wanted.identity) continue;
+    if (SameOwner(space, wanted)) {
+      space.opened = wanted.opened;
+      return NamespaceId(i);
+    }
+    num_salted += space.salt.has_value();
+  }
+  const bool full = namespaces_.size() > options_.num_namespaces;
+  const bool too_many = wanted.salt.has_value() && num_salted >= kMaxSalts;
+  std::optional<size_t> place;
+  if (full || too_many) {
+    place = Recyclable(too_many ? &wanted : nullptr);
+    if (!place) return kSharesNothing;
+  }
+  // The salt is hashed, so no owner and salt together are the name of another owner.
+  std::string name(shared ? std::string_view() : owner);
+  if (wanted.salt) name += std::string(1, '\0') + ToHex(*wanted.salt);
+  const BlockKey key = NamespaceRoot(options_.secret, name, wanted.identity);
+  if (place) {
+    Forget(NamespaceId(*place));
+    Namespace& space = namespaces_[*place];
+    index_->RenewRoot(space.root, key);
+    wanted.root = space.root;
+    wanted.epoch = space.epoch;
+    space = wanted;
+    return NamespaceId(*place);
+  }
+  wanted.root = index_->AddRoot(key);
+  namespaces_.push_back(wanted);
+  return NamespaceId(namespaces_.size() - 1);
+}
+
+// The namespace without blocks and users that was opened longest ago. Not the one that was opened
+// last, whose id the caller is about to use. `like`: only salted ones of its owner and identity.
+std::optional<size_t> KvCache::Recyclable(const Namespace* like) const {
+  std::optional<size_t> best;
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    const Namespace& space = namespaces_[i];
+    if (like && (!space.salt || space.owner != like->owner || space.identity != like->identity)) {
+      continue;
+    }
+    const bool is_new = space.opened + 1 == namespace_clock_;
+    if (is_new || space.users > 0 || index_->has_children(space.root)) continue;
+    if (!best || space.opened < namespaces_[*best].opened) best = i;
+  }
+  return best;
+}
+
+uint64_t KvCache::Forget(NamespaceId ns) {
+  Namespace& space = Of(ns);
+  ++space.epoch;
+  cursors_->Drop(space.root);
+  index_->Clear(space.root, [this](NodeId node) {
+    cursors_->Drop(node);
+    for (const KvKind& kind : layout().kinds()) {
+      if (!index_->block(node, kind.first_group)) continue;
+      Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
+    }
+  });
+  // Also the blocks that running sequences have not published yet, and free blocks that earlier
+  // sequences wrote.
+  for (uint32_t b = 0; b < owner_.size(); ++b) {
+    if (owner_[b] != static_cast<uint32_t>(ns) + 1) continue;
+    if (pool_->is_free(BlockId{b})) {
+      owner_[b] |= kForgotten;
+      ++num_forgotten_;
+    } else {
+      pool_->Scrub(BlockId{b});
+    }
+  }
+  return zeroing_at_ + plan_.num_blocks;
+}
+
+uint64_t KvCache::Forget(std::string_view owner) {
+  const Digest digest = Sha256Of(owner);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    if (namespaces_[i].owner == digest) Forget(NamespaceId(i));
+  }
+  return zeroing_at_ + plan_.num_blocks;  // also of those that were recycled
+}
+
+void KvCache::ZeroForgotten(uint64_t bytes) {
+  for (uint64_t zeroed = 0; num_forgotten_ > 0 && zeroed < bytes; ++zeroing_at_) {
+    const auto b = static_cast<uint32_t>(zeroing_at_ % plan_.num_blocks);
+    if ((owner_[b] & kForgotten) == 0) continue;
+    pool_->Scrub(BlockId{b});
+    owner_[b] = 0;
+    --num_forgotten_;
+    zeroed += layout().block_bytes();
+  }
+}
+
+void KvCache::Erase(NamespaceId ns) {
+  Forget(ns);
+  ZeroForgotten(plan_.pool_bytes);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,52 @@
+// The file of --keys: tenants, what each may take, and the digests of their keys.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "kvasir/status.h"
+#include "kvasir/tenant.h"
+
+namespace kvasir {
+
+// A tenant as the server knows it.
+struct TenantEntry {
+  std::string name;
+  std::string cache_owner;  // GenerateRequest::cache_owner: a share group's or its own
+  std::string share_group;  // "": none
+  TenantRules rules;
+  // The range of `priority`: requests are clamped to it.
+  int32_t least_priority = std::numeric_limits<int32_t>::min();
+  int32_t most_priority = std::numeric_limits<int32_t>::max();
+  uint32_t requests_per_minute = 0, tokens_per_minute = 0;  // 0: no limit
+};
+
+struct KeyEntry {
+  Digest sha256;  // of the key
+  size_t tenant;  // index of KeysFile::tenants
+  bool admin = false;
+};
+
+// {"tenants": {NAME: {"weight": 1, "priority": [lo, hi], "max_running": N, "max_queued": N,
+//   "requests_per_minute": N, "tokens_per_minute": N, "share_group": NAME,
+//   "keys": [{"sha256": 64 hex digits, "admin": false}]}}}
+// Every field may be absent; docs/tenants.md explains them.
+struct KeysFile {
+  std::vector<TenantEntry> tenants;
+  std::vector<KeyEntry> keys;
+};
+
+inline constexpr size_t kMaxFileTenants = 256;
+
+// kInvalidArgument (field "keys") names the file, the place and what would be right: not a regular
+// file, one that other users can read or that belongs to another user, malformed, an unknown field,
+// a name or a key twice.
+Result<KeysFile> ReadKeysFile(const std::string& path);
+// The same for its text; `path` is for messages.
+Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
+
+}  // namespace kvasir

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Tenants from a file of keys: what each may see and take, and what a reload changes.
+
+    server_keys_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from server_harness import BINARY, Server, read_all
+
+PROMPT = {"prompt": list(range(5, 105)), "max_tokens": 1, "temperature": 0}
+
+
+def entry(key, **more):
+    return {"sha256": hashlib.sha256(key.encode()).hexdigest(), **more}
+
+
+def tenant(*keys, **rules):
+    return {**rules, "keys": [entry(key) for key in keys]}
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class KeysFile:
+    """A file of --keys in a folder that goes away."""
+
+    def __init__(self, tenants):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name) / "keys.json"
+        self.write({"tenants": tenants})
+
+    def write(self, content, mode=0o600):
+        self.path.write_text(content if isinstance(content, str) else json.dumps(content))
+        self.path.chmod(mode)
+
+
+class WithKeys(unittest.TestCase):
+    tenants = {}
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.file = KeysFile(cls.tenants)
+        cls.server = Server("--keys", str(cls.file.path), *cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        cls.file.folder.cleanup()
+
+    def ask(self, key, method="GET", path="/metrics", body=None, server=None, **headers):
+        if key:
+            headers["x-api-key"] = key
+        status, _, answer = (server or self.server).request(method, path, body, headers)
+        return status, answer if status == 200 else answer["error"]["code"]
+
+    def complete(self, key, **more):
+        status, answer = self.ask(key, "POST", "/v1/completions", {**PROMPT, **more})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+
+class Tenants(WithKeys):
+    tenants = {
+        "red": tenant("r1", "r2", weight=2, priority=[0, 10]),
+        "blue": tenant("b1", max_running=1, max_queued=0),
+        "ops": {"keys": [entry("o1", admin=True)]},
+        "left": tenant("left", share_group="pair"), "right": tenant("right", share_group="pair"),
+        "pair": tenant("p1"),
+    }
+    flags = ("--api-key", "alpha", "--admin-key", "root")
+
+    def test_keys_of_a_tenant_share_and_tenants_do_not(self):
+        prompt = {"prompt": list(range(200, 300))}
+        self.assertEqual(cached(self.complete("r1", **prompt)), 0)
+        self.assertEqual(cached(self.complete("r2", **prompt)), 100)
+        for key in ("alpha", "o1", "left", "p1"):
+            self.assertEqual(cached(self.complete(key, **prompt)), 0, key)
+            self.assertEqual(cached(self.complete(key, **prompt)), 100, key)
+        self.assertEqual(cached(self.complete("right", **prompt)), 100)
+
+    def test_a_salt_narrows(self):
+        prompt = {"prompt": list(range(300, 400))}
+        self.complete("r1", **prompt)
+        self.assertEqual(cached(self.complete("r1", cache_salt="x", **prompt)), 0)
+        self.assertEqual(cached(self.complete("r2", cache_salt="x", **prompt)), 100)
+        self.assertEqual(cached(self.complete("left", cache_salt="x", **prompt)), 0)
+        for salt in ("", 5, ["x"], "x" * 257):
+            status, code = self.ask("r1", "POST", "/v1/completions", {**PROMPT, "cache_salt": salt})
+            self.assertEqual((status, code), (400, "invalid_argument"), salt)
+        for i in range(300):  # more than there is room for: they are answered, and share nothing
+            self.complete("r1", cache_salt=f"many {i}", prompt=[5, 6, i])
+        self.assertEqual(cached(self.complete("r1", **prompt)), 100)
+        self.assertEqual(cached(self.complete("r1", cache_salt="x", **prompt)), 100)
+
+    def test_an_erasure_is_the_owner_s(self):
+        prompt = {"prompt": list(range(400, 500))}
+        for key in ("b1", "left", "p1"):
+            self.complete(key, **prompt)
+        self.complete("b1", cache_salt="s", **prompt)
+        self.assertEqual(self.ask("right", "DELETE", "/v1/cache")[0], 200)
+        self.assertEqual(cached(self.complete("left", **prompt)), 0)  # the group's
+        self.assertEqual(cached(self.complete("p1", **prompt)), 100)
+        self.assertEqual(cached(self.complete("b1", **prompt)), 100)
+        for key, path, expected in (("b1", "?tenant=pair", (403, "not_admin")),
+                                    ("o1", "?tenant=nobody", (404, "not_found")),
+                                    ("root", "", (403, "not_tenant"))):
+            self.assertEqual(self.ask(key, "DELETE", "/v1/cache" + path), expected)
+        self.assertEqual(self.ask("b1", "DELETE", "/v1/cache?tenant=blue")[0], 200)
+        self.assertEqual(cached(self.complete("b1", **prompt)), 0)
+        self.assertEqual(cached(self.complete("b1", cache_salt="s", **prompt)), 0)
+        self.assertEqual(cached(self.complete("p1", **prompt)), 100)
+        for key in ("root", "o1"):
+            self.assertEqual(self.ask(key, "DELETE", "/v1/cache?tenant=pair")[0], 200)
+        self.assertEqual(cached(self.complete("p1", **prompt)), 0)
+
+    def test_only_admins_read_about_all(self):
+        for path in ("/metrics", "/v1/cache/tenants"):
+            for key, status in (("r1", 403), ("alpha", 403), ("no", 401), (None, 401), ("root", 200), ("o1", 200)):
+                self.assertEqual(self.ask(key, path=path)[0], status, (path, key))
+        self.complete("r1")
+        listed = {row["tenant"]: row for row in self.ask("o1", path="/v1/cache/tenants")[1]["data"]}
+        self.assertEqual({"red", "blue", "ops", "left", "right", "pair"} - set(listed), set())
+        self.assertEqual(listed["red"]["weight"], 2)
+        self.assertEqual((listed["blue"]["max_running"], listed["blue"]["max_queued"]), (1, 0))
+        self.assertEqual(listed["left"]["share_group"], "pair")
+        self.assertEqual(listed["red"]["running"], 0)
+        self.assertNotIn("pool", json.dumps(self.ask("r1", path="/v1/cache")[1].get("blocks", "")))
+
+    def test_a_tenant_s_limits_are_its_own(self):
+        long = {"max_tokens": 400, "ignore_eos": True}
+        status, code = self.ask("b1", "POST", "/v1/completions", {**PROMPT, "n": 2})
+        self.assertEqual((status, code), (400, "invalid_argument"))
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            several = list(pool.map(lambda _: self.ask("b1", "POST", "/v1/completions", {**PROMPT, **long})[0],
+                                    range(6)))
+            others = list(pool.map(lambda _: self.ask("r1", "POST", "/v1/completions", {**PROMPT, **long})[0],
+                                   range(6)))
+        self.assertIn(200, several)
+        self.assertIn(429, several)
+        self.assertEqual(set(several + others), {200, 429})
+        self.assertEqual(set(others), {200})
+
+
+class Reload(unittest.TestCase):
+    def wait_for(self, server, text):
+        server.until(text, lambda: any(text in line for line in server.log))
+
+    def test_all_or_nothing_and_a_removed_key_ends_its_requests(self):
+        file = KeysFile({"red": tenant("r1"), "blue": tenant("b1")})
+        with file.folder, Server("--keys", str(file.path)) as server:
+            def status(key):
+                return server.request("POST", "/v1/completions", PROMPT, {"x-api-key": key})[0]
+
+            def stream(key):
+                body = json.dumps({**PROMPT, "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
+                s = server.open()
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + key.encode() +
+                          b"\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body)
+                got = b""
+                while b"data: " not in got:
+                    got += s.recv(65536)
+                return s, got
+
+            for broken in ('{"tenants": {"red"', {"tenants": {"red": {"wieght": 1}}}, {"tenants": {}}):
+                file.write(broken)
+                server.process.send_signal(signal.SIGHUP)
+                self.wait_for(server, "the keys were not reloaded")
+                server.log.clear()
+                self.assertEqual((status("r1"), status("b1"), status("n1")), (200, 200, 401))
+            s, got = stream("r1")
+            kept, kept_got = stream("b1")
+            file.write({"tenants": {"red": tenant("r2"), "blue": tenant("b1", "n1")}})
+            server.process.send_signal(signal.SIGHUP)
+            with s:
+                got += read_all(s)
+            self.assertIn(b'"code":"key_revoked"', got)
+            self.assertEqual((status("r1"), status("r2"), status("b1"), status("n1")), (401, 200, 200, 200))
+            with kept:
+                while b"[DONE]" not in kept_got:
+                    more = kept.recv(65536)
+                    self.assertTrue(more, kept_got[-300:])
+                    kept_got += more
+            self.assertNotIn(b"key_revoked", kept_got)
+
+
+class Files(unittest.TestCase):
+    def refused(self, content, *said, mode=0o600, flags=()):
+        file = KeysFile({})
+        with file.folder:
+            file.write(content, mode)
+            done = subprocess.run([BINARY, "serve", "--port", "0", "--kv-memory", "8MiB", "--keys",
+                                   str(file.path), *flags], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            for text in ("--keys", *said):
+                self.assertIn(text, done.stderr)
+            self.assertNotIn("secretkey", done.stderr)
+
+    def test_what_is_wrong_with_the_file_is_said(self):
+        good = {"tenants": {"a": tenant("secretkey")}}
+        text = json.dumps(good)
+        self.refused(text[:-5], "JSON")
+        self.refused("", "empty")
+        self.refused(text, "mode 0644", mode=0o644)
+        self.refused(text, "mode 0640", mode=0o640)
+        self.refused(text, "--api-key", flags=("--api-key", "secretkey"))
+        self.refused('{"tenants": {"a": {}, "a": {}}}', "a")
+        for rules, said in (({"wieght": 1}, "wieght"), ({"weight": 0}, "weight"), ({"weight": "x"}, "weight"),
+                            ({"priority": [2, 1]}, "priority"), ({"priority": 3}, "priority"),
+                            ({"max_running": 0}, "max_running"),
+                            ({"max_queued": 1.5}, "max_queued"), ({"requests_per_minute": 0}, "requests_per_minute"),
+                            ({"share_group": "a b"}, "share_group"), ({"share_group": ""}, "share_group"),
+                            ({"keys": {}}, "keys"), ({"keys": [{"sha256": "ab"}]}, "64 hex digits"),
+                            ({"keys": [{"sha256": "0" * 64, "key": "x"}]}, "key"),
+                            ({"keys": [entry("x"), entry("x")]}, "twice")):
+            self.refused({"tenants": {"a": rules}}, said)
+        for name in ("", "a b", "a/b", "default", "key-0", "x" * 65):
+            self.refused({"tenants": {name: {}}}, "tenants")
+        self.refused({"tenants": {f"t{i}": {} for i in range(257)}}, "256")
+
+    def test_a_new_key_works(self):
+        made = json.loads(subprocess.run([BINARY, "key", "new", "--json"], capture_output=True, text=True,
+                                         check=True).stdout)
+        self.assertGreaterEqual(len(made["key"]), 64)
+        self.assertEqual(made["entry"], entry(made["key"]))
+        other = subprocess.run([BINARY, "key", "new", "--admin"], capture_output=True, text=True, check=True).stdout
+        lines = dict(line.split(None, 1) for line in other.splitlines())
+        self.assertEqual(json.loads(lines["entry"]), entry(lines["key"].strip(), admin=True))
+        self.assertNotEqual(lines["key"].strip(), made["key"])
+        self.assertEqual(subprocess.run([BINARY, "key"], capture_output=True).returncode, 2)
+        file = KeysFile({"a": {"keys": [made["entry"]]}})
+        with file.folder, Server("--keys", str(file.path)) as server:
+            self.assertEqual(server.request("GET", "/v1/models", headers={"x-api-key": made["key"]})[0], 200)
+            self.assertEqual(server.request("GET", "/v1/models", headers={"x-api-key": made["key"][:-1]})[0], 401)
+            # One tenant may read the sums: they are its own.
+            self.assertEqual(server.request("GET", "/metrics", headers={"x-api-key": made["key"]})[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
