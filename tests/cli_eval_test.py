@@ -49,7 +49,7 @@ class FiguresTest(EvalTest):
         self.assertTrue(1900 < report["text"]["tokens"] < 2000)
         by_name = {one["kv_format"]: one for one in report["formats"]}
         self.assertEqual(list(by_name),
-                         ["f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "nf4", "int4"])
+                         ["f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4"])
         kl = {name: one["kl"]["mean"] for name, one in by_name.items()}
         self.assertTrue(0 < kl["f16"] < kl["bf16"] < kl["int8"] < kl["fp8_e4m3"])
         self.assertTrue(kl["fp8_e4m3"] < kl["fp8_e5m2"] and kl["int8"] * 10 < kl["int4"])

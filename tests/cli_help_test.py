@@ -17,10 +17,10 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--drain-delay-s --drain-timeout-s --cors-origin --allowed-host --host --shape --ids").split()}
+    "--drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape --ids").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
-WRONG |= {"--stop": "", "--admin-key": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
+WRONG |= {"--stop": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__]}
@@ -32,7 +32,7 @@ SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat
          "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
 SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
         "--warm": ["--out", "{folder}/x.npy"], "--pin-threads": ["--threads", "100"], "--cache-dir": [],
-        "--system": [], "--speed-only": [], "--compare": []}
+        "--system": [], "--speed-only": [], "--compare": [], "--admin": []}
 VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.

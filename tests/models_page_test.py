@@ -38,7 +38,8 @@ class ModelsPage(unittest.TestCase):
         data = {file.parent.name for file in (ROOT / "tests/data").glob("*/golden.npz")}
         self.assertEqual(data, {name for name in MODELS if name.startswith("tiny-")})
         listed = re.search(r"foreach\(model ([^)]*)\)", (ROOT / "tests/CMakeLists.txt").read_text())
-        self.assertEqual(sorted(listed[1].split()), sorted(MODELS))
+        own = [path.name for path in (ROOT / "tests/data").glob("tiny-*")]
+        self.assertEqual(sorted(listed[1].replace("${models}", " ".join(own)).split()), sorted(MODELS))
 
     def test_every_golden_of_tests_data_has_a_row_in_its_readme(self):
         rows = re.findall(r"(?m)^\| (tiny-[\w-]+) \|", (ROOT / "tests/data/README.md").read_text())

@@ -63,7 +63,7 @@ class Metrics(WithServer):
             parts = [receipt[f"{part}_ms"] for part in ("queue", "shared", "cache", "load", "compute")]
             self.assertAlmostEqual(sum(parts), receipt["ttft_ms"], delta=0.006)  # rounded to 1 us each
             self.assertEqual(receipt["load_ms"], 0)
-            self.assertIsNone(receipt["estimate_ms"])
+            self.assertGreater(receipt["estimate_ms"] or 1, 0)  # absent until a step was measured
         self.assertGreater(max(answer["kvasir"]["shared_ms"] for answer in answers), 0)
         read = families(self.server)
         parts = values(read["kvasir_ttft_part_seconds"], "_sum")

@@ -263,19 +263,15 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
-    // First: it may throw.
-    for (const auto& request : checked) outstanding_of_.try_emplace(request->spec.tenant);
+    uint32_t& outstanding = outstanding_of_[tenant];
     for (auto& request : checked) {
       request->id = RequestId{next_id_++};
-      ++outstanding_of_[request->spec.tenant];
       commands_.push_back(std::move(request));
       ids.push_back(RequestId{next_id_ - 1});
     }
+    outstanding += static_cast<uint32_t>(ids.size());
   } catch (const std::bad_alloc&) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      --outstanding_of_[std::get<0>(commands_.back())->spec.tenant];
-      commands_.pop_back();
-    }
+    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
     return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;

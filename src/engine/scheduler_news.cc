@@ -231,8 +231,10 @@ Scheduler::Ended Scheduler::Deliver() {
     }
     return true;
   };
+  Ended ended;
+  ended.tenants.reserve(ended_.size());  // if this throws, nobody has been told anything
   for (const auto& request : running_) tell(*request);
-  Ended ended{.num_erased = TellErasures()};
+  ended.num_erased = TellErasures();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);
