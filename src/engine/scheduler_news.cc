@@ -232,7 +232,7 @@ Scheduler::Ended Scheduler::Deliver() {
     return true;
   };
   Ended ended;
-  ended.tenants.reserve(ended_.size());  // if this throws, nobody has been told anything
+  ended.tenants.reserve(ended_.size());  // if this throws, no sink was called
   for (const auto& request : running_) tell(*request);
   ended.num_erased = TellErasures();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
