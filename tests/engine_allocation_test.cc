@@ -3,6 +3,7 @@
 #include <new>
 
 #include "engine_scenario.h"
+#include "source_paths.h"
 
 namespace {
 
@@ -89,6 +90,15 @@ TEST(Allocation, NoneInADecodeStepWithShortText) {
   // Text pieces of this vocabulary are short strings without heap memory; the joined text of an
   // event is reused.
   EXPECT_EQ(AllocationsOfDecoding(*engine, 2), 0u);
+}
+
+TEST(Allocation, NoneInADecodeStepOfExperts) {
+  EngineOptions options = DemoOptions();
+  options.model = KVASIR_SOURCE_DIR "/tests/data/tiny-qwen3-moe-norm";
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
 }
 
 }  // namespace

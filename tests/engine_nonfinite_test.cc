@@ -12,40 +12,65 @@ namespace {
 
 constexpr TokenId kPoison = 7;
 
-// tests/data/tiny-bias with finite weights that overflow for one token: only that token has a
-// number in dimension 0 of its embedding, and the first layer's query multiplies that by 3e38.
-// Written once, because an engine does not serve a model that changes meanwhile.
-std::string PoisonedModel() {
-  namespace fs = std::filesystem;
-  const fs::path folder = ScratchDir() / "poisoned";
-  if (!fs::create_directories(folder)) return folder;
-  const fs::path from = KVASIR_SOURCE_DIR "/tests/data/tiny-bias";
-  fs::copy_file(from / "config.json", folder / "config.json", fs::copy_options::overwrite_existing);
-  std::ifstream in(from / "model.safetensors", std::ios::binary);
-  std::string file(std::istreambuf_iterator<char>(in), {});
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
-  const auto header = nlohmann::json::parse(file.substr(8, header_bytes));
-  const auto set = [&](const char* tensor, uint64_t row, float value) {
-    const nlohmann::json& entry = header.at(tensor);
-    EXPECT_EQ(entry["dtype"], "F32");
-    const uint64_t columns = entry["shape"][1];
-    const uint64_t begin = entry["data_offsets"][0];
-    std::memcpy(file.data() + 8 + header_bytes + begin + row * columns * 4, &value, 4);
-  };
-  for (TokenId id = 0; id < 67; ++id) {
-    set("model.embed_tokens.weight", static_cast<uint64_t>(id), id == kPoison ? 100.0f : 0.0f);
+// A model of tests/data whose weights an edit changes. Written once, because an engine does not
+// serve a model that changes meanwhile.
+class EditedModel {
+ public:
+  explicit EditedModel(const std::string& family) : folder_(ScratchDir() / ("edited-" + family)) {
+    namespace fs = std::filesystem;
+    is_new_ = fs::create_directories(folder_);
+    const fs::path from = fs::path(KVASIR_SOURCE_DIR) / "tests/data" / family;
+    if (is_new_) fs::copy_file(from / "config.json", folder_ / "config.json");
+    std::ifstream in(from / "model.safetensors", std::ios::binary);
+    file_.assign(std::istreambuf_iterator<char>(in), {});
+    std::memcpy(&header_bytes_, file_.data(), sizeof(header_bytes_));
+    header_ = nlohmann::json::parse(file_.substr(8, header_bytes_));
   }
-  set("model.layers.0.self_attn.q_proj.weight", 0, 3e38f);
-  std::ofstream(folder / "model.safetensors", std::ios::binary) << file;
-  return folder;
+  void Set(const std::string& tensor, uint64_t row, uint64_t column, float value) {
+    const nlohmann::json& entry = header_.at(tensor);
+    const uint64_t begin = entry["data_offsets"][0], columns = entry["shape"][1];
+    const bool f32 = entry["dtype"] == "F32";
+    EXPECT_TRUE(f32 || entry["dtype"] == "BF16");  // the upper half of an f32
+    const uint64_t size = f32 ? 4 : 2;
+    char* const at = file_.data() + 8 + header_bytes_ + begin + (row * columns + column) * size;
+    std::memcpy(at, reinterpret_cast<const char*>(&value) + (4 - size), size);
+  }
+  uint64_t rows(const std::string& tensor) const { return header_.at(tensor)["shape"][0]; }
+  uint64_t columns(const std::string& tensor) const { return header_.at(tensor)["shape"][1]; }
+  std::string Path() {
+    if (is_new_) std::ofstream(folder_ / "model.safetensors", std::ios::binary) << file_;
+    return folder_;
+  }
+
+ private:
+  std::filesystem::path folder_;
+  bool is_new_ = false;
+  std::string file_;
+  uint64_t header_bytes_ = 0;
+  nlohmann::json header_;
+};
+
+// With finite weights that overflow for one token: only that token has a number in dimension 0 of
+// its embedding, nothing is added to it before `tensor` of the first layer multiplies it by 3e38.
+std::string PoisonedModel(const std::string& family, const std::string& tensor) {
+  EditedModel model(family);
+  const std::string embedding = "model.embed_tokens.weight";
+  const std::string attention = "model.layers.0.self_attn.o_proj.weight";
+  for (uint64_t id = 0; id < model.rows(embedding); ++id) {
+    model.Set(embedding, id, 0, id == static_cast<uint64_t>(kPoison) ? 100.0f : 0.0f);
+  }
+  if (tensor.find("mlp") != std::string::npos) {
+    for (uint64_t i = 0; i < model.columns(attention); ++i) model.Set(attention, 0, i, 0);
+  }
+  model.Set(tensor, 0, 0, 3e38f);
+  return model.Path();
 }
 
 class NonFinite : public testing::Test {
  protected:
   static EngineOptions Options(CacheMode mode) {
     EngineOptions options = DemoOptions();
-    options.model = PoisonedModel();
+    options.model = PoisonedModel("tiny-bias", "model.layers.0.self_attn.q_proj.weight");
     options.cache_mode = mode;
     return options;
   }
@@ -122,6 +147,22 @@ TEST_F(NonFinite, LeavesNothingInTheCache) {
     EXPECT_EQ(answer.choices[0].tokens, Ask(*twin_, Request(seed, 90)).choices[0].tokens);
   }
   engine_->CheckInvariants();
+}
+
+TEST_F(NonFinite, ARouterThatOverflowsFailsItsRequestAlone) {
+  EngineOptions options = Options(CacheMode::kPrefix);
+  options.model = PoisonedModel("tiny-qwen3-moe-norm", "model.layers.0.mlp.gate.weight");
+  const auto engine = LoadEngine(options);
+  options.cache_mode = CacheMode::kSequence;
+  const auto twin = LoadEngine(options);
+  GenerateRequest mate = Request(2, 40);
+  mate.chunk_tokens = 8;  // still running when the other fails
+  Pending running(*engine, mate);
+  ExpectFails(Ask(*engine, Poisoned()));
+  const Answer& answer = running.Wait();
+  ASSERT_FALSE(answer.error) << answer.error->message;
+  EXPECT_EQ(answer.choices[0].tokens, Ask(*twin, mate).choices[0].tokens);
+  engine->CheckInvariants();
 }
 
 }  // namespace
