@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "engine_scenario.h"
+#include "import/tiny_models_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -44,7 +45,7 @@ class EngineImages : public testing::Test {
   // Logits of a short prompt and the tokens that follow.
   static std::pair<std::vector<float>, std::vector<TokenId>> Answers(Engine& engine) {
     std::vector<float> logits;
-    GenerateRequest request = Greedy({5, 17, 60, 101, 7}, 12);
+    GenerateRequest request = Greedy({5, 17, 40, 33, 7}, 12);
     request.ignore_eos = true;
     request.on_logits = [&](uint32_t, uint32_t, std::span<const float> row) {
       logits.insert(logits.end(), row.begin(), row.end());
@@ -149,6 +150,33 @@ TEST_F(EngineImages, EachChoiceOfWeightsHasItsOwn) {
   EXPECT_FALSE(StartEngine(options).packed);
   EXPECT_FALSE(StartEngine(options_).packed);
   EXPECT_EQ(Images().size(), 2u);
+}
+
+// Experts, norms of q and k, biases, windows: whatever an image holds, the second start computes
+// the same with it. Both plans, of the files and of the config alone, are what Load allocates.
+TEST_F(EngineImages, HoldWhatEachFamilyHas) {
+  for (const std::string& name : TinyModels()) {
+    for (const bool quantised : {false, true}) {
+      SCOPED_TRACE(name + (quantised ? " q8_0" : ""));
+      EngineOptions options = options_;
+      options.model = TinyModelPath(name);
+      if (quantised) options.weights = "q8_0";
+      const Start first = StartEngine(options);
+      const Start second = StartEngine(options);
+      EXPECT_TRUE(first.packed && !second.packed);
+      EXPECT_EQ(Answers(*first.engine), Answers(*second.engine));
+
+      const fs::path alone = folder_ / (name + (quantised ? "-q8_0" : ""));
+      fs::create_directories(alone);
+      fs::copy_file(TinyModelPath(name) + "/config.json", alone / "config.json");
+      options.model = alone.string();
+      options.weights = first.engine->plan().weights;
+      const auto plan = Engine::PlanMemory(options);
+      ASSERT_TRUE(plan) << plan.error().message;
+      EXPECT_EQ(plan->weights_bytes, first.engine->plan().weights_bytes);
+      EXPECT_EQ(plan->total_bytes, first.engine->plan().total_bytes);
+    }
+  }
 }
 
 }  // namespace
