@@ -34,6 +34,8 @@ def commands():
 def flags_for(header, flags_of):
     stem = header.stem.removesuffix("-inl")
     beside = [f for f in flags_of if f.parent == header.parent]
+    if stem.endswith("_for_test"):
+        beside = [f for f in beside if f.stem.endswith("_test")] or beside
     same = [f for f in beside if f.stem.startswith(stem)]
     return flags_of[min(same or beside or list(flags_of))]
 
