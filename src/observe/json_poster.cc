@@ -1,74 +1,120 @@
 #include "observe/json_poster.h"
 
-#include <atomic>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
-#include <utility>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace kvasir {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using ErrorCode = boost::system::error_code;
-using Endpoints = asio::ip::tcp::resolver::results_type;
+using std::chrono::steady_clock;
 
-constexpr uint64_t kMaxAnswerBytes = 64 << 10;
+constexpr size_t kMaxHeaderBytes = 64 << 10;
 
-// One POST: connect, write, read. `ended` has the outcome when the loop has run out of work.
-class Exchange {
- public:
-  Exchange(asio::io_context& io, http::request<http::string_body> request)
-      : stream_(io), request_(std::move(request)) {
-    parser_.body_limit(kMaxAnswerBytes);
-  }
-
-  void Begin(const Endpoints& endpoints, std::chrono::milliseconds timeout) {
-    stream_.expires_after(timeout);  // of all three together
-    stream_.async_connect(endpoints, [this](ErrorCode ec, const auto&) {
-      if (ec) return End(ec);
-      http::async_write(stream_, request_, [this](ErrorCode ec, size_t) {
-        if (ec) return End(ec);
-        http::async_read(stream_, buffer_, parser_, [this](ErrorCode ec, size_t) { End(ec); });
-      });
-    });
-  }
-
-  void Cancel() {
-    ErrorCode ignored;
-    stream_.socket().close(ignored);
-  }
-
-  ErrorCode ended;
-  unsigned status() const { return parser_.get().result_int(); }
-
- private:
-  void End(ErrorCode ec) { ended = ec; }
-
-  beast::tcp_stream stream_;
-  http::request<http::string_body> request_;
-  beast::flat_buffer buffer_;
-  http::response_parser<http::string_body> parser_;
+struct Endpoint {
+  int family;
+  std::vector<std::byte> address;
 };
+
+tl::unexpected<Error> SystemFault() {
+  return Fail(Code::kIoError, "{}", std::strerror(errno));
+}
+
+// The status of an HTTP/1.x answer; absent: the text is none.
+std::optional<unsigned> StatusOf(std::string_view head) {
+  constexpr std::string_view kVersion = "HTTP/1.";
+  unsigned status = 0;
+  if (!head.starts_with(kVersion) || head.size() < kVersion.size() + 5) return std::nullopt;
+  const char* begin = head.data() + kVersion.size() + 2;  // after "0 " or "1 "
+  if (std::from_chars(begin, begin + 3, status).ptr != begin + 3) return std::nullopt;
+  return status;
+}
 
 }  // namespace
 
 struct JsonPoster::Parts {
-  asio::io_context io{1};
-  Endpoints endpoints;
+  std::vector<Endpoint> endpoints;
   std::string host, path;
-  Exchange* current = nullptr;  // of the loop's thread
+  Descriptor wake;  // readable once it is stopped
   std::atomic<bool> stopped{false};
+
+  // Waits until the socket has `events`, Stop is called, or the time is over.
+  Status Await(int fd, short events, steady_clock::time_point end) const {
+    while (!stopped) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now());
+      if (left.count() <= 0) return Fail(Code::kDeadlineExceeded, "no answer in time");
+      pollfd fds[] = {{fd, events, 0}, {wake.fd(), POLLIN, 0}};
+      if (poll(fds, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) return SystemFault();
+      if (fds[0].revents != 0) return {};
+    }
+    return Fail(Code::kCancelled, "stopped");
+  }
+
+  Result<Descriptor> Connect(const Endpoint& to, steady_clock::time_point end) const {
+    Descriptor socket(::socket(to.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!socket) return SystemFault();
+    const auto* address = reinterpret_cast<const sockaddr*>(to.address.data());
+    if (connect(socket.fd(), address, static_cast<socklen_t>(to.address.size())) == 0) {
+      return socket;
+    }
+    if (errno != EINPROGRESS) return SystemFault();
+    KV_TRY(Await(socket.fd(), POLLOUT, end));
+    int fault = 0;
+    socklen_t size = sizeof(fault);
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &fault, &size) != 0) return SystemFault();
+    if (fault != 0) return Fail(Code::kIoError, "{}", std::strerror(fault));
+    return socket;
+  }
+
+  Status Send(int fd, std::string_view text, steady_clock::time_point end) const {
+    while (!text.empty()) {
+      const ssize_t sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent >= 0) {
+        text.remove_prefix(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        KV_TRY(Await(fd, POLLOUT, end));
+      } else if (errno != EINTR) {
+        return SystemFault();
+      }
+    }
+    return {};
+  }
+
+  // The answer up to the end of its header.
+  Result<std::string> ReceiveHead(int fd, steady_clock::time_point end) const {
+    std::string head;
+    char buffer[4096];
+    while (head.find("\r\n\r\n") == head.npos) {
+      const ssize_t got = recv(fd, buffer, sizeof(buffer), 0);
+      if (got > 0) {
+        head.append(buffer, static_cast<size_t>(got));
+        if (head.size() > kMaxHeaderBytes) return Fail(Code::kIoError, "the answer has no end");
+      } else if (got == 0) {
+        return Fail(Code::kIoError, "the connection was closed without an answer");
+      } else if (errno == EAGAIN) {
+        KV_TRY(Await(fd, POLLIN, end));
+      } else if (errno != EINTR) {
+        return SystemFault();
+      }
+    }
+    return head;
+  }
 };
 
 JsonPoster::JsonPoster(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -78,45 +124,51 @@ Result<std::unique_ptr<JsonPoster>> JsonPoster::Make(const std::string& host,
                                                      const std::string& port,
                                                      const std::string& path) {
   auto parts = std::make_unique<Parts>();
-  ErrorCode ec;
-  asio::ip::tcp::resolver resolver(parts->io);
-  parts->endpoints = resolver.resolve(host, port, ec);
-  if (ec) return Fail(Code::kNotFound, "cannot resolve '{}': {}", host, ec.message());
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int fault = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); fault != 0) {
+    return Fail(Code::kNotFound, "cannot resolve '{}': {}", host, gai_strerror(fault));
+  }
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(each->ai_addr);
+    parts->endpoints.push_back({each->ai_family, {bytes, bytes + each->ai_addrlen}});
+  }
+  freeaddrinfo(found);
   const bool is_v6 = host.find(':') != std::string::npos;
   parts->host = (is_v6 ? "[" + host + "]" : host) + ":" + port;
   parts->path = path;
+  parts->wake = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!parts->wake) return SystemFault();
   return std::unique_ptr<JsonPoster>(new JsonPoster(std::move(parts)));
 }
 
-Status JsonPoster::Post(std::string body, std::chrono::milliseconds timeout) {
-  http::request<http::string_body> request(http::verb::post, parts_->path, 11);
-  request.set(http::field::host, parts_->host);
-  request.set(http::field::content_type, "application/json");
-  request.set(http::field::connection, "close");
-  request.body() = std::move(body);
-  request.prepare_payload();
-  Exchange exchange(parts_->io, std::move(request));
-  if (parts_->stopped) return Fail(Code::kCancelled, "stopped");
-  parts_->current = &exchange;
-  parts_->io.restart();
-  exchange.Begin(parts_->endpoints, timeout);
-  parts_->io.run();
-  parts_->current = nullptr;
-  if (exchange.ended == beast::error::timeout) {
-    return Fail(Code::kDeadlineExceeded, "no answer in {} ms", timeout.count());
+Status JsonPoster::Post(const std::string& body, std::chrono::milliseconds timeout) {
+  const auto end = steady_clock::now() + timeout;  // of all steps together
+  const std::string head = fmt::format(
+      "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
+      "Connection: close\r\n\r\n",
+      parts_->path, parts_->host, body.size());
+  Result<Descriptor> socket = Fail(Code::kIoError, "no address");
+  for (const Endpoint& endpoint : parts_->endpoints) {
+    socket = parts_->Connect(endpoint, end);
+    if (socket) break;
   }
-  if (exchange.ended) return Fail(Code::kIoError, "{}", exchange.ended.message());
-  if (exchange.status() / 100 != 2) {
-    return Fail(Code::kIoError, "the collector answered {}", exchange.status());
-  }
+  if (!socket) return tl::unexpected(socket.error());
+  KV_TRY(parts_->Send(socket->fd(), head, end));
+  KV_TRY(parts_->Send(socket->fd(), body, end));
+  KV_ASSIGN(const std::string answer, parts_->ReceiveHead(socket->fd(), end));
+  const std::optional<unsigned> status = StatusOf(answer);
+  if (!status) return Fail(Code::kIoError, "the collector's answer is not HTTP");
+  if (*status / 100 != 2) return Fail(Code::kIoError, "the collector answered {}", *status);
   return {};
 }
 
 void JsonPoster::Stop() {
   parts_->stopped = true;
-  asio::post(parts_->io, [parts = parts_.get()] {
-    if (parts->current != nullptr) parts->current->Cancel();
-  });
+  const uint64_t one = 1;
+  // The counter of a new eventfd has room for it.
+  [[maybe_unused]] const ssize_t written = write(parts_->wake.fd(), &one, sizeof(one));
 }
 
 }  // namespace kvasir

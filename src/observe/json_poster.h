@@ -20,7 +20,7 @@ class JsonPoster {
   JsonPoster& operator=(const JsonPoster&) = delete;
 
   // Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError with the reason.
-  Status Post(std::string body, std::chrono::milliseconds timeout);
+  Status Post(const std::string& body, std::chrono::milliseconds timeout);
   // Ends the current POST, and all later ones at once.
   void Stop();
 
