@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import tempfile
@@ -152,6 +153,86 @@ class Tenants(WithKeys):
         self.assertEqual(set(others), {200})
 
 
+class Quotas(unittest.TestCase):
+    """Shares of a small cache."""
+
+    def ask(self, server, key, first, tokens, max_tokens=1, **more):
+        prompt = random.Random(first).choices(range(5, 1000), k=tokens)
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
+                "ignore_eos": True, **more}
+        status, _, answer = server.request("POST", "/v1/completions", body, {"x-api-key": key})
+        return status, answer
+
+    def complete(self, server, key, first, tokens, **more):
+        status, answer = self.ask(server, key, first, tokens, **more)
+        self.assertEqual(status, 200, answer)
+        return cached(answer)
+
+    def tenants(self, server):
+        status, _, answer = server.request("GET", "/v1/cache/tenants", headers={"x-api-key": "root"})
+        self.assertEqual(status, 200)
+        return {row["tenant"]: row for row in answer["data"]}
+
+    def metrics(self, server):
+        return server.request("GET", "/metrics", headers={"x-api-key": "root"})[2]
+
+    def test_a_guarantee_and_a_maximum(self):
+        file = KeysFile({"red": tenant("r"), "blue": tenant("b"), "green": tenant("g")})
+        flags = ("--keys", str(file.path), "--admin-key", "root", "--kv-memory", "8MiB", "--parallel", "4")
+        with file.folder, Server(*flags) as server:
+            plan = server.request("GET", "/v1/cache", headers={"x-api-key": "root"})[2]
+            block_bytes, tokens, blocks = plan["block_bytes"], plan["block_tokens"], plan["num_blocks"]
+            third = blocks // 3
+
+            def reload(**rules):
+                keys = {"red": "r", "blue": "b", "green": "g"}
+                file.write({"tenants": {name: tenant(key, **rules.get(name, {})) for name, key in keys.items()}})
+                server.log.clear()
+                server.process.send_signal(signal.SIGHUP)
+                server.until("reloaded", lambda: any("reloaded" in line for line in server.log))
+                return any("were not reloaded" in line for line in server.log)
+
+            self.assertTrue(reload(red={"kv_guaranteed": (blocks + 1) * block_bytes}), "more than there is")
+            self.assertTrue(any("kv_guaranteed" in line for line in server.log), server.log)
+            self.assertFalse(reload(red={"kv_guaranteed": third * block_bytes},
+                                    blue={"kv_max": third * block_bytes}))
+            length = (third - 2) * tokens
+            long = min(length, plan["ctx_size"] - 8)
+            self.complete(server, "r", 1000, long)
+            for i in range(2 + 3 * blocks * tokens // long):  # green alone would fill the pool three times
+                self.complete(server, "g", 2000 + i, long)
+            self.assertEqual(self.complete(server, "r", 1000, long), long, "it is guaranteed")
+            for i in range(4):
+                self.complete(server, "b", 3000 + i, min(long, third * tokens // 2))
+                own = self.tenants(server)["blue"]["blocks"]
+                self.assertLessEqual(own["pinned"] + own["idle"] + own["reserved"], third)
+            self.assertEqual(self.complete(server, "r", 1000, long), long)
+            listed = self.tenants(server)
+            self.assertEqual(listed["blue"]["kv_max"], third * block_bytes)
+            self.assertEqual(listed["red"]["kv_guaranteed"], third * block_bytes)
+            text = self.metrics(server)
+            text = "\n".join(line for line in text.splitlines() if line.startswith("kvasir_"))
+            self.assertRegex(text, r'kvasir_tenant_blocks\{tenant="red",state="idle"\} [1-9]')
+            self.assertRegex(text, r'kvasir_evicted_blocks_total\{cause="quota"\} [1-9]')
+            self.assertIn('kvasir_config_reloads_total{outcome="refused"} 1', text)
+            self.assertIn('kvasir_config_reloads_total{outcome="done"} 1', text)
+            if plan["ctx_size"] > third * tokens + 16:
+                status, answer = self.ask(server, "b", 5000, third * tokens + 8)
+                self.assertEqual((status, answer["error"]["param"]), (400, "prompt"), answer)
+                self.assertIn("kv_max", answer["error"]["message"])
+
+    def test_only_its_own_requests_wait_for_a_maximum(self):
+        file = KeysFile({"red": tenant("r"), "blue": tenant("b", kv_max="1MiB")})
+        flags = ("--keys", str(file.path), "--admin-key", "root", "--parallel", "8")
+        with file.folder, Server(*flags) as server, concurrent.futures.ThreadPoolExecutor(12) as pool:
+            many = [pool.submit(self.ask, server, "b", 100 * i, 90, 200) for i in range(8)]
+            others = [pool.submit(self.ask, server, "r", 100 * i, 90, 20) for i in range(4)]
+            self.assertEqual({done.result()[0] for done in others}, {200})
+            self.assertEqual({done.result()[0] for done in many}, {200})
+            for done in many:
+                self.assertEqual(done.result()[1]["usage"]["completion_tokens"], 200)
+
+
 class Reload(unittest.TestCase):
     def wait_for(self, server, text):
         server.until(text, lambda: any(text in line for line in server.log))
@@ -219,6 +300,9 @@ class Files(unittest.TestCase):
                             ({"priority": [2, 1]}, "priority"), ({"priority": 3}, "priority"),
                             ({"max_running": 0}, "max_running"),
                             ({"max_queued": 1.5}, "max_queued"), ({"requests_per_minute": 0}, "requests_per_minute"),
+                            ({"kv_max": -1}, "kv_max"), ({"kv_guaranteed": "1 apple"}, "kv_guaranteed"),
+                            ({"kv_guaranteed": 5000, "kv_max": "4k"}, "kv_max"),
+                            ({"kv_guaranteed": "1TiB"}, "kv_guaranteed"), ({"kv_max": 1}, "two blocks"),
                             ({"share_group": "a b"}, "share_group"), ({"share_group": ""}, "share_group"),
                             ({"keys": {}}, "keys"), ({"keys": [{"sha256": "ab"}]}, "64 hex digits"),
                             ({"keys": [{"sha256": "0" * 64, "key": "x"}]}, "key"),

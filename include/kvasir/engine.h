@@ -164,9 +164,9 @@ enum class Reuse {
 
 struct GenerateRequest {
   std::string tenant = "default";  // who is charged
-  // Whose cache it uses: the tenant's, or that of a group of tenants; "": the tenant's. cache_salt
-  // makes it a separate one of that owner (KvCache::OpenNamespace).
-  std::string cache_owner, cache_salt;
+  // Whose cache it uses, if not the tenant's: that of a group of tenants.
+  std::optional<std::string> cache_owner;
+  std::string cache_salt;  // another text: a separate cache of that owner (KvCache::OpenNamespace)
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -254,9 +254,11 @@ struct EngineStats {
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
   uint64_t missed_tokens[kNumMissReasons] = {};  // of prompts that had a miss: not reused
   uint64_t evicted_tokens = 0;                   // of evicted blocks
+  // In evicted_blocks and evicted_tokens: of an owner that a quota left no other room.
+  uint64_t quota_evicted_blocks = 0, quota_evicted_tokens = 0;
   RequestStats requests;
-  std::vector<TenantStats> tenants;   // in the order in which they came; [0]: of those without room
-  std::vector<TenantUse> tenant_use;  // in the order in which they came; [0]: of those without room
+  std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room
+  std::vector<CacheOwnerStats> cache_owners;  // those of the tenants
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
   double worst_waste = 0;  // largest at any step whose pool was at least 90% full
 };
@@ -331,7 +333,7 @@ class Engine {
   virtual Status CheckRoom(const std::string& tenant) const = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.
-  virtual void SetTenants(const TenantTable& tenants) = 0;
+  virtual Status SetTenants(const TenantTable& tenants) = 0;
   // kModelChanged, naming the file, after somebody wrote to, truncated or removed a file of the
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.

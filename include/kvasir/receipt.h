@@ -15,11 +15,13 @@ enum class MissReason {
   kIdentityChanged,
   kDisabled,
   kWindow,
-  kRopeChanged
+  kRopeChanged,
+  kPoolFull
 };
-inline constexpr uint32_t kNumMissReasons = 7;
+inline constexpr uint32_t kNumMissReasons = 8;
 
-// "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed".
+// "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed",
+// "pool_full".
 const char* ToString(MissReason reason);
 
 struct Miss {

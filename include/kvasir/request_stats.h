@@ -27,12 +27,19 @@ enum class TokenPart { kWait, kCache, kCompute, kSample };
 inline constexpr uint32_t kNumTokenParts = 4;
 const char* ToString(TokenPart part);  // "wait", "cache", ...
 
-// What one tenant was given. Times: modelled, of its rows; waiting for admission.
+// What one tenant was given, and has now. Times: modelled, of its rows; waiting for admission.
 struct TenantStats {
   std::string name;
+  uint32_t running = 0, waiting = 0;  // choices; requests
   uint64_t requests = 0, rejected = 0, preemptions = 0;
   uint64_t computed_tokens = 0, generated_tokens = 0;
   double service_ns = 0, queue_ns = 0;
+};
+
+// The blocks of a cache: a tenant's, or that of a share group.
+struct CacheOwnerStats {
+  std::string name;
+  uint32_t pinned_blocks = 0, idle_blocks = 0, reserved_blocks = 0;
 };
 
 // In seconds and tokens, over finished requests unless named otherwise. A copy is a snapshot.
@@ -56,8 +63,9 @@ struct RequestStats {
   double token_part_ns[kNumTokenParts] = {};               // sums over tokens after the first
   double saved_ms = 0;                                     // sum of Receipt::saved_ms
   uint64_t stopped = 0, cut = 0, aborted = 0, failed = 0;  // choices: stop, length, abort, error
-  uint64_t corrupted = 0;            // requests with a number that is not finite
-  uint64_t reservations_failed = 0;  // blocks for a request were refused
+  uint64_t corrupted = 0;  // requests with a number that is not finite
+  // Blocks for a request were refused: by the pool, and by a tenant's kv_max.
+  uint64_t reservations_failed = 0, quota_reservations_failed = 0;
   RejectCounts rejected{};
 
   uint64_t longest_running_tokens = 0;  // of a sequence, now

@@ -65,8 +65,9 @@ BlockRef BlockPool::Pin(BlockId id) {
   if (state.pins++ == 0) {
     --num_idle_;
     if (observer_ != nullptr) observer_->OnPinned(id);
-  } else {
-    num_extra_pins_ += state.unshareable;
+  } else if (state.unshareable) {
+    ++num_extra_pins_;
+    if (observer_ != nullptr) observer_->OnExtraPin(id, 1);
   }
   return BlockRef(this, id);
 }
@@ -110,7 +111,9 @@ void BlockPool::Release(BlockId id) {
   State& state = states_[Index(id)];
   KV_CHECK(state.pins > 0);
   if (--state.pins > 0) {
-    num_extra_pins_ -= state.unshareable;
+    if (!state.unshareable) return;
+    --num_extra_pins_;
+    if (observer_ != nullptr) observer_->OnExtraPin(id, -1);
     return;
   }
   if (state.retained) {

@@ -52,6 +52,8 @@ class BlockPool {
     virtual void OnIdle(BlockId id) = 0;    // a retained block lost its last pin
     virtual void OnPinned(BlockId id) = 0;  // an idle block was pinned again
     virtual void OnFreed(BlockId id) = 0;   // a block that is not retained lost its last pin
+    // num_extra_pins changed by a pin (+1) or a release (-1) of this unshareable block.
+    virtual void OnExtraPin(BlockId, int) {}
   };
 
   // Maps num_blocks * block_bytes bytes, 64-byte aligned, hugepage-advised, untouched. kExhausted

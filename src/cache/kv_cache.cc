@@ -59,6 +59,7 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .pool_bytes = num_blocks * options.layout.block_bytes(),
           .index_bytes = PrefixIndex::BytesFor(IndexOptions(options, num_blocks)) +
                          NamespaceBytes(options.num_namespaces) +
+                         KvAccounts::BytesFor(options.num_namespaces) +
                          options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
                          BlockPool::MetadataBytes(num_blocks) +
                          num_blocks * (sizeof(Use) + 2 * sizeof(uint32_t) /* fill_, owner_ */),
@@ -112,9 +113,11 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       uses_(plan.num_blocks),
       fill_(plan.num_blocks),
       owner_(plan.num_blocks),
-      source_seed_(Mix64(IndexSeed(options_.secret))) {
+      source_seed_(Mix64(IndexSeed(options_.secret))),
+      accounts_(options_.num_namespaces, plan.num_blocks) {
   pool_->set_observer(this);
   namespaces_.reserve(size_t{options_.num_namespaces} + 1);
+  scope_.reserve(size_t{options_.num_namespaces} + 1);
   namespaces_.push_back({.owner = {}, .identity = {}, .root = index_->AddRoot({})});
 }
 
@@ -143,7 +146,8 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
     others_pin |= pool_->pin_count(sequence.tables_[kind.first_group].ref(tail).id()) > 1;
   }
   const Reservation::State* reserved = ReservedFor(sequence);
-  const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
+  const uint32_t available =
+      accounts_.available(sequence.account_) + (reserved != nullptr ? reserved->blocks : 0);
   const bool copy = added + copies <= available;
   if (!copy && (copies == 0 || added > available || others_pin)) {
     return Fail(Code::kExhausted,
@@ -192,7 +196,11 @@ void KvCache::DropTail(NodeId node, const KvKind& kind) {
     Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
     return Prune(node);
   }
-  while (index_->has_children(node)) EvictOne();  // nobody pins them
+  // Nobody pins them, and they are of one owner.
+  const AccountId account = AccountOf(*index_->block(node, 0));
+  while (index_->has_children(node)) {
+    if (!EvictOne(account, Victims::kOwn)) KV_CHECK(EvictOne(account, Victims::kAny));
+  }
   Unlink(node, PrefixIndex::RemoveKind::kEvicted);
 }
 
@@ -250,6 +258,7 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   const uint32_t committed = sequence.num_committed_;
   fork.place_ = sequence.place_.Share();
   fork.shares_ = sequence.shares_;
+  fork.account_ = sequence.account_;
   fork.num_committed_ = committed;
   fork.resume_points_ = sequence.resume_points_;
   fork.next_resume_ = sequence.next_resume_;
@@ -281,13 +290,18 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
   // them is a leaf, and EvictOne finds it.
   TakeFor(sequence);
-  if (pool_->num_free() == 0) KV_CHECK(EvictOne());
+  if (accounts_.must_take_own(sequence.account_)) {
+    EvictOne(sequence.account_, Victims::kOwn);
+  }
+  if (pool_->num_free() == 0) KV_CHECK(EvictOne(sequence.account_, Victims::kAny));
   const KvKind& kind = layout().kinds()[layout().kind_of(group)];
   using enum BlockPool::PinKind;
   BlockRef block = pool_->Allocate(kind.reach.window > 0 ? kUnshareable : kShared);
   Use& use = uses_[static_cast<size_t>(block.id())];
   use.group = group;
   use.stands_for_kind = group == kind.first_group;
+  use.account = static_cast<uint16_t>(sequence.account_);
+  accounts_.OnAllocated(sequence.account_);
   uint32_t& owner = owner_[static_cast<size_t>(block.id())];
   if ((owner & kForgotten) != 0) {  // ZeroForgotten has not reached it
     std::memset(block.mutable_data(), 0, layout().block_bytes());
@@ -353,11 +367,13 @@ void KvCache::CheckInvariants() const {
                                     BlockPool::MetadataBytes(plan_.num_blocks) +
                                     uses_.capacity() * sizeof(Use) +
                                     (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t) +
-                                    namespaces_.capacity() * sizeof(Namespace));
+                                    namespaces_.capacity() * sizeof(Namespace) +
+                                    scope_.capacity() * sizeof(NamespaceId) + accounts_.bytes());
   KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
   uint64_t live_tokens = 0, live_bytes = 0, cached_bytes = 0;
   uint64_t num_cross = 0, num_of_sources = 0;  // blocks of `cross` groups in nodes
   uint32_t num_forgotten = 0;
+  std::vector<KvAccounts::Account> counted(accounts_.size());
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};
     if ((owner_[b] & kForgotten) != 0) {
@@ -365,6 +381,11 @@ void KvCache::CheckInvariants() const {
       ++num_forgotten;
     }
     const uint32_t group = uses_[b].group;
+    KvAccounts::Account& account = counted[uses_[b].account];
+    const uint32_t pins = pool_->pin_count(id);
+    account.pinned += pins > 0;
+    account.idle += pins == 0 && pool_->retained(id);
+    if (pins > 0 && KindOf(id).reach.window > 0) account.extra_pins += pins - 1;
     const bool full = group < layout().num_full_groups();
     const auto node = index_->node_of(id);
     KV_CHECK(pool_->retained(id) == node.has_value());
@@ -402,7 +423,13 @@ void KvCache::CheckInvariants() const {
   KV_CHECK(num_cross == num_of_sources);
   KV_CHECK(live_tokens == live_tokens_);
   KV_CHECK(live_bytes == live_bytes_ && cached_bytes == cached_bytes_);
-  KV_CHECK(available_blocks() >= reserved_blocks_);
+  KV_CHECK(available_blocks() >= reserved_blocks());
+  accounts_.CheckInvariants();
+  for (size_t i = 0; i < counted.size(); ++i) {
+    const KvAccounts::Account& account = accounts_.of(AccountId(i));
+    KV_CHECK(account.pinned == counted[i].pinned && account.idle == counted[i].idle);
+    KV_CHECK(account.extra_pins == counted[i].extra_pins);
+  }
   KV_CHECK(num_forgotten == num_forgotten_);
   for (NodeId parent : cursors_->Parents()) {
     KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());

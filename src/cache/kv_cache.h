@@ -14,6 +14,7 @@
 #include "block/block_pool.h"
 #include "block/kv_layout.h"
 #include "cache/identity.h"
+#include "cache/kv_accounts.h"
 #include "cache/kv_sequence.h"
 #include "cache/reservation.h"
 #include "cache/source_key.h"
@@ -57,6 +58,8 @@ struct CacheCounters {
   uint64_t missed_tokens[kNumMissReasons];  // of those prompts: not reused
   // In evicted_blocks; those that a sequence of the same namespace took the place of.
   uint64_t evicted_tokens, evicted_own_blocks /* blocks */;
+  // In evicted_blocks and evicted_tokens: an account took its own, because of a quota.
+  uint64_t quota_evicted_blocks, quota_evicted_tokens;
 };
 
 // The arithmetic that plan and the allocator share.
@@ -103,6 +106,8 @@ class MatchResult {
   //   diverged          the cached text continues with another token than this prompt
   //   rope_changed      more is cached, but rotated for sequences of another length
   //                     (MatchOptions::other_rope)
+  //   pool_full         more is cached, but using it takes blocks (a pin of an idle one, a copy of
+  //                     one used in part) that others have reserved
   //   cold              nothing of this prompt is cached
   // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
   std::optional<Miss> miss;
@@ -110,7 +115,8 @@ class MatchResult {
   // (KvCache::ExtendSource); absent when it is here, or there is none. The prompt's own tokens may
   // be here all the same.
   //   disabled          reuse is off
-  //   evicted           it was here and had to go, or others have reserved all blocks
+  //   evicted           it was here and had to go
+  //   pool_full         it is here, but its idle blocks are reserved by others
   //   identity_changed  the same tenant has this source under another Identity
   //   cold              nothing is known of this source
   std::optional<MissReason> source_miss;
@@ -126,6 +132,7 @@ class MatchResult {
   bool shares_ = false;
   bool has_cursor_ = false;
   bool counts_ = true;
+  AccountId account_ = kNobody;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
   uint32_t num_partial_ = 0;
@@ -147,6 +154,8 @@ struct MatchOptions {
   NamespaceId other_rope = kSharesNothing;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
+  // Whose blocks they are if the namespace is kSharesNothing; those of another one are its owner's.
+  AccountId account = kNobody;
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -190,6 +199,13 @@ class KvCache final : private BlockPool::Observer {
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::string_view salt = "");
 
+  // The account of an owner, and what it may take of the pool. O(accounts).
+  AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
+  // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
+  // last one that others take may be num_own_groups() - 1 blocks into a guarantee. O(blocks).
+  void SetQuota(AccountId account, const KvQuota& quota);
+  const KvAccounts& accounts() const { return accounts_; }
+
   // Longest resident prefix of `prompt` after the same source: whole blocks, then the best partial
   // block, then a Cursor. With windows, the longest beginning of it after which everything that the
   // next token sees is resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token
@@ -198,8 +214,11 @@ class KvCache final : private BlockPool::Observer {
   // Reserves the blocks that sequences which start from the match need beyond those that it pins:
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
   // used block does not fit, the match gives up that block instead. kExhausted when more is
-  // missing. REQUIRES: demand describes the match's prompt.
+  // missing; about kv_max when it is the account's own maximum that leaves too few. REQUIRES:
+  // demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Whether the account's guarantee holds all that this demand needs.
+  bool IsGuaranteed(const MatchResult& match, const KvDemand& demand) const;
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the
   // reservation, if there is one. It shares the match's blocks; Extend copies the partly used one.
   // `reserve_tokens`: the sequence's largest length; tables and tokens grow to it without
@@ -271,14 +290,10 @@ class KvCache final : private BlockPool::Observer {
   };
   Pins PinsOf(const KvSequence& sequence) const;
 
-  // Blocks that are free or idle, and those of them that nobody has reserved.
+  // Blocks that are free or idle, and those of them that nobody has reserved or protects.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
-  uint32_t unreserved_blocks() const {
-    const uint64_t spoken_for = reserved_blocks_ + pool_->num_extra_pins();
-    return static_cast<uint32_t>(available_blocks() -
-                                 std::min<uint64_t>(available_blocks(), spoken_for));
-  }
-  uint32_t reserved_blocks() const { return reserved_blocks_; }  // and not drawn yet
+  uint32_t unreserved_blocks() const { return accounts_.available(kNobody); }
+  uint32_t reserved_blocks() const { return accounts_.reserved(); }  // and not drawn yet
   CacheUsage usage() const;
   const CacheCounters& counters() const { return counters_; }
   const CachePlan& plan() const { return plan_; }
@@ -289,6 +304,7 @@ class KvCache final : private BlockPool::Observer {
  private:
   struct Namespace {
     Digest owner;  // of its name, so that all names take the same memory
+    AccountId account = kNobody;
     std::optional<Digest> salt = {};
     Identity identity;
     NodeId root{};
@@ -301,15 +317,19 @@ class KvCache final : private BlockPool::Observer {
   void OnIdle(BlockId id) override;
   void OnPinned(BlockId id) override;
   void OnFreed(BlockId id) override;
+  void OnExtraPin(BlockId id, int change) override;
 
   static uint64_t NamespaceBytes(uint32_t num_namespaces) {
-    return (uint64_t{num_namespaces} + 1) * sizeof(Namespace);
+    return (uint64_t{num_namespaces} + 1) * (sizeof(Namespace) + sizeof(NamespaceId) /* scope_ */);
   }
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
   const KvKind& KindOf(BlockId block) const;
+  AccountId AccountOf(BlockId block) const {
+    return AccountId(uses_[static_cast<size_t>(block)].account);
+  }
   // Whether the policy knows the blocks of the node's kind, or all blocks of the source, by it.
   bool StandsForKind(BlockId block) const {
     return uses_[static_cast<size_t>(block)].stands_for_kind != 0;
@@ -322,10 +342,15 @@ class KvCache final : private BlockPool::Observer {
   std::optional<size_t> Recyclable(const Namespace* like) const;
 
   // kv_cache_match.cc
-  bool MayPin(NodeId node) const;
-  uint32_t PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
-                     std::vector<NodeId>& path) const;
-  uint32_t PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
+  bool MayPin(NodeId node, AccountId account) const;
+  // What pins cover of a prompt, and whether more is here whose blocks others have reserved.
+  struct Pinned {
+    uint32_t tokens;
+    bool pool_is_full = false;
+  };
+  Pinned PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
+                   std::vector<NodeId>& path) const;
+  Pinned PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
   bool UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match);
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);
@@ -340,7 +365,7 @@ class KvCache final : private BlockPool::Observer {
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
   MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
-  bool PinSource(MatchResult& match) const;
+  std::optional<MissReason> PinSource(MatchResult& match) const;
   bool HoldsSource(const KvSequence& sequence) const;  // it has blocks, or needs none
   bool LinkSource(KvSequence& sequence);
   void EnterSource(KvSequence& sequence);
@@ -358,6 +383,7 @@ class KvCache final : private BlockPool::Observer {
     uint32_t full_blocks, window_blocks;
   };
   Most MostOf(uint32_t tokens) const;
+  uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
   void Shorten(MatchResult& match, uint32_t num_tokens) const;
@@ -385,7 +411,9 @@ class KvCache final : private BlockPool::Observer {
   void TakeFor(const KvSequence& sequence) {
     taker_ = static_cast<uint32_t>(sequence.place_.ns()) + 1;
   }
-  bool EvictOne();
+  // Whose idle blocks may go: all that a guarantee does not protect, or the taker's alone.
+  enum class Victims { kAny, kOwn };
+  bool EvictOne(AccountId taker, Victims victims);
   void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
   void Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove);
   void Prune(NodeId node);
@@ -403,8 +431,9 @@ class KvCache final : private BlockPool::Observer {
   struct Use {
     uint64_t last = 0;  // by use_clock_
     uint32_t hits = 0;
-    uint32_t group : 31 = 0;           // that the block was taken for
+    uint32_t group : 15 = 0;           // that the block was taken for
     uint32_t stands_for_kind : 1 = 0;  // the policy knows the node's blocks of the kind by it
+    uint32_t account : 16 = 0;         // that took it
   };
   std::vector<Use> uses_;
   uint64_t use_clock_ = 0;
@@ -415,13 +444,15 @@ class KvCache final : private BlockPool::Observer {
   std::vector<uint32_t> owner_;
   static constexpr uint32_t kForgotten = uint32_t{1} << 31;
   uint32_t num_forgotten_ = 0;
-  uint64_t zeroing_at_ = 0;            // blocks that ZeroForgotten has passed, round after round
-  uint64_t live_tokens_ = 0;           // sum of fill_ of the first group
-  uint64_t live_bytes_ = 0;            // of fill_'s tokens in their groups
-  uint64_t cached_bytes_ = 0;          // of the index's tokens in their blocks
-  uint64_t source_seed_;               // of SourceKeys
-  uint32_t taker_ = 0;                 // as in owner_: for whom EvictOne evicts
-  uint32_t reserved_blocks_ = 0;       // of all reservations, not drawn yet
+  uint64_t zeroing_at_ = 0;        // blocks that ZeroForgotten has passed, round after round
+  uint64_t live_tokens_ = 0;       // sum of fill_ of the first group
+  uint64_t live_bytes_ = 0;        // of fill_'s tokens in their groups
+  uint64_t cached_bytes_ = 0;      // of the index's tokens in their blocks
+  uint64_t source_seed_;           // of SourceKeys
+  uint32_t taker_ = 0;             // as in owner_: for whom EvictOne evicts
+  bool evicts_for_quota_ = false;  // what EvictOne evicts now
+  KvAccounts accounts_;
+  std::vector<NamespaceId> scope_;     // of EvictOne; kept for its capacity
   std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
   uint64_t namespace_clock_ = 0;       // calls of OpenNamespace
   CacheCounters counters_{};

@@ -101,7 +101,7 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
                                     KvSequence& sequence, uint32_t block_index) {
   TakeFor(sequence);
   while (index_->num_nodes() == index_->max_nodes()) {
-    if (!EvictOne()) return std::nullopt;
+    if (!EvictOne(sequence.account_, Victims::kAny)) return std::nullopt;
   }
   std::vector<const KvKind*> windows;
   const auto best = index_->BestPartial(parent, tokens);

@@ -8,10 +8,22 @@
 
 namespace kvasir {
 
-// False when there is no idle block.
-bool KvCache::EvictOne() {
-  const auto victim = policy_->Victim({});
+// False when there is no such idle block.
+bool KvCache::EvictOne(AccountId taker, Victims victims) {
+  EvictionScope scope;
+  if (victims == Victims::kOwn || accounts_.has_quotas()) {
+    scope_.clear();
+    for (size_t i = 1; i < namespaces_.size(); ++i) {
+      const AccountId account = namespaces_[i].account;
+      if (account == taker || (victims == Victims::kAny && accounts_.may_lose(account))) {
+        scope_.push_back(NamespaceId(i));
+      }
+    }
+    scope.namespaces = scope_;
+  }
+  const auto victim = policy_->Victim(scope);
   if (!victim) return false;
+  evicts_for_quota_ = accounts_.has_quotas() && victims == Victims::kOwn;
   const NodeId node = *index_->node_of(*victim);
   const KvKind& kind = KindOf(*victim);
   if (kind.reach.kind == KvReach::Kind::kFull) {
@@ -23,6 +35,12 @@ bool KvCache::EvictOne() {
     Prune(node);
   }
   return true;
+}
+
+void KvCache::SetQuota(AccountId account, const KvQuota& quota) {
+  accounts_.SetQuota(account, quota);
+  while (accounts_.of(account).held() > quota.max && EvictOne(account, Victims::kOwn)) {
+  }
 }
 
 // Removes a leaf from the index. Its blocks become free, or belong only to the sequences that pin
@@ -76,10 +94,15 @@ void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind 
     ++counters_.evicted_blocks;
     counters_.evicted_tokens += num_tokens;
     counters_.evicted_own_blocks += owner_[static_cast<size_t>(block)] == taker_;
+    if (evicts_for_quota_) {
+      ++counters_.quota_evicted_blocks;
+      counters_.quota_evicted_tokens += num_tokens;
+    }
   }
   if (known && evicted) policy_->OnEvicted(block);
   if (known && !evicted) policy_->OnForgotten(block);
   pool_->Reclaim(block);
+  accounts_.OnReclaimed(AccountOf(block));
 }
 
 BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
@@ -114,12 +137,18 @@ void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
 }
 
 void KvCache::OnIdle(BlockId id) {
+  accounts_.OnIdle(AccountOf(id));
   uses_[static_cast<size_t>(id)].last = ++use_clock_;
   if (StandsForKind(id)) OfferIfEvictable(*index_->node_of(id), id);
 }
 void KvCache::OnPinned(BlockId id) {
+  accounts_.OnPinned(AccountOf(id));
   if (policy_->is_evictable(id)) policy_->OnHeld(id);
 }
-void KvCache::OnFreed(BlockId id) { SetFill(id, 0); }
+void KvCache::OnFreed(BlockId id) {
+  accounts_.OnFreed(AccountOf(id));
+  SetFill(id, 0);
+}
+void KvCache::OnExtraPin(BlockId id, int change) { accounts_.OnExtraPins(AccountOf(id), change); }
 
 }  // namespace kvasir

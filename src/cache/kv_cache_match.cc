@@ -14,6 +14,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   match.place_ = NodeHold(this, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
   match.counts_ = options.counts;
+  match.account_ = ns == kSharesNothing ? options.account : Of(ns).account;
   match.tables_.resize(layout().num_groups());
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
   const PromptSource& source = options.source;
@@ -39,22 +40,25 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
       return match;
     }
     match.place_.MoveTo(*last);
-    if (source.tokens > 0 && !PinSource(match)) match.source_miss = MissReason::kEvicted;
+    if (source.tokens > 0) match.source_miss = PinSource(match);
   }
   if (prompt.empty()) return match;
   const NodeId begin = match.place_.node();
   std::vector<NodeId> path;
-  const uint32_t num_covered = PinPrefix(prompt, match, path);
+  const auto [num_covered, pool_is_full] = PinPrefix(prompt, match, path);
   const size_t whole_blocks = num_covered / layout().block_tokens();
   const NodeId node = whole_blocks == 0 ? begin : path[whole_blocks - 1];
-  match.miss = Explain(ns, node, prompt, num_covered, options, key.get());
+  match.miss = pool_is_full ? Miss{MissReason::kPoolFull, num_covered, std::nullopt}
+                            : Explain(ns, node, prompt, num_covered, options, key.get());
   const bool whole = num_covered == prompt.size();
   match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
   uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
-  if (const uint32_t resumed = PinWindows(path, num_reused, match); resumed < num_reused) {
-    num_reused = resumed;
+  if (const Pinned resumed = PinWindows(path, num_reused, match); resumed.tokens < num_reused) {
+    num_reused = resumed.tokens;
     match.has_cursor_ = false;
-    match.miss = Miss{MissReason::kWindow, resumed, std::nullopt};
+    match.miss =
+        Miss{pool_is_full || resumed.pool_is_full ? MissReason::kPoolFull : MissReason::kWindow,
+             num_reused, std::nullopt};
   }
   Settle(prompt, path, num_reused, match);
   return match;
@@ -62,16 +66,16 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
 
 // An idle block must not be pinned when all free and idle blocks are reserved: the pin would take a
 // reserved one. (The request could not start anyway, because no block is left for it to reserve.)
-bool KvCache::MayPin(NodeId node) const {
+bool KvCache::MayPin(NodeId node, AccountId account) const {
   const uint32_t num_full = layout().num_full_groups();
   return num_full == 0 || pool_->pin_count(*index_->block(node, 0)) > 0 ||
-         unreserved_blocks() >= num_full;
+         accounts_.available(account) >= num_full;
 }
 
 // Pins the `full` blocks of the whole blocks and then of the best partial one, whose nodes are
-// `path`; returns how many tokens of the prompt they cover.
-uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
-                            std::vector<NodeId>& path) const {
+// `path`.
+KvCache::Pinned KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
+                                   std::vector<NodeId>& path) const {
   const size_t block_tokens = layout().block_tokens();
   const auto pin = [&](NodeId node) {
     for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
@@ -84,25 +88,26 @@ uint32_t KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
   while (covered + block_tokens <= prompt.size()) {
     const auto child = index_->FindChild(node, prompt.subspan(covered, block_tokens));
     if (!child) break;
-    if (!MayPin(*child)) return covered;
+    if (!MayPin(*child, match.account_)) return {covered, true};
     node = *child;
     pin(node);
     covered += static_cast<uint32_t>(block_tokens);
   }
-  if (covered == prompt.size()) return covered;
+  if (covered == prompt.size()) return {covered};
   const auto rest = prompt.subspan(covered, std::min(block_tokens, prompt.size() - covered));
   const auto best = index_->BestPartial(node, rest);
-  if (!best || best->num_equal == 0 || !MayPin(best->node)) return covered;
+  if (!best || best->num_equal == 0) return {covered};
+  if (!MayPin(best->node, match.account_)) return {covered, true};
   pin(best->node);
-  return covered + best->num_equal;
+  return {covered + best->num_equal};
 }
 
 // Looks for the longest beginning of the path, of at most num_tokens tokens, before whose end all
 // windows are resident. Pins these windows and returns the beginning's tokens.
 // O(blocks * window kinds).
-uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
-                             MatchResult& match) const {
-  if (!layout().has_windows()) return num_tokens;
+KvCache::Pinned KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
+                                    MatchResult& match) const {
+  if (!layout().has_windows()) return {num_tokens};
   const uint32_t block_tokens = layout().block_tokens();
   const std::span<const KvKind> kinds = layout().own_kinds();
   // [block][kind]: where the run of resident blocks begins that ends with this one.
@@ -129,14 +134,14 @@ uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
   while (num_tokens > 0 && !resumes_at(num_tokens)) {
     num_tokens = (num_tokens - 1) / block_tokens * block_tokens;
   }
-  if (num_tokens == 0) return 0;
+  if (num_tokens == 0) return {0};
   const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
   uint64_t pins = 0;
   for (const KvKind& kind : kinds) {
     if (kind.reach.window > 0)
       pins += uint64_t{end - window_block(num_tokens, kind)} * kind.num_groups;
   }
-  if (pins > unreserved_blocks()) return 0;
+  if (pins > accounts_.available(match.account_)) return {0, true};
   for (const KvKind& kind : kinds) {
     if (kind.reach.window == 0) continue;
     const uint32_t begin = window_block(num_tokens, kind);
@@ -147,7 +152,7 @@ uint32_t KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
       }
     }
   }
-  return num_tokens;
+  return {num_tokens};
 }
 
 // Copies the Cursor at the prompt's end; false when there is none. `node`: of the prompt's last
@@ -264,6 +269,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   if (match.counts_) Count(match);
   KvSequence sequence;
   sequence.shares_ = match.shares_;
+  sequence.account_ = match.account_;
   sequence.num_committed_ = match.num_reused();
   sequence.tokens_ = std::move(match.tokens_);
   const uint32_t most = std::max(reserve_tokens, sequence.num_tokens());

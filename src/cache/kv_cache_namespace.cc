@@ -14,6 +14,7 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
   const bool shared = FaultActive(Fault::kForeignNamespace);
   Namespace wanted{.owner = Sha256Of(shared ? std::string_view() : owner),
                    .identity = shared ? kNoIdentity : identity};
+  wanted.account = accounts_.Open(wanted.owner);
   if (!salt.empty() && !shared) wanted.salt = Sha256Of(salt);
   wanted.opened = ++namespace_clock_;
   uint32_t num_salted = 0;
@@ -22,6 +23,7 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
     if (space.owner != wanted.owner || space.identity != wanted.identity) continue;
     if (SameOwner(space, wanted)) {
       space.opened = wanted.opened;
+      space.account = wanted.account;
       return NamespaceId(i);
     }
     num_salted += space.salt.has_value();

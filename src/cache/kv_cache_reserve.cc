@@ -77,29 +77,41 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
   KV_CHECK(demand.shares_prompt || !match.shares_);
   const uint32_t block_tokens = layout().block_tokens();
   const uint32_t num_full = layout().num_full_groups();
-  const uint64_t all = demand.blocks(layout(), options_.step_tokens);
-  const auto wanted = [&] {
-    // A tail that is used in part is copied before it is written.
-    uint64_t blocks = all + (match.num_reused() % block_tokens != 0 ? num_full : 0);
-    for (const BlockTable& table : match.tables_) blocks -= table.num_held();
-    return blocks;
-  };
+  accounts_.ApplyGuarantees();
+  const uint32_t available = accounts_.available(match.account_);
+  const uint64_t wanted = Wanted(match, demand);
   const uint32_t partial = match.num_reused() % block_tokens;
-  if (partial != 0 && match.place_.is_current() && wanted() > unreserved_blocks() &&
-      wanted() <= unreserved_blocks() + uint64_t{num_full}) {
+  if (partial != 0 && match.place_.is_current() && wanted > available &&
+      wanted <= available + uint64_t{num_full}) {
     // The partly used tokens are computed again, in the block that the copy would have taken.
     Shorten(match, match.num_reused() - partial);
+    match.miss = Miss{MissReason::kPoolFull, match.num_reused(), std::nullopt};
   }
   const Most most = MostOf(demand.tokens);
   Reservation reservation;
   reservation.state_ = std::make_shared<Reservation::State>(
       Reservation::State{.cache = this,
+                         .account = match.account_,
                          .blocks = 0,
                          .full_blocks = most.full_blocks,
                          .window_blocks = most.window_blocks,
                          .shares_prompt = demand.shares_prompt});
-  KV_TRY(Promise(*reservation.state_, wanted()));
+  KV_TRY(Promise(*reservation.state_, Wanted(match, demand)));
   return reservation;
+}
+
+// Blocks that the demand needs beyond those that the match pins.
+uint64_t KvCache::Wanted(const MatchResult& match, const KvDemand& demand) const {
+  uint64_t blocks = demand.blocks(layout(), options_.step_tokens);
+  // A tail that is used in part is copied before it is written.
+  if (match.num_reused() % layout().block_tokens() != 0) blocks += layout().num_full_groups();
+  for (const BlockTable& table : match.tables_) blocks -= table.num_held();
+  return blocks;
+}
+
+bool KvCache::IsGuaranteed(const MatchResult& match, const KvDemand& demand) const {
+  const KvAccounts::Account& account = accounts_.of(match.account_);
+  return account.used() + Wanted(match, demand) <= account.quota.guaranteed;
 }
 
 KvCache::Most KvCache::MostOf(uint32_t tokens) const {
@@ -133,21 +145,27 @@ void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
 }
 
 Status KvCache::Promise(Reservation::State& state, uint64_t num_blocks) {
-  if (num_blocks > unreserved_blocks()) {
+  if (num_blocks > accounts_.available(state.account)) {
+    if (num_blocks <= accounts_.unreserved(state.account)) {
+      return FailField(
+          Code::kExhausted, "kv_max",
+          "{} blocks to reserve, but only {} are left of the {} that the owner may have",
+          num_blocks, accounts_.available(state.account), accounts_.of(state.account).quota.max);
+    }
     return Fail(Code::kExhausted,
                 "KV pool: {} blocks to reserve, but only {} of {} are neither in use nor "
                 "reserved",
-                num_blocks, unreserved_blocks(), plan_.num_blocks);
+                num_blocks, accounts_.available(state.account), plan_.num_blocks);
   }
   state.blocks += static_cast<uint32_t>(num_blocks);
-  reserved_blocks_ += static_cast<uint32_t>(num_blocks);
+  accounts_.Reserve(state.account, static_cast<uint32_t>(num_blocks));
   return {};
 }
 
 void KvCache::TakeBack(Reservation::State& state, uint32_t num_blocks) {
-  KV_CHECK(num_blocks <= state.blocks && num_blocks <= reserved_blocks_);
+  KV_CHECK(num_blocks <= state.blocks);
   state.blocks -= num_blocks;
-  reserved_blocks_ -= num_blocks;
+  accounts_.Release(state.account, num_blocks);
 }
 
 Reservation::State* KvCache::ReservedFor(const KvSequence& sequence) {
@@ -187,9 +205,10 @@ void KvCache::Draw(KvSequence& sequence, uint64_t num_blocks) {
 void KvCache::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
   Reservation::State* state = ReservedFor(sequence);
   if (state == nullptr) return;
-  const auto again = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, unreserved_blocks()));
+  const auto again =
+      static_cast<uint32_t>(std::min<uint64_t>(num_blocks, accounts_.available(state->account)));
   state->blocks += again;
-  reserved_blocks_ += again;
+  accounts_.Reserve(state->account, again);
   sequence.unbacked_ += static_cast<uint32_t>(num_blocks) - again;
 }
 

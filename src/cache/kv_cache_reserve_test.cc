@@ -151,10 +151,30 @@ TEST_F(Reservations, AMatchGivesUpItsPartialBlockWhereNoCopyFits) {
   ASSERT_TRUE(reservation) << reservation.error().message;
   EXPECT_EQ(match.num_reused(), 16u);
   EXPECT_FALSE(match.has_cursor());
+  ASSERT_TRUE(match.miss);
+  EXPECT_STREQ(ToString(match.miss->reason), "pool_full");
+  EXPECT_EQ(match.miss->at_token, 16u);
   KvSequence sequence = cache().Fetch(std::move(match), 64, *reservation);
   EXPECT_TRUE(driver_->Append(sequence, 7, std::span(prompt).subspan(16)));
   EXPECT_TRUE(Append(sequence, 40));
   driver_->Verify(sequence, 7);
+}
+
+TEST_F(Reservations, AMatchSaysWhereOthersHaveReservedWhatItWouldPin) {
+  for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0}, {0, 20}, {20}}) {
+    Make(8, LayoutOf(windows));
+    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    const Tokens prompt = TokensFrom(1, 40);
+    { const KvSequence kept = Run(prompt); }
+    EXPECT_EQ(cache().Match(ns_, prompt, {}).num_reused(), 40u);
+    std::vector<Reservation> others;
+    while (auto other = Reserve(TokensFrom(2, 1), 2)) others.push_back(std::move(*other));
+    ASSERT_LE(cache().unreserved_blocks(), 2u);
+    const MatchResult match = cache().Match(ns_, prompt, {});
+    EXPECT_EQ(match.num_reused(), 0u);
+    ASSERT_TRUE(match.miss);
+    EXPECT_EQ(match.miss->reason, MissReason::kPoolFull);
+  }
 }
 
 // Random requests beside sequences that take all they can get: nobody who stays within a

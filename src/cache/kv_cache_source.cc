@@ -30,16 +30,15 @@ MissReason KvCache::WhySourceIsMissing(NamespaceId ns, const SourceKey& key) con
   return MissReason::kCold;
 }
 
-// Pins all blocks of the source at whose last node the match stands; false: none, since they are
-// not here, or all blocks that are left are reserved.
-bool KvCache::PinSource(MatchResult& match) const {
+// Pins all blocks of the source at whose last node the match stands, or none and says why.
+std::optional<MissReason> KvCache::PinSource(MatchResult& match) const {
   const uint32_t first = layout().num_own_groups();
   const auto last = index_->block(match.place_.node(), first);
-  if (!last) return false;
+  if (!last) return MissReason::kEvicted;
   const auto blocks = static_cast<uint32_t>(CeilDiv(match.source_tokens_, layout().block_tokens()));
   if (pool_->pin_count(*last) == 0 &&
-      unreserved_blocks() < layout().SourceBlocks(match.source_tokens_)) {
-    return false;
+      accounts_.available(match.account_) < layout().SourceBlocks(match.source_tokens_)) {
+    return MissReason::kPoolFull;
   }
   std::vector<NodeId> path(blocks);
   NodeId node = match.place_.node();
@@ -49,7 +48,7 @@ bool KvCache::PinSource(MatchResult& match) const {
     for (const NodeId each : path)
       match.tables_[group].Append(pool_->Pin(*index_->block(each, group)));
   }
-  return true;
+  return std::nullopt;
 }
 
 bool KvCache::HoldsSource(const KvSequence& sequence) const {
@@ -60,7 +59,8 @@ Status KvCache::ExtendSource(KvSequence& sequence) {
   KV_CHECK(!sequence.has_source_ && !HoldsSource(sequence));
   const uint64_t num_blocks = layout().SourceBlocks(sequence.source_tokens_);
   const Reservation::State* reserved = ReservedFor(sequence);
-  const uint32_t available = unreserved_blocks() + (reserved != nullptr ? reserved->blocks : 0);
+  const uint32_t available =
+      accounts_.available(sequence.account_) + (reserved != nullptr ? reserved->blocks : 0);
   if (num_blocks > available) {
     return Fail(Code::kExhausted,
                 "KV pool: {} blocks needed for the source, {} of {} are free or idle and not "
@@ -103,7 +103,7 @@ bool KvCache::LinkSource(KvSequence& sequence) {
     if (index_->FindChild(node, key.node(0)) || key.num_nodes() > index_->max_nodes()) return false;
     TakeFor(sequence);
     while (index_->max_nodes() - index_->num_nodes() < key.num_nodes()) {
-      if (!EvictOne()) return false;
+      if (!EvictOne(sequence.account_, Victims::kAny)) return false;
     }
     for (uint32_t i = 0; i < key.num_nodes(); ++i) node = index_->Insert(node, key.node(i));
   }

@@ -85,7 +85,7 @@ TEST_F(KvCacheSources, PromptsThatAreStillKeptAreFoundAfterTheirSourceWasEvicted
       cache().Reserve(other, {.prompt_tokens = 1, .tokens = 16 * 11, .shares_prompt = false});
   ASSERT_TRUE(all_but_one);
   const MatchResult held = Match(Join(prompt, {5}), Text(source));
-  EXPECT_EQ(held.source_miss, MissReason::kEvicted);
+  EXPECT_EQ(held.source_miss, MissReason::kPoolFull);
   EXPECT_EQ(held.num_reused(), 16u);
   all_but_one->Release();
   KvSequence greedy = cache().Fetch(std::move(other), 512);

@@ -80,6 +80,7 @@ KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
   tables_ = std::move(other.tables_);
   place_ = std::move(other.place_);
   shares_ = other.shares_;
+  account_ = other.account_;
   num_committed_ = std::exchange(other.num_committed_, 0);
   closed_ = other.closed_;
   unbacked_ = other.unbacked_;

@@ -86,6 +86,7 @@ class KvSequence {
   friend class KvCache;
   NodeHold place_;  // its last committed full block; meaningful while publishing
   bool shares_ = false;
+  AccountId account_ = kNobody;
   uint32_t num_committed_ = 0;
   bool closed_ = false;
   uint32_t unbacked_ = 0;  // blocks that it gave back and that could not be reserved for it again

@@ -18,6 +18,8 @@ const char* ToString(MissReason reason) {
       return "window";
     case MissReason::kRopeChanged:
       return "rope_changed";
+    case MissReason::kPoolFull:
+      return "pool_full";
   }
   return "unknown";
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "block/ids.h"
 #include "block/kv_layout.h"
 #include "kvasir/status.h"
 
@@ -34,7 +35,8 @@ struct KvDemand {
 // still have needed. Move-only. Destroying the Reservation releases what was not drawn; its
 // sequences can go on with unreserved blocks. Must not outlive its cache. One thread at a time.
 //
-// Invariant of the cache: free + idle blocks >= those reserved and not drawn.
+// Invariant of the cache: free + idle blocks >= those reserved and not drawn (KvAccounts has the
+// whole one).
 class Reservation {
  public:
   Reservation() = default;  // empty
@@ -44,7 +46,8 @@ class Reservation {
 
   uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
   // Lets each of its `sequences` sequences that have not ended grow to `tokens` tokens. kExhausted,
-  // with nothing changed, when too few blocks are unreserved.
+  // with nothing changed, when too few blocks are unreserved; about kv_max when it is the account's
+  // own maximum that leaves too few.
   Status Grow(uint32_t tokens, uint32_t sequences);
   void Shrink(uint32_t num_blocks);  // at most blocks()
   void Release();                    // as the destructor does
@@ -54,6 +57,7 @@ class Reservation {
   friend class KvSequence;
   struct State {
     KvCache* cache;
+    AccountId account;
     uint32_t blocks;  // not drawn yet
     // The most blocks of one sequence: in `full` groups, and in windows.
     uint32_t full_blocks, window_blocks;

@@ -307,8 +307,8 @@ bool CheckCacheDir(const std::optional<std::string>& given) {
 
 }  // namespace
 
-Result<std::string> ReadTemplate(const Args& args) {
-  if (!args.Has("chat-template-file")) return std::string();
+Result<std::optional<std::string>> ReadTemplate(const Args& args) {
+  if (!args.Has("chat-template-file")) return std::nullopt;
   const std::string path = *args.Text("chat-template-file");
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   KV_ASSIGN(std::string text,
@@ -328,9 +328,9 @@ Result<std::string> ReadTemplate(const Args& args) {
 }
 
 Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
-  KV_ASSIGN(const std::string text, ReadTemplate(args));
-  if (text.empty()) return nullptr;
-  return ChatTemplate::Parse(text);
+  KV_ASSIGN(const std::optional<std::string> text, ReadTemplate(args));
+  if (!text) return nullptr;
+  return ChatTemplate::Parse(*text);
 }
 
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {

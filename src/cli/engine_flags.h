@@ -23,8 +23,8 @@ std::vector<Flag> CacheFlags();
 // --chat-template-file: for commands that take chats.
 std::vector<Flag> QueueFlags();  // of requests that wait
 std::vector<Flag> TemplateFlags();
-// The text of that file, checked by parsing it; "" without the flag.
-Result<std::string> ReadTemplate(const Args& args);
+// The text of that file, checked by parsing it; absent without the flag.
+Result<std::optional<std::string>> ReadTemplate(const Args& args);
 Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
 // --request-memory: for commands about a server.
 std::vector<Flag> SchedulingFlags();

@@ -119,18 +119,18 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.aliases = args.List("alias");
   options.api_keys = args.List("api-key");
   if (const auto path = args.Text("api-key-file")) KV_TRY(ReadKeys(*path, &options.api_keys));
-  options.admin_key = args.Text("admin-key").value_or("");
-  if (args.Has("admin-key") && options.admin_key.empty()) {
+  options.admin_key = args.Text("admin-key");
+  if (options.admin_key && options.admin_key->empty()) {
     return Fail(Code::kInvalidArgument, "--admin-key: is empty; give a key or leave it out");
   }
-  options.otlp_traces_endpoint = args.Text("otlp-traces-endpoint").value_or("");
-  if (args.Has("otlp-traces-endpoint") && options.otlp_traces_endpoint.empty()) {
+  options.otlp_traces_endpoint = args.Text("otlp-traces-endpoint");
+  if (options.otlp_traces_endpoint && options.otlp_traces_endpoint->empty()) {
     return Fail(Code::kInvalidArgument,
                 "--otlp-traces-endpoint: is empty; give an address or leave it out");
   }
   KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
   if (const auto path = args.Text("keys")) {
-    options.keys_path = *path;
+    options.keys_path = path;
     KV_ASSIGN(options.keys, ReadKeysFile(*path));
     KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
   }
@@ -202,7 +202,7 @@ Result<int> Run(const Args& given) {
     options.read_limit = limits->read_bytes_per_s;
   }
   for (const std::string& note : engine->card().text_notes) {
-    if (engine->tokenizer() != nullptr && !options.chat_template.empty()) continue;
+    if (engine->tokenizer() != nullptr && options.chat_template) continue;
     options.summary += "text     " + note + "\n";
   }
   if (const std::string text = engine->card().sampling.Text(); !text.empty()) {
@@ -213,7 +213,7 @@ Result<int> Run(const Args& given) {
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }
-  if (options.api_keys.empty() && options.keys_path.empty() && !IsLoopbackHost(options.host)) {
+  if (options.api_keys.empty() && !options.keys_path && !IsLoopbackHost(options.host)) {
     options.summary += "access   no API key: whoever reaches " + options.host +
                        " may use this server; --api-key KEY or --keys F.json asks for one\n";
   }

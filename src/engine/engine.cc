@@ -29,6 +29,7 @@
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
+#include "engine/seen_prompts.h"
 #include "engine/start_parts.h"
 #include "import/file_watch.h"
 #include "simd/target.h"
@@ -59,12 +60,13 @@ using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllC
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
-  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_owner.capacity() +
-                   spec.cache_salt.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
+  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_salt.capacity() +
+                   spec.prompt.capacity() * sizeof(TokenId) +
                    spec.message_ends.capacity() * sizeof(uint32_t) +
                    spec.stop_ids.capacity() * sizeof(TokenId) +
                    spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
   bytes += spec.id.capacity();
+  if (spec.cache_owner) bytes += spec.cache_owner->capacity();
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
   return bytes;
@@ -108,7 +110,7 @@ class EngineOnThread final : public Engine {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
   Status CheckRoom(const std::string& tenant) const override;
-  void SetTenants(const TenantTable& tenants) override;
+  Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
@@ -126,6 +128,7 @@ class EngineOnThread final : public Engine {
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
+  uint32_t MostBlocksOf(const GenerateRequest& spec) const;
   TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
   Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
   Workload WorkloadNow() const KV_REQUIRES(mutex_);
@@ -149,6 +152,8 @@ class EngineOnThread final : public Engine {
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
   TenantTable tenants_ KV_GUARDED_BY(mutex_);
+  KvQuotas quotas_ KV_GUARDED_BY(mutex_);
+  SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
   std::unordered_map<std::string, uint32_t> outstanding_of_ KV_GUARDED_BY(mutex_);  // by tenant
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
@@ -206,25 +211,28 @@ void EngineOnThread::Post(Command command) {
 
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
-  const RequestLimits limits{.ctx_size = parts_.card.ctx_size,
-                             .max_positions = parts_.card.max_positions,
-                             .vocab_size = parts_.card.vocab_size,
-                             .parallel = parts_.options.parallel,
-                             .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-                             .layout = &parts_.cache->layout(),
-                             .step_tokens = parts_.cache->step_tokens(),
-                             .cache_mode = parts_.options.cache_mode,
-                             .tokenizer = parts_.text.tokenizer.get(),
-                             .no_text = parts_.text.no_text};
+  RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                       .max_positions = parts_.card.max_positions,
+                       .vocab_size = parts_.card.vocab_size,
+                       .parallel = parts_.options.parallel,
+                       .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                       .pool_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                       .layout = &parts_.cache->layout(),
+                       .step_tokens = parts_.cache->step_tokens(),
+                       .cache_mode = parts_.options.cache_mode,
+                       .tokenizer = parts_.text.tokenizer.get(),
+                       .no_text = parts_.text.no_text};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
                      "{} prompts; at most {} may run or wait at once", requests.size(), limit);
   }
   std::vector<std::unique_ptr<Request>> checked;
+  std::vector<std::vector<uint64_t>> hashes;
   uint64_t bytes = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto one = [sink, i](const Event& event) { sink(i, event); };
+    limits.num_blocks = MostBlocksOf(requests[i]);
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
     if (const auto seed = request->spec.sampling.seed) {
       request->seed = *seed;
@@ -234,6 +242,11 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     request->submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(request->spec);
     if (request->spec.on_trace) request->trace = NewTrace();
+    const bool shares =
+        parts_.options.cache_mode == CacheMode::kPrefix && request->spec.reuse != Reuse::kNothing;
+    hashes.push_back(shares ? SeenPrompts::HashesOf(request->cache_owner(),
+                                                    request->spec.cache_salt, request->spec.prompt)
+                            : std::vector<uint64_t>());
     checked.push_back(std::move(request));
   }
   const MutexLock lock(mutex_);
@@ -255,11 +268,15 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   if (Status room = CheckQueue(tenant, checked.size()); !room) {
     return Reject(RejectReason::kQueueFull, tenant, tl::unexpected(std::move(room.error())));
   }
+  for (size_t i = 0; i < checked.size(); ++i) {
+    checked[i]->seen_tokens = seen_prompts_.SeenTokens(hashes[i]);
+  }
   if (Status times = CheckTimes(checked); !times) {
     const bool late = times.error().code == Code::kUnavailable;  // else it waits too long
     return Reject(late ? RejectReason::kDeadline : RejectReason::kQueueTime, tenant,
                   tl::unexpected(std::move(times.error())));
   }
+  for (const auto& each : hashes) seen_prompts_.Add(each);
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
@@ -278,6 +295,12 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
+}
+
+uint32_t EngineOnThread::MostBlocksOf(const GenerateRequest& spec) const {
+  const MutexLock lock(mutex_);
+  return MostBlocks(quotas_, spec.cache_owner.value_or(spec.tenant),
+                    static_cast<uint32_t>(parts_.plan.num_blocks));
 }
 
 TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
@@ -342,7 +365,7 @@ Workload EngineOnThread::WorkloadNow() const {
     if (request == nullptr) continue;
     Workload::Tenant& tenant = workload.Of((*request)->spec.tenant);
     const uint64_t answer = std::min((*request)->max_tokens, tenant.expected_answer);
-    tenant.waiting_ns += workload.WorkNs((*request)->prompt_tokens(), answer * (*request)->spec.n);
+    tenant.waiting_ns += workload.WorkNs((*request)->new_tokens(), answer * (*request)->spec.n);
     ++workload.waiting;
   }
   return workload;
@@ -354,7 +377,7 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
   const double most_ms = parts_.options.max_queue_ms;
   for (const auto& request : requests) {
     const WaitEstimate estimate =
-        EstimateWait(workload, request->spec.tenant, request->prompt_tokens(), request->max_tokens);
+        EstimateWait(workload, request->spec.tenant, request->new_tokens(), request->max_tokens);
     const double start_ms = estimate.start_ns / 1e6;
     if (start_ms > most_ms) {
       Error error{Code::kExhausted,
@@ -382,12 +405,18 @@ Status EngineOnThread::CheckRoom(const std::string& tenant) const {
   return CheckQueue(tenant, 1);
 }
 
-void EngineOnThread::SetTenants(const TenantTable& tenants) {
+Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   TenantsCommand command{tenants};
+  KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
+  const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
+  const auto headroom = static_cast<uint32_t>(parts_.options.kv_headroom * num_blocks);
+  KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));
   tenants_ = tenants;
+  quotas_ = std::move(quotas);
   wake_.notify_one();
+  return {};
 }
 
 void EngineOnThread::Drain() {

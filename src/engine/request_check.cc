@@ -83,6 +83,14 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
   }
   const uint64_t computed =
       DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
+  if (computed == 0 && limits.num_blocks < limits.pool_blocks) {
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} tokens{} need more than the {} blocks of {} tokens that this tenant may "
+                     "have (kv_max, and what is guaranteed to others): shorten the prompt{}",
+                     prompt, spec.n > 1 ? fmt::format(" for {} choices", spec.n) : "",
+                     limits.num_blocks, limits.layout->block_tokens(),
+                     spec.n > 1 ? " or lower n" : "");
+  }
   if (computed == 0) {
     return FailField(Code::kInvalidArgument, "prompt",
                      "{} tokens{} need more than the {} blocks of {} tokens that the pool has: "

@@ -16,7 +16,8 @@ struct RequestLimits {
   uint32_t max_positions = 0;  // of the model's training
   uint32_t vocab_size = 0;
   uint32_t parallel = 0;
-  uint32_t num_blocks = 0;
+  uint32_t num_blocks = 0;   // that this request may have
+  uint32_t pool_blocks = 0;  // that there are; more where tenants have quotas
   const KvLayout* layout = nullptr;
   uint32_t step_tokens = 0;  // KvCache's
   CacheMode cache_mode = CacheMode::kPrefix;

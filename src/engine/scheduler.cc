@@ -44,7 +44,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   plan_.rows.reserve(options_.parallel);
   tenants_.reserve(options_.num_tenants + 1);
   tenant_rules_.reserve(options_.num_tenants + 1);
-  stats_.tenant_use.resize(1);
+  accounts_over_quota_.reserve(options_.parallel);
   workload_.tenants.resize(1);
   workload_.parallel = options_.parallel;
   running_.reserve(options_.parallel);

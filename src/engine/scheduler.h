@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "cache/kv_cache.h"
 #include "engine/answer_lengths.h"
+#include "engine/kv_quotas.h"
 #include "engine/request_counts.h"
 #include "engine/sampler.h"
 #include "engine/scheduling_policy.h"
@@ -140,6 +141,9 @@ class Scheduler {
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);
   void UseRules(uint32_t tenant, const TenantRules& rules);
+  void SetQuota(const std::string& owner, const KvQuota& quota);
+  void FitQuota(Request& request);
+  bool CountRefusal(const Error& error);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
   bool TryAdmit(Request& request);
@@ -148,7 +152,7 @@ class Scheduler {
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
-  MatchResult Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
+  MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
@@ -255,11 +259,14 @@ class Scheduler {
   std::vector<TenantView> tenants_;
   std::vector<TenantRules> tenant_rules_;  // [tenants_]
   TenantTable rules_;                      // of those that are not known yet too
+  KvQuotas quotas_;
+  std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
   AnswerLengths lengths_;
   StepCost cost_;
   Workload workload_;
 
-  uint64_t files_checked_ns_ = 0;  // the last CheckAll
+  uint64_t files_checked_ns_ = 0;   // the last CheckAll
+  uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners
 
   EngineStats stats_;
   double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed

@@ -16,6 +16,12 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
   request->tenant = TenantOf(request->spec.tenant);
+  const std::string& owner = request->cache_owner();
+  if (std::ranges::find(stats_.cache_owners, owner, &CacheOwnerStats::name) ==
+          stats_.cache_owners.end() &&
+      stats_.cache_owners.size() < options_.num_tenants) {
+    stats_.cache_owners.push_back({.name = owner});
+  }
   request->first_token_time.Start(request->submitted_ns);
   Activate(request->tenant);
   if (const auto timeout_ms = request->spec.timeout_ms) {
@@ -34,7 +40,6 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   tenants_.emplace_back();
   stats_.tenants.emplace_back().name = name;
   tenant_rules_.emplace_back();
-  stats_.tenant_use.emplace_back().name = name;
   workload_.tenants.emplace_back().name = name;
   tenant_numbers_.emplace(name, number);
   const auto rules = rules_.find(name);
@@ -44,11 +49,46 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
 
 void Scheduler::SetTenants(const TenantTable& rules) {
   rules_ = rules;
+  KvQuotas quotas = QuotasOf(rules, cache_.layout());
+  for (const auto& [owner, quota] : quotas_) {
+    if (!quotas.contains(owner)) SetQuota(owner, {});
+  }
+  quotas_ = std::move(quotas);
+  for (const auto& [owner, quota] : quotas_) SetQuota(owner, quota);
+  for (const auto& request : running_) FitQuota(*request);
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    FitQuota(**it);
+    if ((*it)->done()) ended_.push_back(std::move(*it));
+    it = *it ? it + 1 : waiting_.erase(it);
+  }
   for (const auto& [name, number] : tenant_numbers_) {
     const auto found = rules_.find(name);
     UseRules(number, found == rules_.end() ? TenantRules() : found->second);
   }
   retry_admission_ = true;
+}
+
+void Scheduler::SetQuota(const std::string& owner, const KvQuota& quota) {
+  const AccountId account = cache_.OpenAccount(owner);
+  if (account != kNobody) cache_.SetQuota(account, quota);
+}
+
+// A request that was accepted under other quotas gets a shorter answer where its owner may have
+// fewer blocks now, or ends if even what is known of it is too long.
+void Scheduler::FitQuota(Request& request) {
+  const uint32_t most = MostBlocks(quotas_, request.cache_owner(), cache_.plan().num_blocks);
+  const KvLayout& layout = cache_.layout();
+  if (request.done() || request.demand.blocks(layout, cache_.step_tokens()) <= most) return;
+  KvDemand prompt = request.demand;
+  prompt.tokens = prompt.prompt_tokens;
+  const uint64_t tokens = prompt.MaxTokens(layout, cache_.step_tokens(), most);
+  if (tokens < uint64_t{request.prompt_tokens()} + request.longest_answer) {
+    const Error error{Code::kExhausted,
+                      "the cache's room for this tenant was lowered, and the request needs more"};
+    return EndRequest(request, FinishReason::kError, &error);
+  }
+  request.demand.tokens = static_cast<uint32_t>(tokens);
+  request.max_tokens = request.demand.tokens + 1 - request.prompt_tokens();
 }
 
 void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
@@ -181,13 +221,17 @@ bool Scheduler::TryAdmit(Request& request) {
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
   // Without other requests this one would fit: submission checked its demand.
+  const bool guaranteed = cache_.IsGuaranteed(match, demand);
   Result<Reservation> reservation = cache_.Reserve(match, demand);
+  request.over_quota = !reservation && CountRefusal(reservation.error());
+  request.is_owed = !reservation && guaranteed;
   if (!reservation) {
-    ++stats_.requests.reservations_failed;
     request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
-  if (!running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) return false;
+  if (!guaranteed && !running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) {
+    return false;
+  }
   request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
   if (resumed) {
     CountResumed(request, *first, match.num_reused());
@@ -223,6 +267,13 @@ bool Scheduler::TryAdmit(Request& request) {
   request.tokens_at_resume = request.completion_tokens;
   request.preempted = false;
   return true;
+}
+
+// Counts that blocks were refused; true when the account's maximum left none.
+bool Scheduler::CountRefusal(const Error& error) {
+  const bool over_quota = error.field == "kv_max";
+  ++(over_quota ? stats_.requests.quota_reservations_failed : stats_.requests.reservations_failed);
+  return over_quota;
 }
 
 // Whether a running request is computing a block or more of what this prompt begins with, beyond
@@ -303,7 +354,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   const uint64_t now = MonotonicNs();
   request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, stats_.cache_ns);
   TracePreempt(*request, cause, now);
-  request->is_starved = false;
+  request->is_starved = request->over_quota = request->is_owed = false;
   for (const auto& other : waiting_) other->has_no_room = false;
   if (cause != PreemptCause::kRope) {
     request->has_no_room = true;  // others need its blocks first
@@ -319,18 +370,27 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
 }
 
 // Makes reservations longer where answers reach their ends, those of the oldest requests first. One
-// that cannot grow, and those after it, are starved: they have no rows until they can.
+// that cannot grow is starved: it has no rows until it can. So are those after it, of its account
+// if that has its maximum.
 void Scheduler::GrowReservations() {
   bool starved = false;
+  std::vector<AccountId>& over_quota = accounts_over_quota_;
+  over_quota.clear();
   for (const auto& request : running_) {
     uint32_t needed = 0;
     for (const auto& sequence : request->sequences) {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    request->is_starved =
-        needed > request->reserved_tokens && (starved || !GrowReservation(*request, needed));
-    starved |= request->is_starved;
+    const bool grows = needed > request->reserved_tokens;
+    const bool own = std::ranges::count(over_quota, request->account) > 0;
+    if (grows) request->over_quota = own;
+    request->is_starved = grows && (starved || own || !GrowReservation(*request, needed));
+    if (request->is_starved && request->over_quota) {
+      over_quota.push_back(request->account);
+    } else {
+      starved |= request->is_starved;
+    }
     TraceWait(*request);
   }
 }
@@ -340,19 +400,22 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const uint32_t least =
       std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
+  Status grown;
   for (const uint32_t tokens : {expected, least}) {
-    if (!request.reservation.Grow(tokens, request.num_live())) continue;
+    grown = request.reservation.Grow(tokens, request.num_live());
+    if (!grown) continue;
     request.reserved_tokens = tokens;
     return true;
   }
-  ++stats_.requests.reservations_failed;
+  request.over_quota = CountRefusal(grown.error());
   return false;
 }
 
 // What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
-MatchResult Scheduler::Match(const Request& request, std::span<const TokenId> tokens, bool is_long,
+MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.spec.reuse != Reuse::kNothing;
+  request.account = options.account = cache_.OpenAccount(request.cache_owner());
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
   };

@@ -272,11 +272,22 @@ void Scheduler::CountStep(uint64_t step_ns) {
 }
 
 void Scheduler::CountTenants() {
-  for (TenantUse& use : stats_.tenant_use) use.running = use.waiting = 0;
+  for (TenantStats& tenant : stats_.tenants) tenant.running = tenant.waiting = 0;
   for (const auto& request : running_) {
-    stats_.tenant_use[request->tenant].running += request->num_live();
+    stats_.tenants[request->tenant].running += request->num_live();
   }
-  for (const auto& request : waiting_) ++stats_.tenant_use[request->tenant].waiting;
+  for (const auto& request : waiting_) ++stats_.tenants[request->tenant].waiting;
+  // It takes time for many owners; these gauges may be old while something runs.
+  constexpr uint64_t kPeriodNs = 100'000'000;
+  const uint64_t now = MonotonicNs();
+  if (!running_.empty() && now - owners_counted_ns_ < kPeriodNs) return;
+  owners_counted_ns_ = now;
+  for (CacheOwnerStats& owner : stats_.cache_owners) {
+    const KvAccounts::Account& account = cache_.accounts().of(cache_.OpenAccount(owner.name));
+    owner.pinned_blocks = account.pinned;
+    owner.idle_blocks = account.idle;
+    owner.reserved_blocks = account.reserved;
+  }
 }
 
 void Scheduler::PublishStats() {
@@ -309,6 +320,8 @@ void Scheduler::PublishStats() {
   std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
   stats_.evicted_blocks = counters.evicted_blocks;
   stats_.evicted_tokens = counters.evicted_tokens;
+  stats_.quota_evicted_blocks = counters.quota_evicted_blocks;
+  stats_.quota_evicted_tokens = counters.quota_evicted_tokens;
   stats_.copied_blocks = counters.copied_blocks;
   stats_.deduplicated_blocks = counters.deduplicated_blocks;
   if (on_stats_) on_stats_(stats_);

@@ -60,6 +60,9 @@ void Scheduler::FillView() {
          .choices = request->num_live(),
          .priority = request->spec.priority,
          .arrival_ns = request->submitted_ns,
+         .account = request->account,
+         .above_guarantee = cache_.accounts().is_above_guarantee(request->account),
+         .over_quota = request->over_quota,
          .is_starved = request->is_starved,
          .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
          .tokens_since_resume = request->completion_tokens - request->tokens_at_resume,
@@ -75,6 +78,9 @@ void Scheduler::FillView() {
                               .arrival_ns = request->submitted_ns,
                               .has_no_room = request->has_no_room,
                               .overtaken = request->overtaken,
+                              .account = request->account,
+                              .over_quota = request->over_quota,
+                              .is_owed = request->is_owed,
                               .follows = Follows(*request)});
   }
   view_ = {.now_ns = MonotonicNs(),
@@ -131,20 +137,20 @@ void Scheduler::Charge() {
 
 void Scheduler::FillWorkload() {
   Workload& all = workload_;
-  // The smaller of two, since the model guesses too much for steps longer than those it saw.
+  // Of the first few prompts, short ones say too much of a row: a step has a fixed cost, which
+  // the model knows.
+  constexpr uint32_t kFewSteps = 4;
   if (prefill_rows_ > 0) {
-    all.row_ns = std::min(prefill_ns_ / prefill_rows_,
-                          cost_.PredictNs({.prefill_rows = options_.max_rows}) / options_.max_rows);
+    all.row_ns = prefill_ns_ / prefill_rows_;
+    if (prefill_rows_ < kFewSteps * options_.max_rows) {
+      const StepWork whole{.prefill_rows = options_.max_rows};
+      all.row_ns = std::min(all.row_ns, cost_.PredictNs(whole) / options_.max_rows);
+    }
   }
   // Until then the model knows only long steps, and would take decoding for one of them.
   constexpr uint64_t kLeastDecodeSteps = 16;
   if (stats_.decode_steps >= kLeastDecodeSteps) {
     all.step_ns = cost_.PredictNs({.decode_rows = options_.parallel});
-  }
-  const uint64_t reused = stats_.reused_pool + stats_.reused_partial;
-  if (stats_.prompt_tokens > 0) {
-    all.computed_share =
-        1 - static_cast<double>(reused) / static_cast<double>(stats_.prompt_tokens);
   }
   all.running_ns = 0;
   all.running = 0;
@@ -154,18 +160,18 @@ void Scheduler::FillWorkload() {
     all.tenants[i].expected_answer = lengths_.Expected(i, 0);
     all.tenants[i].knows_answers = lengths_.knows(i);
   }
-  const auto work_ns = [&](const Request& request, uint64_t prompt_tokens) {
+  const auto work_ns = [&](const Request& request, uint64_t new_tokens) {
     const uint32_t expected = all.tenants[request.tenant].expected_answer;
     const uint32_t most = request.max_tokens - std::min(request.max_tokens, request.longest_answer);
     const uint32_t rest = expected - std::min(expected, request.longest_answer);
-    return all.WorkNs(prompt_tokens, uint64_t{std::min(most, rest)} * request.num_live());
+    return all.WorkNs(new_tokens, uint64_t{std::min(most, rest)} * request.num_live());
   };
   for (const auto& request : running_) {
     all.running += request->num_live();
-    all.running_ns += work_ns(*request, request->prompt_done ? 0 : request->prompt_tokens());
+    all.running_ns += work_ns(*request, request->prompt_done ? 0 : request->new_tokens());
   }
   for (const auto& request : waiting_) {
-    all.tenants[request->tenant].waiting_ns += work_ns(*request, request->prompt_tokens());
+    all.tenants[request->tenant].waiting_ns += work_ns(*request, request->new_tokens());
   }
 }
 

@@ -34,6 +34,7 @@ struct Asked {
   bool cancelled = false;    // by the test
   bool expired = false;      // cancelled because its deadline had passed
   bool out_of_time = false;  // the scheduler ended an answer at its time limit
+  bool refitted = false;     // quotas were changed while it waited or ran
   bool ended = false;
   Receipt receipt;
   // By the clock. A deadline of 0 means no deadline. Times of tokens and of the end are those of
@@ -97,6 +98,7 @@ class RandomSchedule {
                     .end_tokens = {kEndToken}}) {}
 
   void Run() {
+    if (random_.Below(2) == 0) SetQuotas();
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
     const uint64_t num_requests = 1 + random_.Below(8);
     for (uint64_t asked = 0; asked < num_requests || !scheduler_.idle();) {
@@ -107,10 +109,12 @@ class RandomSchedule {
       if (random_.Below(20) == 0 && !asked_.empty()) Cancel();
       if (random_.Below(30) == 0) scheduler_.Erase(Tenant(), [](const Erasure&) {});
       if (random_.Below(4) == 0) PassTime();
+      if (!quotas_.empty() && random_.Below(200) == 0) ChangeQuotas();
       CancelExpired();
       step_start_ns_ = MonotonicNs();
       scheduler_.Step();
       scheduler_.CheckInvariants();
+      CheckQuotas();
       if (testing::Test::HasFailure()) return;
     }
     Check();
@@ -119,7 +123,7 @@ class RandomSchedule {
   uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   uint64_t preemptions = 0, recomputed = 0, late = 0, restarted = 0;
-  uint64_t traces = 0, waits = 0, evicting_steps = 0;
+  uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
@@ -197,15 +201,17 @@ class RandomSchedule {
     if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
     const uint64_t id = ++last_id_;
     if (id % 2 == 0) spec.on_trace = [this](const RequestTrace& trace) { HearTrace(trace); };
-    auto checked = CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
-                                {.ctx_size = kContext,
-                                 .max_positions = kContext,
-                                 .vocab_size = kVocab,
-                                 .parallel = parallel_,
-                                 .num_blocks = cache_->plan().num_blocks,
-                                 .layout = &runner_.layout(),
-                                 .step_tokens = cache_->step_tokens(),
-                                 .cache_mode = mode_});
+    auto checked =
+        CheckRequest(spec, [this, id](const Event& event) { Hear(id, event); },
+                     {.ctx_size = kContext,
+                      .max_positions = kContext,
+                      .vocab_size = kVocab,
+                      .parallel = parallel_,
+                      .num_blocks = MostBlocks(quotas_, spec.tenant, cache_->plan().num_blocks),
+                      .pool_blocks = cache_->plan().num_blocks,
+                      .layout = &runner_.layout(),
+                      .step_tokens = cache_->step_tokens(),
+                      .cache_mode = mode_});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
     (*checked)->submitted_ns = MonotonicNs();
@@ -239,6 +245,40 @@ class RandomSchedule {
       Cancel(id, asked);
       asked.expired = true;
     }
+  }
+
+  // A guarantee for one or both tenants, and a maximum for one or both.
+  void SetQuotas() {
+    const uint64_t block_bytes = cache_->layout().block_bytes();
+    const uint32_t num_blocks = cache_->plan().num_blocks;
+    TenantTable tenants;
+    for (const char* name : {"alice", "bob"}) {
+      TenantRules& rules = tenants[name];
+      rules.kv_guaranteed = random_.Below(2) * random_.Below(num_blocks / 2) * block_bytes;
+      if (random_.Below(2) == 0) {
+        rules.kv_max = rules.kv_guaranteed + (2 + random_.Below(num_blocks)) * block_bytes;
+      }
+    }
+    quotas_ = QuotasOf(tenants, cache_->layout());
+    scheduler_.SetTenants(tenants);
+  }
+
+  // Requests that were accepted before may get less, or not fit any more.
+  void ChangeQuotas() {
+    SetQuotas();
+    changed_quotas_ = true;
+    for (auto& [id, asked] : asked_) asked.refitted |= !asked.ended;
+    ++refits;
+  }
+
+  void CheckQuotas() {
+    if (changed_quotas_) return;
+    for (const auto& [owner, quota] : quotas_) {
+      const KvAccounts::Account& account = cache_->accounts().of(cache_->OpenAccount(owner));
+      EXPECT_LE(account.held(), quota.max) << owner;
+      EXPECT_LE(account.used(), quota.max) << owner;
+    }
+    limited += cache_->counters().quota_evicted_blocks > 0;
   }
 
   static bool IsPast(uint64_t deadline_ns) {
@@ -311,7 +351,7 @@ class RandomSchedule {
     for (const auto& [id, asked] : asked_) {
       ASSERT_TRUE(asked.ended) << "request " << id;
       SCOPED_TRACE(testing::Message() << "request " << id);
-      CheckTimes(asked);
+      if (!asked.refitted) CheckTimes(asked);  // it may end between steps
       expired += asked.expired;
       const bool bad_prompt = std::ranges::count(asked.spec.prompt, kNotFinite) > 0;
       FinishReason reason = FinishReason::kNone;
@@ -337,6 +377,10 @@ class RandomSchedule {
           EXPECT_TRUE(asked.first_token_ns);
           wrong += !BeginsWith(want, got);
           ++late;
+          continue;
+        }
+        if (asked.refitted) {
+          wrong += !BeginsWith(want, got);
           continue;
         }
         wrong += asked.reasons[choice] != reason;
@@ -378,6 +422,8 @@ class RandomSchedule {
   std::unique_ptr<KvCache> cache_;
   Scheduler scheduler_;
   EngineStats stats_;
+  KvQuotas quotas_;
+  bool changed_quotas_ = false;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Asked> asked_;
 };
@@ -395,7 +441,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   if (only != nullptr) count = 1;
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
-           restarted = 0, traces = 0, waits = 0, evicting_steps = 0;
+           restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -414,6 +460,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     traces += schedule.traces;
     waits += schedule.waits;
     evicting_steps += schedule.evicting_steps;
+    limited += schedule.limited;
+    refits += schedule.refits;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
     recomputed += schedule.recomputed;
@@ -435,7 +483,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   if (count < 1000) return;
   for (const uint64_t seen :
        {reused, cancelled, expired, failed, forked, evicted, cursors, preemptions, recomputed, late,
-        rope_changed, restarted, traces, waits, evicting_steps}) {
+        rope_changed, restarted, traces, waits, evicting_steps, limited, refits}) {
     EXPECT_GT(seen, count / 1000);
   }
 }

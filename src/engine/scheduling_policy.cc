@@ -17,28 +17,42 @@ bool IsProtected(const RequestView& request) {
           request.tokens_since_resume < SchedulingPolicy::kCooldownTokens);
 }
 
-// Of the running requests of `tenant`, or of all, the one that costs least to bring back; of equals
-// the one that came last.
-std::optional<uint32_t> Cheapest(const View& view, std::optional<uint32_t> tenant,
-                                 std::optional<uint32_t> except) {
+// Of the running requests that `may` names, the one that costs least to bring back; of equals the
+// one that came last.
+template <typename F>
+std::optional<uint32_t> Cheapest(const View& view, F&& may) {
   std::optional<uint32_t> best;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     const RequestView& request = view.requests[i];
-    if (!IsRunning(request) || i == except || IsProtected(request)) continue;
-    if (tenant && request.tenant != *tenant) continue;
+    if (!IsRunning(request) || IsProtected(request) || !may(i)) continue;
     if (!best || request.recompute_tokens <= view.requests[*best].recompute_tokens) best = i;
   }
   return best;
 }
 
-// For memory the oldest running request never gives way: it always ends.
-std::optional<uint32_t> MemoryVictim(const View& view) {
+// The running request that came first, of an account or of all.
+std::optional<uint32_t> Oldest(const View& view, std::optional<AccountId> account) {
   std::optional<uint32_t> oldest;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
-    if (!IsRunning(view.requests[i])) continue;
-    if (!oldest || view.requests[i].arrival_ns < view.requests[*oldest].arrival_ns) oldest = i;
+    const RequestView& request = view.requests[i];
+    if (!IsRunning(request) || (account && request.account != *account)) continue;
+    if (!oldest || request.arrival_ns < view.requests[*oldest].arrival_ns) oldest = i;
   }
-  return Cheapest(view, std::nullopt, oldest);
+  return oldest;
+}
+
+// Who gives way to the oldest starved request. The oldest running one never does: it always ends.
+// Where an account has its maximum, only its own requests help.
+std::optional<uint32_t> MemoryVictim(const View& view) {
+  const auto starved = std::ranges::find_if(view.requests, &RequestView::is_starved);
+  const AccountId account = starved->account;
+  const bool own = starved->over_quota;
+  const auto oldest = Oldest(view, own ? std::optional(account) : std::nullopt);
+  return Cheapest(view, [&](uint32_t i) {
+    const RequestView& request = view.requests[i];
+    if (i == oldest) return false;
+    return request.account == account || (!own && request.above_guarantee);
+  });
 }
 
 // Of `tenant`, or of all.
@@ -108,22 +122,25 @@ class FairPolicy final : public SchedulingPolicy {
 
 bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
   const RequestView& request = view.requests[i];
-  return !IsRunning(request) && !request.follows &&
+  return !IsRunning(request) && !request.follows && !(request.has_no_room && request.over_quota) &&
          view.tenants[request.tenant].may_run(request.choices);
 }
 
-// The next one that may start. It passes those without room that go before it, if these are few and
+// The next one that may start. First those to whom a guarantee owes their room: others gave it up
+// for them. The next one passes those without room that go before it, if these are few and
 // were not passed too often. (Others it need not wait for: else a tenant that was given less could
 // take the place of running requests, without ever starting.)
 std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
   std::optional<uint32_t> next;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
     if (view.requests[i].has_no_room || !IsReady(view, i)) continue;
-    if (!next || GoesBefore(view, i, *next)) next = i;
+    const bool owed = view.requests[i].is_owed;
+    const bool next_owed = next && view.requests[*next].is_owed;
+    if (!next || owed > next_owed || (owed == next_owed && GoesBefore(view, i, *next))) next = i;
   }
   if (!next) return std::nullopt;
   uint32_t passed = 0;
-  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+  for (uint32_t i = 0; i < view.requests.size() && !view.requests[*next].is_owed; ++i) {
     const RequestView& request = view.requests[i];
     if (!request.has_no_room || !IsReady(view, i) || !GoesBefore(view, i, *next)) continue;
     passed += request.overtaken >= kMaxOvertaken ? kMaxPassed : 1;
@@ -134,9 +151,26 @@ std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
   // One that was preempted goes first: others of its tenant would take the blocks that it needs.
   for (const RequestView& request : view.requests) {
     if (request.state != State::kPreempted || !request.has_no_room) continue;
-    if (request.tenant == candidate.tenant || !IsFair()) return std::nullopt;
+    if (request.tenant == candidate.tenant || (!IsFair() && !request.over_quota)) {
+      return std::nullopt;
+    }
   }
   return next;
+}
+
+// A request of an account that has more than its guarantee, if another one waits for room that is
+// guaranteed to it.
+std::optional<uint32_t> SchedulingPolicy::OwedVictim(const View& view) const {
+  std::optional<AccountId> account;
+  for (uint32_t i = 0; i < view.requests.size() && !account; ++i) {
+    const RequestView& request = view.requests[i];
+    if (request.is_owed && request.has_no_room && IsReady(view, i)) account = request.account;
+  }
+  if (!account) return std::nullopt;
+  const auto oldest = Oldest(view, std::nullopt);
+  return Cheapest(view, [&](uint32_t i) {
+    return i != oldest && view.requests[i].account != *account && view.requests[i].above_guarantee;
+  });
 }
 
 // A request of the tenant that was given most, if another tenant that was given far less waits and
@@ -155,7 +189,7 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   const uint32_t tenant = view.requests[*rich].tenant;
   const uint32_t running = RunningChoices(view, view.requests[*poor].tenant);
   if (running * kUnfairShare >= RunningChoices(view, tenant)) return std::nullopt;
-  return Cheapest(view, tenant, std::nullopt);
+  return Cheapest(view, [&](uint32_t i) { return view.requests[i].tenant == tenant; });
 }
 
 void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
@@ -203,9 +237,10 @@ void SchedulingPolicy::Decide(const View& view, StepPlan& plan) const {
     plan.preempt = MemoryVictim(view);
   } else {
     plan.admit = Next(view);
-    if (!plan.admit && IsFair()) {
-      plan.preempt = UnfairVictim(view);
+    if (!plan.admit) {
       plan.cause = PreemptCause::kFairness;
+      plan.preempt = OwedVictim(view);
+      if (!plan.preempt && IsFair()) plan.preempt = UnfairVictim(view);
     }
   }
   if (!plan.preempt && !plan.admit) PlanRows(view, plan);

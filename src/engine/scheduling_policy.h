@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "block/ids.h"
 #include "engine/step_cost.h"
 #include "kvasir/engine.h"
 
@@ -30,6 +31,14 @@ struct RequestView {
   // later were admitted before it.
   bool has_no_room = false;
   uint32_t overtaken = 0;
+  // Whose blocks it takes; whether these are more than are guaranteed to that account.
+  AccountId account = kNobody;
+  bool above_guarantee = false;
+  // It has no room, or is starved, because its account has its maximum: only what that account
+  // releases helps.
+  bool over_quota = false;
+  bool is_owed =
+      false;  // waiting: it has no room, but its account's guarantee covers what it needs
   bool follows = false;  // what it needs is being computed for another request: it waits for that
   // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
   // those of others' prompts not counted; tokens since it was admitted last; times preempted.
@@ -114,6 +123,7 @@ class SchedulingPolicy {
   // up.
   static bool IsReady(const View& view, uint32_t request);
   std::optional<uint32_t> Next(const View& view) const;
+  std::optional<uint32_t> OwedVictim(const View& view) const;
   std::optional<uint32_t> UnfairVictim(const View& view) const;
   void PlanRows(const View& view, StepPlan& plan) const;
 };

@@ -133,6 +133,57 @@ TEST_F(Policy, AStarvedRequestWithoutAVictimWaits) {
   EXPECT_EQ(plan_.rows, (Indices{0, 1}));
 }
 
+constexpr AccountId kOne{1}, kTwo{2};
+
+TEST_F(Policy, OnlyWhatIsBeyondAGuaranteeGivesWayToAnotherAccount) {
+  AddRunning(1, {.account = kOne, .above_guarantee = true});
+  AddRunning(2, {.account = kTwo, .recompute_tokens = 1});
+  AddRunning(3,
+             {.account = kOne, .above_guarantee = true, .is_starved = true, .recompute_tokens = 9});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 2u) << "the second is within its guarantee";
+  requests_[1].above_guarantee = true;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u);
+}
+
+TEST_F(Policy, AnAccountAtItsMaximumTakesFromItselfAlone) {
+  AddRunning(1, {.account = kTwo, .above_guarantee = true});
+  AddRunning(2, {.account = kOne, .above_guarantee = true, .over_quota = true, .is_starved = true});
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "it is the oldest of its account";
+  AddRunning(3, {.account = kOne, .above_guarantee = true, .recompute_tokens = 500});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 2u);
+}
+
+TEST_F(Policy, WaitingForItsOwnMaximumHoldsUpNobodyElse) {
+  tenants_ = {{}, {}};
+  AddWaiting({.has_no_room = true,
+              .overtaken = SchedulingPolicy::kMaxOvertaken,
+              .account = kOne,
+              .over_quota = true});
+  AddWaiting({.tenant = 1, .account = kTwo});
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+}
+
+TEST_F(Policy, AGuaranteeIsPaidByThoseAboveTheirs) {
+  AddRunning(1, {.account = kTwo, .above_guarantee = true});
+  AddRunning(2, {.account = kTwo, .above_guarantee = true, .recompute_tokens = 7});
+  AddRunning(3, {.account = AccountId{3}, .recompute_tokens = 1});
+  AddWaiting({.account = kTwo});
+  AddWaiting({.has_no_room = true, .account = kOne, .is_owed = true});
+  view_.parallel = 8;
+  requests_[3].has_no_room = true;
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u) << "the first is the oldest, the third within its guarantee";
+  EXPECT_EQ(plan_.cause, PreemptCause::kFairness);
+  requests_[3].has_no_room = requests_[4].has_no_room = false;
+  Decide();
+  EXPECT_EQ(plan_.admit, 4u) << "before the one that came earlier";
+}
+
 TEST_F(Policy, GivesRowsToDecodingSequencesFirst) {
   AddRunning(1);
   AddRunning(2);

@@ -47,16 +47,20 @@ struct Request {
   KvDemand demand{};        // of its choices; the last token of each needs no KV
   uint64_t submitted_ns = 0;
   uint64_t deadline_ns = std::numeric_limits<uint64_t>::max();  // MonotonicNs; the largest: none
-  uint64_t bytes = 0;  // of spec, as submission counted them
+  uint64_t bytes = 0;        // of spec, as submission counted them
+  uint32_t seen_tokens = 0;  // of the prompt, probably in the cache (SeenPrompts)
 
   Reservation reservation;       // while it runs
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
   uint32_t tenant = 0;           // as the scheduler counts them
   bool preempted = false;
-  PreemptCause cause{};      // of the last preemption
-  bool is_starved = false;   // its reservation ends here and could not grow
-  bool has_no_room = false;  // waiting: Reserve failed, and no block was released since
-  uint32_t overtaken = 0;    // waiting: later ones that were admitted before it
+  PreemptCause cause{};         // of the last preemption
+  AccountId account = kNobody;  // of its blocks, since it was matched last
+  bool is_starved = false;      // its reservation ends here and could not grow
+  bool has_no_room = false;     // waiting: Reserve failed, and no block was released since
+  bool over_quota = false;      // then the reason was its account's maximum
+  bool is_owed = false;         // waiting: its account's guarantee covers what it needs
+  uint32_t overtaken = 0;       // waiting: later ones that were admitted before it
   // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
   RequestId leader{};
   uint32_t leader_tokens = 0;
@@ -79,8 +83,9 @@ struct Request {
   uint32_t num_done = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
+  uint32_t new_tokens() const { return prompt_tokens() - seen_tokens; }
   const std::string& cache_owner() const {
-    return spec.cache_owner.empty() ? spec.tenant : spec.cache_owner;
+    return spec.cache_owner ? *spec.cache_owner : spec.tenant;
   }
   bool SharesCacheWith(const Request& other) const {
     return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt;

@@ -4,8 +4,8 @@
 
 namespace kvasir {
 
-double Workload::WorkNs(uint64_t prompt_tokens, uint64_t answer_tokens) const {
-  return static_cast<double>(prompt_tokens) * computed_share * row_ns +
+double Workload::WorkNs(uint64_t new_tokens, uint64_t answer_tokens) const {
+  return static_cast<double>(new_tokens) * row_ns +
          static_cast<double>(answer_tokens) * step_ns / parallel;
 }
 
@@ -15,16 +15,15 @@ Workload::Tenant& Workload::Of(std::string_view tenant) {
   return found == tenants.end() ? tenants.front() : *found;
 }
 
-WaitEstimate EstimateWait(Workload& workload, std::string_view tenant, uint64_t prompt_tokens,
+WaitEstimate EstimateWait(Workload& workload, std::string_view tenant, uint64_t new_tokens,
                           uint64_t answer_tokens) {
   const Workload::Tenant& own = workload.Of(tenant);
   const uint64_t answer = std::min<uint64_t>(answer_tokens, own.expected_answer);
-  const double prefill_ns =
-      static_cast<double>(prompt_tokens) * workload.computed_share * workload.row_ns;
+  const double prefill_ns = static_cast<double>(new_tokens) * workload.row_ns;
   WaitEstimate estimate;
   if (workload.waiting > 0 || workload.running >= workload.parallel) {
     estimate.start_ns = workload.running_ns / std::max(workload.running, 1u) + own.waiting_ns;
-    const double own_ns = own.waiting_ns + workload.WorkNs(prompt_tokens, answer);
+    const double own_ns = own.waiting_ns + workload.WorkNs(new_tokens, answer);
     for (const Workload::Tenant& other : workload.tenants) {
       if (&other == &own) continue;
       estimate.start_ns += std::min(other.waiting_ns, own_ns * other.weight / own.weight);

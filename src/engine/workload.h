@@ -19,13 +19,12 @@ struct Workload {
   };
   std::vector<Tenant> tenants;  // [0]: those without a separate number
   double row_ns = 0;            // a token of a prompt
-  double computed_share = 1;    // tokens of prompts that were not in the cache
   double step_ns = 0;           // a step that generates a token of each of `parallel` answers
   double running_ns = 0;        // what running requests still need
   uint32_t running = 0, waiting = 0, parallel = 1;  // choices; requests; choices
 
-  // Of a prompt, and of an answer beside parallel - 1 others.
-  double WorkNs(uint64_t prompt_tokens, uint64_t answer_tokens) const;
+  // Of a prompt's tokens that are not in the cache, and of an answer beside parallel - 1 others.
+  double WorkNs(uint64_t new_tokens, uint64_t answer_tokens) const;
   Tenant& Of(std::string_view tenant);
 };
 
@@ -37,8 +36,8 @@ struct WaitEstimate {
 
 // What a request of `tenant` has to expect. Before it starts, one running choice must end, then its
 // tenant's requests that wait run, and meanwhile those of others, as far as their shares go.
-// `answer_tokens`: the most it may get.
-WaitEstimate EstimateWait(Workload& workload, std::string_view tenant, uint64_t prompt_tokens,
+// `new_tokens`: of its prompt, that are not in the cache; `answer_tokens`: the most it may get.
+WaitEstimate EstimateWait(Workload& workload, std::string_view tenant, uint64_t new_tokens,
                           uint64_t answer_tokens);
 
 }  // namespace kvasir

@@ -40,17 +40,19 @@ void WriteMissedTokens(const MetricsView& view, SeriesWriter& out) {
   }
 }
 
-// There are no quotas yet, so room in the pool is the only cause.
 void WriteEvictedBlocks(const MetricsView& view, SeriesWriter& out) {
-  out.Write(view.stats.evicted_blocks, {"capacity"});
+  out.Write(view.stats.evicted_blocks - view.stats.quota_evicted_blocks, {"capacity"});
+  out.Write(view.stats.quota_evicted_blocks, {"quota"});
 }
 
 void WriteEvictedTokens(const MetricsView& view, SeriesWriter& out) {
-  out.Write(view.stats.evicted_tokens, {"capacity"});
+  out.Write(view.stats.evicted_tokens - view.stats.quota_evicted_tokens, {"capacity"});
+  out.Write(view.stats.quota_evicted_tokens, {"quota"});
 }
 
 void WriteFailures(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.requests.reservations_failed, {"pool_full"});
+  out.Write(view.stats.requests.quota_reservations_failed, {"quota"});
 }
 
 void WriteRecomputed(const MetricsView& view, SeriesWriter& out) {

@@ -36,7 +36,7 @@ tl::unexpected<Error> SystemFault() {
   return Fail(Code::kIoError, "{}", std::strerror(errno));
 }
 
-// The status of an HTTP/1.x answer; absent: the text is none.
+// The status of an HTTP/1.x answer; absent: the text has none.
 std::optional<unsigned> StatusOf(std::string_view head) {
   constexpr std::string_view kVersion = "HTTP/1.";
   unsigned status = 0;

@@ -32,6 +32,7 @@ struct MetricsView {
   bool by_tenant = false;   // whether tenants have series: where there are several
   RejectCounts rejected{};  // by the server, before the engine saw the request
   SpanCounts spans;
+  uint64_t reloads_done = 0, reloads_refused = 0;  // of the keys file
   ProcessUsage process;
   std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
 };

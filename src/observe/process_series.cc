@@ -60,6 +60,11 @@ void WriteBuild(const MetricsView& view, SeriesWriter& out) {
                   {"schedule", view.options.schedule == Schedule::kFifo ? "fifo" : "fair"}});
 }
 
+void WriteReloads(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.reloads_done, {"done"});
+  out.Write(view.reloads_refused, {"refused"});
+}
+
 void WriteSpans(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.spans.sent, {"sent"});
   out.Write(view.spans.dropped, {"dropped"});
@@ -80,6 +85,8 @@ constexpr MetricSeries kSeries[] = {
      "1; its labels say what runs: version, numerics, target, model, content (the digest of all "
      "that decides a logit), kv_format, cache, eviction, admission, schedule.",
      WriteBuild},
+    {"kvasir_config_reloads_total", Counter, "outcome", "server",
+     "Times that SIGHUP asked for the keys file again, and whether it was taken.", WriteReloads},
     {"kvasir_spans_total", Counter, "outcome", "server",
      "Spans that a collector took, that the queue had no room for, or that no collector took.",
      WriteSpans},

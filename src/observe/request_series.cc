@@ -68,6 +68,16 @@ void OfTenants(const MetricsView& view, SeriesWriter& out) {
   }
 }
 
+// Of a cache that is one tenant's, or of that of a share group ("group/NAME").
+void WriteOwnerBlocks(const MetricsView& view, SeriesWriter& out) {
+  if (!view.by_tenant) return;
+  for (const CacheOwnerStats& owner : view.stats.cache_owners) {
+    out.Write(owner.pinned_blocks, {owner.name, "pinned"});
+    out.Write(owner.idle_blocks, {owner.name, "idle"});
+    out.Write(owner.reserved_blocks, {owner.name, "reserved"});
+  }
+}
+
 template <auto kMember>
 void SecondsOfTenants(const MetricsView& view, SeriesWriter& out) {
   if (!view.by_tenant) return;
@@ -134,6 +144,11 @@ constexpr MetricSeries kSeries[] = {
      "From submission to admission.", SecondsOfTenants<&TenantStats::queue_ns>},
     {"kvasir_tenant_preemptions_total", Counter, "tenant", "engine",
      "Running requests that gave up their blocks.", OfTenants<&TenantStats::preemptions>},
+    {"kvasir_tenant_blocks", Gauge, "tenant,state", "engine",
+     "Blocks of the tenant's cache, or of its share group's (group/NAME): pinned, idle, and "
+     "reserved "
+     "but not taken.",
+     WriteOwnerBlocks},
 };
 
 }  // namespace

@@ -219,6 +219,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     max_body_bytes_ = service_.MaxBodyBytes(request_);
     if (!body_memory_.Hold(head.body_bytes.value_or(max_body_bytes_))) {
       keep_alive_ = false;
+      service_.CountRejection(RejectReason::kMemory);
       return Respond(
           ErrorResponse({Code::kUnavailable, "too many large requests are being read; try again"}));
     }
@@ -368,7 +369,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Respond(std::move(response));
   }
 
-  static HttpResponse NoRoomToAnswer() {
+  HttpResponse NoRoomToAnswer() {
+    service_.CountRejection(RejectReason::kMemory);
     return ErrorResponse(
         {Code::kUnavailable,
          "answers that clients have not read leave no memory for this one; try again"});

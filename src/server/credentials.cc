@@ -26,14 +26,14 @@ bool Same(const Digest& a, const Digest& b) {
 
 }  // namespace
 
-Credentials::Credentials(const std::vector<std::string>& api_keys, const std::string& admin_key,
-                         const KeysFile& file) {
+Credentials::Credentials(const std::vector<std::string>& api_keys,
+                         const std::optional<std::string>& admin_key, const KeysFile& file) {
   for (const std::string& key : api_keys) {
     const Digest digest = Sha256Of(key);
     // The same key twice is one tenant.
     if (std::ranges::any_of(keys_, [&](const Key& k) { return k.digest == digest; })) continue;
     auto tenant = std::make_shared<TenantEntry>();
-    tenant->name = tenant->cache_owner = "key-" + ToHex(digest);
+    tenant->name = "key-" + ToHex(digest);
     tenants_.push_back(tenant);
     keys_.push_back({digest, std::move(tenant)});
   }
@@ -44,14 +44,14 @@ Credentials::Credentials(const std::vector<std::string>& api_keys, const std::st
   for (const KeyEntry& key : file.keys) {
     keys_.push_back({key.sha256, tenants_[first + key.tenant], key.admin});
   }
-  if (!admin_key.empty()) admin_ = Sha256Of(admin_key);
+  if (admin_key) admin_ = Sha256Of(*admin_key);
 }
 
-Status Credentials::Check(const std::vector<std::string>& api_keys, const std::string& admin_key,
-                          const KeysFile& file) {
+Status Credentials::Check(const std::vector<std::string>& api_keys,
+                          const std::optional<std::string>& admin_key, const KeysFile& file) {
   std::vector<Digest> others;
   for (const std::string& key : api_keys) others.push_back(Sha256Of(key));
-  if (!admin_key.empty()) others.push_back(Sha256Of(admin_key));
+  if (admin_key) others.push_back(Sha256Of(*admin_key));
   for (const KeyEntry& key : file.keys) {
     if (std::ranges::find(others, key.sha256) == others.end()) continue;
     return FailField(Code::kInvalidArgument, "keys",

@@ -24,12 +24,12 @@ struct Caller {
 // "default". Nothing else in a request decides the tenant.
 class Credentials {
  public:
-  // `admin_key` "": no admin key. REQUIRES: no API key is in the file too.
-  Credentials(const std::vector<std::string>& api_keys, const std::string& admin_key,
+  // REQUIRES: no API key is in the file too.
+  Credentials(const std::vector<std::string>& api_keys, const std::optional<std::string>& admin_key,
               const KeysFile& file = {});
   // kInvalidArgument: an API key or the admin key is in the file too.
-  static Status Check(const std::vector<std::string>& api_keys, const std::string& admin_key,
-                      const KeysFile& file);
+  static Status Check(const std::vector<std::string>& api_keys,
+                      const std::optional<std::string>& admin_key, const KeysFile& file);
 
   // The sender of `Authorization: Bearer KEY` or `x-api-key: KEY`; absent without a valid key. The
   // first header has precedence.

@@ -6,7 +6,7 @@ namespace kvasir {
 namespace {
 
 TEST(Credentials, WithoutKeysEverybodyIsOneTenant) {
-  const Credentials none({}, "");
+  const Credentials none({}, std::nullopt);
   for (const char* key : {"", "Bearer x", "Bearer "}) {
     const auto caller = none.CallerOf(key, "");
     ASSERT_TRUE(caller);
@@ -18,7 +18,7 @@ TEST(Credentials, WithoutKeysEverybodyIsOneTenant) {
 }
 
 TEST(Credentials, AKeyIsATenantInEitherHeader) {
-  const Credentials two({"alpha", "beta", "alpha"}, "");
+  const Credentials two({"alpha", "beta", "alpha"}, std::nullopt);
   EXPECT_EQ(two.num_tenants(), 2u);
   EXPECT_TRUE(two.sums_are_admins());
   const auto alpha = two.CallerOf("Bearer alpha", "beta");
@@ -29,7 +29,7 @@ TEST(Credentials, AKeyIsATenantInEitherHeader) {
   for (const char* wrong : {"Bearer gamma", "Bearer ", "alpha", "Bearer  alpha", ""}) {
     EXPECT_FALSE(two.CallerOf(wrong, ""));
   }
-  EXPECT_FALSE(Credentials({"alpha", "alpha"}, "").sums_are_admins());
+  EXPECT_FALSE(Credentials({"alpha", "alpha"}, std::nullopt).sums_are_admins());
 }
 
 TEST(Credentials, TheAdminKeyIsNoTenantUnlessItIsAnApiKeyToo) {

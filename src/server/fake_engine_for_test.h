@@ -50,7 +50,10 @@ class FakeEngine : public Engine {
     done(std::move(own));
   }
   Status CheckRoom(const std::string&) const override { return room; }
-  void SetTenants(const TenantTable& given) override { tenants = given; }
+  Status SetTenants(const TenantTable& given) override {
+    tenants = given;
+    return {};
+  }
   Status CheckModel() override { return model_status; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }

@@ -12,6 +12,7 @@
 
 #include "base/descriptor.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "server/json_body.h"
 #include "server/json_fields.h"
 
@@ -102,11 +103,33 @@ Status ReadKey(const JsonValue& value, const std::string& at, size_t tenant, Key
   return {};
 }
 
+// A number, or text such as "512MiB"; absent: not given, or refused.
+std::optional<uint64_t> ReadBytes(JsonFields& fields, std::string_view name) {
+  const JsonValue* value = fields.Find(name);
+  if (!value) return std::nullopt;
+  std::optional<uint64_t> bytes;
+  if (value->kind() == JsonValue::Kind::kInteger && value->integer() >= 0) {
+    bytes = static_cast<uint64_t>(value->integer());
+  }
+  if (value->kind() == JsonValue::Kind::kString) bytes = ParseBytes(value->text());
+  if (!bytes) fields.Fail(name, "is not a number of bytes; give one, or text such as \"512MiB\"");
+  return bytes;
+}
+
+void ReadQuota(JsonFields& fields, TenantRules* rules) {
+  rules->kv_guaranteed = ReadBytes(fields, "kv_guaranteed").value_or(0);
+  rules->kv_max = ReadBytes(fields, "kv_max");
+  if (rules->kv_max && *rules->kv_max < rules->kv_guaranteed) {
+    fields.Fail("kv_max", "is less than kv_guaranteed");
+  }
+}
+
 void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   float weight = 1;
   fields.Number("weight", 0.001, 1000, &weight);
   tenant->rules.weight = weight;
   ReadPriority(fields, tenant);
+  ReadQuota(fields, &tenant->rules);
   fields.Unsigned("max_running", 1, TenantRules::kNoLimit, &tenant->rules.max_running);
   fields.Unsigned("max_queued", 0, TenantRules::kNoLimit, &tenant->rules.max_queued);
   fields.Unsigned("requests_per_minute", 1, UINT32_MAX, &tenant->requests_per_minute);
@@ -137,7 +160,7 @@ Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file)
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_TRY(RefuseUnread(fields, at + ": "));
   // Names have no '/', so a group's cache differs from every tenant's.
-  tenant.cache_owner = tenant.share_group.empty() ? tenant.name : "group/" + tenant.share_group;
+  if (!tenant.share_group.empty()) tenant.rules.cache_owner = "group/" + tenant.share_group;
   const size_t index = file->tenants.size();
   file->tenants.push_back(std::move(tenant));
   for (size_t i = 0; keys && i < keys->size(); ++i) {

@@ -16,7 +16,6 @@ namespace kvasir {
 // A tenant as the server knows it.
 struct TenantEntry {
   std::string name;
-  std::string cache_owner;  // GenerateRequest::cache_owner: a share group's or its own
   std::string share_group;  // "": none
   TenantRules rules;
   // The range of `priority`: requests are clamped to it.
@@ -31,10 +30,11 @@ struct KeyEntry {
   bool admin = false;
 };
 
-// {"tenants": {NAME: {"weight": 1, "priority": [lo, hi], "max_running": N, "max_queued": N,
-//   "requests_per_minute": N, "tokens_per_minute": N, "share_group": NAME,
-//   "keys": [{"sha256": 64 hex digits, "admin": false}]}}}
-// Every field may be absent; docs/tenants.md explains them.
+// {"tenants": {NAME: {"weight": 1, "priority": [lo, hi], "kv_guaranteed": BYTES, "kv_max": BYTES,
+//   "max_running": N, "max_queued": N, "requests_per_minute": N, "tokens_per_minute": N,
+//   "share_group": NAME, "keys": [{"sha256": 64 hex digits, "admin": false}]}}}
+// BYTES: a number, or text such as "512MiB". Every field may be absent; docs/tenants.md explains
+// them.
 struct KeysFile {
   std::vector<TenantEntry> tenants;
   std::vector<KeyEntry> keys;

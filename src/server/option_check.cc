@@ -53,10 +53,10 @@ Status CheckOptions(const ServerOptions& options) {
                        options.api_keys.size(), *fault);
     }
   }
-  const auto fault = options.admin_key.empty() ? std::nullopt : KeyFault(options.admin_key);
+  const auto fault = options.admin_key ? KeyFault(*options.admin_key) : std::nullopt;
   if (fault) return FailField(Code::kInvalidArgument, "admin_key", "the key {}", *fault);
-  if (!options.otlp_traces_endpoint.empty()) {
-    KV_TRY(ParseCollectorAddress(options.otlp_traces_endpoint));
+  if (options.otlp_traces_endpoint) {
+    KV_TRY(ParseCollectorAddress(*options.otlp_traces_endpoint));
   }
   KV_TRY(CheckCorsOrigins(options.cors_origins));
   return CheckAllowedHosts(options.allowed_hosts);

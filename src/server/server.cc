@@ -127,7 +127,7 @@ class Server {
     // under nohup, where the server must continue without a terminal.
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
-    if (!ec && (!ignored || !options_.keys_path.empty())) signals_.add(SIGHUP, ec);
+    if (!ec && (!ignored || options_.keys_path)) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
@@ -264,7 +264,7 @@ class Server {
     UntilDone([this] {
       signals_.async_wait([this](ErrorCode ec, int signal) {
         if (ec) return;
-        const bool reload = signal == SIGHUP && !options_.keys_path.empty();
+        const bool reload = signal == SIGHUP && options_.keys_path;
         reload ? ReloadKeys() : OnSignal();
         AwaitSignal();
       });
@@ -278,7 +278,7 @@ class Server {
                  LogField("reason", reloaded.error().text()));
     }
     connections_.CheckKeys();
-    Log(LogLevel::kInfo, "the keys were reloaded", LogField("file", options_.keys_path));
+    Log(LogLevel::kInfo, "the keys were reloaded", LogField("file", *options_.keys_path));
   }
 
   void OnSignal() {

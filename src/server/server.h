@@ -19,12 +19,12 @@ struct ServerOptions {
   uint16_t port = 8080;               // 0: the system chooses one
   std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
   std::vector<std::string> api_keys;  // empty: no key is required
-  // The operator's key, for sums over all tenants. "": with several api_keys nobody may read the
-  // sums; otherwise every caller may.
-  std::string admin_key;
-  std::string keys_path;      // the file of --keys, for SIGHUP; "": none
-  KeysFile keys;              // what it has at the start
-  std::string chat_template;  // source text that replaces the model's template; "": the model's
+  // The operator's key, for sums over all tenants. Absent: with several api_keys nobody may read
+  // the sums; otherwise every caller may.
+  std::optional<std::string> admin_key;
+  std::optional<std::string> keys_path;      // the file of --keys, for SIGHUP
+  KeysFile keys;                             // what it has at the start
+  std::optional<std::string> chat_template;  // source text; absent: the model's own
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
   // allowed_hosts: names beside those of loopback.
@@ -32,8 +32,8 @@ struct ServerOptions {
   // Bytes a second that this machine's memory gives, for /metrics; absent: unknown.
   std::optional<double> read_limit;
   // Where spans of requests are sent (observe/span_exporter.h), and which share of the requests
-  // that come without a trace. "": none are made.
-  std::string otlp_traces_endpoint;
+  // that come without a trace. Absent: none are made.
+  std::optional<std::string> otlp_traces_endpoint;
   double trace_sample = 1;
   // Both are limited further by the engine's request_memory_bytes (server/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // a larger body gets 413; a million token ids fit

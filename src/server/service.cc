@@ -68,12 +68,12 @@ std::span<const Service::Route> Service::Routes() { return kRoutes; }
 
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
   std::unique_ptr<ChatTemplate> own_template;
-  if (!options.chat_template.empty()) {
-    KV_ASSIGN(own_template, ChatTemplate::Parse(options.chat_template));
+  if (options.chat_template) {
+    KV_ASSIGN(own_template, ChatTemplate::Parse(*options.chat_template));
   }
   std::unique_ptr<Service> service(new Service(options, engine, std::move(own_template)));
-  if (!options.otlp_traces_endpoint.empty()) {
-    KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(options.otlp_traces_endpoint));
+  if (options.otlp_traces_endpoint) {
+    KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(*options.otlp_traces_endpoint));
     KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
   }
   KV_TRY(service->UseKeys(options.keys));
@@ -83,15 +83,17 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
 Status Service::UseKeys(const KeysFile& file) {
   KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
   auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
-  engine_.SetTenants(next->Table());
+  KV_TRY(engine_.SetTenants(next->Table()));
   const MutexLock lock(credentials_mutex_);
   credentials_ = std::move(next);
   return {};
 }
 
 Status Service::ReloadKeys() {
-  KV_ASSIGN(const KeysFile file, ReadKeysFile(options_.keys_path));
-  return UseKeys(file);
+  const Result<KeysFile> file = ReadKeysFile(*options_.keys_path);
+  const Status used = file ? UseKeys(*file) : tl::unexpected(file.error());
+  (used ? reloads_done_ : reloads_refused_).fetch_add(1, std::memory_order_relaxed);
+  return used;
 }
 
 Service::Service(const ServerOptions& options, Engine& engine,
@@ -249,7 +251,7 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
     LimitTime(from.request, &request);
     if (from.caller.entry) {
       const TenantEntry& entry = *from.caller.entry;
-      request.cache_owner = entry.cache_owner;
+      request.cache_owner = entry.rules.cache_owner;
       request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
     }
     if (const Status traced = Trace(from.request.traceparent, request.id, request); !traced) {

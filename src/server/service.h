@@ -170,6 +170,7 @@ class Service {
   std::atomic<bool> draining_{false}, leaving_{false};
   // Relaxed: they publish no data.
   mutable std::array<std::atomic<uint64_t>, kNumRejectReasons> rejected_{};
+  std::atomic<uint64_t> reloads_done_{0}, reloads_refused_{0};  // relaxed: counters
   Activity activity_;
   const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;

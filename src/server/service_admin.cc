@@ -129,8 +129,13 @@ std::optional<std::string> QueryValue(std::string_view target, std::string_view 
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
 
-json TenantJson(const TenantEntry& entry, const TenantUse& use) {
+json TenantJson(const TenantEntry& entry, const EngineStats& stats) {
   const TenantRules& rules = entry.rules;
+  const auto tenant = std::ranges::find(stats.tenants, entry.name, &TenantStats::name);
+  const TenantStats use = tenant == stats.tenants.end() ? TenantStats() : *tenant;
+  const auto owner = std::ranges::find(stats.cache_owners, rules.cache_owner.value_or(entry.name),
+                                       &CacheOwnerStats::name);
+  const CacheOwnerStats blocks = owner == stats.cache_owners.end() ? CacheOwnerStats() : *owner;
   return {{"tenant", entry.name},
           {"weight", rules.weight},
           {"share_group", entry.share_group.empty() ? json() : json(entry.share_group)},
@@ -138,6 +143,12 @@ json TenantJson(const TenantEntry& entry, const TenantUse& use) {
           {"max_queued", LimitJson(rules.max_queued, TenantRules::kNoLimit)},
           {"requests_per_minute", LimitJson(entry.requests_per_minute, 0)},
           {"tokens_per_minute", LimitJson(entry.tokens_per_minute, 0)},
+          {"kv_guaranteed", rules.kv_guaranteed},
+          {"kv_max", rules.kv_max ? json(*rules.kv_max) : json()},
+          {"blocks",
+           {{"pinned", blocks.pinned_blocks},
+            {"idle", blocks.idle_blocks},
+            {"reserved", blocks.reserved_blocks}}},
           {"running", use.running},
           {"waiting", use.waiting}};
 }
@@ -201,7 +212,8 @@ Outcome Service::EraseCache(const Call& call) {
   if (!entry && name != "default") {
     return ErrorResponse(NotFound("no tenant has this name; GET /v1/cache/tenants lists them"));
   }
-  return LaterAnswer{[this, owner = entry ? entry->cache_owner : name](LaterAnswer::Reply reply) {
+  return LaterAnswer{[this, owner = entry ? entry->rules.cache_owner.value_or(name)
+                                          : name](LaterAnswer::Reply reply) {
     erase_queue_.Erase(owner, [reply = std::move(reply)](const Erasure& erasure) {
       reply(JsonResponse({{"erased", true},
                           {"tiers", json::array({"pool"})},
@@ -231,14 +243,11 @@ Outcome Service::ListTenants(const Call&) {
   const EngineStats stats = engine_.Stats();
   const auto keys = credentials();
   json data = json::array();
-  for (const TenantUse& use : stats.tenant_use) {
-    if (!use.name.empty() && !keys->Find(use.name))
-      data.push_back(TenantJson({.name = use.name}, use));
+  for (const TenantStats& tenant : stats.tenants) {
+    if (tenant.name.empty() || keys->Find(tenant.name)) continue;
+    data.push_back(TenantJson({.name = tenant.name}, stats));
   }
-  for (const auto& entry : keys->tenants()) {
-    const auto found = std::ranges::find(stats.tenant_use, entry->name, &TenantUse::name);
-    data.push_back(TenantJson(*entry, found == stats.tenant_use.end() ? TenantUse() : *found));
-  }
+  for (const auto& entry : keys->tenants()) data.push_back(TenantJson(*entry, stats));
   return JsonResponse(
       {{"object", "list"}, {"block_bytes", engine_.plan().block_bytes}, {"data", std::move(data)}});
 }
@@ -305,6 +314,8 @@ Outcome Service::Metrics(const Call&) {
                    .process = ReadProcessUsage(),
                    .read_limit = options_.read_limit};
   if (spans_) view.spans = spans_->counts();
+  view.reloads_done = reloads_done_.load(std::memory_order_relaxed);
+  view.reloads_refused = reloads_refused_.load(std::memory_order_relaxed);
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
     view.rejected[i] = rejected_[i].load(std::memory_order_relaxed);
   }
