@@ -154,7 +154,9 @@ class EngineOnThread final : public Engine {
   TenantTable tenants_ KV_GUARDED_BY(mutex_);
   KvQuotas quotas_ KV_GUARDED_BY(mutex_);
   SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, uint32_t> outstanding_of_ KV_GUARDED_BY(mutex_);  // by tenant
+  // Requests whose last event is not told yet, of all tenants and by tenant.
+  uint32_t num_present_ KV_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::string, uint32_t> present_of_ KV_GUARDED_BY(mutex_);
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
@@ -182,6 +184,12 @@ EngineOnThread::EngineOnThread(Parts parts)
     const MutexLock lock(stats_mutex_);
     stats_ = stats;
     workload_ = scheduler_.workload();
+  });
+  scheduler_.set_on_end([this](const Request& request) {
+    const MutexLock lock(mutex_);
+    const auto found = present_of_.find(request.spec.tenant);
+    if (--found->second == 0) present_of_.erase(found);
+    --num_present_;
   });
 }
 
@@ -280,18 +288,19 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
-    uint32_t& outstanding = outstanding_of_[tenant];
+    uint32_t& present = present_of_[tenant];
     for (auto& request : checked) {
       request->id = RequestId{next_id_++};
       commands_.push_back(std::move(request));
       ids.push_back(RequestId{next_id_ - 1});
     }
-    outstanding += static_cast<uint32_t>(ids.size());
+    present += static_cast<uint32_t>(ids.size());
   } catch (const std::bad_alloc&) {
     for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
     return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
+  num_present_ += static_cast<uint32_t>(ids.size());
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
@@ -332,7 +341,7 @@ Error EngineOnThread::Full(Error error) const {
 // size of other tenants' requests.
 Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) const {
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
-  if (num_outstanding_ + count > limit) {
+  if (num_present_ + count > limit) {
     return tl::unexpected(Full(
         {Code::kExhausted,
          fmt::format("engine: the queue has no room for {} more (at most {} requests run or wait); "
@@ -343,14 +352,14 @@ Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) con
   if (rules.max_queued == TenantRules::kNoLimit) return {};
   const uint64_t own_limit =
       uint64_t{std::min(rules.max_running, parts_.options.parallel)} + rules.max_queued;
-  const auto found = outstanding_of_.find(tenant);
-  const uint64_t outstanding = found == outstanding_of_.end() ? 0 : found->second;
-  if (outstanding + count <= own_limit) return {};
+  const auto found = present_of_.find(tenant);
+  const uint64_t present = found == present_of_.end() ? 0 : found->second;
+  if (present + count <= own_limit) return {};
   return tl::unexpected(
       Full({Code::kExhausted,
             fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
                         "may; try again later",
-                        outstanding, own_limit)}));
+                        present, own_limit)}));
 }
 
 // What the engine's thread knew after its last step, and what it has not seen yet.
@@ -501,10 +510,6 @@ void EngineOnThread::Run() {
 void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {
   if (ended.count + ended.num_erased == 0) return;
   const MutexLock lock(mutex_);
-  for (const std::string& tenant : ended.tenants) {
-    const auto found = outstanding_of_.find(tenant);
-    if (--found->second == 0) outstanding_of_.erase(found);
-  }
   num_outstanding_ -= ended.count;
   waiting_bytes_ -= ended.bytes;
   num_erasures_ -= ended.num_erased;

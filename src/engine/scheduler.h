@@ -96,7 +96,6 @@ class Scheduler {
     uint32_t count = 0;
     uint64_t bytes = 0;
     uint32_t num_erased = 0;
-    std::vector<std::string> tenants;  // of the requests
   };
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
   // cancelled requests) and zeroes erased blocks.
@@ -109,6 +108,8 @@ class Scheduler {
     on_stats_ = std::move(on_stats);
     PublishStats();
   }
+  // Called once for each request, before its last event: who hears that may ask again at once.
+  void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
   // As of the last call of on_stats. REQUIRES: called from there, or without other calls.
   const Workload& workload() const { return workload_; }
   void CheckInvariants() const;
@@ -218,6 +219,7 @@ class Scheduler {
   std::vector<Sampler> samplers_;  // each used by one thread at a time
   std::vector<float> logits_;      // [logit_rows][vocab]
   std::function<void(const EngineStats&)> on_stats_;
+  std::function<void(const Request&)> on_end_;
 
   std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
   std::vector<std::unique_ptr<Request>> running_;  // the oldest first

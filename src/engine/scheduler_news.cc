@@ -206,7 +206,7 @@ void Scheduler::CollectEnded() {
 
 Scheduler::Ended Scheduler::Deliver() {
   // False when a sink had no memory for its event, which then stays for the next try.
-  const auto tell = [](Request& request) {
+  const auto tell = [this](Request& request) {
     if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
         request.has_event.end()) {
       return true;
@@ -220,6 +220,8 @@ Scheduler::Ended Scheduler::Deliver() {
         event.last = true;
         event.receipt = request.receipt;
         event.completion_tokens = request.completion_tokens;
+        if (on_end_ && !request.end_told) on_end_(request);
+        request.end_told = true;
       }
       try {
         request.sink(event);
@@ -232,7 +234,6 @@ Scheduler::Ended Scheduler::Deliver() {
     return true;
   };
   Ended ended;
-  ended.tenants.reserve(ended_.size());  // if this throws, no sink was called
   for (const auto& request : running_) tell(*request);
   ended.num_erased = TellErasures();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
@@ -240,7 +241,6 @@ Scheduler::Ended Scheduler::Deliver() {
     DeliverTrace(*request);
     ++ended.count;
     ended.bytes += request->bytes;
-    ended.tenants.push_back(std::move(request->spec.tenant));
     return true;
   });
   return ended;
