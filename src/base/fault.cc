@@ -16,6 +16,7 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"chunk-edge", Fault::kChunkEdge},
     {"foreign-namespace", Fault::kForeignNamespace},
     {"lane-order", Fault::kLaneOrder},
+    {"stale-resume", Fault::kStaleResume},
 };
 
 }  // namespace

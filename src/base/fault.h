@@ -16,6 +16,7 @@ enum class Fault {
   kChunkEdge,         // the first token of a later chunk does not see itself
   kForeignNamespace,  // all namespaces share one root
   kLaneOrder,         // reductions of single-row batches add lanes in another order
+  kStaleResume,       // a request that goes on after a preemption computes one position off
 };
 
 std::optional<Fault> ParseFault(std::string_view name);

@@ -245,6 +245,86 @@ Status Evicted(Lab& lab, Check& check) {
   return {};
 }
 
+// Two answers grow until the pool holds only one of them: one gives up its blocks and goes on
+// later.
+Status Preempted(Lab& lab, Check& check) {
+  const uint64_t block_tokens = lab.options().block_tokens;
+  const uint64_t prompt = lab.prompt().size();
+  const auto answer = static_cast<uint32_t>(
+      std::min<uint64_t>(std::max<uint64_t>(lab.answer_tokens(), 3 * block_tokens),
+                         lab.engine().card().ctx_size - prompt));
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options()));
+  const uint64_t groups = plan.kv_bytes_per_token * block_tokens / plan.block_bytes;
+  const auto blocks = [&](uint64_t tokens) {
+    return groups * ((tokens + block_tokens - 1) / block_tokens);
+  };
+  const uint64_t at_start = 2 * blocks(prompt + 1), at_end = 2 * blocks(prompt + answer);
+  const uint64_t pool = std::max(at_end / 2, at_start) + groups;
+  KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), pool));
+  KV_ASSIGN(const auto engine, lab.Load(options));
+  // Answers of one token: the engine expects no longer ones.
+  constexpr int kShortAnswers = 16;
+  for (int i = 0; i < kShortAnswers; ++i) {
+    GenerateRequest one = lab.Ask(lab.RandomTokens(1));
+    one.max_tokens = 1;
+    KV_TRY(RunAlone(*engine, std::move(one)));
+  }
+  const auto ask = [&](const Tokens& tokens) {
+    GenerateRequest request = lab.Ask(tokens);
+    request.max_tokens = answer;
+    return request;
+  };
+  const Tokens other = lab.RandomTokens(prompt);
+  std::vector<Trace> want;
+  for (const Tokens& tokens : {lab.prompt(), other}) {
+    GenerateRequest cold = ask(tokens);
+    cold.reuse = Reuse::kNothing;
+    KV_ASSIGN(Trace trace, RunAlone(lab.engine(), std::move(cold)));
+    want.push_back(std::move(trace));
+  }
+  std::vector<GenerateRequest> both;
+  both.push_back(ask(lab.prompt()));
+  both.push_back(ask(other));
+  KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(both)));
+  uint32_t preemptions = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    check.Compare(want[i], got[i], fmt::format("request {}", i));
+    preemptions += got[i].receipt.preemptions;
+  }
+  check.Expect(preemptions > 0 || pool >= at_end, "no request gave up its blocks");
+  return {};
+}
+
+// Requests that come together to an empty cache: what they begin with is computed once.
+Status Shared(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  const uint32_t block_tokens = lab.options().block_tokens;
+  const auto size = static_cast<uint32_t>(lab.prompt().size());
+  const uint32_t common = size / 2 / block_tokens * block_tokens;
+  const Tokens own = lab.RandomTokens(3);
+  const std::array<Tokens, 3> prompts = {lab.prompt(), lab.prompt(),
+                                         Joined(Prefix(lab.prompt(), common), own)};
+  KV_ASSIGN(const Trace want_own, lab.Cold(lab.engine(), prompts[2]));
+  std::vector<GenerateRequest> requests;
+  for (const Tokens& prompt : prompts) {
+    requests.push_back(lab.Ask(prompt));
+    requests.back().message_ends = {common};  // where layers with a window can resume
+    requests.back().chunk_tokens = block_tokens;
+  }
+  KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+  uint32_t computed = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    check.Compare(i == 2 ? want_own : lab.reference(), got[i], fmt::format("request {}", i));
+    computed += got[i].receipt.computed;
+  }
+  // The second one computes what follows the last whole block, at least one token.
+  const uint32_t most =
+      size + size % block_tokens + block_tokens + static_cast<uint32_t>(own.size());
+  check.Expect(lab.options().parallel < 3 || computed <= most,
+               fmt::format("{} tokens computed, at most {} are new", computed, most));
+  return {};
+}
+
 // A second engine begins with an empty cache.
 Status Restarted(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
@@ -275,10 +355,12 @@ Status Tenants(Lab& lab, Check& check) {
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done) {
   using Run = Status (*)(Lab&, Check&);
   static constexpr std::pair<const char*, Run> kChecks[] = {
-      {"targets", Targets}, {"threads", Threads}, {"textbook", Textbook}, {"decoded", Decoded},
-      {"chunked", Chunked}, {"hit", Hit},         {"cursor", Cursor},     {"partial", Partial},
-      {"batched", Batched}, {"forked", Forked},   {"evicted", Evicted},   {"restarted", Restarted},
-      {"tenants", Tenants}, {"crossed", Crossed}};
+      {"targets", Targets}, {"threads", Threads},     {"textbook", Textbook},
+      {"decoded", Decoded}, {"chunked", Chunked},     {"hit", Hit},
+      {"cursor", Cursor},   {"partial", Partial},     {"batched", Batched},
+      {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
+      {"shared", Shared},   {"restarted", Restarted}, {"tenants", Tenants},
+      {"crossed", Crossed}};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;

@@ -34,18 +34,13 @@ class Waiter {
     if (event.error && !error_) error_ = event.error;
     if (!event.last) return;
     trace.receipt = event.receipt;
-    GiveUp(1);
+    --left_;
+    changed_.notify_one();
   }
   void RecordRow(size_t index, uint32_t choice, uint32_t position, std::span<const float> row) {
     const Digest digest = Sha256().Update(std::as_bytes(row)).Finish();
     const MutexLock lock(mutex_);
     traces_[index].rows[{choice, position}] = digest;
-  }
-  // The requests from `first` on were not accepted.
-  void Refused(size_t first, Error error) {
-    const MutexLock lock(mutex_);
-    error_ = std::move(error);
-    GiveUp(traces_.size() - first);
   }
   Result<std::vector<Trace>> Wait() {
     MutexLock lock(mutex_);
@@ -55,11 +50,6 @@ class Waiter {
   }
 
  private:
-  void GiveUp(size_t count) KV_REQUIRES(mutex_) {
-    left_ -= count;
-    changed_.notify_one();
-  }
-
   Mutex mutex_;
   std::condition_variable changed_;
   std::vector<Trace> traces_ KV_GUARDED_BY(mutex_);
@@ -76,12 +66,9 @@ Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateReque
                                          std::span<const float> row) {
       waiter.RecordRow(i, choice, position, row);
     };
-    const Result<RequestId> id = engine.Submit(
-        std::move(requests[i]), [&waiter, i](const Event& event) { waiter.Record(i, event); });
-    if (id) continue;
-    waiter.Refused(i, id.error());
-    break;
   }
+  KV_TRY(engine.SubmitAll(std::move(requests),
+                          [&waiter](size_t i, const Event& event) { waiter.Record(i, event); }));
   return waiter.Wait();
 }
 

@@ -18,7 +18,8 @@ struct Trace {
   Receipt receipt;
 };
 
-// Runs the requests at once and waits for all of them. Returns the error of any that fails.
+// Runs the requests, which come at one moment, and waits for all of them. Returns the error of any
+// that fails.
 Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests);
 Result<Trace> RunAlone(Engine& engine, GenerateRequest request);
 

@@ -114,7 +114,9 @@ void Scheduler::ComputeRows() {
     const KvSequence& kv = rows.sequence->kv;
     rows.first_row = static_cast<uint32_t>(step_tokens_.size());
     uint32_t position = rows.position;
-    if (FaultActive(Fault::kWrongPosition) && rows.request->receipt.cached_tokens() > 0 &&
+    const Receipt& receipt = rows.request->receipt;
+    if (((FaultActive(Fault::kWrongPosition) && receipt.cached_tokens() > 0) ||
+         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0)) &&
         position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
       ++position;
     }
