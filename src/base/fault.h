@@ -17,6 +17,14 @@ enum class Fault {
   kForeignNamespace,  // all namespaces share one root
   kLaneOrder,         // reductions of single-row batches add lanes in another order
   kStaleResume,       // a request that goes on after a preemption computes one position off
+  // Of the scheduler, for its tests alone: no name selects them.
+  kNoCooldown,         // a request that just came back may be preempted again
+  kForgottenRequest,   // a preempted request never goes on
+  kUnnoticedLeader,    // followers wait for a leader that has ended
+  kShortGuarantee,     // a guarantee protects a block less
+  kKeptCharge,         // a tenant that was idle keeps its old charge
+  kCountedResume,      // a resumed request counts as another prompt
+  kWrongTenantCharge,  // a step is charged to another tenant
 };
 
 std::optional<Fault> ParseFault(std::string_view name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/fault.h"
 
 namespace kvasir {
 
@@ -10,6 +11,12 @@ KvAccounts::KvAccounts(uint32_t num_owners, uint32_t num_blocks) : num_blocks_(n
   KV_CHECK(num_owners < std::numeric_limits<uint16_t>::max());
   accounts_.reserve(size_t{num_owners} + 1);
   accounts_.emplace_back();
+}
+
+uint32_t KvAccounts::Account::protected_idle() const {
+  uint32_t kept = guaranteed;
+  if (FaultActive(Fault::kShortGuarantee) && kept > 0) --kept;
+  return std::min(idle, kept - std::min(kept, pinned));
 }
 
 AccountId KvAccounts::Open(const Digest& owner) {

@@ -41,10 +41,7 @@ class KvAccounts {
 
     uint32_t held() const { return pinned + idle; }
     uint64_t used() const { return pinned + uint64_t{reserved} + extra_pins; }
-    uint32_t protected_idle() const {
-      const uint32_t missing = guaranteed - std::min(guaranteed, pinned);
-      return std::min(idle, missing);
-    }
+    uint32_t protected_idle() const;
     uint32_t locked() const {
       const uint32_t kept = protected_idle();
       return kept - std::min(kept, reserved);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 
@@ -108,6 +109,7 @@ void Scheduler::Activate(uint32_t tenant) {
     }
     return false;
   };
+  if (FaultActive(Fault::kKeptCharge)) return;
   if (look(running_) || look(waiting_) || !least) return;  // it is active, or nobody else is
   tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
 }
@@ -209,9 +211,9 @@ bool Scheduler::TryAdmit(Request& request) {
   const uint64_t start_ns = MonotonicNs();
   const uint64_t cache_before_ns = stats_.cache_ns;
   using State = FirstTokenTime::State;
-  MatchResult match =
-      Match(request, known, is_long,
-            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on, .counts = !resumed});
+  MatchResult match = Match(request, known, is_long,
+                            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on,
+                             .counts = !resumed || FaultActive(Fault::kCountedResume)});
   if (Follow(request, match.num_reused())) {
     request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
     return false;
@@ -318,7 +320,7 @@ bool Scheduler::Follows(const Request& request) const {
     return other->first_live()->kv.num_committed() <
            request.leader_tokens / block_tokens * block_tokens;
   }
-  return false;  // it ended or was preempted
+  return FaultActive(Fault::kUnnoticedLeader);  // it ended or was preempted
 }
 
 // Counts what is computed a second time.
@@ -363,6 +365,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     ++stats_.tenants[request->tenant].preemptions;
   }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
+  if (FaultActive(Fault::kForgottenRequest)) return;
   const auto is_after = [&](const auto& other) {
     return !other->preempted || IsOlder(request, other);
   };

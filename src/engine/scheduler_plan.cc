@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "engine/scheduler.h"
 
 namespace kvasir {
@@ -128,7 +129,8 @@ void Scheduler::Charge() {
   if (work_.rows() == 0) return;  // Cursors answered
   const double step_ns = cost_.PredictNs(work_);
   for (const Rows& rows : rows_) {
-    const uint32_t tenant = rows.request->tenant;
+    uint32_t tenant = rows.request->tenant;
+    if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
     const double service_ns = step_ns * rows.num_rows / work_.rows();
     tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
     stats_.tenants[tenant].service_ns += service_ns;

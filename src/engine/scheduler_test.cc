@@ -3,12 +3,14 @@
 // Invariants hold after each step, and receipts have the clock's times to the nanosecond.
 #include "engine/scheduler.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <ranges>
 
 #include "base/clock_for_test.h"
 #include "base/fault.h"
@@ -95,26 +97,35 @@ class RandomSchedule {
                     .max_rows = runner_rows(),
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
                     .long_rope = RopeSwitch(),
-                    .end_tokens = {kEndToken}}) {}
+                    .end_tokens = {kEndToken},
+                    .on_plan = [this](const View& view, const StepPlan& plan) {
+                      CheckPlan(view, plan);
+                    }}) {}
 
   void Run() {
     if (random_.Below(2) == 0) SetQuotas();
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
     const uint64_t num_requests = 1 + random_.Below(8);
+    uint32_t idle_steps = 0;
     for (uint64_t asked = 0; asked < num_requests || !scheduler_.idle();) {
       if (asked < num_requests && (scheduler_.idle() || random_.Below(3) == 0)) {
         Ask();
         ++asked;
       }
       if (random_.Below(20) == 0 && !asked_.empty()) Cancel();
-      if (random_.Below(30) == 0) scheduler_.Erase(Tenant(), [](const Erasure&) {});
+      erased_ = random_.Below(30) == 0;
+      if (erased_) scheduler_.Erase(Tenant(), [](const Erasure&) {});
       if (random_.Below(4) == 0) PassTime();
       if (!quotas_.empty() && random_.Below(200) == 0) ChangeQuotas();
       CancelExpired();
       step_start_ns_ = MonotonicNs();
+      const std::map<std::string, uint32_t> held = HeldByAbsent();
       scheduler_.Step();
       scheduler_.CheckInvariants();
-      CheckQuotas();
+      CheckQuotas(held);
+      // Where nothing runs, the first one that waits has room.
+      idle_steps = stats_.running == 0 && stats_.queued > 0 ? idle_steps + 1 : 0;
+      wrong += idle_steps > kMostIdleSteps;
       if (testing::Test::HasFailure()) return;
     }
     Check();
@@ -127,6 +138,8 @@ class RandomSchedule {
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
+  static constexpr uint32_t kMostIdleSteps = 3;
+
   std::optional<LongRope> RopeSwitch() const {
     if (long_after_ == 0) return std::nullopt;
     return LongRope{long_after_, Identity{9}};
@@ -271,14 +284,56 @@ class RandomSchedule {
     ++refits;
   }
 
-  void CheckQuotas() {
+  const KvAccounts::Account& AccountOf(const std::string& owner) {
+    return cache_->accounts().of(cache_->OpenAccount(owner));
+  }
+
+  // Blocks of the owners with quotas that have no request here.
+  std::map<std::string, uint32_t> HeldByAbsent() {
+    std::map<std::string, uint32_t> held;
+    for (const auto& [owner, quota] : quotas_) {
+      const bool present = std::ranges::any_of(asked_, [&](const auto& asked) {
+        return asked.second.spec.tenant == owner && !asked.second.ended;
+      });
+      if (!present && !erased_) held[owner] = AccountOf(owner).held();
+    }
+    return held;
+  }
+
+  void CheckQuotas(const std::map<std::string, uint32_t>& held_before) {
     if (changed_quotas_) return;
     for (const auto& [owner, quota] : quotas_) {
-      const KvAccounts::Account& account = cache_->accounts().of(cache_->OpenAccount(owner));
-      EXPECT_LE(account.held(), quota.max) << owner;
-      EXPECT_LE(account.used(), quota.max) << owner;
+      EXPECT_LE(AccountOf(owner).held(), quota.max) << owner;
+      EXPECT_LE(AccountOf(owner).used(), quota.max) << owner;
+    }
+    for (const auto& [owner, before] : held_before) {
+      const uint32_t more = cache_->layout().num_own_groups() - 1;  // KvCache::SetQuota
+      const uint32_t guaranteed = quotas_.at(owner).guaranteed;
+      wrong += AccountOf(owner).held() < std::min(before, guaranteed - std::min(guaranteed, more));
     }
     limited += cache_->counters().quota_evicted_blocks > 0;
+  }
+
+  // The rules of who gives way, and that a tenant which comes back has saved nothing up.
+  void CheckPlan(const View& view, const StepPlan& plan) {
+    if (plan.preempt) {
+      const RequestView& victim = view.requests[*plan.preempt];
+      wrong += victim.preemptions >= SchedulingPolicy::kMaxPreemptions;
+      wrong +=
+          victim.preemptions > 0 && victim.tokens_since_resume < SchedulingPolicy::kCooldownTokens;
+    }
+    std::map<uint32_t, double> charges;
+    for (const RequestView& request : view.requests) {
+      charges[request.tenant] = view.tenants[request.tenant].charge_ns;
+    }
+    for (const auto& [tenant, charge] : charges) {
+      const bool others_stay = std::ranges::any_of(
+          charges_, [&](const auto& before) { return charges.contains(before.first); });
+      if (!others_stay || charges_.contains(tenant)) continue;
+      const double least = std::ranges::min(charges_ | std::views::values);
+      wrong += charge < least;
+    }
+    charges_ = std::move(charges);
   }
 
   static bool IsPast(uint64_t deadline_ns) {
@@ -345,11 +400,14 @@ class RandomSchedule {
   void Check() {
     EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
     EXPECT_EQ(cache_->reserved_blocks(), 0u);
-    uint64_t num_choices = 0;
+    uint64_t num_choices = 0, prompt_tokens = 0;
     for (const auto& [id, asked] : asked_) num_choices += asked.spec.n;
     CheckStats(stats_, asked_.size(), num_choices);
     for (const auto& [id, asked] : asked_) {
-      ASSERT_TRUE(asked.ended) << "request " << id;
+      if (!asked.ended) {
+        ++wrong;
+        continue;
+      }
       SCOPED_TRACE(testing::Message() << "request " << id);
       if (!asked.refitted) CheckTimes(asked);  // it may end between steps
       expired += asked.expired;
@@ -409,7 +467,11 @@ class RandomSchedule {
       }
       forked += asked.spec.n - 1;
       EXPECT_EQ(asked.receipt.cached_tokens() + asked.receipt.computed, asked.spec.prompt.size());
+      prompt_tokens += asked.receipt.prompt_tokens;
     }
+    // A prompt counts once, if it ran at all.
+    wrong += stats_.prompt_tokens > prompt_tokens;
+    wrong += stats_.tenants[0].service_ns != 0;  // no tenant is without a number
   }
 
   OwnClock clock_;
@@ -423,7 +485,8 @@ class RandomSchedule {
   Scheduler scheduler_;
   EngineStats stats_;
   KvQuotas quotas_;
-  bool changed_quotas_ = false;
+  bool changed_quotas_ = false, erased_ = false;
+  std::map<uint32_t, double> charges_;  // of the tenants that the last plan saw
   uint64_t last_id_ = 0;
   std::map<uint64_t, Asked> asked_;
 };
@@ -490,16 +553,24 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
 
 // A check that can fail: each fault of the cache shows in an answer.
 TEST(Scheduler, SeesInjectedFaults) {
-  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition}) {
+  for (const Fault fault :
+       {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume, Fault::kNoCooldown,
+        Fault::kForgottenRequest, Fault::kUnnoticedLeader, Fault::kShortGuarantee,
+        Fault::kKeptCharge, Fault::kCountedResume, Fault::kWrongTenantCharge}) {
     InjectFault(fault);
-    uint64_t wrong = 0;
-    for (uint64_t seed = 1; seed <= 400 && wrong == 0; ++seed) {
-      RandomSchedule schedule(seed);
+    uint64_t seed = 0, wrong = 0;
+    while (wrong == 0 && seed < 20'000) {
+      testing::TestPartResultArray failures;
+      const testing::ScopedFakeTestPartResultReporter reporter(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+      RandomSchedule schedule(++seed);
       schedule.Run();
-      wrong += schedule.wrong;
+      wrong += schedule.wrong + static_cast<uint64_t>(failures.size());
     }
     InjectFault(Fault::kNone);
     EXPECT_GT(wrong, 0u) << "fault " << static_cast<int>(fault);
+    std::printf("fault %d: found by schedule %llu\n", static_cast<int>(fault),
+                static_cast<unsigned long long>(seed));
   }
 }
 

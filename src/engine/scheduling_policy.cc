@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/fault.h"
+
 namespace kvasir {
 namespace {
 
@@ -12,6 +14,7 @@ bool IsRunning(const RequestView& request) { return request.state == State::kRun
 
 // Whether it was just brought back, or was preempted too often.
 bool IsProtected(const RequestView& request) {
+  if (FaultActive(Fault::kNoCooldown)) return false;
   return request.preemptions >= SchedulingPolicy::kMaxPreemptions ||
          (request.preemptions > 0 &&
           request.tokens_since_resume < SchedulingPolicy::kCooldownTokens);

@@ -103,6 +103,23 @@ TEST(Experts, BothStoragesOfGgufGiveTheSameTensors) {
   EXPECT_TRUE(apart.contains("blk.0.ffn_up_exps.weight[2]"));
 }
 
+// A row of quantised numbers is whole blocks: an expert's rows are a range of bytes too.
+TEST(Experts, QuantisedTensorsOfGgufAreSplitByBlocks) {
+  ModelConfig config;
+  config.experts = ExpertsConfig{.count = 3, .chosen = 1, .ffn_size = 4};
+  const std::vector<std::byte> bytes(3 * 4 * 2 * 34);  // Q8_0: 34 bytes for 32 numbers
+  TensorCatalog catalog;
+  const std::string name = "blk.0.ffn_up_exps.weight";
+  catalog[name] = {name, "Q8_0", DType::kQ8_0, {3, 4, 64}, bytes, "x.gguf"};
+  ASSERT_TRUE(SplitGgufExperts(config, catalog));
+  for (size_t expert = 0; expert < 3; ++expert) {
+    const StoredTensor& one = catalog.at(name + "[" + std::to_string(expert) + "]");
+    EXPECT_EQ(one.shape, (std::vector<uint64_t>{4, 64}));
+    EXPECT_EQ(one.bytes.data(), bytes.data() + expert * 4 * 2 * 34);
+    EXPECT_EQ(one.bytes.size(), 4u * 2 * 34);
+  }
+}
+
 TEST(Experts, RefusesGgufTensorsThatDoNotFit) {
   ModelConfig config;
   config.experts = ExpertsConfig{.count = 3, .chosen = 1, .ffn_size = 4};
