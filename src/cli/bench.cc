@@ -110,7 +110,7 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
       cache->prompt_tokens, cache->cache_us, cache->step_ms, 100 * cache->share());
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunBench(const Args& args) {
   KV_ASSIGN(BenchOptions options, ReadOptions(args));
   ExitOnInterrupt();
   Progress progress;
@@ -164,7 +164,7 @@ Command BenchCommand() {
              {"eviction", "POLICY", "eviction policy of the measured cache: lru (default), s3fifo"},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             LoadFlags()}),
-      Run};
+      RunBench};
 }
 
 }  // namespace kvasir::cli

@@ -150,7 +150,7 @@ Result<int> Talk(Conversation& conversation) {
   return status;
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunChat(const Args& args) {
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   GenerateRequest request;
   KV_TRY(ReadSampling(args, request));
@@ -182,7 +182,7 @@ Command ChatCommand() {
                 GenerationConfigFlags(),
                 LoadFlags(),
                 CacheFlags()}),
-          Run,
+          RunChat,
           "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
           "holds stays), Ctrl-C stops an answer."};
 }

@@ -232,7 +232,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
   }
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunEval(const Args& args) {
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
   KV_ASSIGN(const EvalOptions options, ReadOptions(args, engine));
   ExitOnInterrupt();
@@ -293,7 +293,7 @@ Command EvalCommand() {
              {"svg", "FILE", "a plot"},
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
             LoadFlags()}),
-      Run,
+      RunEval,
       "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
       "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "
       "serve' prints it for its KV format."};

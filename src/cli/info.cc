@@ -36,7 +36,7 @@ std::string ProcessorsLine(const MachineProcessors& processors) {
   return line;
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunInfo(const Args& args) {
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
   const char* forced = std::getenv("KVASIR_TARGET");
@@ -78,7 +78,7 @@ Result<int> Run(const Args& args) {
 Command InfoCommand() {
   return {"info", "version, build, numerics, and the instruction sets that this CPU offers",
           "info --json", Join({{{"json", "", "one object", FlagKind::kSwitch}}, ModelFlags()}),
-          Run};
+          RunInfo};
 }
 
 }  // namespace kvasir::cli

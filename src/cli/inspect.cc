@@ -49,7 +49,7 @@ void PrintTable(const std::vector<ImageEntry>& images) {
   }
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunInspect(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
   const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
@@ -75,7 +75,7 @@ Command InspectCommand() {
           "inspect",
           Join({{{"json", "", "one object with every image and measurement", FlagKind::kSwitch}},
                 CacheDirFlags()}),
-          Run};
+          RunInspect};
 }
 
 }  // namespace kvasir::cli

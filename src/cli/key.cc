@@ -12,7 +12,7 @@
 namespace kvasir::cli {
 namespace {
 
-Result<int> Run(const Args& args) {
+Result<int> RunKey(const Args& args) {
   const std::vector<std::string> operands = args.List(kOperands);
   if (operands != std::vector<std::string>{"new"}) {
     return Fail(Code::kInvalidArgument, "say what to do: 'kvasir key new'");
@@ -39,7 +39,7 @@ Command KeyCommand() {
       "key new",
       {{"admin", "", "a key of the operator, who may read about all tenants", FlagKind::kSwitch},
        {"json", "", "print one JSON object", FlagKind::kSwitch}},
-      Run,
+      RunKey,
       "The key is shown once and stored nowhere: the entry has only its SHA-256 digest.\n",
       1};
 }

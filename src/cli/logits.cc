@@ -86,7 +86,7 @@ std::string Summary(const Engine& engine, uint32_t position, std::span<const flo
   return line + "\n";
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunLogits(const Args& args) {
   KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
   KV_ASSIGN(const LogitsOptions options, ReadOptions(args));
   ExitOnInterrupt();
@@ -131,7 +131,7 @@ Command LogitsCommand() {
              {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
             LoadFlags(),
             CacheFlags()}),
-      Run};
+      RunLogits};
 }
 
 }  // namespace kvasir::cli

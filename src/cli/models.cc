@@ -87,7 +87,7 @@ Result<int> Remove(const hub::HubCache& cache, const std::string& name, bool is_
   return kExitDone;
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunModels(const Args& args) {
   KV_ASSIGN(const std::filesystem::path folder, hub::HubCacheFolder());
   const hub::HubCache cache(folder);
   const std::vector<std::string> operands = args.List(kOperands);
@@ -108,7 +108,7 @@ Command ModelsCommand() {
       "lists the models in the Hugging Face cache; 'models rm owner/name[:file]' removes one",
       "models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",
       {{"json", "", "one object with every model, or with what was removed", FlagKind::kSwitch}},
-      Run,
+      RunModels,
       "The cache is HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub. rm asks "
       "nothing; it keeps files that another model of the repository shares.",
       2};

@@ -63,7 +63,7 @@ void PrintComparison(std::span<const MemoryPlan> plans) {
   }
 }
 
-Result<int> Run(const Args& given) {
+Result<int> RunPlan(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
@@ -107,7 +107,7 @@ Command PlanCommand() {
                 ModelFlags(),
                 CacheFlags(),
                 RequestFlags()}),
-          Run};
+          RunPlan};
 }
 
 }  // namespace kvasir::cli

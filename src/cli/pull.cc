@@ -37,7 +37,7 @@ class PullLine {
   uint64_t start_bytes_ = 0;
 };
 
-Result<int> Run(const Args& args) {
+Result<int> RunPull(const Args& args) {
   const std::vector<std::string> operands = args.List(kOperands);
   if (operands.empty()) {
     return Fail(Code::kInvalidArgument, "which model? give {}", hub::kRepoForm);
@@ -71,7 +71,7 @@ Command PullCommand() {
       "fetches a model from huggingface.co into the Hugging Face cache",
       "pull Qwen/Qwen3-0.6B-GGUF:Q8_0",
       {},
-      Run,
+      RunPull,
       "The argument is owner/name[@revision][:file or quant]. It fetches one GGUF file (all its "
       "parts), or the safetensors and what belongs to them. Without a choice: the only model, "
       "else the Q4_K_M. A pull that was interrupted goes on where it ended. Environment, as for "

@@ -92,7 +92,7 @@ nlohmann::json TimingsJson(const Outcome& outcome, double load_ms) {
           {"decode_tok_s", PerSecond(1, receipt.tpot_ms)}};
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunPrompt(const Args& args) {
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
   GenerateRequest request;
   KV_TRY(CheckSource(args));
@@ -150,7 +150,7 @@ Command RunCommand() {
            GenerationConfigFlags(),
            LoadFlags(),
            CacheFlags()}),
-      Run};
+      RunPrompt};
 }
 
 }  // namespace kvasir::cli

@@ -66,7 +66,7 @@ void PrintJson(const std::vector<Check>& checks, const Totals& totals, double se
   fmt::print("{}\n", json.dump(2));
 }
 
-Result<int> Run(const Args& args) {
+Result<int> RunSelftest(const Args& args) {
   KV_ASSIGN(EngineOptions options, EngineOptionsOf(args));
   KV_TRY(InjectNamed(args));
   ExitOnInterrupt();
@@ -107,7 +107,7 @@ Command SelftestCommand() {
              {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
             LoadFlags()}),
-      Run};
+      RunSelftest};
 }
 
 }  // namespace kvasir::cli

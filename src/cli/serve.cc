@@ -182,7 +182,7 @@ std::string SummaryOf(const Engine& engine) {
                      options.threads ? *options.threads : DefaultThreads(), engine.target());
 }
 
-Result<int> Run(const Args& given) {
+Result<int> RunServe(const Args& given) {
   IgnoreBrokenPipes();  // the reader of the log may exit
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
@@ -225,7 +225,7 @@ Result<int> Run(const Args& given) {
 
 Command ServeCommand() {
   return {"serve", "an OpenAI-compatible server on http://127.0.0.1:8080",
-          "serve --model ./my-model --kv-memory 4GiB", ServeFlags(), Run};
+          "serve --model ./my-model --kv-memory 4GiB", ServeFlags(), RunServe};
 }
 
 }  // namespace kvasir::cli

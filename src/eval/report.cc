@@ -11,7 +11,7 @@
 namespace kvasir::eval {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Cells = std::vector<std::string>;
 
 // Aligns columns to their widest cell: the first one left, the others right.
@@ -151,11 +151,11 @@ std::string Advice(const EvalReport& report) {
   return out;
 }
 
-Json JsonOf(const Estimate& estimate, const char* name) {
+OrderedJson JsonOf(const Estimate& estimate, const char* name) {
   return {{name, estimate.value}, {"error", estimate.error}};
 }
 
-Json JsonOf(const Quality& quality) {
+OrderedJson JsonOf(const Quality& quality) {
   return {{"tokens", quality.tokens},
           {"kl",
            {{"mean", quality.kl.value},
@@ -170,8 +170,8 @@ Json JsonOf(const Quality& quality) {
           {"probability_rms", quality.probability_rms}};
 }
 
-Json RecallJson(const EvalReport& report, const std::vector<Answer>& answers) {
-  Json json = Json::object();
+OrderedJson RecallJson(const EvalReport& report, const std::vector<Answer>& answers) {
+  OrderedJson json = OrderedJson::object();
   for (const RecallCount& count : CountRecall(report, answers)) {
     json[count.kind] = {{"probes", count.probes},
                         {"right", count.right},
@@ -182,14 +182,14 @@ Json RecallJson(const EvalReport& report, const std::vector<Answer>& answers) {
   return json;
 }
 
-Json JsonOf(const EvalReport& report, const Measured& measured) {
-  Json json = {{"kv_format", measured.kv_format},
-               {"kv_skip_layers", measured.choice.skip_layers},
-               {"kv_bytes_per_token", measured.kv_bytes_per_token}};
+OrderedJson JsonOf(const EvalReport& report, const Measured& measured) {
+  OrderedJson json = {{"kv_format", measured.kv_format},
+                      {"kv_skip_layers", measured.choice.skip_layers},
+                      {"kv_bytes_per_token", measured.kv_bytes_per_token}};
   json.update(JsonOf(measured.quality));
-  json["depths"] = Json::array();
+  json["depths"] = OrderedJson::array();
   for (const DepthQuality& depth : measured.depths) {
-    Json part = {{"begin", depth.begin}, {"end", depth.end}};
+    OrderedJson part = {{"begin", depth.begin}, {"end", depth.end}};
     part.update(JsonOf(depth.quality));
     json["depths"].push_back(std::move(part));
   }
@@ -242,15 +242,15 @@ std::string TablesOf(const EvalReport& report) {
 }
 
 nlohmann::ordered_json JsonOf(const EvalReport& report) {
-  Json json = {{"model", report.model},
-               {"weights", report.weights},
-               {"content", report.content},
-               {"text",
-                {{"source", report.text},
-                 {"tokens", report.tokens},
-                 {"windows", report.windows},
-                 {"window_tokens", report.window_tokens}}},
-               {"max_kl", report.max_kl}};
+  OrderedJson json = {{"model", report.model},
+                      {"weights", report.weights},
+                      {"content", report.content},
+                      {"text",
+                       {{"source", report.text},
+                        {"tokens", report.tokens},
+                        {"windows", report.windows},
+                        {"window_tokens", report.window_tokens}}},
+                      {"max_kl", report.max_kl}};
   json["reference"] = {
       {"kv_format", "f32"},
       {"kv_bytes_per_token", report.reference_bytes_per_token},
@@ -259,20 +259,20 @@ nlohmann::ordered_json JsonOf(const EvalReport& report) {
   if (!report.probes.empty()) {
     json["reference"]["recall"] = RecallJson(report, report.reference_answers);
   }
-  json["formats"] = Json::array();
+  json["formats"] = OrderedJson::array();
   for (const FormatReport& format : report.formats) {
-    Json one = JsonOf(report, format.measured);
+    OrderedJson one = JsonOf(report, format.measured);
     if (format.layers) {
-      one["layers"] = Json::array();
+      one["layers"] = OrderedJson::array();
       for (const LayerCost& cost : format.layers->costs) {
         one["layers"].push_back({{"layer", cost.layer},
                                  {"kl", JsonOf(cost.kl, "mean")},
                                  {"top1", JsonOf(cost.same_top, "share")}});
       }
       const auto& list = format.layers->skip_layers;
-      one["recommended_skip_layers"] = list ? Json(*list) : Json();
+      one["recommended_skip_layers"] = list ? OrderedJson(*list) : OrderedJson();
       const auto& verified = format.layers->verified;
-      one["recommended"] = verified ? JsonOf(report, *verified) : Json();
+      one["recommended"] = verified ? JsonOf(report, *verified) : OrderedJson();
     }
     json["formats"].push_back(std::move(one));
   }

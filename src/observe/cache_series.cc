@@ -5,7 +5,6 @@
 namespace kvasir {
 namespace {
 
-using enum prometheus::MetricType;
 using Stats = EngineStats;
 
 constexpr uint64_t kRecentNs = 60'000'000'000;
@@ -83,64 +82,67 @@ void WriteMaxContext(const MetricsView& view, SeriesWriter& out) {
   out.Write(Ratio(view.stats.requests.longest_running_tokens, view.card.ctx_size));
 }
 
-constexpr MetricSeries kSeries[] = {
-    {"kvasir_blocks", Gauge, "state", "cache", "Blocks by state.", WriteBlocks},
-    {"kvasir_kv_memory_bytes", Gauge, "state", "cache", "Bytes of blocks by state.", WriteMemory},
-    {"kvasir_cached_tokens", Gauge, "", "cache", "Tokens that the prefix index holds.",
+constexpr MetricSeries kCacheSeries[] = {
+    {"kvasir_blocks", MetricType::Gauge, "state", "cache", "Blocks by state.", WriteBlocks},
+    {"kvasir_kv_memory_bytes", MetricType::Gauge, "state", "cache", "Bytes of blocks by state.",
+     WriteMemory},
+    {"kvasir_cached_tokens", MetricType::Gauge, "", "cache", "Tokens that the prefix index holds.",
      Of<&Stats::cached_tokens>},
-    {"kvasir_live_tokens", Gauge, "", "cache",
+    {"kvasir_live_tokens", MetricType::Gauge, "", "cache",
      "Tokens of running sequences that are not in the index yet.", Of<&Stats::live_tokens>},
-    {"kvasir_cursors", Gauge, "", "cache", "Cursors that the cache holds.", Of<&Stats::cursors>},
-    {"kvasir_waste_ratio", Gauge, "", "cache",
+    {"kvasir_cursors", MetricType::Gauge, "", "cache", "Cursors that the cache holds.",
+     Of<&Stats::cursors>},
+    {"kvasir_waste_ratio", MetricType::Gauge, "", "cache",
      "Share of the bytes of non-free blocks that hold no live or cached token.", Of<&Stats::waste>},
-    {"kvasir_worst_waste_ratio", Gauge, "", "cache",
+    {"kvasir_worst_waste_ratio", MetricType::Gauge, "", "cache",
      "The largest kvasir_waste_ratio at the end of a step while at least 90% of the blocks were in "
      "use.",
      Of<&Stats::worst_waste>},
-    {"kvasir_sequence_tokens", Histogram, "", "engine",
+    {"kvasir_sequence_tokens", MetricType::Histogram, "", "engine",
      "Tokens of a choice at its end, prompt and answer.",
      OfRequests<&RequestStats::sequence_tokens>},
-    {"kvasir_sequence_context_ratio", Histogram, "", "engine",
+    {"kvasir_sequence_context_ratio", MetricType::Histogram, "", "engine",
      "Tokens of a choice at its end by the context.", OfRequests<&RequestStats::context_ratios>},
-    {"kvasir_max_context_ratio", Gauge, "", "engine",
+    {"kvasir_max_context_ratio", MetricType::Gauge, "", "engine",
      "Tokens of the longest running choice by the context, now.", WriteMaxContext},
-    {"kvasir_reused_tokens_total", Counter, "source", "cache",
+    {"kvasir_reused_tokens_total", MetricType::Counter, "source", "cache",
      "Prompt tokens from the cache: of whole blocks, or of the beginning of a block.", WriteReused},
-    {"kvasir_computed_tokens_total", Counter, "", "cache", "Prompt tokens that were computed.",
-     Of<&Stats::computed_tokens>},
-    {"kvasir_cursor_hits_total", Counter, "", "cache",
+    {"kvasir_computed_tokens_total", MetricType::Counter, "", "cache",
+     "Prompt tokens that were computed.", Of<&Stats::computed_tokens>},
+    {"kvasir_cursor_hits_total", MetricType::Counter, "", "cache",
      "Prompts that a Cursor answered without computing.", Of<&Stats::cursor_hits>},
-    {"kvasir_misses_total", Counter, "reason", "cache", "Prompts by why reuse ended.", WriteMisses},
-    {"kvasir_missed_tokens_total", Counter, "reason", "cache",
+    {"kvasir_misses_total", MetricType::Counter, "reason", "cache", "Prompts by why reuse ended.",
+     WriteMisses},
+    {"kvasir_missed_tokens_total", MetricType::Counter, "reason", "cache",
      "Tokens of these prompts that were not reused.", WriteMissedTokens},
-    {"kvasir_committed_blocks_total", Counter, "", "cache", "Blocks that entered the index.",
-     Of<&Stats::committed_blocks>},
-    {"kvasir_evicted_blocks_total", Counter, "cause", "cache",
+    {"kvasir_committed_blocks_total", MetricType::Counter, "", "cache",
+     "Blocks that entered the index.", Of<&Stats::committed_blocks>},
+    {"kvasir_evicted_blocks_total", MetricType::Counter, "cause", "cache",
      "Blocks that the policy chose because others needed room.", WriteEvictedBlocks},
-    {"kvasir_evicted_tokens_total", Counter, "cause", "cache", "Tokens of these blocks.",
-     WriteEvictedTokens},
-    {"kvasir_copied_blocks_total", Counter, "", "cache", "Blocks that were copied on write.",
-     Of<&Stats::copied_blocks>},
-    {"kvasir_deduplicated_blocks_total", Counter, "", "cache",
+    {"kvasir_evicted_tokens_total", MetricType::Counter, "cause", "cache",
+     "Tokens of these blocks.", WriteEvictedTokens},
+    {"kvasir_copied_blocks_total", MetricType::Counter, "", "cache",
+     "Blocks that were copied on write.", Of<&Stats::copied_blocks>},
+    {"kvasir_deduplicated_blocks_total", MetricType::Counter, "", "cache",
      "Blocks that were computed twice and kept once.", Of<&Stats::deduplicated_blocks>},
-    {"kvasir_allocation_failures_total", Counter, "cause", "engine",
+    {"kvasir_allocation_failures_total", MetricType::Counter, "cause", "engine",
      "Reservations of blocks that were refused; the request waits, or another one gives way.",
      WriteFailures},
-    {"kvasir_recomputed_tokens_total", Counter, "cause", "engine",
+    {"kvasir_recomputed_tokens_total", MetricType::Counter, "cause", "engine",
      "Tokens that were computed again: of prompts, after what was evicted; after a preemption; for "
      "RoPE longrope. Only the first are among the prompt tokens.",
      WriteRecomputed},
-    {"kvasir_read_bytes_total", Counter, "kind", "engine",
+    {"kvasir_read_bytes_total", MetricType::Counter, "kind", "engine",
      "Bytes that were read: weights (each matrix once a product, of experts the chosen ones) and K "
      "and V.",
      WriteReadBytes},
-    {"kvasir_kv_read_bytes_total", Counter, "", "engine",
+    {"kvasir_kv_read_bytes_total", MetricType::Counter, "", "engine",
      "K and V that attention read; a prefix that rows of a step share counts once.",
      Of<&Stats::kv_read_bytes>},
-    {"kvasir_read_limit_bytes_per_second", Gauge, "", "server",
+    {"kvasir_read_limit_bytes_per_second", MetricType::Gauge, "", "server",
      "What this machine's memory gives; absent until 'kvasir bench' has measured it.",
      WriteReadLimit},
-    {"kvasir_mbu_ratio", Gauge, "", "engine",
+    {"kvasir_mbu_ratio", MetricType::Gauge, "", "engine",
      "Bytes read in the steps of the last minute, by what the limit allows in their time; above 1 "
      "where they come from the CPU's caches.",
      WriteMbu},
@@ -148,6 +150,6 @@ constexpr MetricSeries kSeries[] = {
 
 }  // namespace
 
-std::span<const MetricSeries> CacheSeries() { return kSeries; }
+std::span<const MetricSeries> CacheSeries() { return kCacheSeries; }
 
 }  // namespace kvasir

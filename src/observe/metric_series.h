@@ -14,11 +14,12 @@
 
 namespace kvasir {
 
+using prometheus::MetricType;
 class SeriesWriter;
 
 struct MetricSeries {
   const char* name;  // vllm: where the meaning is vLLM's, else kvasir_ or process_
-  prometheus::MetricType type;
+  MetricType type;
   const char* labels;  // its own, as "state" or "tenant,state"; every vllm: series has kVllmLabels
   const char* source;  // who counts it: a room, or "process"
   const char* help;
@@ -68,7 +69,7 @@ void SecondsOf(const MetricsView& view, SeriesWriter& out) {
   out.Write(static_cast<double>(view.stats.*kMember) * 1e-9);
 }
 
-const char* NameOf(prometheus::MetricType type);  // "counter", ...
+const char* NameOf(MetricType type);  // "counter", ...
 void AddFamily(const prometheus::MetricFamily& family, std::string& text);
 
 inline double Ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }

@@ -12,7 +12,6 @@ namespace kvasir {
 namespace {
 
 using prometheus::ClientMetric;
-using prometheus::MetricType;
 
 // "tenant,state" -> tenant, state
 std::vector<std::string> LabelsOf(std::string_view list) {

@@ -15,8 +15,6 @@
 namespace kvasir {
 namespace {
 
-using enum prometheus::MetricType;
-
 double SecondsOfTime(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
@@ -80,25 +78,25 @@ void OfProcess(const MetricsView& view, SeriesWriter& out) {
   out.Write(static_cast<double>(view.process.*kMember));
 }
 
-constexpr MetricSeries kSeries[] = {
-    {"kvasir_build_info", Gauge, "", "server",
+constexpr MetricSeries kProcessSeries[] = {
+    {"kvasir_build_info", MetricType::Gauge, "", "server",
      "1; its labels say what runs: version, numerics, target, model, content (the digest of all "
      "that decides a logit), kv_format, cache, eviction, admission, schedule.",
      WriteBuild},
-    {"kvasir_config_reloads_total", Counter, "outcome", "server",
+    {"kvasir_config_reloads_total", MetricType::Counter, "outcome", "server",
      "Times that SIGHUP asked for the keys file again, and whether it was taken.", WriteReloads},
-    {"kvasir_spans_total", Counter, "outcome", "server",
+    {"kvasir_spans_total", MetricType::Counter, "outcome", "server",
      "Spans that a collector took, that the queue had no room for, or that no collector took.",
      WriteSpans},
-    {"kvasir_log_lines_dropped_total", Counter, "", "process",
+    {"kvasir_log_lines_dropped_total", MetricType::Counter, "", "process",
      "Lines of the log that could not be written at once.", WriteLogLines},
-    {"process_resident_memory_bytes", Gauge, "", "process", "Memory in use (RSS).",
+    {"process_resident_memory_bytes", MetricType::Gauge, "", "process", "Memory in use (RSS).",
      OfProcess<&ProcessUsage::resident_bytes>},
-    {"process_open_fds", Gauge, "", "process", "Open file descriptors.",
+    {"process_open_fds", MetricType::Gauge, "", "process", "Open file descriptors.",
      OfProcess<&ProcessUsage::open_files>},
-    {"process_start_time_seconds", Gauge, "", "process", "When it started, since 1970.",
+    {"process_start_time_seconds", MetricType::Gauge, "", "process", "When it started, since 1970.",
      OfProcess<&ProcessUsage::start_seconds>},
-    {"process_cpu_seconds_total", Counter, "", "process", "CPU time of all threads.",
+    {"process_cpu_seconds_total", MetricType::Counter, "", "process", "CPU time of all threads.",
      OfProcess<&ProcessUsage::cpu_seconds>},
 };
 
@@ -122,6 +120,6 @@ ProcessUsage ReadProcessUsage() {
   return usage;
 }
 
-std::span<const MetricSeries> ProcessSeries() { return kSeries; }
+std::span<const MetricSeries> ProcessSeries() { return kProcessSeries; }
 
 }  // namespace kvasir

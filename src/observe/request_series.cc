@@ -5,7 +5,6 @@
 namespace kvasir {
 namespace {
 
-using enum prometheus::MetricType;
 using Stats = EngineStats;
 
 void WriteOutcomes(const MetricsView& view, SeriesWriter& out) {
@@ -86,65 +85,66 @@ void SecondsOfTenants(const MetricsView& view, SeriesWriter& out) {
   }
 }
 
-constexpr MetricSeries kSeries[] = {
-    {"kvasir_requests_total", Counter, "outcome", "engine", "Requests by how they ended.",
-     WriteOutcomes},
-    {"kvasir_rejected_requests_total", Counter, "reason", "engine, server",
+constexpr MetricSeries kRequestSeries[] = {
+    {"kvasir_requests_total", MetricType::Counter, "outcome", "engine",
+     "Requests by how they ended.", WriteOutcomes},
+    {"kvasir_rejected_requests_total", MetricType::Counter, "reason", "engine, server",
      "Requests that were refused because of load or limits.", WriteRejected},
-    {"kvasir_preemptions_total", Counter, "cause", "engine",
+    {"kvasir_preemptions_total", MetricType::Counter, "cause", "engine",
      "Running requests that gave up their blocks.", WritePreemptions},
-    {"kvasir_oldest_wait_seconds", Gauge, "", "engine",
+    {"kvasir_oldest_wait_seconds", MetricType::Gauge, "", "engine",
      "How long ago the oldest request that waits was submitted.", WriteOldestWait},
-    {"kvasir_ttft_part_seconds", Histogram, "part", "engine",
+    {"kvasir_ttft_part_seconds", MetricType::Histogram, "part", "engine",
      "Parts of the time to the first token; they add up to it: waiting for room or its turn, "
      "waiting for a request that computes what both begin with, the cache, loading from a tier, "
      "computing.",
      WriteFirstTokenParts},
-    {"kvasir_token_part_seconds_total", Counter, "part", "engine",
+    {"kvasir_token_part_seconds_total", MetricType::Counter, "part", "engine",
      "Parts of the time between tokens; they add up to the sum of "
      "vllm:inter_token_latency_seconds. wait: outside of the step, and what is none of the others.",
      WriteTokenParts},
-    {"kvasir_saved_seconds_total", Counter, "", "engine",
+    {"kvasir_saved_seconds_total", MetricType::Counter, "", "engine",
      "What computing the reused tokens would have taken, at the measured speed.", WriteSaved},
-    {"kvasir_estimate_ratio", Histogram, "of", "engine",
+    {"kvasir_estimate_ratio", MetricType::Histogram, "of", "engine",
      "Real time by the time that was predicted: of steps, and of first tokens where a request had "
      "an estimate.",
      WriteEstimates},
-    {"kvasir_steps_total", Counter, "", "engine", "Steps of the engine.", Of<&Stats::steps>},
-    {"kvasir_decode_steps_total", Counter, "", "engine", "Steps with decode rows.",
+    {"kvasir_steps_total", MetricType::Counter, "", "engine", "Steps of the engine.",
+     Of<&Stats::steps>},
+    {"kvasir_decode_steps_total", MetricType::Counter, "", "engine", "Steps with decode rows.",
      Of<&Stats::decode_steps>},
-    {"kvasir_decode_rows_total", Counter, "", "engine", "Decode rows of all steps.",
+    {"kvasir_decode_rows_total", MetricType::Counter, "", "engine", "Decode rows of all steps.",
      Of<&Stats::decode_rows>},
-    {"kvasir_prefill_rows_total", Counter, "", "engine", "Prefill rows of all steps.",
+    {"kvasir_prefill_rows_total", MetricType::Counter, "", "engine", "Prefill rows of all steps.",
      Of<&Stats::prefill_rows>},
-    {"kvasir_mean_decode_batch", Gauge, "", "engine", "Decode rows for each step that had any.",
-     WriteMeanBatch},
-    {"kvasir_step_seconds_total", Counter, "", "engine", "Time inside steps.",
+    {"kvasir_mean_decode_batch", MetricType::Gauge, "", "engine",
+     "Decode rows for each step that had any.", WriteMeanBatch},
+    {"kvasir_step_seconds_total", MetricType::Counter, "", "engine", "Time inside steps.",
      SecondsOf<&Stats::step_ns>},
-    {"kvasir_cache_seconds_total", Counter, "", "engine", "Time inside Match, Extend and Commit.",
-     SecondsOf<&Stats::cache_ns>},
-    {"kvasir_time_to_first_token_seconds_total", Counter, "", "engine",
+    {"kvasir_cache_seconds_total", MetricType::Counter, "", "engine",
+     "Time inside Match, Extend and Commit.", SecondsOf<&Stats::cache_ns>},
+    {"kvasir_time_to_first_token_seconds_total", MetricType::Counter, "", "engine",
      "From submission to the first token, of finished requests.", SecondsOf<&Stats::ttft_ns_sum>},
-    {"kvasir_queue_seconds_total", Counter, "", "engine",
+    {"kvasir_queue_seconds_total", MetricType::Counter, "", "engine",
      "From submission to admission, of finished requests.", SecondsOf<&Stats::queue_ns_sum>},
-    {"kvasir_tenant_requests_total", Counter, "tenant", "engine", "Requests that ended.",
-     OfTenants<&TenantStats::requests>},
-    {"kvasir_tenant_computed_tokens_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_requests_total", MetricType::Counter, "tenant", "engine",
+     "Requests that ended.", OfTenants<&TenantStats::requests>},
+    {"kvasir_tenant_computed_tokens_total", MetricType::Counter, "tenant", "engine",
      "Prompt tokens of these requests that were computed.",
      OfTenants<&TenantStats::computed_tokens>},
-    {"kvasir_tenant_generated_tokens_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_generated_tokens_total", MetricType::Counter, "tenant", "engine",
      "Tokens that these requests generated.", OfTenants<&TenantStats::generated_tokens>},
-    {"kvasir_tenant_rejected_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_rejected_total", MetricType::Counter, "tenant", "engine",
      "Requests that the engine refused because of load or limits.",
      OfTenants<&TenantStats::rejected>},
-    {"kvasir_tenant_service_seconds_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_service_seconds_total", MetricType::Counter, "tenant", "engine",
      "Modelled time of the tenant's rows, which fairness goes by.",
      SecondsOfTenants<&TenantStats::service_ns>},
-    {"kvasir_tenant_queue_seconds_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_queue_seconds_total", MetricType::Counter, "tenant", "engine",
      "From submission to admission.", SecondsOfTenants<&TenantStats::queue_ns>},
-    {"kvasir_tenant_preemptions_total", Counter, "tenant", "engine",
+    {"kvasir_tenant_preemptions_total", MetricType::Counter, "tenant", "engine",
      "Running requests that gave up their blocks.", OfTenants<&TenantStats::preemptions>},
-    {"kvasir_tenant_blocks", Gauge, "tenant,state", "engine",
+    {"kvasir_tenant_blocks", MetricType::Gauge, "tenant,state", "engine",
      "Blocks of the tenant's cache, or of its share group's (group/NAME): pinned, idle, and "
      "reserved "
      "but not taken.",
@@ -153,6 +153,6 @@ constexpr MetricSeries kSeries[] = {
 
 }  // namespace
 
-std::span<const MetricSeries> RequestSeries() { return kSeries; }
+std::span<const MetricSeries> RequestSeries() { return kRequestSeries; }
 
 }  // namespace kvasir
