@@ -42,7 +42,7 @@ double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 uint64_t Least(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   uint64_t bytes = 0;
   for (const LayerGroup& group : GroupLayers(model.layers, 1, model.context)) {
-    bytes += BlocksFor(group, tokens, kBlockTokens) * kBlockTokens * layer_bytes;
+    bytes += BlocksFor(group.reach, tokens, 1, kBlockTokens) * kBlockTokens * layer_bytes;
   }
   return bytes;
 }
@@ -64,7 +64,7 @@ uint64_t FitDivided(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   const auto bytes_of = [&](const KvReach& reach, uint64_t length) {
     uint64_t blocks = 0;
     for (const LayerGroup& group : groups) {
-      if (group.reach == reach) blocks += BlocksFor(group, length, kBlockTokens);
+      if (group.reach == reach) blocks += BlocksFor(group.reach, length, 1, kBlockTokens);
     }
     return static_cast<double>(blocks * kBlockTokens * layer_bytes);
   };

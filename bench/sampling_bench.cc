@@ -180,7 +180,6 @@ int Main(const EngineOptions& options) {
     tell(way, "peaked", peaked);
     tell(way, "flat", flat);
   }
-  for (BlockTable& table : batch.tables) table.Clear();
   return 0;
 }
 
