@@ -197,7 +197,7 @@ class BadCollectors(unittest.TestCase):
                     server.post("/v1/completions", one)  # 200 requests of 5 spans
                 self.assertEqual(counted(server, "sent"), 0)
                 dropped = counted(server, "dropped")
-                self.assertGreaterEqual(dropped, 3 * 200 * 5 - 2048)
+                self.assertGreaterEqual(dropped, 3 * 200 * 5 - 2048 - 512)  # a queue, and what is being sent
                 self.assertLess(dropped, 3 * 200 * 5)
                 begin = time.monotonic()
                 server.interrupt()

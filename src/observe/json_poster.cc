@@ -17,13 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/result.h"
 
 namespace kvasir {
 namespace {
-
-using std::chrono::steady_clock;
 
 constexpr size_t kMaxHeaderBytes = 64 << 10;
 
@@ -32,9 +32,7 @@ struct Endpoint {
   std::vector<std::byte> address;
 };
 
-tl::unexpected<Error> SystemFault() {
-  return Fail(Code::kIoError, "{}", std::strerror(errno));
-}
+tl::unexpected<Error> SystemFault() { return Fail(Code::kIoError, "{}", std::strerror(errno)); }
 
 // The status of an HTTP/1.x answer; absent: the text has none.
 std::optional<unsigned> StatusOf(std::string_view head) {
@@ -55,18 +53,19 @@ struct JsonPoster::Parts {
   std::atomic<bool> stopped{false};
 
   // Waits until the socket has `events`, Stop is called, or the time is over.
-  Status Await(int fd, short events, steady_clock::time_point end) const {
+  Status Await(int fd, short events, uint64_t end_ns) const {
     while (!stopped) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now());
-      if (left.count() <= 0) return Fail(Code::kDeadlineExceeded, "no answer in time");
+      const uint64_t now_ns = MonotonicNs();
+      if (now_ns >= end_ns) return Fail(Code::kDeadlineExceeded, "no answer in time");
       pollfd fds[] = {{fd, events, 0}, {wake.fd(), POLLIN, 0}};
-      if (poll(fds, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) return SystemFault();
+      const int ready = poll(fds, 2, static_cast<int>(CeilDiv(end_ns - now_ns, 1'000'000)));
+      if (ready < 0 && errno != EINTR) return SystemFault();
       if (fds[0].revents != 0) return {};
     }
     return Fail(Code::kCancelled, "stopped");
   }
 
-  Result<Descriptor> Connect(const Endpoint& to, steady_clock::time_point end) const {
+  Result<Descriptor> Connect(const Endpoint& to, uint64_t end_ns) const {
     Descriptor socket(::socket(to.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!socket) return SystemFault();
     const auto* address = reinterpret_cast<const sockaddr*>(to.address.data());
@@ -74,7 +73,7 @@ struct JsonPoster::Parts {
       return socket;
     }
     if (errno != EINPROGRESS) return SystemFault();
-    KV_TRY(Await(socket.fd(), POLLOUT, end));
+    KV_TRY(Await(socket.fd(), POLLOUT, end_ns));
     int fault = 0;
     socklen_t size = sizeof(fault);
     if (getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &fault, &size) != 0) return SystemFault();
@@ -82,13 +81,13 @@ struct JsonPoster::Parts {
     return socket;
   }
 
-  Status Send(int fd, std::string_view text, steady_clock::time_point end) const {
+  Status Send(int fd, std::string_view text, uint64_t end_ns) const {
     while (!text.empty()) {
       const ssize_t sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL);
       if (sent >= 0) {
         text.remove_prefix(static_cast<size_t>(sent));
       } else if (errno == EAGAIN) {
-        KV_TRY(Await(fd, POLLOUT, end));
+        KV_TRY(Await(fd, POLLOUT, end_ns));
       } else if (errno != EINTR) {
         return SystemFault();
       }
@@ -97,7 +96,7 @@ struct JsonPoster::Parts {
   }
 
   // The answer up to the end of its header.
-  Result<std::string> ReceiveHead(int fd, steady_clock::time_point end) const {
+  Result<std::string> ReceiveHead(int fd, uint64_t end_ns) const {
     std::string head;
     char buffer[4096];
     while (head.find("\r\n\r\n") == head.npos) {
@@ -108,7 +107,7 @@ struct JsonPoster::Parts {
       } else if (got == 0) {
         return Fail(Code::kIoError, "the connection was closed without an answer");
       } else if (errno == EAGAIN) {
-        KV_TRY(Await(fd, POLLIN, end));
+        KV_TRY(Await(fd, POLLIN, end_ns));
       } else if (errno != EINTR) {
         return SystemFault();
       }
@@ -144,20 +143,21 @@ Result<std::unique_ptr<JsonPoster>> JsonPoster::Make(const std::string& host,
 }
 
 Status JsonPoster::Post(const std::string& body, std::chrono::milliseconds timeout) {
-  const auto end = steady_clock::now() + timeout;  // of all steps together
+  const uint64_t end_ns =  // of all steps together
+      MonotonicNs() + static_cast<uint64_t>(std::chrono::nanoseconds(timeout).count());
   const std::string head = fmt::format(
       "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
       "Connection: close\r\n\r\n",
       parts_->path, parts_->host, body.size());
   Result<Descriptor> socket = Fail(Code::kIoError, "no address");
   for (const Endpoint& endpoint : parts_->endpoints) {
-    socket = parts_->Connect(endpoint, end);
+    socket = parts_->Connect(endpoint, end_ns);
     if (socket) break;
   }
   if (!socket) return tl::unexpected(socket.error());
-  KV_TRY(parts_->Send(socket->fd(), head, end));
-  KV_TRY(parts_->Send(socket->fd(), body, end));
-  KV_ASSIGN(const std::string answer, parts_->ReceiveHead(socket->fd(), end));
+  KV_TRY(parts_->Send(socket->fd(), head, end_ns));
+  KV_TRY(parts_->Send(socket->fd(), body, end_ns));
+  KV_ASSIGN(const std::string answer, parts_->ReceiveHead(socket->fd(), end_ns));
   const std::optional<unsigned> status = StatusOf(answer);
   if (!status) return Fail(Code::kIoError, "the collector's answer is not HTTP");
   if (*status / 100 != 2) return Fail(Code::kIoError, "the collector answered {}", *status);
