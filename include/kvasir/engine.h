@@ -329,7 +329,7 @@ class Engine {
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
   // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
-  // when there may be room.
+  // when there may be room. Of the field max_queued: because of the tenant's own limit.
   virtual Status CheckRoom(const std::string& tenant) const = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.

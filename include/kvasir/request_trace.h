@@ -10,9 +10,10 @@
 namespace kvasir {
 
 // Why a running request gave up its blocks.
-enum class PreemptCause { kMemory, kFairness, kRope };  // kRope: to be computed again as a long one
-inline constexpr uint32_t kNumPreemptCauses = 2;        // that count as preemptions
-const char* ToString(PreemptCause cause);               // "memory", "fairness", "rope"
+// kRope: to be computed again as a long one.
+enum class PreemptCause { kMemory, kFairness, kPriority, kRope };
+inline constexpr uint32_t kNumPreemptCauses = 3;  // that count as preemptions
+const char* ToString(PreemptCause cause);         // "memory", "fairness", "priority", "rope"
 
 // How a traced request ended.
 enum class TraceEnd { kFinished, kCancelled, kFailed };

@@ -64,25 +64,27 @@ void Scheduler::FillView() {
          .account = request->account,
          .above_guarantee = cache_.accounts().is_above_guarantee(request->account),
          .over_quota = request->over_quota,
+         .preemptions = request->receipt.preemptions,
          .is_starved = request->is_starved,
          .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
-         .tokens_since_resume = request->completion_tokens - request->tokens_at_resume,
-         .preemptions = request->receipt.preemptions});
+         .tokens_since_resume = request->completion_tokens - request->tokens_at_resume});
     for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
   }
   for (const auto& request : waiting_) {
-    view_requests_.push_back({.state = request->preempted ? RequestView::State::kPreempted
-                                                          : RequestView::State::kWaiting,
-                              .tenant = request->tenant,
-                              .choices = request->num_live(),
-                              .priority = request->spec.priority,
-                              .arrival_ns = request->submitted_ns,
-                              .has_no_room = request->has_no_room,
-                              .overtaken = request->overtaken,
-                              .account = request->account,
-                              .over_quota = request->over_quota,
-                              .is_owed = request->is_owed,
-                              .follows = Follows(*request)});
+    const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
+    view_requests_.push_back(
+        {.state = goes_first ? RequestView::State::kPreempted : RequestView::State::kWaiting,
+         .tenant = request->tenant,
+         .choices = request->num_live(),
+         .priority = request->spec.priority,
+         .arrival_ns = request->submitted_ns,
+         .has_no_room = request->has_no_room,
+         .overtaken = request->overtaken,
+         .account = request->account,
+         .over_quota = request->over_quota,
+         .is_owed = request->is_owed,
+         .follows = Follows(*request),
+         .preemptions = request->receipt.preemptions});
   }
   view_ = {.now_ns = MonotonicNs(),
            .requests = view_requests_,

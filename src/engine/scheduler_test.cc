@@ -120,11 +120,13 @@ class RandomSchedule {
       CancelExpired();
       step_start_ns_ = MonotonicNs();
       const std::map<std::string, uint32_t> held = HeldByAbsent();
+      const auto queued = stats_.queued;
       scheduler_.Step();
       scheduler_.CheckInvariants();
       CheckQuotas(held);
-      // Where nothing runs, the first one that waits has room.
-      idle_steps = stats_.running == 0 && stats_.queued > 0 ? idle_steps + 1 : 0;
+      // Where nothing runs, the first one that waits has room. (It may end in the same step.)
+      const bool waits = stats_.running == 0 && stats_.queued > 0 && stats_.queued >= queued;
+      idle_steps = waits ? idle_steps + 1 : 0;
       wrong += idle_steps > kMostIdleSteps;
       if (testing::Test::HasFailure()) return;
     }
@@ -133,7 +135,7 @@ class RandomSchedule {
 
   uint64_t wrong = 0;  // choices whose answer is not the expected one
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
-  uint64_t preemptions = 0, recomputed = 0, late = 0, restarted = 0;
+  uint64_t preemptions = 0, by_priority = 0, recomputed = 0, late = 0, restarted = 0;
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -321,6 +323,13 @@ class RandomSchedule {
       wrong += victim.preemptions >= SchedulingPolicy::kMaxPreemptions;
       wrong +=
           victim.preemptions > 0 && victim.tokens_since_resume < SchedulingPolicy::kCooldownTokens;
+      if (plan.cause == PreemptCause::kPriority) {
+        ++by_priority;
+        wrong += std::ranges::none_of(view.requests, [&](const RequestView& request) {
+          return request.state != RequestView::State::kRunning && request.tenant == victim.tenant &&
+                 request.priority < victim.priority;
+        });
+      }
     }
     std::map<uint32_t, double> charges;
     for (const RequestView& request : view.requests) {
@@ -504,7 +513,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   if (only != nullptr) count = 1;
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
-           restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
+           by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
+           refits = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -517,6 +527,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     failed += schedule.failed;
     forked += schedule.forked;
     preemptions += schedule.preemptions;
+    by_priority += schedule.by_priority;
     recomputed += schedule.recomputed;
     late += schedule.late;
     restarted += schedule.restarted;
@@ -546,7 +557,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   if (count < 1000) return;
   for (const uint64_t seen :
        {reused, cancelled, expired, failed, forked, evicted, cursors, preemptions, recomputed, late,
-        rope_changed, restarted, traces, waits, evicting_steps, limited, refits}) {
+        by_priority, rope_changed, restarted, traces, waits, evicting_steps, limited, refits}) {
     EXPECT_GT(seen, count / 1000);
   }
 }

@@ -1,6 +1,7 @@
 #include "engine/scheduling_policy.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "base/fault.h"
@@ -195,6 +196,39 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   return Cheapest(view, [&](uint32_t i) { return view.requests[i].tenant == tenant; });
 }
 
+// Of a tenant's running requests with the worst priority, if one with a better priority waits.
+// What a request has waited counts for its turn, but takes nobody's place. At most as many as may
+// run wait after they ran: their tokens and state are in memory.
+std::optional<uint32_t> SchedulingPolicy::PriorityVictim(const View& view) const {
+  const auto ran = std::ranges::count_if(view.requests, [](const RequestView& request) {
+    return !IsRunning(request) && request.preemptions > 0;
+  });
+  if (ran >= view.parallel) return std::nullopt;
+  int32_t best = std::numeric_limits<int32_t>::max(), lowest = std::numeric_limits<int32_t>::min();
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const int32_t priority = view.requests[i].priority;
+    if (IsRunning(view.requests[i])) lowest = std::max(lowest, priority);
+    if (IsReady(view, i)) best = std::min(best, priority);
+  }
+  if (best >= lowest) return std::nullopt;  // as nearly always
+  std::optional<uint32_t> worst;            // of those that may give way
+  for (uint32_t i = 0; i < view.requests.size(); ++i) {
+    const RequestView& waiting = view.requests[i];
+    if (!IsReady(view, i)) continue;
+    for (uint32_t j = 0; j < view.requests.size(); ++j) {
+      const RequestView& request = view.requests[j];
+      if (!IsRunning(request) || IsProtected(request) || request.tenant != waiting.tenant) continue;
+      if (request.priority <= waiting.priority) continue;
+      if (!worst || request.priority > view.requests[*worst].priority) worst = j;
+    }
+  }
+  if (!worst) return std::nullopt;
+  return Cheapest(view, [&](uint32_t i) {
+    return view.requests[i].tenant == view.requests[*worst].tenant &&
+           view.requests[i].priority == view.requests[*worst].priority;
+  });
+}
+
 void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
   constexpr uint32_t kUndecided = std::numeric_limits<uint32_t>::max();
   plan.rows.assign(view.sequences.size(), 0);
@@ -244,6 +278,10 @@ void SchedulingPolicy::Decide(const View& view, StepPlan& plan) const {
       plan.cause = PreemptCause::kFairness;
       plan.preempt = OwedVictim(view);
       if (!plan.preempt && IsFair()) plan.preempt = UnfairVictim(view);
+      if (!plan.preempt && IsFair()) {
+        plan.cause = PreemptCause::kPriority;
+        plan.preempt = PriorityVictim(view);
+      }
     }
   }
   if (!plan.preempt && !plan.admit) PlanRows(view, plan);

@@ -18,8 +18,8 @@ namespace kvasir {
 // What a policy sees of a request that waits or runs.
 struct RequestView {
   enum class State : uint8_t {
-    kWaiting,    // never ran
-    kPreempted,  // ran, gave up its blocks, and waits to go on
+    kWaiting,    // in its tenant's queue: it never ran, or made room for one of a better priority
+    kPreempted,  // ran, gave up its blocks, and goes on before others of its tenant
     kRunning,
   };
   State state = State::kWaiting;
@@ -40,10 +40,11 @@ struct RequestView {
   bool is_owed =
       false;  // waiting: it has no room, but its account's guarantee covers what it needs
   bool follows = false;  // what it needs is being computed for another request: it waits for that
+  uint32_t preemptions = 0;  // of it so far
   // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
-  // those of others' prompts not counted; tokens since it was admitted last; times preempted.
+  // those of others' prompts not counted; tokens since it was admitted last.
   bool is_starved = false;
-  uint32_t recompute_tokens = 0, tokens_since_resume = 0, preemptions = 0;
+  uint32_t recompute_tokens = 0, tokens_since_resume = 0;
 };
 
 // A choice of a running request that has tokens to compute, or whose prompt a Cursor answers.
@@ -125,6 +126,7 @@ class SchedulingPolicy {
   std::optional<uint32_t> Next(const View& view) const;
   std::optional<uint32_t> OwedVictim(const View& view) const;
   std::optional<uint32_t> UnfairVictim(const View& view) const;
+  std::optional<uint32_t> PriorityVictim(const View& view) const;
   void PlanRows(const View& view, StepPlan& plan) const;
 };
 

@@ -280,6 +280,44 @@ TEST_F(Fair, TakesFromWhoWasGivenFarMore) {
   EXPECT_FALSE(plan_.preempt) << "half as many choices run of the other tenant";
 }
 
+TEST_F(Fair, ABetterPriorityTakesTheWorstPlaceOfItsTenant) {
+  AddRunning(1, {.priority = 2});
+  AddRunning(2, {.priority = 5, .recompute_tokens = 30});
+  AddRunning(3, {.priority = 5, .recompute_tokens = 10});
+  AddRunning(4, {.tenant = 1, .priority = 9});
+  AddWaiting({.priority = 5});
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "no better than any that runs";
+  AddWaiting({.priority = 2});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 2u) << "the cheaper one of the worst of its tenant";
+  EXPECT_EQ(plan_.cause, PreemptCause::kPriority);
+  requests_[1].preemptions = requests_[2].preemptions = SchedulingPolicy::kMaxPreemptions;
+  Decide();
+  EXPECT_FALSE(plan_.preempt) << "preempted too often";
+  requests_[2].preemptions = 0;
+  view_.parallel = 5;
+  Decide();
+  EXPECT_EQ(plan_.admit, 5u) << "a place is free";
+  schedule_ = Schedule::kFifo;
+  view_.parallel = 4;
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
+}
+
+TEST_F(Fair, AFewOnlyWaitAfterTheyRan) {
+  view_.parallel = 2;
+  AddRunning(1, {.priority = 3});
+  AddRunning(2, {.priority = 3});
+  AddWaiting({.priority = 9, .preemptions = 1});
+  AddWaiting({.priority = 1});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 1u);
+  AddWaiting({.priority = 9, .preemptions = 1});
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
+}
+
 TEST_F(Fair, WaitsForNobodyThatWasGivenMore) {
   AddWaiting({.tenant = 0, .has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken});
   AddWaiting({.tenant = 0});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "kvasir/engine.h"
@@ -30,7 +31,8 @@ inline void CheckStats(const EngineStats& stats, uint64_t num_requests, uint64_t
     EXPECT_TRUE(std::isfinite(tenant.service_ns)) << tenant.name;
   }
   EXPECT_EQ(requests, num_requests);
-  EXPECT_EQ(preemptions, stats.preemptions[0] + stats.preemptions[1]);
+  EXPECT_EQ(preemptions, std::accumulate(std::begin(stats.preemptions), std::end(stats.preemptions),
+                                         uint64_t{0}));
   EXPECT_EQ(sums.following, 0u);
   EXPECT_EQ(sums.oldest_wait_since_ns, 0u);
   EXPECT_EQ(sums.longest_running_tokens, 0u);

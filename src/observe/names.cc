@@ -21,7 +21,7 @@ const char* ToString(TokenPart part) {
 }
 
 const char* ToString(PreemptCause cause) {
-  static constexpr const char* kNames[] = {"memory", "fairness", "rope"};
+  static constexpr const char* kNames[] = {"memory", "fairness", "priority", "rope"};
   return kNames[static_cast<size_t>(cause)];
 }
 
