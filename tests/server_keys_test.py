@@ -151,6 +151,8 @@ class Tenants(WithKeys):
         self.assertIn(429, several)
         self.assertEqual(set(several + others), {200, 429})
         self.assertEqual(set(others), {200})
+        metrics = self.ask("o1", path="/metrics")[1]
+        self.assertRegex(metrics[metrics.index("kvasir_rejected_requests_total{"):][:900], r'reason="quota"[^\n]* [1-9]')
 
 
 class Quotas(unittest.TestCase):

@@ -154,7 +154,7 @@ class EngineOnThread final : public Engine {
   TenantTable tenants_ KV_GUARDED_BY(mutex_);
   KvQuotas quotas_ KV_GUARDED_BY(mutex_);
   SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
-  // Requests whose last event is not told yet, of all tenants and by tenant.
+  // Requests whose sink has not had the last event, of all tenants and by tenant.
   uint32_t num_present_ KV_GUARDED_BY(mutex_) = 0;
   std::unordered_map<std::string, uint32_t> present_of_ KV_GUARDED_BY(mutex_);
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
@@ -274,7 +274,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   }
   KV_TRY(CheckQuota(checked));
   if (Status room = CheckQueue(tenant, checked.size()); !room) {
-    return Reject(RejectReason::kQueueFull, tenant, tl::unexpected(std::move(room.error())));
+    return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
   }
   for (size_t i = 0; i < checked.size(); ++i) {
     checked[i]->seen_tokens = seen_prompts_.SeenTokens(hashes[i]);
@@ -359,7 +359,8 @@ Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) con
       Full({Code::kExhausted,
             fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
                         "may; try again later",
-                        present, own_limit)}));
+                        present, own_limit),
+            "max_queued"}));
 }
 
 // What the engine's thread knew after its last step, and what it has not seen yet.

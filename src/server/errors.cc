@@ -49,6 +49,7 @@ constexpr FieldRow kFields[] = {
     {"tenant", {Code::kPermissionDenied, 403, "not_tenant"}},
     {"admin_key", {Code::kPermissionDenied, 403, "not_admin"}},
     {"rate", {Code::kExhausted, 429, "rate_limit_exceeded"}},
+    {"max_queued", {Code::kExhausted, 429, "exhausted"}},
     {"deadline", {Code::kUnavailable, 503, "deadline_unmeetable"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
 };

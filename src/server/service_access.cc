@@ -70,7 +70,7 @@ std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& c
     }
   }
   if (const Status room = engine_.CheckRoom(*caller.tenant); !room) {
-    CountRejection(RejectReason::kQueueFull);
+    CountRejection(QueueReason(room.error()));
     return room.error();
   }
   auto refused = caller.entry ? rates_->TakeRequest(*caller.entry) : std::nullopt;
