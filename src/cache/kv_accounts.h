@@ -82,7 +82,7 @@ class KvAccounts {
   // The same without the maximum.
   uint32_t unreserved(AccountId account) const;
   uint32_t reserved() const { return reserved_; }
-  // Whether the owner must take one of its own idle blocks next: it has its maximum, or any other
+  // Whether the owner must take an idle block that it owns next: it has its maximum, or any other
   // block is one that somebody else must be able to draw.
   bool must_take_own(AccountId account) const;
   // Whether others may take an idle block of it.
