@@ -199,6 +199,12 @@ class KvCache final : private BlockPool::Observer {
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::string_view salt = "");
 
+  // Tokens of `prompt` in whole resident blocks of that namespace, 0 if it is not open. An upper
+  // bound of what Match would reuse of them: windows are not looked at. Changes and pins nothing.
+  // O(blocks) token comparisons, O(namespaces).
+  uint32_t Probe(std::string_view owner, const Identity& identity, std::string_view salt,
+                 std::span<const TokenId> prompt) const;
+
   // The account of an owner, and what it may take of the pool. O(accounts).
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
   // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
@@ -323,6 +329,7 @@ class KvCache final : private BlockPool::Observer {
     return (uint64_t{num_namespaces} + 1) * (sizeof(Namespace) + sizeof(NamespaceId) /* scope_ */);
   }
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
+  Namespace Named(std::string_view owner, const Identity& identity, std::string_view salt) const;
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);

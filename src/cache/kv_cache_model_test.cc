@@ -27,6 +27,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
  protected:
   // Prompts of one source in one namespace.
   struct Space {
+    std::string tenant;
+    uint8_t identity = 0;
     NamespaceId id{};
     uint64_t salt = 0;
     size_t sibling = 0;  // the same tenant's space of another Identity (or itself)
@@ -47,7 +49,9 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   KvCacheModel() {
     const auto open = [&](const char* tenant, uint8_t identity, size_t sibling,
                           const Tokens& source) {
-      spaces_.push_back({.id = cache().OpenNamespace(tenant, IdentityNamed(identity)),
+      spaces_.push_back({.tenant = tenant,
+                         .identity = identity,
+                         .id = cache().OpenNamespace(tenant, IdentityNamed(identity)),
                          .salt = spaces_.size() + 100,
                          .sibling = sibling,
                          .source = source});
@@ -167,7 +171,17 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const MatchOptions options{.reuse = random_.Below(10) != 0,
                                .use_cursor = random_.Below(2) == 0,
                                .source = {space.source, has_cross() ? SourceTokens(space) : 0}};
+    const uint32_t probed = cache().Probe(space.tenant, IdentityNamed(space.identity), "", prompt);
+    EXPECT_EQ(cache().Probe(space.tenant, IdentityNamed(space.identity), "salted", prompt), 0u);
     MatchResult match = cache().Match(space.id, prompt, options);
+    if (space.source.empty()) {
+      EXPECT_LE(match.num_pool() / block() * block(), probed);
+      EXPECT_LE(probed, LongestIn(space, prompt));
+      if (options.reuse && !has_windows() &&
+          (!match.miss || match.miss->reason != MissReason::kPoolFull)) {
+        EXPECT_GE(match.num_reused() + 1, probed);  // the last token is computed
+      }
+    }
     if (options.source.tokens == 0) {
       EXPECT_FALSE(match.source_miss);
     } else if (!match.source_miss) {

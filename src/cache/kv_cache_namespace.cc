@@ -8,14 +8,41 @@
 
 namespace kvasir {
 
-NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
-                                   std::string_view salt) {
+// What a namespace of this name is compared by.
+KvCache::Namespace KvCache::Named(std::string_view owner, const Identity& identity,
+                                  std::string_view salt) const {
   static constexpr Identity kNoIdentity{};
   const bool shared = FaultActive(Fault::kForeignNamespace);
-  Namespace wanted{.owner = Sha256Of(shared ? std::string_view() : owner),
-                   .identity = shared ? kNoIdentity : identity};
+  Namespace named{.owner = Sha256Of(shared ? std::string_view() : owner),
+                  .identity = shared ? kNoIdentity : identity};
+  if (!salt.empty() && !shared) named.salt = Sha256Of(salt);
+  return named;
+}
+
+uint32_t KvCache::Probe(std::string_view owner, const Identity& identity, std::string_view salt,
+                        std::span<const TokenId> prompt) const {
+  const Namespace named = Named(owner, identity, salt);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    if (namespaces_[i].identity != identity || !SameOwner(namespaces_[i], named)) continue;
+    const size_t block_tokens = layout().block_tokens();
+    uint32_t tokens = 0;
+    NodeId node = namespaces_[i].root;
+    while (tokens + block_tokens <= prompt.size()) {
+      const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
+      if (!child) break;
+      node = *child;
+      tokens += static_cast<uint32_t>(block_tokens);
+    }
+    return tokens;
+  }
+  return 0;
+}
+
+NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
+                                   std::string_view salt) {
+  const bool shared = FaultActive(Fault::kForeignNamespace);
+  Namespace wanted = Named(owner, identity, salt);
   wanted.account = accounts_.Open(wanted.owner);
-  if (!salt.empty() && !shared) wanted.salt = Sha256Of(salt);
   wanted.opened = ++namespace_clock_;
   uint32_t num_salted = 0;
   for (size_t i = 1; i < namespaces_.size(); ++i) {

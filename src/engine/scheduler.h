@@ -167,6 +167,7 @@ class Scheduler {
 
   // scheduler_plan.cc
   void PlanRows();
+  void ProbeWaiting();
   void FillView();
   void FillSequence(uint32_t index, Request& request, Sequence& sequence);
   uint32_t CostToBringBack(const Request& request) const;

@@ -170,12 +170,18 @@ static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Req
 
 void Scheduler::Admit(size_t waiting_index) {
   Request& request = *waiting_[waiting_index];
+  const bool resumes = request.preempted;
   if (!TryAdmit(request)) {
     request.has_no_room = !Follows(request);
     return;
   }
   for (const auto& other : waiting_) {
-    if (other->has_no_room && other->submitted_ns <= request.submitted_ns) ++other->overtaken;
+    if (other.get() == &request || other->submitted_ns > request.submitted_ns) continue;
+    // It goes before others like it, because the cache has more of its prompt.
+    const bool passes = !resumes && other->tenant == request.tenant &&
+                        other->spec.priority == request.spec.priority &&
+                        other->resident_tokens < request.resident_tokens;
+    if (other->has_no_room || passes) ++other->overtaken;
   }
   const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
   running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));

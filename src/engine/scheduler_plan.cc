@@ -29,6 +29,7 @@ void Scheduler::PlanRows() {
     retry_admission_ = false;
   }
   RestartLong();
+  ProbeWaiting();
   for (;;) {
     GrowReservations();
     FillView();
@@ -43,6 +44,29 @@ void Scheduler::PlanRows() {
     }
   }
   TakeRows();
+}
+
+// Asks the cache what it has of a few prompts that wait, where one of them may start and the answer
+// may have changed.
+void Scheduler::ProbeWaiting() {
+  if (options_.schedule != Schedule::kFair || options_.cache_mode != CacheMode::kPrefix) return;
+  uint32_t choices = 0;
+  for (const auto& request : running_) choices += request->num_live();
+  if (waiting_.size() < 2 || choices >= options_.parallel) return;
+  const CacheCounters& counters = cache_.counters();
+  const uint64_t now = counters.committed_blocks + counters.evicted_blocks;
+  uint32_t probed = 0;
+  for (const auto& request : waiting_) {
+    if (request->probed_at == now || request->spec.reuse == Reuse::kNothing) continue;
+    request->probed_at = now;
+    const bool is_long = IsLong(request->prompt_tokens());
+    request->resident_tokens = TimedCache([&] {
+      return cache_.Probe(request->cache_owner(),
+                          is_long ? options_.long_rope->identity : options_.identity,
+                          request->spec.cache_salt, request->spec.prompt);
+    });
+    if (++probed == SchedulingPolicy::kMaxCompared) return;
+  }
 }
 
 void Scheduler::FillView() {
@@ -83,6 +107,7 @@ void Scheduler::FillView() {
          .account = request->account,
          .over_quota = request->over_quota,
          .is_owed = request->is_owed,
+         .resident_tokens = request->resident_tokens,
          .follows = Follows(*request),
          .preemptions = request->receipt.preemptions});
   }

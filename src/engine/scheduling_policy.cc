@@ -130,6 +130,24 @@ bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
          view.tenants[request.tenant].may_run(request.choices);
 }
 
+// Of the first few that wait like this one, in the order in which they came.
+uint32_t SchedulingPolicy::MostResident(const View& view, uint32_t first) {
+  const RequestView& head = view.requests[first];
+  if (head.state != State::kWaiting || head.is_owed) return first;
+  uint32_t most = first, compared = 1;
+  for (uint32_t i = first + 1; i < view.requests.size() && compared < kMaxCompared; ++i) {
+    const RequestView& request = view.requests[i];
+    if (request.state != State::kWaiting || request.tenant != head.tenant ||
+        request.priority != head.priority || request.has_no_room || !IsReady(view, i)) {
+      continue;
+    }
+    ++compared;
+    if (request.resident_tokens > view.requests[most].resident_tokens) most = i;
+    if (request.overtaken >= kMaxOvertaken) break;
+  }
+  return head.overtaken >= kMaxOvertaken ? first : most;
+}
+
 // The next one that may start. First those to whom a guarantee owes their room: others gave it up
 // for them. The next one passes those without room that go before it, if these are few and
 // were not passed too often. (Others it need not wait for: else a tenant that was given less could
@@ -143,6 +161,7 @@ std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
     if (!next || owed > next_owed || (owed == next_owed && GoesBefore(view, i, *next))) next = i;
   }
   if (!next) return std::nullopt;
+  if (IsFair()) next = MostResident(view, *next);
   uint32_t passed = 0;
   for (uint32_t i = 0; i < view.requests.size() && !view.requests[*next].is_owed; ++i) {
     const RequestView& request = view.requests[i];

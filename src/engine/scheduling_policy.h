@@ -39,6 +39,7 @@ struct RequestView {
   bool over_quota = false;
   bool is_owed =
       false;  // waiting: it has no room, but its account's guarantee covers what it needs
+  uint32_t resident_tokens = 0;  // waiting: of its prompt, as far as that is known
   bool follows = false;  // what it needs is being computed for another request: it waits for that
   uint32_t preemptions = 0;  // of it so far
   // Running ones: its reservation ends here and could not grow; tokens that a preemption may cost,
@@ -96,6 +97,9 @@ class SchedulingPolicy {
   // Requests without room that one may pass. It bounds what a release of blocks costs, after which
   // each of them is tried again.
   static constexpr uint32_t kMaxPassed = 16;
+  // Waiting requests of a tenant, of one priority, of which the one with most resident tokens goes
+  // first: what it reuses may be evicted while it waits. It passes the others, as above.
+  static constexpr uint32_t kMaxCompared = 8;
   // A request that goes on after a preemption is left alone for so many tokens, and after so many
   // preemptions for good.
   static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
@@ -123,6 +127,7 @@ class SchedulingPolicy {
   // Whether it may start now, if there is room: neither a leader nor its tenant's limit holds it
   // up.
   static bool IsReady(const View& view, uint32_t request);
+  static uint32_t MostResident(const View& view, uint32_t first);
   std::optional<uint32_t> Next(const View& view) const;
   std::optional<uint32_t> OwedVictim(const View& view) const;
   std::optional<uint32_t> UnfairVictim(const View& view) const;

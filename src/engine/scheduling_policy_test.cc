@@ -247,6 +247,34 @@ TEST_F(Fair, ServesPriorityThenArrivalInATenant) {
   EXPECT_EQ(plan_.admit, 2u) << "it ran before";
 }
 
+TEST_F(Fair, OfAFewTheOneWithMostResidentTokensGoesFirst) {
+  for (uint32_t i = 0; i <= SchedulingPolicy::kMaxCompared; ++i) AddWaiting();
+  AddWaiting({.tenant = 1, .resident_tokens = 900});
+  tenants_[1].charge_ns = 1;
+  requests_[SchedulingPolicy::kMaxCompared].resident_tokens = 500;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u) << "too far behind, or of another tenant";
+  requests_[3].resident_tokens = 16;
+  requests_[5].resident_tokens = 32;
+  Decide();
+  EXPECT_EQ(plan_.admit, 5u);
+  requests_[5].priority = 1;
+  Decide();
+  EXPECT_EQ(plan_.admit, 8u) << "one fewer is before it";
+  requests_[8].resident_tokens = 0;
+  Decide();
+  EXPECT_EQ(plan_.admit, 3u);
+  requests_[1].overtaken = SchedulingPolicy::kMaxOvertaken;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u) << "the second one was passed often, and may go next itself";
+  requests_[1].resident_tokens = 1;
+  Decide();
+  EXPECT_EQ(plan_.admit, 1u);
+  requests_[0].overtaken = SchedulingPolicy::kMaxOvertaken;
+  Decide();
+  EXPECT_EQ(plan_.admit, 0u);
+}
+
 TEST_F(Fair, APreemptedRequestHoldsUpItsOwnTenantOnly) {
   AddWaiting({.state = State::kPreempted, .has_no_room = true});
   AddWaiting();

@@ -61,6 +61,10 @@ struct Request {
   bool over_quota = false;      // then the reason was its account's maximum
   bool is_owed = false;         // waiting: its account's guarantee covers what it needs
   uint32_t overtaken = 0;       // waiting: later ones that were admitted before it
+  // Waiting: tokens of the prompt that were resident when the cache had committed and evicted
+  // `probed_at` blocks.
+  uint32_t resident_tokens = 0;
+  uint64_t probed_at = std::numeric_limits<uint64_t>::max();
   // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
   RequestId leader{};
   uint32_t leader_tokens = 0;
