@@ -39,6 +39,17 @@ struct TenantStats {
   uint64_t requests = 0, rejected = 0, preemptions = 0;
   uint64_t computed_tokens = 0, generated_tokens = 0;
   double service_ns = 0, queue_ns = 0;
+
+  // Adds the sums of a tenant that is forgotten.
+  void Add(const TenantStats& other) {
+    requests += other.requests;
+    rejected += other.rejected;
+    preemptions += other.preemptions;
+    computed_tokens += other.computed_tokens;
+    generated_tokens += other.generated_tokens;
+    service_ns += other.service_ns;
+    queue_ns += other.queue_ns;
+  }
 };
 
 // The blocks of a cache: a tenant's, or that of a share group.

@@ -23,6 +23,7 @@ class AnswerLengths {
 
   // An answer of a tenant ended by itself, after so many tokens. REQUIRES: tenant < num_tenants.
   void Add(uint32_t tenant, uint32_t tokens);
+  void Forget(uint32_t tenant) { tenants_[tenant] = {}; }
   // Tokens that an answer which has `so_far` is expected to have in the end: the mean of those that
   // were longer, of the tenant's answers, or of all answers until the tenant has kEnough of them;
   // `unknown` more until there are kEnough. Times a factor that rises when running requests ran out

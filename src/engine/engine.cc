@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -331,9 +332,10 @@ Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requ
 
 // Says when a running choice is expected to end.
 Error EngineOnThread::Full(Error error) const {
+  constexpr double kLeastMs = 50;  // whoever comes back at once is likely to be refused again
   const MutexLock lock(stats_mutex_);
   const double wait_ns = workload_.running_ns / std::max(workload_.running, 1u);
-  error.retry_ms = static_cast<uint64_t>(wait_ns / 1e6) + 1;
+  error.retry_ms = static_cast<uint64_t>(std::max(std::ceil(wait_ns / 1e6), kLeastMs));
   return error;
 }
 

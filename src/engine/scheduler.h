@@ -141,6 +141,7 @@ class Scheduler {
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
   uint32_t TenantOf(const std::string& name);
+  uint32_t ForgetTenant();
   void UseRules(uint32_t tenant, const TenantRules& rules);
   void SetQuota(const std::string& owner, const KvQuota& quota);
   void FitQuota(Request& request);

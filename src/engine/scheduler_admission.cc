@@ -18,10 +18,16 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   for (Event& event : request->events) event.tokens.reserve(1);
   request->tenant = TenantOf(request->spec.tenant);
   const std::string& owner = request->cache_owner();
-  if (std::ranges::find(stats_.cache_owners, owner, &CacheOwnerStats::name) ==
-          stats_.cache_owners.end() &&
-      stats_.cache_owners.size() < options_.num_tenants) {
-    stats_.cache_owners.push_back({.name = owner});
+  auto& owners = stats_.cache_owners;
+  if (std::ranges::find(owners, owner, &CacheOwnerStats::name) == owners.end()) {
+    const auto empty = std::ranges::find_if(owners, [](const CacheOwnerStats& other) {
+      return other.pinned_blocks + other.idle_blocks + other.reserved_blocks == 0;
+    });
+    if (owners.size() < options_.num_tenants) {
+      owners.push_back({.name = owner});
+    } else if (empty != owners.end()) {
+      *empty = {.name = owner};
+    }
   }
   request->first_token_time.Start(request->submitted_ns);
   Activate(request->tenant);
@@ -36,15 +42,44 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
 uint32_t Scheduler::TenantOf(const std::string& name) {
   const auto found = tenant_numbers_.find(name);
   if (found != tenant_numbers_.end()) return found->second;
-  if (tenant_numbers_.size() == options_.num_tenants) return 0;
-  const auto number = static_cast<uint32_t>(tenants_.size());
-  tenants_.emplace_back();
-  stats_.tenants.emplace_back().name = name;
-  tenant_rules_.emplace_back();
-  workload_.tenants.emplace_back().name = name;
+  auto number = static_cast<uint32_t>(tenants_.size());
+  if (tenant_numbers_.size() < options_.num_tenants) {
+    tenants_.emplace_back();
+    stats_.tenants.emplace_back();
+    tenant_rules_.emplace_back();
+    workload_.tenants.emplace_back();
+  } else {
+    number = ForgetTenant();
+    if (number == 0) return 0;
+  }
+  stats_.tenants[number].name = name;
+  workload_.tenants[number].name = name;
   tenant_numbers_.emplace(name, number);
   const auto rules = rules_.find(name);
   if (rules != rules_.end()) UseRules(number, rules->second);
+  return number;
+}
+
+// Frees the number of a tenant that has no rules and no requests, and returns it; 0 when there is
+// none. What was counted for it counts for the tenants without a number.
+uint32_t Scheduler::ForgetTenant() {
+  const auto asks = [&](uint32_t number) {
+    const auto is_its = [&](const auto& request) { return request->tenant == number; };
+    return std::ranges::any_of(running_, is_its) || std::ranges::any_of(waiting_, is_its) ||
+           std::ranges::any_of(ended_, is_its);
+  };
+  const auto idle = std::ranges::find_if(tenant_numbers_, [&](const auto& tenant) {
+    return !rules_.contains(tenant.first) && !asks(tenant.second);
+  });
+  if (idle == tenant_numbers_.end()) return 0;
+  const uint32_t number = idle->second;
+  tenant_numbers_.erase(idle);
+  stats_.tenants[0].Add(stats_.tenants[number]);
+  stats_.tenants[number] = {};
+  tenants_[number] = {};
+  tenant_rules_[number] = {};
+  workload_.tenants[number] = {};
+  lengths_.Forget(number);
   return number;
 }
 

@@ -190,9 +190,10 @@ void Scheduler::FillWorkload() {
     all.tenants[i].knows_answers = lengths_.knows(i);
   }
   const auto work_ns = [&](const Request& request, uint64_t new_tokens) {
-    const uint32_t expected = all.tenants[request.tenant].expected_answer;
-    const uint32_t most = request.max_tokens - std::min(request.max_tokens, request.longest_answer);
-    const uint32_t rest = expected - std::min(expected, request.longest_answer);
+    const uint32_t so_far = request.longest_answer;
+    const uint32_t most = request.max_tokens - std::min(request.max_tokens, so_far);
+    const uint32_t rest = so_far == 0 ? all.tenants[request.tenant].expected_answer
+                                      : lengths_.Expected(request.tenant, so_far) - so_far;
     return all.WorkNs(new_tokens, uint64_t{std::min(most, rest)} * request.num_live());
   };
   for (const auto& request : running_) {

@@ -93,6 +93,7 @@ class RandomSchedule {
                     .kv_headroom = random_.Below(2) == 0 ? 0.05 : 0,
                     .target_step_ns = random_.Below(2) == 0 ? random_.Below(40'000'000) : 0,
                     .unknown_answer_tokens = 1 + static_cast<uint32_t>(random_.Below(30)),
+                    .num_tenants = num_tenants_,
                     .parallel = parallel_,
                     .max_rows = runner_rows(),
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
@@ -480,7 +481,8 @@ class RandomSchedule {
     }
     // A prompt counts once, if it ran at all.
     wrong += stats_.prompt_tokens > prompt_tokens;
-    wrong += stats_.tenants[0].service_ns != 0;  // no tenant is without a number
+    // No tenant is without a number, where there is one for each.
+    wrong += num_tenants_ > 1 && stats_.tenants[0].service_ns != 0;
   }
 
   OwnClock clock_;
@@ -488,6 +490,7 @@ class RandomSchedule {
   Random random_;
   const CacheMode mode_;
   const uint32_t parallel_;
+  const uint32_t num_tenants_ = random_.Below(8) == 0 ? 1 : 256;
   const uint32_t long_after_;  // 0: RoPE does not change with the length
   FakeRunner runner_;
   std::unique_ptr<KvCache> cache_;
