@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 name=$1 seconds=${2:-60}
-binary=$(find build/fuzz -type f -name "$name" -perm -u+x 2>/dev/null | head -n 1)
+binary=$(find build/fuzz -type f -name "$name" -perm -u+x 2>/dev/null | head -n 1 || true)
 [ -n "$binary" ] || { echo "skipped: build/fuzz has no $name (./dev test slow builds it)"; exit 77; }
 corpus=build/fuzz/corpus/$name
 mkdir -p "$corpus" build/fuzz/crashes

@@ -136,6 +136,10 @@ class EngineOnThread final : public Engine {
   Error Full(Error error) const;
   Status CheckQueue(const std::string& tenant, uint64_t count) const KV_REQUIRES(mutex_);
   Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  bool SharesCache(const GenerateRequest& spec) const {
+    return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
+  }
+  void RememberAnswers(const Request& request);
   void CountEnded(const Scheduler::Ended& ended);
   void Run();
   void Apply(Command& command);
@@ -172,7 +176,9 @@ class EngineOnThread final : public Engine {
 };
 
 EngineOnThread::EngineOnThread(Parts parts)
-    : parts_(std::move(parts)), scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler) {
+    : parts_(std::move(parts)),
+      scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
+      seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)) {
   const CachePlan& cache = parts_.cache->plan();
   KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
   KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
@@ -187,11 +193,29 @@ EngineOnThread::EngineOnThread(Parts parts)
     workload_ = scheduler_.workload();
   });
   scheduler_.set_on_end([this](const Request& request) {
+    RememberAnswers(request);
     const MutexLock lock(mutex_);
     const auto found = present_of_.find(request.spec.tenant);
     if (--found->second == 0) present_of_.erase(found);
     --num_present_;
   });
+}
+
+// The next turn of a chat begins with this one's prompt and answer. (The last token has no KV.)
+void EngineOnThread::RememberAnswers(const Request& request) {
+  if (!SharesCache(request.spec)) return;
+  try {
+    for (const auto& sequence : request.sequences) {
+      if (sequence->tokens.size() <= request.prompt_tokens()) continue;
+      const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
+      const SeenPrompts::Beginnings text =
+          SeenPrompts::Of(request.cache_owner(), request.spec.cache_salt, known);
+      const std::vector<uint32_t> points = parts_.cache->ResumePointsOf(text.tokens, {});
+      const MutexLock lock(mutex_);
+      seen_prompts_.Add(text, points);
+    }
+  } catch (const std::bad_alloc&) {  // estimates are too high then
+  }
 }
 
 Status EngineOnThread::Start() {
@@ -237,7 +261,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                      "{} prompts; at most {} may run or wait at once", requests.size(), limit);
   }
   std::vector<std::unique_ptr<Request>> checked;
-  std::vector<std::vector<uint64_t>> hashes;
+  std::vector<SeenPrompts::Beginnings> beginnings;
   uint64_t bytes = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto one = [sink, i](const Event& event) { sink(i, event); };
@@ -251,11 +275,10 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     request->submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(request->spec);
     if (request->spec.on_trace) request->trace = NewTrace();
-    const bool shares =
-        parts_.options.cache_mode == CacheMode::kPrefix && request->spec.reuse != Reuse::kNothing;
-    hashes.push_back(shares ? SeenPrompts::HashesOf(request->cache_owner(),
-                                                    request->spec.cache_salt, request->spec.prompt)
-                            : std::vector<uint64_t>());
+    beginnings.push_back(SharesCache(request->spec)
+                             ? SeenPrompts::Of(request->cache_owner(), request->spec.cache_salt,
+                                               request->spec.prompt)
+                             : SeenPrompts::Beginnings());
     checked.push_back(std::move(request));
   }
   const MutexLock lock(mutex_);
@@ -278,14 +301,18 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
   }
   for (size_t i = 0; i < checked.size(); ++i) {
-    checked[i]->seen_tokens = seen_prompts_.SeenTokens(hashes[i]);
+    checked[i]->seen_tokens = seen_prompts_.SeenTokens(beginnings[i]);
   }
   if (Status times = CheckTimes(checked); !times) {
     const bool late = times.error().code == Code::kUnavailable;  // else it waits too long
     return Reject(late ? RejectReason::kDeadline : RejectReason::kQueueTime, tenant,
                   tl::unexpected(std::move(times.error())));
   }
-  for (const auto& each : hashes) seen_prompts_.Add(each);
+  for (size_t i = 0; i < checked.size(); ++i) {
+    const GenerateRequest& spec = checked[i]->spec;
+    seen_prompts_.Add(beginnings[i],
+                      parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends));
+  }
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
@@ -446,6 +473,7 @@ void EngineOnThread::Erase(std::string_view tenant, ErasureSink done) {
   EraseCommand command{std::string(tenant), std::move(done)};
   {
     const MutexLock lock(mutex_);
+    seen_prompts_.Forget(tenant);
     commands_.push_back(std::move(command));
     ++num_erasures_;
   }

@@ -1,6 +1,7 @@
 // SeenPrompts: a guess at how much of a prompt is in the cache, without asking the cache.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -11,23 +12,45 @@
 namespace kvasir {
 
 // Remembers beginnings of prompts as hashes of their chunks, the newest in each place of a table of
-// fixed size. Wrong guesses only make estimates wrong. One thread at a time.
+// fixed size, and those of the last `cache_tokens` tokens only: others were evicted. Wrong guesses
+// only make estimates wrong. One thread at a time.
 class SeenPrompts {
  public:
-  static constexpr uint32_t kChunkTokens = 64;
-  static constexpr uint32_t kPlaces = 1 << 15;  // two million tokens; 256 KiB
+  static constexpr uint32_t kChunkTokens = 16;
+  static constexpr uint32_t kPlaces = 1 << 17;  // two million tokens; 1 MiB
 
-  // Of each whole chunk of the prompt: a hash of everything up to its end. Prompts of two owners,
-  // or of two salts of one, have none in common. O(tokens).
-  static std::vector<uint64_t> HashesOf(std::string_view owner, std::string_view salt,
-                                        std::span<const TokenId> prompt);
+  explicit SeenPrompts(uint64_t cache_tokens);
 
-  // Tokens at the beginning that an earlier prompt had too. O(hashes).
-  uint32_t SeenTokens(std::span<const uint64_t> hashes) const;
-  void Add(std::span<const uint64_t> hashes);  // O(hashes)
+  // Of each whole chunk of a prompt, and of the whole prompt: a hash of everything up to its end.
+  // Prompts of two owners, or of two salts of one, have none in common.
+  struct Beginnings {
+    uint32_t owner = 0;   // which of epochs_
+    uint32_t tokens = 0;  // of the prompt
+    std::vector<uint64_t> hashes;
+  };
+  static Beginnings Of(std::string_view owner, std::string_view salt,
+                       std::span<const TokenId> prompt);  // O(tokens)
+
+  // Tokens of the longest beginning that was added. O(hashes).
+  uint32_t SeenTokens(const Beginnings& prompt) const;
+  // `resume_points`: the lengths at which another prompt can go on from this one, ascending; empty:
+  // all. O(hashes).
+  void Add(const Beginnings& prompt, std::span<const uint32_t> resume_points = {});
+  // Nothing of this owner is seen any more (nor of another one, one time in 256).
+  void Forget(std::string_view owner);
 
  private:
-  std::vector<uint64_t> places_ = std::vector<uint64_t>(kPlaces);
+  struct Place {
+    uint32_t check = 0, added = 0;  // other bits of the hash; chunks_ then
+  };
+  static uint32_t EpochOf(std::string_view owner);
+  uint64_t KeyOf(const Beginnings& prompt, size_t i) const;
+  void Add(uint64_t key);
+
+  std::vector<Place> places_ = std::vector<Place>(kPlaces);
+  std::array<uint32_t, 256> epochs_{};  // how often owners were forgotten, by their names' hashes
+  uint32_t chunks_ = 0;                 // added so far
+  const uint32_t most_chunks_;          // added since, after which one was evicted
 };
 
 }  // namespace kvasir
