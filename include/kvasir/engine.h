@@ -257,6 +257,7 @@ struct EngineStats {
   // In evicted_blocks and evicted_tokens: of an owner that a quota left no other room.
   uint64_t quota_evicted_blocks = 0, quota_evicted_tokens = 0;
   RequestStats requests;
+  StepCostStats cost;
   std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room
   std::vector<CacheOwnerStats> cache_owners;  // those of the tenants
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former
@@ -331,6 +332,9 @@ class Engine {
   // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
   // when there may be room. Of the field max_queued: because of the tenant's own limit.
   virtual Status CheckRoom(const std::string& tenant) const = 0;
+  // Counts a request that the caller refused before submission, in RequestStats::rejected and for
+  // its tenant ("": none is known).
+  virtual void CountRejection(RejectReason reason, const std::string& tenant) = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.
   virtual Status SetTenants(const TenantTable& tenants) = 0;

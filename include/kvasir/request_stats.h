@@ -32,6 +32,14 @@ enum class TokenPart { kWait, kCache, kCompute, kSample };
 inline constexpr uint32_t kNumTokenParts = 4;
 const char* ToString(TokenPart part);  // "wait", "cache", ...
 
+// How long steps take on this machine, learned from those that ran: time = ns_of_rows, linear
+// between its 1, 2, 4, ... rows, and what reading the KV that the rows see adds.
+struct StepCostStats {
+  uint64_t steps = 0;  // learned from; 0: nothing is known
+  std::array<double, 17> ns_of_rows{};
+  double prefill_ns_per_kv_byte = 0, decode_ns_per_kv_byte = 0;
+};
+
 // What one tenant was given, and has now. Times: modelled, of its rows; waiting for admission.
 struct TenantStats {
   std::string name;

@@ -30,11 +30,8 @@ void PrintTable(const MemoryPlan& plan) {
   fmt::print("\n{} blocks of {} tokens ({} each, KV as {}: {} bytes a token)\n", plan.num_blocks,
              plan.block_tokens, FormatBytes(plan.block_bytes), plan.kv_format,
              plan.kv_bytes_per_token);
-  fmt::print(
-      "the pool holds {} tokens: {:.1f} sequences of the whole context ({}); {} run at once\n",
-      plan.max_tokens,
-      plan.ctx_size > 0 ? static_cast<double>(plan.max_tokens) / plan.ctx_size : 0.0, plan.ctx_size,
-      plan.parallel);
+  fmt::print("the pool holds {} tokens; the context has {}; {} run at once\n", plan.max_tokens,
+             plan.ctx_size, plan.parallel);
   for (const KvGroupPlan& group : plan.groups) {
     if (plan.groups.size() == 1 && !group.window) break;
     fmt::print("{} layers {}: {} bytes a token, at most {} blocks of a sequence\n", group.layers,
@@ -73,6 +70,11 @@ Result<int> RunPlan(const Args& given) {
     tokens = static_cast<uint32_t>(given_tokens);
   }
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
+  if (tokens && *tokens > plan.ctx_size) {
+    return FailField(Code::kInvalidArgument, "tokens",
+                     "{} are more than the context of {} tokens (--ctx-size)", *tokens,
+                     plan.ctx_size);
+  }
   std::vector<MemoryPlan> plans;
   if (args.Has("compare")) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
@@ -97,7 +99,7 @@ Result<int> RunPlan(const Args& given) {
 }  // namespace
 
 Command PlanCommand() {
-  return {"plan", "how much memory a server with the same flags takes, byte for byte",
+  return {"plan", "how much memory a server with these flags takes, byte for byte",
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
                  {"tokens", "N", "the length of the sequences that are counted (the context)"},

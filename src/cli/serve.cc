@@ -40,6 +40,11 @@ Status ReadTimes(const Args& args, ServerOptions* options) {
   if (args.Has("max-timeout-ms")) {
     KV_ASSIGN(options->max_timeout_ms, args.Uint("max-timeout-ms", 1, kDayMs, 1));
   }
+  if (options->timeout_ms && options->max_timeout_ms &&
+      *options->timeout_ms > *options->max_timeout_ms) {
+    return FailField(Code::kInvalidArgument, "timeout-ms", "{} is above --max-timeout-ms {}",
+                     *options->timeout_ms, *options->max_timeout_ms);
+  }
   KV_ASSIGN(options->sse_ping_s, args.Uint("sse-ping-s", 0, 3600, options->sse_ping_s));
   KV_ASSIGN(options->drain_delay_s, args.Uint("drain-delay-s", 0, 3600, options->drain_delay_s));
   KV_ASSIGN(options->drain_timeout_s,

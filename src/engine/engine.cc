@@ -111,6 +111,7 @@ class EngineOnThread final : public Engine {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
   Status CheckRoom(const std::string& tenant) const override;
+  void CountRejection(RejectReason reason, const std::string& tenant) override;
   Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
@@ -125,6 +126,7 @@ class EngineOnThread final : public Engine {
  private:
   // A sink must not wait for the engine's thread: the wait would never end.
   // A refusal that is counted.
+  void CountRefusal(RejectReason reason, const std::string& tenant) KV_REQUIRES(mutex_);
   tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
@@ -310,6 +312,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   }
   for (size_t i = 0; i < checked.size(); ++i) {
     const GenerateRequest& spec = checked[i]->spec;
+    if (!SharesCache(spec)) continue;
     seen_prompts_.Add(beginnings[i],
                       parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends));
   }
@@ -496,13 +499,22 @@ void EngineOnThread::CheckInvariants() {
   done.wait();
 }
 
-tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::string& tenant,
-                                             tl::unexpected<Error> error) {
+void EngineOnThread::CountRefusal(RejectReason reason, const std::string& tenant) {
   ++rejected_[static_cast<size_t>(reason)];
   if (rejected_of_.contains(tenant) || rejected_of_.size() < parts_.options.max_tenants) {
     ++rejected_of_[tenant];
   }
+}
+
+tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::string& tenant,
+                                             tl::unexpected<Error> error) {
+  CountRefusal(reason, tenant);
   return error;
+}
+
+void EngineOnThread::CountRejection(RejectReason reason, const std::string& tenant) {
+  const MutexLock lock(mutex_);
+  CountRefusal(reason, tenant);
 }
 
 EngineStats EngineOnThread::Stats() const {

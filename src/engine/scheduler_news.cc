@@ -253,6 +253,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
   cost_.Observe(work_, step_ns);
   Charge();
   ++stats_.steps;
+  stats_.cost = cost_.Figures();
   stats_.step_ns += step_ns;
   stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
   stats_.decode_rows += decode_rows_;

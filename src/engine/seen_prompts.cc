@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/check.h"
 #include "base/random.h"
 
 namespace kvasir {
@@ -57,6 +58,7 @@ void SeenPrompts::Add(const Beginnings& prompt, std::span<const uint32_t> resume
     return;
   }
   for (const uint32_t point : resume_points) {
+    KV_CHECK(point <= prompt.tokens);
     if (point >= kChunkTokens) Add(KeyOf(prompt, point / kChunkTokens - 1));
     if (point == prompt.tokens && point > 0) Add(KeyOf(prompt, prompt.hashes.size() - 1));
   }

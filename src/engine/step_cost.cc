@@ -84,6 +84,15 @@ void StepCost::FillKnots() {
   }
 }
 
+StepCostStats StepCost::Figures() const {
+  StepCostStats figures{
+      .steps = steps_,
+      .prefill_ns_per_kv_byte = PredictNs({.prefill_kv_bytes = 1}) - PredictNs({}),
+      .decode_ns_per_kv_byte = PredictNs({.decode_kv_bytes = 1}) - PredictNs({})};
+  for (size_t k = 0; k < kKnots; ++k) figures.ns_of_rows[k] = filled_[k] * kNsUnit;
+  return figures;
+}
+
 double StepCost::PredictNs(const StepWork& work) const {
   if (steps_ == 0) return 0;
   const Vector x = FeaturesOf(work);

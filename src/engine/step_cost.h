@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kvasir/request_stats.h"
+
 namespace kvasir {
 
 // What decides how long a step takes.
@@ -31,9 +33,10 @@ class StepCost {
   // nearest ones: never less than those of fewer rows.
   double PredictNs(const StepWork& work) const;
   bool knows_anything() const { return steps_ > 0; }
+  StepCostStats Figures() const;
 
  private:
-  static constexpr size_t kKnots = 17;  // 1 .. 65536 rows
+  static constexpr size_t kKnots = std::tuple_size_v<decltype(StepCostStats::ns_of_rows)>;
   static constexpr size_t kSize = kKnots + 2;
   using Vector = std::array<double, kSize>;
 

@@ -91,5 +91,22 @@ TEST(StepCost, FollowsAMachineThatBecomesSlower) {
   EXPECT_NEAR(cost.PredictNs(work) / (3 * TrueNs(work)), 1, 0.25);
 }
 
+TEST(StepCost, FiguresAddUpToPredictions) {
+  StepCost cost;
+  EXPECT_EQ(cost.Figures().steps, 0u);
+  Random random(5);
+  for (int i = 0; i < 500; ++i) {
+    const StepWork work = RandomWork(random);
+    cost.Observe(work, static_cast<uint64_t>(TrueNs(work)));
+  }
+  const StepCostStats figures = cost.Figures();
+  EXPECT_EQ(figures.steps, 500u);
+  EXPECT_DOUBLE_EQ(figures.ns_of_rows[0], cost.PredictNs({.decode_rows = 1}));
+  EXPECT_DOUBLE_EQ(figures.ns_of_rows[6], cost.PredictNs({.prefill_rows = 64}));
+  const StepWork work{.prefill_rows = 8, .decode_kv_bytes = 1e8};
+  EXPECT_NEAR(figures.ns_of_rows[3] + 1e8 * figures.decode_ns_per_kv_byte, cost.PredictNs(work),
+              1e-6 * cost.PredictNs(work));
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -50,6 +50,9 @@ std::string RepoRef::Text() const {
 
 std::optional<RepoRef> ParseRepoRef(std::string_view text) {
   RepoRef ref;
+  for (const std::string_view copied : {"https://", "huggingface.co/", "hf.co/"}) {
+    if (text.starts_with(copied)) text.remove_prefix(copied.size());
+  }
   ref.choice = CutAt(':', text);
   ref.revision = CutAt('@', text);
   const size_t slash = text.find('/');

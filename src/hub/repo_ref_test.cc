@@ -20,6 +20,16 @@ TEST(RepoRef, ReadsEachPart) {
   EXPECT_EQ(all->Text(), "a/b@refs/pr/1:sub/x-Q8_0.gguf");
 }
 
+TEST(RepoRef, TakesWhatABrowserShows) {
+  for (const char* text : {"https://huggingface.co/Qwen/Qwen3-0.6B",
+                           "huggingface.co/Qwen/Qwen3-0.6B", "hf.co/Qwen/Qwen3-0.6B"}) {
+    const auto ref = ParseRepoRef(text);
+    ASSERT_TRUE(ref) << text;
+    EXPECT_EQ(ref->repo, "Qwen/Qwen3-0.6B");
+  }
+  EXPECT_FALSE(ParseRepoRef("https://example.org/Qwen/Qwen3-0.6B"));
+}
+
 TEST(RepoRef, RefusesWhatCouldLeaveTheCache) {
   for (const char* text : {"",
                            "name",

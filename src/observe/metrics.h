@@ -28,9 +28,8 @@ struct MetricsView {
   const MemoryPlan& plan;
   const EngineOptions& options;
   std::string target, version;
-  std::string model_name;   // the one listed first
-  bool by_tenant = false;   // whether tenants have series: where there are several
-  RejectCounts rejected{};  // by the server, before the engine saw the request
+  std::string model_name;  // the one listed first
+  bool by_tenant = false;  // whether tenants have series: where there are several
   SpanCounts spans;
   uint64_t reloads_done = 0, reloads_refused = 0;  // of the keys file
   ProcessUsage process;

@@ -22,8 +22,7 @@ void WritePreemptions(const MetricsView& view, SeriesWriter& out) {
 
 void WriteRejected(const MetricsView& view, SeriesWriter& out) {
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
-    out.Write(view.stats.requests.rejected[i] + view.rejected[i],
-              {ToString(static_cast<RejectReason>(i))});
+    out.Write(view.stats.requests.rejected[i], {ToString(static_cast<RejectReason>(i))});
   }
 }
 
@@ -135,8 +134,7 @@ constexpr MetricSeries kRequestSeries[] = {
     {"kvasir_tenant_generated_tokens_total", MetricType::Counter, "tenant", "engine",
      "Tokens that these requests generated.", OfTenants<&TenantStats::generated_tokens>},
     {"kvasir_tenant_rejected_total", MetricType::Counter, "tenant", "engine",
-     "Requests that the engine refused because of load or limits.",
-     OfTenants<&TenantStats::rejected>},
+     "Requests that were refused because of load or limits.", OfTenants<&TenantStats::rejected>},
     {"kvasir_tenant_service_seconds_total", MetricType::Counter, "tenant", "engine",
      "Modelled time of the tenant's rows, which fairness goes by.",
      SecondsOfTenants<&TenantStats::service_ns>},

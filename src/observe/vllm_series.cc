@@ -61,7 +61,7 @@ void WritePreemptions(const MetricsView& view, SeriesWriter& out) {
 void WriteRejections(const MetricsView& view, SeriesWriter& out) {
   uint64_t sum = 0;
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
-    sum += view.stats.requests.rejected[i] + view.rejected[i];
+    sum += view.stats.requests.rejected[i];
   }
   out.Write(sum);
 }

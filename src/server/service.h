@@ -97,8 +97,8 @@ class Service {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
   // Counts a request that is refused because of load or limits before the engine gets it.
-  void CountRejection(RejectReason reason) const {
-    rejected_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  void CountRejection(RejectReason reason, const std::string& tenant = "") const {
+    engine_.CountRejection(reason, tenant);
   }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
@@ -169,7 +169,6 @@ class Service {
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false}, leaving_{false};
   // Relaxed: they publish no data.
-  mutable std::array<std::atomic<uint64_t>, kNumRejectReasons> rejected_{};
   std::atomic<uint64_t> reloads_done_{0}, reloads_refused_{0};  // relaxed: counters
   Activity activity_;
   const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();

@@ -74,6 +74,20 @@ json CacheJson(const EngineStats& stats, const char* mode) {
           {"worst_waste", stats.worst_waste}};
 }
 
+// Milliseconds of a step by its rows, and what each GiB of KV that they see adds.
+json CostJson(const StepCostStats& cost) {
+  constexpr double kMs = 1e-6, kGiB = 1 << 30;
+  constexpr size_t kShown = 11;  // up to 1,024 rows: few steps are longer
+  json rows = json::array();
+  for (size_t i = 0; i < kShown; ++i) {
+    rows.push_back({{"rows", 1u << i}, {"ms", cost.ns_of_rows[i] * kMs}});
+  }
+  return {{"steps", cost.steps},
+          {"step_ms", rows},
+          {"prefill_ms_per_kv_gib", cost.prefill_ns_per_kv_byte * kGiB * kMs},
+          {"decode_ms_per_kv_gib", cost.decode_ns_per_kv_byte * kGiB * kMs}};
+}
+
 json SequenceJson(const SequenceState& state, uint32_t ctx_size) {
   return {{"id", state.id},
           {"choice", state.choice},
@@ -195,6 +209,7 @@ Outcome Service::CacheState(const Call& call) {
   const bool all = call.caller.is_admin || credentials()->num_tenants() <= 1;
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
+  if (all) body["cost"] = CostJson(engine_.Stats().cost);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();
   return JsonResponse(body);
@@ -316,9 +331,6 @@ Outcome Service::Metrics(const Call&) {
   if (spans_) view.spans = spans_->counts();
   view.reloads_done = reloads_done_.load(std::memory_order_relaxed);
   view.reloads_refused = reloads_refused_.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < kNumRejectReasons; ++i) {
-    view.rejected[i] = rejected_[i].load(std::memory_order_relaxed);
-  }
   response.body = PrometheusText(view);
   return response;
 }
