@@ -437,7 +437,7 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
                        "and its time limit is {} ms; allow more time or ask for less",
                        end_ns / 1e6, start_ms, *limit);
     }
-    request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
+    if (workload.row_ns > 0) request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
   }
   return {};
 }
