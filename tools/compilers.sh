@@ -11,7 +11,7 @@ for preset in "$@"; do
     continue
   fi
   cmake --preset "$preset"
-  cmake --build "build/$preset" --target model_test
+  cmake --build "build/$preset" --parallel "$(nproc)" --target model_test
   "build/$preset/src/model/model_test" --gtest_filter='*Numerics*'
 done
 [ ${#skipped[@]} = 0 ] || { printf 'skipped: %s\n' "${skipped[@]}"; exit 77; }

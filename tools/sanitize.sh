@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=$1
 cmake --preset "$preset"
-cmake --build "build/$preset"
+cmake --build "build/$preset" --parallel "$(nproc)"
 # ThreadSanitizer of GCC 12 needs the address layout of before Linux 6.6: no randomisation.
 without_aslr=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then without_aslr=(setarch "$(uname -m)" -R); fi
