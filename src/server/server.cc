@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -207,8 +208,9 @@ class Server {
   void AcceptSome() noexcept {
     for (int i = 0; i < kAcceptsAtOnce && acceptor_.is_open(); ++i) {
       if (connections_.num_closing() >= kMaxClosing) return Retry(kAwaitClosing);
-      if (connections_.num_staying() >= options_.max_connections && MakeRoom(1) == 0) {
-        return Retry(kRetryAccept);
+      if (connections_.num_staying() >= options_.max_connections) {
+        if (!IsAnyWaiting()) return AwaitConnection();
+        if (MakeRoom(1) == 0) return Retry(kRetryAccept);
       }
       ErrorCode ec;
       try {
@@ -223,6 +225,13 @@ class Server {
       if (ec && ec != asio::error::connection_aborted) return AwaitRoom();
     }
     UntilDone([this] { asio::post(strand_, [this] { AcceptSome(); }); });
+  }
+
+  // Whether a connection waits to be accepted: room is made only for one that is there, because the
+  // one that is closed may be the newest, whose request has not arrived yet.
+  bool IsAnyWaiting() {
+    pollfd waiting{acceptor_.native_handle(), POLLIN, 0};
+    return poll(&waiting, 1, 0) != 0;
   }
 
   // Closes some connections, because the system has no descriptor or memory for another one.
