@@ -323,7 +323,7 @@ class WeightsTest(CliTest):
     def test_each_choice_takes_its_bits_and_is_told(self):
         stored = self.ok_json("plan", "--json", *SMALL)["weights_bytes"]
         for weights, most in [("i8", 0.6), ("q8_0", 0.57), ("i4", 0.5), ("q4_0", 0.47)]:
-            plan = self.ok_json("plan", "--json", "--weights", weights, *SMALL)
+            plan = self.ok_json("plan", "--json", "--weights", weights.upper(), *SMALL)
             self.assertLess(plan["weights_bytes"], stored * most, weights)
             self.assertEqual(plan["mapped_bytes"], 0)
             bench = self.ok_json("bench", "--json", "--weights", weights, "-p", "8", "-n", "4",

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -118,7 +119,13 @@ Result<float> Args::Float(const std::string& name, FloatRange range, float other
 Result<std::string> Args::OneOf(const std::string& name, std::span<const std::string_view> choices,
                                 std::string_view otherwise) const {
   const std::string text = Text(name).value_or(std::string(otherwise));
-  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return text;
+  // GGUF files write formats in capitals: Q8_0.
+  const auto is_chosen = [&](std::string_view choice) {
+    return std::ranges::equal(choice, text, {}, {},
+                              [](unsigned char c) { return std::tolower(c); });
+  };
+  const auto chosen = std::ranges::find_if(choices, is_chosen);
+  if (chosen != choices.end()) return std::string(*chosen);
   return Wrong(name, text, fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
 }
 
@@ -145,7 +152,7 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
                                  std::string_view takes) {
   constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
   const Result<FileStamp> stamp = StampOf(path);  // only a regular file is opened
-  const Result<std::string> text =
+  Result<std::string> text =
       stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
   if (text) return text;
   return Fail(text.error().code == Code::kIoError ? Code::kIoError : Code::kInvalidArgument,
