@@ -276,8 +276,9 @@ struct ModelCard {
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
   // format that computes, config, tokenizer, numerics version. It does not depend on file names.
   std::string content;
-  // Why the model reads no text, and what to do: "tokenizer.model: ..."; "": it has a tokenizer.
-  std::string no_text;
+  // Why the model reads no text, and what to do: "tokenizer.model: ...". Absent: it has a
+  // tokenizer.
+  std::optional<std::string> no_text;
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.
@@ -289,7 +290,7 @@ class Engine {
  public:
   // Reads the model of options.model, packs its weights (or maps their image), allocates all memory
   // of the plan and starts the engine thread. kInvalidArgument: an option out of range, a model
-  // that Kvasir does not run, or a plan above options.max_memory; kNotFound, kPermissionDenied,
+  // that Kvasir does not run, or a pool too small for one sequence; kNotFound, kPermissionDenied,
   // kIoError: a file; kCorruption: damaged content of a file. The message names what is wrong and
   // what would be right. O(bytes of weights), O(1) in bytes where an image lies ready.
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
@@ -333,8 +334,8 @@ class Engine {
   // when there may be room. Of the field max_queued: because of the tenant's own limit.
   virtual Status CheckRoom(const std::string& tenant) const = 0;
   // Counts a request that the caller refused before submission, in RequestStats::rejected and for
-  // its tenant ("": none is known).
-  virtual void CountRejection(RejectReason reason, const std::string& tenant) = 0;
+  // its tenant. Absent: none is known.
+  virtual void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.
   virtual Status SetTenants(const TenantTable& tenants) = 0;

@@ -18,7 +18,9 @@ std::optional<std::string> ImageFolderOf(const std::optional<std::string>& cache
 
 struct ImageEntry {
   std::string path;
-  std::string model, weights;  // from the file's header; "" where it cannot be read
+  // From the file's header: the model's name and the format of its weights ("bf16", "q4_k").
+  // Absent where the header cannot be read.
+  std::optional<std::string> model, weights;
   uint64_t file_bytes = 0;
   int64_t used_s = 0;  // when it was last used, since 1970
 };

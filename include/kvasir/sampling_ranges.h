@@ -1,3 +1,4 @@
+// The ranges of sampling parameters.
 #pragma once
 
 namespace kvasir {

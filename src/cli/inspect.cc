@@ -28,8 +28,8 @@ nlohmann::ordered_json JsonOf(const std::vector<ImageEntry>& images) {
   for (const ImageEntry& image : images) {
     total_bytes += image.file_bytes;
     list.push_back({{"path", image.path},
-                    {"model", image.model},
-                    {"weights", image.weights},
+                    {"model", image.model.value_or("")},
+                    {"weights", image.weights.value_or("")},
                     {"file_bytes", image.file_bytes},
                     {"used", TimeText(image.used_s)}});
   }
@@ -43,7 +43,7 @@ void PrintTable(const std::vector<ImageEntry>& images) {
   }
   for (const ImageEntry& image : images) {
     const std::string name =
-        image.model.empty() ? "(unreadable)" : image.model + " (" + image.weights + ")";
+        image.model ? *image.model + " (" + *image.weights + ")" : "(unreadable)";
     fmt::print("{:<32} {:>12}  last used {}  {}\n", name, FormatBytes(image.file_bytes),
                TimeText(image.used_s), image.path);
   }

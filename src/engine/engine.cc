@@ -111,7 +111,7 @@ class EngineOnThread final : public Engine {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
   Status CheckRoom(const std::string& tenant) const override;
-  void CountRejection(RejectReason reason, const std::string& tenant) override;
+  void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
   Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
@@ -126,7 +126,8 @@ class EngineOnThread final : public Engine {
  private:
   // A sink must not wait for the engine's thread: the wait would never end.
   // A refusal that is counted.
-  void CountRefusal(RejectReason reason, const std::string& tenant) KV_REQUIRES(mutex_);
+  void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)
+      KV_REQUIRES(mutex_);
   tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
@@ -256,7 +257,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                        .step_tokens = parts_.cache->step_tokens(),
                        .cache_mode = parts_.options.cache_mode,
                        .tokenizer = parts_.text.tokenizer.get(),
-                       .no_text = parts_.text.no_text};
+                       .no_text = parts_.text.no_text ? *parts_.text.no_text : std::string_view()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",
@@ -499,10 +500,11 @@ void EngineOnThread::CheckInvariants() {
   done.wait();
 }
 
-void EngineOnThread::CountRefusal(RejectReason reason, const std::string& tenant) {
+void EngineOnThread::CountRefusal(RejectReason reason, const std::optional<std::string>& tenant) {
   ++rejected_[static_cast<size_t>(reason)];
-  if (rejected_of_.contains(tenant) || rejected_of_.size() < parts_.options.max_tenants) {
-    ++rejected_of_[tenant];
+  if (!tenant) return;
+  if (rejected_of_.contains(*tenant) || rejected_of_.size() < parts_.options.max_tenants) {
+    ++rejected_of_[*tenant];
   }
 }
 
@@ -512,7 +514,7 @@ tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::str
   return error;
 }
 
-void EngineOnThread::CountRejection(RejectReason reason, const std::string& tenant) {
+void EngineOnThread::CountRejection(RejectReason reason, const std::optional<std::string>& tenant) {
   const MutexLock lock(mutex_);
   CountRefusal(reason, tenant);
 }

@@ -106,9 +106,14 @@ std::vector<ImageEntry> ListImages(const std::optional<std::string>& cache_dir) 
   const std::optional<std::string> folder = ImageFolderOf(cache_dir);
   if (!folder) return entries;
   for (ImageListing& image : ModelImages::List(*folder)) {
-    entries.push_back({image.path.string(), std::move(image.title.model),
-                       std::move(image.title.weights), image.file_bytes,
-                       image.used_ns / 1'000'000'000});
+    ImageEntry& entry = entries.emplace_back();
+    entry.path = image.path.string();
+    if (!image.title.model.empty()) {
+      entry.model = std::move(image.title.model);
+      entry.weights = std::move(image.title.weights);
+    }
+    entry.file_bytes = image.file_bytes;
+    entry.used_s = image.used_ns / 1'000'000'000;
   }
   return entries;
 }
@@ -209,7 +214,7 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
 }
 
 std::vector<std::string> TextNotes(const ModelText& text) {
-  if (!text.no_text.empty()) return {"no text: " + text.no_text + ", or send token ids"};
+  if (text.no_text) return {"no text: " + *text.no_text + ", or send token ids"};
   if (text.is_chatml) {
     return {
         "chats: the model has no chat template; ChatML is used, since the vocabulary has "

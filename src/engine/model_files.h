@@ -36,8 +36,9 @@ std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
-  // Why there is no tokenizer, and what to do; "": there is one. Names files without their folder.
-  std::string no_text;
+  // Why there is no tokenizer, and what to do; names files without their folder. Absent: there is
+  // one.
+  std::optional<std::string> no_text;
   std::vector<TokenId> ends;  // of an answer, beside those of the config and the tokenizer
   bool is_chatml = false;     // the model has no template, and chat_template is kChatMl
 };

@@ -50,7 +50,7 @@ class FakeEngine : public Engine {
     done(std::move(own));
   }
   Status CheckRoom(const std::string&) const override { return room; }
-  void CountRejection(RejectReason, const std::string&) override {}
+  void CountRejection(RejectReason, const std::optional<std::string>&) override {}
   Status SetTenants(const TenantTable& given) override {
     tenants = given;
     return {};

@@ -91,7 +91,7 @@ Status Service::UseKeys(const KeysFile& file) {
 
 Status Service::ReloadKeys() {
   const Result<KeysFile> file = ReadKeysFile(*options_.keys_path);
-  const Status used = file ? UseKeys(*file) : tl::unexpected(file.error());
+  Status used = file ? UseKeys(*file) : tl::unexpected(file.error());
   (used ? reloads_done_ : reloads_refused_).fetch_add(1, std::memory_order_relaxed);
   return used;
 }
@@ -108,7 +108,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.names = options.aliases;
   model_.names.push_back(engine.card().id);
   model_.tokenizer = engine.tokenizer();
-  model_.no_text = engine.card().no_text;
+  model_.no_text = engine.card().no_text.value_or("");
   model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
   model_.sampling = engine.card().sampling.Over({});
   model_.vocab_size = engine.card().vocab_size;

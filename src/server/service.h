@@ -97,7 +97,8 @@ class Service {
     activity_.Add(tenant, answer.receipt(), answer.completion_tokens());
   }
   // Counts a request that is refused because of load or limits before the engine gets it.
-  void CountRejection(RejectReason reason, const std::string& tenant = "") const {
+  void CountRejection(RejectReason reason,
+                      const std::optional<std::string>& tenant = std::nullopt) const {
     engine_.CountRejection(reason, tenant);
   }
   // REQUIRES: no request has come yet.

@@ -50,7 +50,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   const bool drains = route->drains || route->work == Route::kGeneration;
   if (drains && draining_.load(std::memory_order_relaxed)) {
-    CountRejection(RejectReason::kDraining, caller ? *caller->tenant : "");
+    CountRejection(RejectReason::kDraining, caller ? caller->tenant : std::nullopt);
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});
   }
   if (route->work != Route::kGeneration) return std::nullopt;
@@ -70,11 +70,11 @@ std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& c
     }
   }
   if (const Status room = engine_.CheckRoom(*caller.tenant); !room) {
-    CountRejection(QueueReason(room.error()), *caller.tenant);
+    CountRejection(QueueReason(room.error()), caller.tenant);
     return room.error();
   }
   auto refused = caller.entry ? rates_->TakeRequest(*caller.entry) : std::nullopt;
-  if (refused) CountRejection(RejectReason::kRate, *caller.tenant);
+  if (refused) CountRejection(RejectReason::kRate, caller.tenant);
   return refused;
 }
 

@@ -14,7 +14,7 @@ constexpr const char* kIdsOfRun = "ids with 'kvasir run --ids'";
 Result<const Tokenizer*> TokenizerOf(const Engine& engine, std::string_view instead) {
   if (const Tokenizer* tokenizer = engine.tokenizer()) return tokenizer;
   return FailField(Code::kUnsupported, "model", "{}: {}, or give {}", engine.card().path,
-                   engine.card().no_text, instead);
+                   engine.card().no_text.value_or(""), instead);
 }
 
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text) {
