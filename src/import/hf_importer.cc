@@ -71,6 +71,27 @@ Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedMode
   return tensors;
 }
 
+// Which shard a tensor is read from must follow from the shards alone, since the weights' digest
+// covers them and not the index: so a shard holds nothing that the index does not place there.
+Status CheckNoneLeft(const TensorCatalog& left,
+                     const std::map<std::string, std::vector<std::string>>& tensors_of_shard,
+                     const std::string& shard, const fs::path& index) {
+  if (left.empty()) return {};
+  const std::string& name =
+      std::ranges::min_element(left, {}, [](const auto& entry) { return entry.first; })->first;
+  for (const auto& [other, names] : tensors_of_shard) {
+    if (std::ranges::find(names, name) == names.end()) continue;
+    return Fail(Code::kCorruption,
+                "{}: tensor '{}' is in {}, but the index says that it is in {}; fetch the model "
+                "again, with all files of one version",
+                index.string(), name, shard, other);
+  }
+  return Fail(Code::kCorruption,
+              "{}: tensor '{}' is in {}, but the index does not name it; fetch the model again, "
+              "with all files of one version",
+              index.string(), name, shard);
+}
+
 Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
                                  ImportedModel& model) {
   TensorCatalog catalog;
@@ -86,6 +107,7 @@ Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
       }
       catalog.insert(in_shard.extract(found));
     }
+    KV_TRY(CheckNoneLeft(in_shard, tensors_of_shard, shard, index));
   }
   return catalog;
 }

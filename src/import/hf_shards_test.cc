@@ -25,12 +25,31 @@ class Shards : public testing::Test {
 TEST_F(Shards, AreReadFromTheFilesThatTheIndexNames) {
   Tensors a = Whole(false);
   const Tensors norm = {{"model.norm.weight", a.at("model.norm.weight")}};
+  a.erase("model.norm.weight");
   folder_.Write("sub/b.safetensors", Pack(norm, 'b'));
   folder_.Write("a.safetensors", Pack(a, 'a'));
   const auto m = ImportWith(Index("sub/b.safetensors"));
   ASSERT_TRUE(m) << m.error().message;
   EXPECT_EQ(m->final_norm.data[0], std::byte{'b'});
   EXPECT_EQ(m->mapped_files.size(), 2u);
+}
+
+TEST_F(Shards, NoTensorIsInTwoShards) {
+  // Else the index alone would say which one counts, and no digest of the weights covers it.
+  const Tensors a = Whole(false);
+  const Tensors norm = {{"model.norm.weight", a.at("model.norm.weight")}};
+  folder_.Write("b.safetensors", Pack(norm, 'b'));
+  folder_.Write("a.safetensors", Pack(a, 'a'));
+  ExpectError(ImportWith(Index("b.safetensors")), Code::kCorruption,
+              {"'model.norm.weight' is in a.safetensors", "it is in b.safetensors"});
+}
+
+TEST_F(Shards, NoTensorIsLeftOutByTheIndex) {
+  Tensors more = Whole(false);
+  more["vision.weight"] = {"F32", {2, 2}};
+  folder_.Write("a.safetensors", Pack(more));
+  ExpectError(ImportWith(Index("a.safetensors")), Code::kCorruption,
+              {"'vision.weight' is in a.safetensors", "does not name it"});
 }
 
 TEST_F(Shards, StayInTheFolder) {
