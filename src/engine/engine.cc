@@ -94,6 +94,7 @@ class EngineOnThread final : public Engine {
     std::unique_ptr<FileWatch> files;
     std::unique_ptr<KvCache> cache;
     SchedulerOptions scheduler;
+    Secret prompt_secret{};  // of SeenPrompts' hashes
   };
 
   explicit EngineOnThread(Parts parts);
@@ -149,6 +150,7 @@ class EngineOnThread final : public Engine {
   Scheduler::Ended Step();
 
   Parts parts_;
+  const HmacKey prompt_key_;
   Scheduler scheduler_;  // engine thread
 
   mutable Mutex mutex_;
@@ -180,6 +182,7 @@ class EngineOnThread final : public Engine {
 
 EngineOnThread::EngineOnThread(Parts parts)
     : parts_(std::move(parts)),
+      prompt_key_(parts_.prompt_secret),
       scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
       seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)) {
   const CachePlan& cache = parts_.cache->plan();
@@ -212,7 +215,7 @@ void EngineOnThread::RememberAnswers(const Request& request) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;
       const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
       const SeenPrompts::Beginnings text =
-          SeenPrompts::Of(request.cache_owner(), request.spec.cache_salt, known);
+          SeenPrompts::Of(prompt_key_, request.cache_owner(), request.spec.cache_salt, known);
       const std::vector<uint32_t> points = parts_.cache->ResumePointsOf(text.tokens, {});
       const MutexLock lock(mutex_);
       seen_prompts_.Add(text, points);
@@ -279,8 +282,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     bytes += request->bytes = BytesOf(request->spec);
     if (request->spec.on_trace) request->trace = NewTrace();
     beginnings.push_back(SharesCache(request->spec)
-                             ? SeenPrompts::Of(request->cache_owner(), request->spec.cache_salt,
-                                               request->spec.prompt)
+                             ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
+                                               request->spec.cache_salt, request->spec.prompt)
                              : SeenPrompts::Beginnings());
     checked.push_back(std::move(request));
   }
@@ -643,6 +646,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     KV_ASSIGN(parts.text, text.get());
   }
   assembly.cache.secret = secret.secret;
+  KV_ASSIGN(parts.prompt_secret, EphemeralSecret());
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));
   const auto progress = [&](double share) {

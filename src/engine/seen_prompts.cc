@@ -1,8 +1,10 @@
 #include "engine/seen_prompts.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <string>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -17,14 +19,17 @@ uint32_t SeenPrompts::EpochOf(std::string_view owner) {
   return static_cast<uint32_t>(Mix64(std::hash<std::string_view>{}(owner)) % 256);
 }
 
-SeenPrompts::Beginnings SeenPrompts::Of(std::string_view owner, std::string_view salt,
-                                        std::span<const TokenId> prompt) {
-  const std::hash<std::string_view> hash_of;
-  uint64_t hash = Mix64(Mix64(hash_of(owner)) ^ hash_of(salt));
+SeenPrompts::Beginnings SeenPrompts::Of(const HmacKey& key, std::string_view owner,
+                                        std::string_view salt, std::span<const TokenId> prompt) {
+  const std::string name = std::to_string(owner.size()) + ':' + std::string(owner);
+  const Digest digest = key.Of(std::as_bytes(std::span(name)), std::as_bytes(std::span(salt)));
+  uint64_t start_and_key[2];
+  std::memcpy(start_and_key, digest.data(), sizeof(start_and_key));
+  auto [hash, token_key] = start_and_key;
   Beginnings beginnings{EpochOf(owner), static_cast<uint32_t>(prompt.size()), {}};
   beginnings.hashes.reserve(prompt.size() / kChunkTokens + 1);
   for (size_t i = 0; i < prompt.size(); ++i) {
-    hash = Mix64(hash ^ static_cast<uint32_t>(prompt[i]));
+    hash = Mix64(hash ^ token_key ^ static_cast<uint32_t>(prompt[i]));
     const bool ends = (i + 1) % kChunkTokens == 0 || i + 1 == prompt.size();
     if (ends) beginnings.hashes.push_back(hash);
   }

@@ -2,12 +2,22 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
 #include <numeric>
+#include <string>
+
+#include "base/random.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint64_t kMany = uint64_t{1} << 30;  // tokens
+
+const HmacKey& Key() {
+  static const HmacKey key(std::vector<uint8_t>(32, 7));
+  return key;
+}
 
 std::vector<TokenId> Prompt(uint32_t tokens, TokenId first = 0) {
   std::vector<TokenId> prompt(tokens);
@@ -19,10 +29,10 @@ TEST(SeenPrompts, FindsWholeChunksAndWholePromptsOfOneOwner) {
   SeenPrompts seen(kMany);
   const auto tokens = [&](std::string_view owner, std::string_view salt,
                           const std::vector<TokenId>& prompt) {
-    return seen.SeenTokens(SeenPrompts::Of(owner, salt, prompt));
+    return seen.SeenTokens(SeenPrompts::Of(Key(), owner, salt, prompt));
   };
   EXPECT_EQ(tokens("a", "", Prompt(300)), 0u);
-  seen.Add(SeenPrompts::Of("a", "", Prompt(300)));
+  seen.Add(SeenPrompts::Of(Key(), "a", "", Prompt(300)));
   EXPECT_EQ(tokens("a", "", Prompt(300)), 300u);
   EXPECT_EQ(tokens("a", "", Prompt(1000)), 288u);
   EXPECT_EQ(tokens("a", "", Prompt(15)), 0u);
@@ -34,19 +44,57 @@ TEST(SeenPrompts, FindsWholeChunksAndWholePromptsOfOneOwner) {
   std::vector<TokenId> edited = Prompt(300);
   edited[130] = 7;
   EXPECT_EQ(tokens("a", "", edited), 128u);
-  seen.Add(SeenPrompts::Of("b", "", Prompt(300)));
+  seen.Add(SeenPrompts::Of(Key(), "b", "", Prompt(300)));
   seen.Forget("a");
   EXPECT_EQ(tokens("a", "", Prompt(300)), 0u);
   EXPECT_EQ(tokens("b", "", Prompt(300)), 300u);
-  seen.Add(SeenPrompts::Of("a", "", Prompt(10)));
+  seen.Add(SeenPrompts::Of(Key(), "a", "", Prompt(10)));
   EXPECT_EQ(tokens("a", "", Prompt(10)), 10u);
+}
+
+#ifdef __GLIBCXX__
+// A salt of 8 bytes with this std::hash: libstdc++'s is MurmurHash64A, each step of which can be
+// undone.
+std::string SaltWithHash(uint64_t hash) {
+  constexpr uint64_t kMul = 0xc6a4a7935bd1e995, kSeed = 0xc70f6907;
+  uint64_t inverse = kMul;  // right in 3 bits, then in 6, 12, ...
+  for (int i = 0; i < 5; ++i) inverse *= 2 - kMul * inverse;
+  const auto shift_mix = [](uint64_t x) { return x ^ (x >> 47); };  // undoes itself
+  const uint64_t mixed = shift_mix(shift_mix(hash) * inverse) * inverse;
+  const uint64_t word = shift_mix((mixed ^ kSeed ^ (8 * kMul)) * inverse) * inverse;
+  std::string salt(8, '\0');
+  std::memcpy(salt.data(), &word, 8);
+  return salt;
+}
+
+TEST(SeenPrompts, NoSaltReachesAnotherOwnersPrompts) {
+  const std::hash<std::string_view> hash_of;
+  const uint64_t owners = Mix64(hash_of("victim")) ^ Mix64(hash_of("attacker"));
+  const std::string salt = SaltWithHash(owners ^ hash_of(""));
+  ASSERT_EQ(Mix64(hash_of("attacker")) ^ hash_of(salt), Mix64(hash_of("victim")) ^ hash_of(""));
+  SeenPrompts seen(kMany);
+  seen.Add(SeenPrompts::Of(Key(), "victim", "", Prompt(300)));
+  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "attacker", salt, Prompt(300))), 0u);
+}
+#endif
+
+TEST(SeenPrompts, TheBoundaryOfOwnerAndSaltCounts) {
+  SeenPrompts seen(kMany);
+  seen.Add(SeenPrompts::Of(Key(), "ab", "c", Prompt(300)));
+  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "a", "bc", Prompt(300))), 0u);
+}
+
+TEST(SeenPrompts, OtherKeysGiveOtherHashes) {
+  const HmacKey other(std::vector<uint8_t>(32, 8));
+  EXPECT_NE(SeenPrompts::Of(Key(), "a", "", Prompt(300)).hashes,
+            SeenPrompts::Of(other, "a", "", Prompt(300)).hashes);
 }
 
 TEST(SeenPrompts, WindowsGoOnAtResumePointsOnly) {
   SeenPrompts seen(kMany);
-  seen.Add(SeenPrompts::Of("a", "", Prompt(300)), std::vector<uint32_t>{100, 300});
+  seen.Add(SeenPrompts::Of(Key(), "a", "", Prompt(300)), std::vector<uint32_t>{100, 300});
   const auto tokens = [&](uint32_t size) {
-    return seen.SeenTokens(SeenPrompts::Of("a", "", Prompt(size)));
+    return seen.SeenTokens(SeenPrompts::Of(Key(), "a", "", Prompt(size)));
   };
   EXPECT_EQ(tokens(300), 300u);
   EXPECT_EQ(tokens(400), 288u);
@@ -56,7 +104,9 @@ TEST(SeenPrompts, WindowsGoOnAtResumePointsOnly) {
 
 TEST(SeenPrompts, ForgetsWhatTheCacheHasNoRoomFor) {
   SeenPrompts seen(64 * 10);
-  const auto prompt = [](TokenId i) { return SeenPrompts::Of("a", "", Prompt(64, 1000 * i)); };
+  const auto prompt = [](TokenId i) {
+    return SeenPrompts::Of(Key(), "a", "", Prompt(64, 1000 * i));
+  };
   for (TokenId i = 0; i < 20; ++i) {
     seen.Add(prompt(0));  // it is used again and again
     seen.Add(prompt(i));
@@ -69,7 +119,7 @@ TEST(SeenPrompts, ForgetsWhatTheCacheHasNoRoomFor) {
 
 TEST(SeenPrompts, ForgetsTheOldestWhereThereIsNoPlace) {
   SeenPrompts seen(kMany);
-  const auto one = [](TokenId i) { return SeenPrompts::Of("a", "", Prompt(16, i)); };
+  const auto one = [](TokenId i) { return SeenPrompts::Of(Key(), "a", "", Prompt(16, i)); };
   constexpr uint32_t kPrompts = 4 * SeenPrompts::kPlaces;
   for (uint32_t i = 0; i < kPrompts; ++i) seen.Add(one(static_cast<TokenId>(i)));
   EXPECT_EQ(seen.SeenTokens(one(kPrompts - 1)), 16u);
