@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "import/handmade_model_for_test.h"
 #include "import/hf_config.h"
 #include "import/model_files_for_test.h"
 
@@ -72,6 +73,26 @@ TEST(Experts, RefusesConfigsThatContradictThemselves) {
   for (const auto& [fields, message] : cases) {
     ExpectError(Parse("Qwen3MoeForCausalLM", fields), Code::kInvalidArgument, {message});
   }
+}
+
+// Each expert of each layer is three tensors with names: 2^26 of them fill any machine's memory.
+TEST(Experts, AllLayersTogetherHaveALimit) {
+  const json most = {{"num_hidden_layers", 64}, {"num_experts", 4096}};
+  EXPECT_TRUE(Parse("Qwen3MoeForCausalLM", most));
+  for (const int layers : {65, 16384}) {
+    const json more = {{"num_hidden_layers", layers}, {"num_experts", 4096}};
+    ExpectError(Parse("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
+                {std::to_string(layers) + " layers of 4096 experts", "at most 262144"});
+  }
+}
+
+using GgufExperts = GgufModel;
+TEST_F(GgufExperts, AllLayersTogetherHaveALimit) {
+  GgufBuilder b;
+  Metadata(b, "llama", 16384);
+  b.U32("llama.expert_count", 4096).U32("llama.expert_used_count", 2);
+  ExpectError(Import(b, Whole(true)), Code::kInvalidArgument,
+              {"m.gguf", "16384 layers of 4096 experts", "at most 262144"});
 }
 
 // A GGUF catalog of one layer, whose tensors have these shapes.

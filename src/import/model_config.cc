@@ -187,6 +187,13 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 "{}: each token goes to {} experts, but there are {}; it must be 1 to {}", file,
                 config.experts->chosen, config.experts->count, config.experts->count);
   }
+  if (config.experts &&
+      uint64_t{config.num_layers} * config.experts->count > ConfigLimits::kAllExperts) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} layers of {} experts are {} experts; at most {} are supported", file,
+                config.num_layers, config.experts->count,
+                uint64_t{config.num_layers} * config.experts->count, ConfigLimits::kAllExperts);
+  }
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
 }

@@ -51,6 +51,8 @@ struct ConfigLimits {
   static constexpr uint32_t kHeads = 1u << 14, kHeadDim = 512, kFfnSize = 1u << 22;
   static constexpr uint32_t kPositions = 1u << 30;
   static constexpr uint32_t kExperts = 1u << 12;
+  // Experts of all layers: each is a few tensors with names. The largest known models have 2^15.
+  static constexpr uint64_t kAllExperts = uint64_t{1} << 18;
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
