@@ -134,6 +134,8 @@ void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
 }
 
 // A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
+// Where nobody is, all start again at the largest charge (as in start-time fair queueing, Goyal,
+// Vin, Cheng, SIGCOMM 1996): else who used an idle machine would wait behind who did not.
 void Scheduler::Activate(uint32_t tenant) {
   std::optional<double> least;
   const auto look = [&](const auto& requests) {
@@ -145,7 +147,8 @@ void Scheduler::Activate(uint32_t tenant) {
     return false;
   };
   if (FaultActive(Fault::kKeptCharge)) return;
-  if (look(running_) || look(waiting_) || !least) return;  // it is active, or nobody else is
+  if (look(running_) || look(waiting_)) return;  // it is active
+  if (!least) least = std::ranges::max_element(tenants_, {}, &TenantView::charge_ns)->charge_ns;
   tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
 }
 

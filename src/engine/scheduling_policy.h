@@ -59,7 +59,8 @@ struct SequenceView {
 // A tenant with requests here.
 struct TenantView {
   // Time of the machine that it was given, in ns, by its weight; whoever was idle starts at the
-  // least of the others (virtual token counters, Sheng et al., OSDI 2024).
+  // least of the others (virtual token counters, Sheng et al., OSDI 2024), or at the largest of all
+  // where all were idle.
   double charge_ns = 0;
   uint32_t running = 0;  // choices
   uint32_t max_running = std::numeric_limits<uint32_t>::max();

@@ -150,5 +150,31 @@ TEST(Simulation, AFloodDoesNotDelayItsNeighbourMuch) {
   EXPECT_LT(p95_beside(2.5), 1.5 * p95_beside(0.25));
 }
 
+// A tenant used the machine alone, and then nobody did. Who comes next, it or another one, has
+// saved nothing up.
+TEST(Simulation, WhoUsedAnIdleMachineOwesNothing) {
+  const auto trace = Conversations(300);
+  const auto flood = [&](uint32_t tenant, uint64_t arrival_ns) {
+    auto requests =
+        SampleRequests(trace, {.count = 100, .tenant = tenant, .max_tokens = kMaxTokens});
+    for (SimulatedRequest& request : requests) request.arrival_ns = arrival_ns;
+    return requests;
+  };
+  SimulationOptions options = Saturated(8, 8 * 600 / 16);
+  options.concurrency = 0;
+  const uint64_t alone_ns = Simulate(flood(0, 0), options).virtual_ns;
+  ASSERT_GT(alone_ns, 60'000'000'000u);
+  for (const uint32_t first : {0u, 1u}) {
+    const uint64_t at_ns = alone_ns + 1'000'000'000;
+    auto later = flood(1 - first, at_ns + 1'000'000'000);
+    later.resize(1);
+    const auto requests = Merge(Merge(flood(0, 0), flood(first, at_ns)), later);
+    const auto result = Simulate(requests, options);
+    EXPECT_LT(result.answers.back().first_token_ns - result.answers.back().arrival_ns,
+              20'000'000'000u)
+        << "tenant " << first << " came first";
+  }
+}
+
 }  // namespace
 }  // namespace kvasir
