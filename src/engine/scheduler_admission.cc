@@ -29,6 +29,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
       *empty = {.name = owner};
     }
   }
+  request->account = cache_.OpenAccount(owner);
   request->first_token_time.Start(request->submitted_ns);
   Activate(request->tenant);
   if (const auto timeout_ms = request->spec.timeout_ms) {

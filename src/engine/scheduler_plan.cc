@@ -95,6 +95,8 @@ void Scheduler::FillView() {
     for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
   }
   for (const auto& request : waiting_) {
+    // A running request of its account waits for what the account releases, and goes first.
+    const bool held_up = std::ranges::count(accounts_over_quota_, request->account) > 0;
     const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
     view_requests_.push_back(
         {.state = goes_first ? RequestView::State::kPreempted : RequestView::State::kWaiting,
@@ -102,10 +104,10 @@ void Scheduler::FillView() {
          .choices = request->num_live(),
          .priority = request->spec.priority,
          .arrival_ns = request->submitted_ns,
-         .has_no_room = request->has_no_room,
+         .has_no_room = request->has_no_room || held_up,
          .overtaken = request->overtaken,
          .account = request->account,
-         .over_quota = request->over_quota,
+         .over_quota = request->over_quota || held_up,
          .is_owed = request->is_owed,
          .resident_tokens = request->resident_tokens,
          .follows = Follows(*request),

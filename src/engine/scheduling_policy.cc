@@ -45,12 +45,11 @@ std::optional<uint32_t> Oldest(const View& view, std::optional<AccountId> accoun
   return oldest;
 }
 
-// Who gives way to the oldest starved request. The oldest running one never does: it always ends.
-// Where an account has its maximum, only its own requests help.
-std::optional<uint32_t> MemoryVictim(const View& view) {
-  const auto starved = std::ranges::find_if(view.requests, &RequestView::is_starved);
-  const AccountId account = starved->account;
-  const bool own = starved->over_quota;
+// Who gives way to a starved request. The oldest running one never does: it always ends. Where an
+// account has its maximum, only its own requests help.
+std::optional<uint32_t> MemoryVictim(const View& view, const RequestView& starved) {
+  const AccountId account = starved.account;
+  const bool own = starved.over_quota;
   const auto oldest = Oldest(view, own ? std::optional(account) : std::nullopt);
   return Cheapest(view, [&](uint32_t i) {
     const RequestView& request = view.requests[i];
@@ -287,11 +286,13 @@ void SchedulingPolicy::Decide(const View& view, StepPlan& plan) const {
   plan.preempt.reset();
   plan.admit.reset();
   plan.cause = PreemptCause::kMemory;
-  const bool starved = std::ranges::any_of(
-      view.requests, [](const RequestView& request) { return request.is_starved; });
-  if (starved) {
-    plan.preempt = MemoryVictim(view);
-  } else {
+  bool needs_pool = false;  // what is released must not go to a newcomer
+  for (const RequestView& request : view.requests) {
+    if (!request.is_starved) continue;
+    needs_pool |= !request.over_quota;
+    if (!plan.preempt) plan.preempt = MemoryVictim(view, request);
+  }
+  if (!plan.preempt && !needs_pool) {
     plan.admit = Next(view);
     if (!plan.admit) {
       plan.cause = PreemptCause::kFairness;

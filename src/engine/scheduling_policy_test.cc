@@ -157,6 +157,24 @@ TEST_F(Policy, AnAccountAtItsMaximumTakesFromItselfAlone) {
   EXPECT_EQ(plan_.preempt, 2u);
 }
 
+TEST_F(Policy, ARunningOneAtItsOwnMaximumHoldsUpNobodyElse) {
+  tenants_ = {{}, {}};
+  AddRunning(1, {.account = kOne, .above_guarantee = true, .over_quota = true, .is_starved = true});
+  AddWaiting({.has_no_room = true, .account = kOne, .over_quota = true});
+  AddWaiting({.tenant = 1, .account = kTwo});
+  Decide();
+  EXPECT_EQ(plan_.admit, 2u);
+  AddRunning(2, {.tenant = 1, .account = kTwo, .is_starved = true, .recompute_tokens = 3});
+  AddRunning(3, {.tenant = 1, .account = kTwo, .recompute_tokens = 2});
+  Decide();
+  EXPECT_EQ(plan_.preempt, 4u) << "the second starved one has a victim";
+  requests_[4].preemptions = SchedulingPolicy::kMaxPreemptions;
+  requests_[3].preemptions = SchedulingPolicy::kMaxPreemptions;
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
+  EXPECT_FALSE(plan_.admit) << "the second one needs what is released";
+}
+
 TEST_F(Policy, WaitingForItsOwnMaximumHoldsUpNobodyElse) {
   tenants_ = {{}, {}};
   AddWaiting({.has_no_room = true,

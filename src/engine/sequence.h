@@ -55,7 +55,7 @@ struct Request {
   uint32_t tenant = 0;           // as the scheduler counts them
   bool preempted = false;
   PreemptCause cause{};         // of the last preemption
-  AccountId account = kNobody;  // of its blocks, since it was matched last
+  AccountId account = kNobody;  // of its blocks, since it came or was matched last
   bool is_starved = false;      // its reservation ends here and could not grow
   bool has_no_room = false;     // waiting: Reserve failed, and no block was released since
   bool over_quota = false;      // then the reason was its account's maximum
