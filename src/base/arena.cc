@@ -59,7 +59,8 @@ Arena::~Arena() {
 
 std::byte* Arena::Take(uint64_t bytes) {
   const uint64_t offset = used_;
-  used_ += RoundUp(bytes, 64);
+  const std::optional<uint64_t> padded = CheckedAdd(bytes, 63);
+  used_ = padded ? CheckedAdd(used_, *padded / 64 * 64).value_or(UINT64_MAX) : UINT64_MAX;
   if (base_ == nullptr) return nullptr;
   KV_CHECK(used_ <= size_);
   return base_ + offset;

@@ -12,7 +12,7 @@ namespace kvasir {
 
 // Hands out 64-byte aligned pieces of zeroed memory and frees them all in its destructor. Movable.
 // One thread at a time. An Arena of size 0 only counts: Take returns nullptr and used() grows, so
-// that the same code can plan and allocate.
+// that the same code can plan and allocate. A sum beyond 2^64 - 1 stays there: Create refuses it.
 class Arena {
  public:
   Arena() = default;
@@ -26,7 +26,7 @@ class Arena {
   std::byte* Take(uint64_t bytes);
   template <typename T>
   T* TakeArray(uint64_t count) {
-    return reinterpret_cast<T*>(Take(count * sizeof(T)));
+    return reinterpret_cast<T*>(Take(CheckedMul(count, sizeof(T)).value_or(UINT64_MAX)));
   }
   std::span<const std::byte> bytes() const { return {base_, size_}; }
   uint64_t used() const { return used_; }

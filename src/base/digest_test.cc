@@ -59,6 +59,20 @@ TEST(Arena, CountsTheSameSumItHandsOut) {
   EXPECT_EQ(arena->used(), arena->size());
 }
 
+TEST(Arena, ASumThatDoesNotFitNeverLooksSmall) {
+  Arena twice, odd, array;
+  twice.Take(uint64_t{1} << 63);
+  twice.Take(uint64_t{1} << 63);
+  odd.Take(UINT64_MAX - 8);
+  array.TakeArray<double>(uint64_t{1} << 61);
+  for (Arena* arena : {&twice, &odd, &array}) {
+    EXPECT_EQ(arena->used(), UINT64_MAX);
+    arena->Take(64);
+    EXPECT_EQ(arena->used(), UINT64_MAX);
+  }
+  EXPECT_EQ(Arena::Create(UINT64_MAX).error().code, Code::kExhausted);
+}
+
 TEST(Arena, RefusedMemoryIsExhausted) {
   auto arena = Arena::Create(uint64_t{1} << 62);
   ASSERT_FALSE(arena);

@@ -86,6 +86,19 @@ TEST(Experts, AllLayersTogetherHaveALimit) {
   }
 }
 
+// Almost 2^62 weights: twice as many wrap a sum of their bytes.
+TEST(Experts, AllWeightsTogetherHaveALimit) {
+  const json more = {{"num_hidden_layers", 64},
+                     {"num_experts", 4096},
+                     {"hidden_size", 1 << 20},
+                     {"head_dim", 128},
+                     {"moe_intermediate_size", 1 << 22}};
+  ExpectError(Parse("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
+              {"config.json: 64 layers", " have 3458764926482399232 weights; at most 2^48"});
+  const json large = {{"num_hidden_layers", 64}, {"num_experts", 4096}, {"head_dim", 128}};
+  EXPECT_TRUE(Parse("Qwen3MoeForCausalLM", large));
+}
+
 using GgufExperts = GgufModel;
 TEST_F(GgufExperts, AllLayersTogetherHaveALimit) {
   GgufBuilder b;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <span>
 
+#include "base/bytes.h"
 #include "base/result.h"
+#include "import/architecture.h"
 #include "simd/math.h"
 
 namespace kvasir {
@@ -117,6 +119,39 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelCo
   return {};
 }
 
+// How many numbers the tensors of all layers hold; absent: more than 2^64. O(slots x layers).
+std::optional<uint64_t> NumbersOf(const ModelConfig& config) {
+  std::optional<uint64_t> sum = 0;
+  for (const SlotNames& names : ArchitectureOf(config).slots) {
+    const SlotTraits& traits = TraitsOf(names.slot);
+    const bool of_layer = names.hf.find("{}") != names.hf.npos;
+    uint64_t tensors = 0;
+    for (uint32_t layer = 0; layer < (of_layer ? config.num_layers : 1); ++layer) {
+      if (Holds(traits.condition, config, layer)) tensors += TensorsOf(names.slot, config);
+    }
+    auto numbers = CheckedMul(tensors, SizeOf(traits.rows, config));
+    if (numbers && traits.columns) numbers = CheckedMul(*numbers, SizeOf(*traits.columns, config));
+    sum = numbers ? CheckedAdd(*sum, *numbers) : std::nullopt;
+    if (!sum) return std::nullopt;
+  }
+  return sum;
+}
+
+Status CheckSize(const ModelConfig& config, const std::string& file) {
+  if (config.experts &&
+      uint64_t{config.num_layers} * config.experts->count > ConfigLimits::kAllExperts) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} layers of {} experts are {} experts; at most {} are supported", file,
+                config.num_layers, config.experts->count,
+                uint64_t{config.num_layers} * config.experts->count, ConfigLimits::kAllExperts);
+  }
+  const std::optional<uint64_t> numbers = NumbersOf(config);
+  if (numbers && *numbers <= ConfigLimits::kNumbers) return {};
+  return Fail(Code::kInvalidArgument,
+              "{}: {} layers of these sizes have {} weights; at most 2^48 are supported", file,
+              config.num_layers, numbers ? std::to_string(*numbers) : "more than 2^64");
+}
+
 // What follows type and theta in CanonicalText.
 std::string RopeText(const RopeConfig& rope) {
   std::string text;
@@ -187,13 +222,7 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 "{}: each token goes to {} experts, but there are {}; it must be 1 to {}", file,
                 config.experts->chosen, config.experts->count, config.experts->count);
   }
-  if (config.experts &&
-      uint64_t{config.num_layers} * config.experts->count > ConfigLimits::kAllExperts) {
-    return Fail(Code::kInvalidArgument,
-                "{}: {} layers of {} experts are {} experts; at most {} are supported", file,
-                config.num_layers, config.experts->count,
-                uint64_t{config.num_layers} * config.experts->count, ConfigLimits::kAllExperts);
-  }
+  KV_TRY(CheckSize(config, file));
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
 }

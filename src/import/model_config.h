@@ -53,6 +53,8 @@ struct ConfigLimits {
   static constexpr uint32_t kExperts = 1u << 12;
   // Experts of all layers: each is a few tensors with names. The largest known models have 2^15.
   static constexpr uint64_t kAllExperts = uint64_t{1} << 18;
+  // Of all tensors together; as f32 they take 2^50 bytes, so that no sum of sizes wraps.
+  static constexpr uint64_t kNumbers = uint64_t{1} << 48;
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
