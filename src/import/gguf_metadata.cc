@@ -37,9 +37,13 @@ const GgufArray* Metadata::List(const std::string& key) {
   return Typed<GgufArray>(key, "must be a list");
 }
 
-std::optional<std::vector<std::string>> Metadata::Texts(const std::string& key) {
+std::optional<std::vector<std::string>> Metadata::Texts(const std::string& key, size_t max_count) {
   const GgufArray* list = List(key);
   if (list == nullptr) return std::nullopt;
+  if (list->count > max_count) {
+    Wrong(key, fmt::format("has {} entries, at most {} are allowed", list->count, max_count));
+    return std::nullopt;
+  }
   auto texts = StringsOf(*list);
   if (!texts) Wrong(key, "must be a list of strings");
   return texts;

@@ -32,7 +32,8 @@ class Metadata {
   std::optional<bool> Flag(const std::string& key);
   std::optional<std::string> Text(const std::string& key);
   const GgufArray* List(const std::string& key);
-  std::optional<std::vector<std::string>> Texts(const std::string& key);
+  // A longer list than max_count is an error before any of it is copied.
+  std::optional<std::vector<std::string>> Texts(const std::string& key, size_t max_count);
   std::optional<std::vector<double>> Numbers(const std::string& key, size_t count);
   // Also absent: -1 and ids from num_tokens on. Some files name a padding token that they do not
   // have.

@@ -114,7 +114,7 @@ void AddPhi3Traits(const GgufFile& gguf, Vocabulary& vocabulary) {
 
 void ReadTokens(Metadata& keys, Vocabulary& vocabulary) {
   if (!keys.Has("tokens")) keys.Wrong("tokens", "is missing");
-  auto texts = keys.Texts("tokens").value_or(std::vector<std::string>());
+  auto texts = keys.Texts("tokens", kMaxVocabulary).value_or(std::vector<std::string>());
   vocabulary.tokens.resize(texts.size());
   for (size_t id = 0; id < texts.size(); ++id) vocabulary.tokens[id].text = std::move(texts[id]);
 }
@@ -122,7 +122,7 @@ void ReadTokens(Metadata& keys, Vocabulary& vocabulary) {
 void ReadByteLevel(Metadata& keys, Vocabulary& vocabulary) {
   vocabulary.pre = keys.Text("pre").value_or("default");
   if (!keys.Has("merges")) keys.Wrong("merges", "is missing");
-  vocabulary.merges = keys.Texts("merges");
+  vocabulary.merges = keys.Texts("merges", kMaxVocabulary);
 }
 
 void ReadSentencePiece(const GgufFile& gguf, Metadata& keys, Vocabulary& vocabulary) {
@@ -173,10 +173,11 @@ Result<std::optional<Vocabulary>> ReadGgufVocabulary(const GgufFile& gguf,
 std::vector<TokenId> EndsByName(const GgufFile& gguf) {
   const std::string file;
   Metadata keys(gguf, kPrefix, file);  // its errors are those of the vocabulary
-  const auto texts = keys.Texts("tokens");
+  const auto texts = keys.Texts("tokens", kMaxVocabulary);
   if (!texts) return {};
   const GgufArray* types = keys.List("token_type");
-  const auto kinds = types == nullptr ? std::nullopt : NumbersOf(*types);
+  const bool has_kinds = types != nullptr && types->count <= kMaxVocabulary;
+  const auto kinds = has_kinds ? NumbersOf(*types) : std::nullopt;
   const bool returns = std::ranges::find(*texts, kReturn) != texts->end();
   std::vector<TokenId> ends;
   for (size_t id = 0; id < texts->size(); ++id) {

@@ -309,6 +309,23 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
   expect(file, Code::kUnsupported, "'rwkv'");
 }
 
+// Each entry of a list takes 8 bytes of a (sparse) file and 80 of memory.
+TEST(GgufVocabulary, AListThatIsTooLongIsRefusedBeforeItIsCopied) {
+  const uint64_t count = kMaxVocabulary + 1;
+  const std::string list = Le<uint32_t>(8) + Le(count) + std::string(count * 8, '\0');
+  for (const char* key : {"tokens", "merges"}) {
+    VocabularyFile file = Bytes();
+    file.without.insert(key);
+    file.raws[key] = {9, list};
+    const std::string bytes = file.Build();
+    const auto gguf = ParseGguf(BytesOf(bytes), "m.gguf");
+    ASSERT_TRUE(gguf);
+    ExpectError(ReadGgufVocabulary(*gguf, "m.gguf"), Code::kCorruption,
+                {key, "has 4194305 entries, at most 4194304"});
+    EXPECT_EQ(EndsByName(*gguf).empty(), std::string_view(key) == "tokens");
+  }
+}
+
 TEST(GgufVocabulary, AFileWithoutOneHasNone) {
   const std::string bytes = GgufBuilder().Text("general.architecture", "llama").Build();
   const auto tokenizer = MakeFrom(BytesOf(bytes));

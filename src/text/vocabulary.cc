@@ -10,7 +10,6 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxVocabulary = size_t{1} << 22;  // sixteen times the largest vocabulary known
 constexpr size_t kMaxPieceBytes = 1024;  // merging by score looks at each place in a token
 constexpr const char* kVocabularyFix = "put the model's tokenizer.json beside the file";
 

@@ -13,6 +13,9 @@
 
 namespace kvasir {
 
+// Of tokens, and of merges; sixteen times the largest vocabulary known.
+inline constexpr size_t kMaxVocabulary = size_t{1} << 22;
+
 // What a token is, numbered as in SentencePiece and in GGUF files. Never renumber.
 enum class TokenKind : uint8_t {
   kNormal = 1,
