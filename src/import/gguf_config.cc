@@ -222,9 +222,9 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   config.mlp_bias = has_bias(row->mlp_bias, Slot::kDownBias);
   config.tied_embeddings = !has(Slot::kLmHead);
   Metadata tokenizer(gguf, "tokenizer.ggml.", file);
-  tokenizer.AddId("bos_token_id", config.bos);
+  tokenizer.AddId("bos_token_id", config.vocab_size, config.bos);
   for (const char* key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
-    tokenizer.AddId(key, config.eos);
+    tokenizer.AddId(key, config.vocab_size, config.eos);
   }
   KV_TRY(tokenizer.status());
   KV_TRY(ValidateConfig(config, file));

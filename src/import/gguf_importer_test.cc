@@ -167,14 +167,25 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
               Code::kInvalidArgument, {"one of 3 parts"});
   ExpectError(with([](GgufBuilder& b) { b.U32("llama.vocab_size", 8); }), Code::kCorruption,
               {"token_embd.weight", "[7, 6]", "[8, 6]"});
-  ExpectError(with([](GgufBuilder& b) { b.U32("tokenizer.ggml.eos_token_id", 7); }),
-              Code::kInvalidArgument, {"id 7", "vocabulary of 7"});
+  ExpectError(with([](GgufBuilder& b) { b.Text("tokenizer.ggml.eos_token_id", "x"); }),
+              Code::kInvalidArgument, {"tokenizer.ggml.eos_token_id", "whole number"});
   ExpectError(with([](GgufBuilder& b) { b.Text("llama.rope.freq_base", "x"); }),
               Code::kInvalidArgument, {"llama.rope.freq_base", "float"});
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.rope.freq_base", NAN); }),
               Code::kInvalidArgument, {"theta is nan"});
   ExpectError(with([](GgufBuilder& b) { b.U32("tokenizer.chat_template", 1); }),
               Code::kInvalidArgument, {"tokenizer.chat_template", "string"});
+}
+
+// Converters write -1, or an id beyond the vocabulary, for a token that the model does not have.
+TEST_F(GgufModel, AnIdThatIsNoTokenIsAbsent) {
+  const auto m = ImportWith([](GgufBuilder& b, Tensors&) {
+    b.Raw("tokenizer.ggml.bos_token_id", 5, Le<int32_t>(-1));
+    b.U32("tokenizer.ggml.eos_token_id", 7).U32("tokenizer.ggml.eot_token_id", 6);
+  });
+  ASSERT_TRUE(m) << m.error().message;
+  EXPECT_TRUE(m->config.bos.empty());
+  EXPECT_EQ(m->config.eos, std::vector<TokenId>{6});
 }
 
 TEST_F(GgufModel, RefusesMissingOrImpossibleMetadata) {

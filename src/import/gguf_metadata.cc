@@ -99,14 +99,9 @@ double Metadata::Number(const std::string& key, std::optional<double> fallback) 
   return number == nullptr ? fallback.value_or(1) : *number;
 }
 
-void Metadata::AddId(const std::string& key, std::vector<TokenId>& ids) {
-  if (!Has(key)) return;
-  const auto id = Whole(key);
-  if (!id || *id >= ConfigLimits::kVocabSize) {
-    Wrong(key, "is not a token id");
-  } else if (std::ranges::find(ids, static_cast<TokenId>(*id)) == ids.end()) {
-    ids.push_back(static_cast<TokenId>(*id));
-  }
+void Metadata::AddId(const std::string& key, size_t num_tokens, std::vector<TokenId>& ids) {
+  const auto id = Id(key, num_tokens);
+  if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
 }
 
 void Metadata::Wrong(const std::string& key, std::string_view what) {

@@ -41,8 +41,8 @@ class Metadata {
   // A whole number in [1, max], of any integer type. Without a fallback it must be there.
   uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {});
   double Number(const std::string& key, std::optional<double> fallback = {});
-  // Appends a token id where the key is there.
-  void AddId(const std::string& key, std::vector<TokenId>& ids);
+  // Appends the Id, where there is one.
+  void AddId(const std::string& key, size_t num_tokens, std::vector<TokenId>& ids);
 
   // Keeps an error: "{file}: metadata '{prefix}{key}' {what}{fix}".
   void Wrong(const std::string& key, std::string_view what);
