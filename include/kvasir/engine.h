@@ -153,6 +153,9 @@ struct Event {
   bool last = false;
   Receipt receipt;                 // complete only when last
   uint32_t completion_tokens = 0;  // of all choices, when last
+  // Of the prompt, when last: that steps computed before the end, once each. At most
+  // receipt.computed, which counts those of a prompt that never ran too.
+  uint32_t prefilled_tokens = 0;
 };
 
 // What a request may reuse from the cache.

@@ -159,6 +159,9 @@ void Scheduler::CommitRows() {
     if (rows.num_rows > 0) {
       const auto kind = prompt_ends ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
       TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
+      const uint32_t left =
+          request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
+      request.prefilled_tokens += std::min(rows.num_rows, left);
     }
     if (prompt_ends) {
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;

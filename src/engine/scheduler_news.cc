@@ -220,6 +220,7 @@ Scheduler::Ended Scheduler::Deliver() {
         event.last = true;
         event.receipt = request.receipt;
         event.completion_tokens = request.completion_tokens;
+        event.prefilled_tokens = std::min(request.prefilled_tokens, request.receipt.computed);
         if (on_end_ && !request.end_told) on_end_(request);
         request.end_told = true;
       }

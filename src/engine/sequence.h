@@ -80,6 +80,7 @@ struct Request {
   uint64_t admitted_ns = 0, first_token_ns = 0, last_token_ns = 0;
   uint32_t longest_answer = 0;     // tokens
   uint32_t completion_tokens = 0;  // of all choices
+  uint32_t prefilled_tokens = 0;   // rows of the prompt, those that were computed again too
   Receipt receipt;
 
   std::vector<Event> events;      // [n]: for the sinks after this step

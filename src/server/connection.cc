@@ -325,7 +325,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
                  tenant = tenant_](size_t prompt, const Event& event) {
       // Here, so that a client that leaves is charged too. What failed is free.
       if (event.last && !event.error) {
-        rates->TakeTokens(tenant, uint64_t{event.receipt.computed} + event.completion_tokens);
+        rates->TakeTokens(tenant, uint64_t{event.prefilled_tokens} + event.completion_tokens);
       }
       const std::shared_ptr<Connection> self = weak.lock();
       if (!self) return;
