@@ -171,6 +171,7 @@ class Scheduler {
   void ProbeWaiting();
   void FillView();
   void FillSequence(uint32_t index, Request& request, Sequence& sequence);
+  void RaiseLeaders();
   uint32_t CostToBringBack(const Request& request) const;
   void TakeRows();
 

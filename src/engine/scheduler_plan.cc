@@ -113,6 +113,7 @@ void Scheduler::FillView() {
          .follows = Follows(*request),
          .preemptions = request->receipt.preemptions});
   }
+  RaiseLeaders();
   view_ = {.now_ns = MonotonicNs(),
            .requests = view_requests_,
            .sequences = view_sequences_,
@@ -121,6 +122,20 @@ void Scheduler::FillView() {
            .max_rows = options_.max_rows,
            .cost = &cost_,
            .target_step_ns = options_.target_step_ns};
+}
+
+// Who computes what another request of its tenant waits for has the better priority of the two.
+// (Priorities of two tenants are not compared.)
+void Scheduler::RaiseLeaders() {
+  for (size_t i = running_.size(); i < view_requests_.size(); ++i) {
+    if (!view_requests_[i].follows) continue;
+    const Request& follower = *waiting_[i - running_.size()];
+    for (size_t j = 0; j < running_.size(); ++j) {
+      RequestView& leader = view_requests_[j];
+      if (running_[j]->id != follower.leader || leader.tenant != follower.tenant) continue;
+      leader.priority = std::min(leader.priority, follower.spec.priority);
+    }
+  }
 }
 
 void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {

@@ -581,6 +581,54 @@ TEST(Scheduler, SeesInjectedFaults) {
       schedule.Run();
       wrong += schedule.wrong + static_cast<uint64_t>(failures.size());
     }
+TEST(Scheduler, ALeaderHasThePriorityOfWhoWaitsForIt) {
+  OwnClock clock;
+  FakeRunner runner({.vocab_size = kVocab, .max_positions = kContext, .max_rows = 16});
+  auto cache = KvCache::Create({.layout = runner.layout(),
+                                .budget_bytes = 1 << 20,
+                                .hidden_size = FakeRunner::kHidden,
+                                .num_cursors = 4,
+                                .max_blocks = 24,
+                                .secret = {7},
+                                .step_tokens = 16});
+  ASSERT_TRUE(cache);
+  std::vector<int32_t> priorities;  // of the first running request, by step
+  Scheduler scheduler(
+      runner, **cache,
+      {.parallel = 2, .max_rows = 16, .on_plan = [&](const View& view, const StepPlan& plan) {
+         if (!plan.preempt && !plan.admit) priorities.push_back(view.requests[0].priority);
+       }});
+  const auto ask = [&](uint64_t id, const char* tenant, int32_t priority) {
+    GenerateRequest spec;
+    spec.tenant = tenant;
+    spec.cache_owner = "shared";
+    spec.prompt = std::vector<TokenId>(80, 1);
+    spec.max_tokens = 1;
+    spec.priority = priority;
+    auto request = CheckRequest(spec, [](const Event&) {},
+                                {.ctx_size = kContext,
+                                 .max_positions = kContext,
+                                 .vocab_size = kVocab,
+                                 .parallel = 2,
+                                 .num_blocks = (*cache)->plan().num_blocks,
+                                 .pool_blocks = (*cache)->plan().num_blocks,
+                                 .layout = &runner.layout(),
+                                 .step_tokens = 16});
+    ASSERT_TRUE(request);
+    (*request)->id = RequestId{id};
+    (*request)->submitted_ns = MonotonicNs();
+    scheduler.Enqueue(std::move(*request));
+  };
+  ask(1, "a", 5);
+  scheduler.Step();
+  ask(2, "b", -9);
+  scheduler.Step();
+  ask(3, "a", -2);
+  scheduler.Step();
+  EXPECT_EQ(priorities, (std::vector<int32_t>{5, 5, -2})) << "only its own tenant's count";
+  while (!scheduler.idle()) scheduler.Step();
+}
+
     InjectFault(Fault::kNone);
     EXPECT_GT(wrong, 0u) << "fault " << static_cast<int>(fault);
     std::printf("fault %d: found by schedule %llu\n", static_cast<int>(fault),
