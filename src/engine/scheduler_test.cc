@@ -39,6 +39,7 @@ struct Asked {
   bool refitted = false;     // quotas were changed while it waited or ran
   bool ended = false;
   Receipt receipt;
+  uint32_t prefilled = 0;  // Event::prefilled_tokens
   // By the clock. A deadline of 0 means no deadline. Times of tokens and of the end are those of
   // their events; a cancelled request ends when the test cancels it.
   uint64_t submitted_ns = 0, deadline_ns = 0, end_ns = 0;
@@ -77,10 +78,11 @@ class RandomSchedule {
               : random_.Below(8) == 0 ? CacheMode::kSequence
                                       : CacheMode::kPrefix),
         parallel_(1 + static_cast<uint32_t>(random_.Below(5))),
+        max_rows_(parallel_ + static_cast<uint32_t>(random_.Below(40))),
         long_after_(random_.Below(3) == 0 ? 1 + static_cast<uint32_t>(random_.Below(60)) : 0),
         runner_({.vocab_size = kVocab,
                  .max_positions = kContext,
-                 .max_rows = parallel_ + static_cast<uint32_t>(random_.Below(24)),
+                 .max_rows = max_rows_,
                  .windows = Windows(random_.Below(6)),
                  .long_after = long_after_ == 0 ? UINT32_MAX : long_after_,
                  .not_finite = kNotFinite,
@@ -95,7 +97,7 @@ class RandomSchedule {
                     .unknown_answer_tokens = 1 + static_cast<uint32_t>(random_.Below(30)),
                     .num_tenants = num_tenants_,
                     .parallel = parallel_,
-                    .max_rows = runner_rows(),
+                    .max_rows = max_rows_,
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
                     .long_rope = RopeSwitch(),
                     .end_tokens = {kEndToken},
@@ -138,6 +140,7 @@ class RandomSchedule {
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   uint64_t preemptions = 0, by_priority = 0, recomputed = 0, late = 0, restarted = 0;
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
+  uint64_t whole_blocks = 0, unfinished_prompts = 0;
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
@@ -147,7 +150,6 @@ class RandomSchedule {
     if (long_after_ == 0) return std::nullopt;
     return LongRope{long_after_, Identity{9}};
   }
-  uint32_t runner_rows() const { return parallel_; }
 
   // [layer]: full layers alone, most often; with windows; windows alone, of two widths.
   static std::vector<uint32_t> Windows(uint64_t choice) {
@@ -166,7 +168,7 @@ class RandomSchedule {
                            .num_cursors = 4,
                            .num_namespaces = long_after_ == 0 ? 3u : 4u,
                            .secret = {7},
-                           .step_tokens = runner_rows(),
+                           .step_tokens = max_rows_,
                            .reuse = mode_ == CacheMode::kPrefix};
     const uint32_t num_blocks =
         static_cast<uint32_t>(3 + random_.Below(random_.Below(2) == 0 ? 24 : 10)) *
@@ -332,6 +334,9 @@ class RandomSchedule {
         });
       }
     }
+    for (const uint32_t rows : plan.preempt || plan.admit ? std::vector<uint32_t>() : plan.rows) {
+      whole_blocks += rows >= cache_->layout().block_tokens();
+    }
     std::map<uint32_t, double> charges;
     for (const RequestView& request : view.requests) {
       charges[request.tenant] = view.tenants[request.tenant].charge_ns;
@@ -370,6 +375,7 @@ class RandomSchedule {
     if (!event.last) return;
     asked.ended = true;
     asked.receipt = event.receipt;
+    asked.prefilled = event.prefilled_tokens;
     if (asked.cancelled) return;
     asked.end_ns = MonotonicNs();
     EXPECT_TRUE(asked.deadline_ns == 0 || step_start_ns_ < asked.deadline_ns) << "ran on";
@@ -410,7 +416,7 @@ class RandomSchedule {
   void Check() {
     EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
     EXPECT_EQ(cache_->reserved_blocks(), 0u);
-    uint64_t num_choices = 0, prompt_tokens = 0;
+    uint64_t num_choices = 0, prompt_tokens = 0, prefilled = 0;
     for (const auto& [id, asked] : asked_) num_choices += asked.spec.n;
     CheckStats(stats_, asked_.size(), num_choices);
     for (const auto& [id, asked] : asked_) {
@@ -478,7 +484,15 @@ class RandomSchedule {
       forked += asked.spec.n - 1;
       EXPECT_EQ(asked.receipt.cached_tokens() + asked.receipt.computed, asked.spec.prompt.size());
       prompt_tokens += asked.receipt.prompt_tokens;
+      prefilled += asked.prefilled;
+      EXPECT_LE(asked.prefilled, asked.receipt.computed);
+      unfinished_prompts += asked.prefilled < asked.receipt.computed;
+      if (asked.first_token_ns && asked.receipt.preemptions == 0 && long_after_ == 0) {
+        EXPECT_EQ(asked.prefilled, asked.receipt.computed);
+      }
     }
+    // What tenants are charged for was computed.
+    wrong += prefilled > stats_.prefill_rows;
     // A prompt counts once, if it ran at all.
     wrong += stats_.prompt_tokens > prompt_tokens;
     // No tenant is without a number, where there is one for each.
@@ -489,7 +503,7 @@ class RandomSchedule {
   uint64_t step_start_ns_ = 0;
   Random random_;
   const CacheMode mode_;
-  const uint32_t parallel_;
+  const uint32_t parallel_, max_rows_;
   const uint32_t num_tenants_ = random_.Below(8) == 0 ? 1 : 256;
   const uint32_t long_after_;  // 0: RoPE does not change with the length
   FakeRunner runner_;
@@ -517,7 +531,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
-           refits = 0;
+           refits = 0, whole_blocks = 0, unfinished_prompts = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -541,7 +555,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     refits += schedule.refits;
     evicted += schedule.counters().evicted_blocks;
     cursors += schedule.counters().cursor_hits;
-    recomputed += schedule.recomputed;
+    whole_blocks += schedule.whole_blocks;
+    unfinished_prompts += schedule.unfinished_prompts;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
   }
   std::printf(
@@ -559,28 +574,13 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
       static_cast<unsigned long long>(rope_changed), static_cast<unsigned long long>(restarted));
   if (count < 1000) return;
   for (const uint64_t seen :
-       {reused, cancelled, expired, failed, forked, evicted, cursors, preemptions, recomputed, late,
-        by_priority, rope_changed, restarted, traces, waits, evicting_steps, limited, refits}) {
+       {reused,      cancelled,      expired, failed,      forked,       evicted,           cursors,
+        preemptions, recomputed,     late,    by_priority, rope_changed, restarted,         traces,
+        waits,       evicting_steps, limited, refits,      whole_blocks, unfinished_prompts}) {
     EXPECT_GT(seen, count / 1000);
   }
 }
 
-// A check that can fail: each fault of the cache shows in an answer.
-TEST(Scheduler, SeesInjectedFaults) {
-  for (const Fault fault :
-       {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume, Fault::kNoCooldown,
-        Fault::kForgottenRequest, Fault::kUnnoticedLeader, Fault::kShortGuarantee,
-        Fault::kKeptCharge, Fault::kCountedResume, Fault::kWrongTenantCharge}) {
-    InjectFault(fault);
-    uint64_t seed = 0, wrong = 0;
-    while (wrong == 0 && seed < 20'000) {
-      testing::TestPartResultArray failures;
-      const testing::ScopedFakeTestPartResultReporter reporter(
-          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
-      RandomSchedule schedule(++seed);
-      schedule.Run();
-      wrong += schedule.wrong + static_cast<uint64_t>(failures.size());
-    }
 TEST(Scheduler, ALeaderHasThePriorityOfWhoWaitsForIt) {
   OwnClock clock;
   FakeRunner runner({.vocab_size = kVocab, .max_positions = kContext, .max_rows = 16});
@@ -629,6 +629,22 @@ TEST(Scheduler, ALeaderHasThePriorityOfWhoWaitsForIt) {
   while (!scheduler.idle()) scheduler.Step();
 }
 
+// A check that can fail: each fault of the cache shows in an answer.
+TEST(Scheduler, SeesInjectedFaults) {
+  for (const Fault fault :
+       {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume, Fault::kNoCooldown,
+        Fault::kForgottenRequest, Fault::kUnnoticedLeader, Fault::kShortGuarantee,
+        Fault::kKeptCharge, Fault::kCountedResume, Fault::kWrongTenantCharge}) {
+    InjectFault(fault);
+    uint64_t seed = 0, wrong = 0;
+    while (wrong == 0 && seed < 20'000) {
+      testing::TestPartResultArray failures;
+      const testing::ScopedFakeTestPartResultReporter reporter(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+      RandomSchedule schedule(++seed);
+      schedule.Run();
+      wrong += schedule.wrong + static_cast<uint64_t>(failures.size());
+    }
     InjectFault(Fault::kNone);
     EXPECT_GT(wrong, 0u) << "fault " << static_cast<int>(fault);
     std::printf("fault %d: found by schedule %llu\n", static_cast<int>(fault),
