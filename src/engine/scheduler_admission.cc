@@ -383,8 +383,8 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 // Takes all blocks of a running request. What it computed stays in the index until somebody needs
 // the room. It goes on with the same tokens, text and random numbers.
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
-  std::unique_ptr<Request> request = std::move(running_[running_index]);
-  running_.erase(running_.begin() + static_cast<ptrdiff_t>(running_index));
+  const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
+  const std::unique_ptr<Request>& request = *running;  // it stays there while a call may throw
   for (const auto& sequence : request->sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
@@ -410,11 +410,14 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     ++stats_.tenants[request->tenant].preemptions;
   }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
-  if (FaultActive(Fault::kForgottenRequest)) return;
   const auto is_after = [&](const auto& other) {
     return !other->preempted || IsOlder(request, other);
   };
-  waiting_.insert(std::ranges::find_if(waiting_, is_after), std::move(request));
+  if (!FaultActive(Fault::kForgottenRequest)) {
+    const auto place = waiting_.insert(std::ranges::find_if(waiting_, is_after), nullptr);
+    *place = std::move(*running);
+  }
+  running_.erase(running);
 }
 
 // Makes reservations longer where answers reach their ends, those of the oldest requests first. One
