@@ -312,6 +312,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void Generate(GenerationStart start) {
+    // Its key may have been removed while it was prepared.
+    if (service_.TenantOf(request_) != start.tenant) return Respond(ErrorResponse(KeyRevoked()));
     if (!answer_memory_.Hold(start.answer_bytes)) {
       return Respond(
           ErrorResponse({Code::kExhausted, fmt::format("running and unsent answers leave no room "

@@ -6,6 +6,9 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -36,7 +39,12 @@ class CountingEngine : public FakeEngine {
     ++num_calls;
     return ids;
   }
+  const MemoryPlan& plan() const override {
+    if (on_plan) on_plan();
+    return FakeEngine::plan();
+  }
   std::atomic<int> num_calls = 0;  // for the test's thread
+  std::function<void()> on_plan;   // called while a generation is prepared
 };
 
 // A client of a connection in front of a FakeEngine.
@@ -179,6 +187,28 @@ TEST_F(ConnectionTest, OneWhoseAnswerIsMadeMakesNoRoom) {
                 std::to_string(body.size()) + "\r\n\r\n" + body);
   while (engine_.num_calls == 0) std::this_thread::yield();
   EXPECT_EQ(connections_.MakeRoom(1), 0u);
+}
+
+TEST_F(ConnectionTest, AKeyThatIsRemovedWhileItsRequestIsPreparedRunsNothing) {
+  const std::string path = testing::TempDir() + "/connection_test.json";
+  std::ofstream(path) << R"({"tenants": {"a": {}}})";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  ServerOptions options;
+  options.keys_path = path;
+  const std::string hash = ToHex(Sha256Of("secret"));
+  options.keys =
+      *ParseKeysFile(R"({"tenants": {"a": {"keys": [{"sha256": ")" + hash + R"("}]}}})", path);
+  Start(options);
+  engine_.on_plan = [this] { EXPECT_TRUE(service_->ReloadKeys()); };
+  const std::string body = R"({"prompt":[1,2],"max_tokens":2})";
+  sockets_.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-api-key: secret\r\nConnection: close\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::string answer = sockets_.ReceiveAll();
+  EXPECT_NE(answer.find("the API key of this request was removed"), std::string::npos) << answer;
+  EXPECT_EQ(engine_.num_calls, 0);
+  std::filesystem::remove(path);
 }
 
 TEST_F(ConnectionTest, WhatCannotBeReadIsAnsweredByItself) {
