@@ -18,6 +18,8 @@ struct KvQuota {
   // Idle blocks that keep the owner's sum at or below this are taken by nobody else.
   uint32_t guaranteed = 0;
   uint32_t max = kNoLimit;  // pinned, idle and reserved ones together
+
+  bool operator==(const KvQuota&) const = default;
 };
 
 // Counts the blocks of each owner by state and says what an owner may still take. It makes no

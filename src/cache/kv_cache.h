@@ -209,6 +209,10 @@ class KvCache final : private BlockPool::Observer {
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
   // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
   // last one that others take may be num_own_groups() - 1 blocks into a guarantee. O(blocks).
+  // The same for an owner with a quota: where all accounts have blocks, it takes the place of the
+  // one without a quota that has the fewest, all of them idle, which are evicted. kNobody where
+  // there is none. O(blocks).
+  AccountId MakeAccount(std::string_view owner);
   void SetQuota(AccountId account, const KvQuota& quota);
   const KvAccounts& accounts() const { return accounts_; }
 

@@ -37,6 +37,21 @@ bool KvCache::EvictOne(AccountId taker, Victims victims) {
   return true;
 }
 
+AccountId KvCache::MakeAccount(std::string_view owner) {
+  const AccountId account = OpenAccount(owner);
+  if (account != kNobody) return account;
+  std::optional<AccountId> fewest;
+  for (size_t i = 1; i < accounts_.size(); ++i) {
+    const KvAccounts::Account& other = accounts_.of(AccountId(i));
+    if (other.used() > 0 || other.quota != KvQuota{}) continue;
+    if (!fewest || other.idle < accounts_.of(*fewest).idle) fewest = AccountId(i);
+  }
+  if (!fewest) return kNobody;
+  while (accounts_.of(*fewest).idle > 0 && EvictOne(*fewest, Victims::kOwn)) {
+  }
+  return OpenAccount(owner);
+}
+
 void KvCache::SetQuota(AccountId account, const KvQuota& quota) {
   accounts_.SetQuota(account, quota);
   while (accounts_.of(account).held() > quota.max && EvictOne(account, Victims::kOwn)) {

@@ -109,6 +109,26 @@ TEST_F(KvQuotas, AccountsWithoutBlocksAndQuotasAreRecycled) {
   EXPECT_EQ(cache().accounts().size(), most);
 }
 
+TEST_F(KvQuotas, AQuotaFindsAnAccountWhereAllHaveBlocks) {
+  const size_t most = OptionsFor(8).num_namespaces;
+  Make(static_cast<uint32_t>(2 * most));
+  owners_.clear();
+  for (size_t i = 0; i < most; ++i) {
+    const std::string name = "tenant " + std::to_string(i);
+    owners_.push_back({cache().OpenNamespace(name, IdentityNamed(1)), cache().OpenAccount(name)});
+    ASSERT_TRUE(Leave(i, TokensFrom(static_cast<TokenId>(i), i == 3 ? 16 : 32)));
+  }
+  cache().SetQuota(owners_[3].account, {.guaranteed = 1});
+  EXPECT_EQ(cache().OpenAccount("late"), kNobody);
+  const AccountId late = cache().MakeAccount("late");
+  ASSERT_NE(late, kNobody);
+  EXPECT_NE(late, owners_[3].account) << "it has a quota";
+  cache().CheckInvariants();
+  EXPECT_EQ(cache().accounts().of(late).held(), 0u);
+  EXPECT_EQ(cache().MakeAccount("late"), late);
+  EXPECT_EQ(Of(3).idle, 1u);
+}
+
 // Random prompts of three owners: nobody has more than its maximum, nobody loses guaranteed blocks
 // to another one, and whoever has a reservation can draw it.
 TEST_F(KvQuotas, HoldInRandomSchedules) {

@@ -144,6 +144,7 @@ class Scheduler {
   uint32_t ForgetTenant();
   void UseRules(uint32_t tenant, const TenantRules& rules);
   void SetQuota(const std::string& owner, const KvQuota& quota);
+  AccountId AccountOf(const std::string& owner);
   void FitQuota(Request& request);
   bool CountRefusal(const Error& error);
   void Activate(uint32_t tenant);

@@ -29,7 +29,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
       *empty = {.name = owner};
     }
   }
-  request->account = cache_.OpenAccount(owner);
+  request->account = AccountOf(owner);
   request->first_token_time.Start(request->submitted_ns);
   Activate(request->tenant);
   if (const auto timeout_ms = request->spec.timeout_ms) {
@@ -106,8 +106,20 @@ void Scheduler::SetTenants(const TenantTable& rules) {
 }
 
 void Scheduler::SetQuota(const std::string& owner, const KvQuota& quota) {
-  const AccountId account = cache_.OpenAccount(owner);
+  const bool has_quota = quota != KvQuota{};
+  const AccountId account = has_quota ? cache_.MakeAccount(owner) : cache_.OpenAccount(owner);
   if (account != kNobody) cache_.SetQuota(account, quota);
+}
+
+// The account of an owner, with its quota: no account may have been free when it was set.
+AccountId Scheduler::AccountOf(const std::string& owner) {
+  const auto quota = quotas_.find(owner);
+  if (quota == quotas_.end()) return cache_.OpenAccount(owner);
+  const AccountId account = cache_.MakeAccount(owner);
+  if (account != kNobody && cache_.accounts().of(account).quota != quota->second) {
+    cache_.SetQuota(account, quota->second);
+  }
+  return account;
 }
 
 // A request that was accepted under other quotas gets a shorter answer where its owner may have
@@ -259,6 +271,10 @@ bool Scheduler::TryAdmit(Request& request) {
   MatchResult match = Match(request, known, is_long,
                             {.use_cursor = spec.reuse == Reuse::kAll && !goes_on,
                              .counts = !resumed || FaultActive(Fault::kCountedResume)});
+  // All accounts have blocks in use, and its quota needs one.
+  if (request.account == kNobody && quotas_.contains(request.cache_owner()) && !running_.empty()) {
+    return false;
+  }
   if (Follow(request, match.num_reused())) {
     request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
     return false;
@@ -466,7 +482,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.spec.reuse != Reuse::kNothing;
-  request.account = options.account = cache_.OpenAccount(request.cache_owner());
+  request.account = options.account = AccountOf(request.cache_owner());
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
   };
