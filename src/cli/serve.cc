@@ -196,11 +196,9 @@ Result<int> RunServe(const Args& given) {
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
-  if (options.api_keys.size() + options.keys.tenants.size() > engine_options.max_tenants) {
-    return Fail(Code::kInvalidArgument,
-                "--api-key: {} keys and {} tenants of --keys; at most {} are allowed together",
-                options.api_keys.size(), options.keys.tenants.size(), engine_options.max_tenants);
-  }
+  // Service checks it too, and again when the file of keys is reloaded; here, before the model
+  // loads.
+  KV_TRY(Credentials::CheckCount(options.api_keys, options.keys, engine_options.max_tenants));
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   options.summary = SummaryOf(*engine);
   if (const auto limits = KeptLimits(engine_options.cache_dir, engine_options.threads)) {

@@ -62,6 +62,14 @@ Status Credentials::Check(const std::vector<std::string>& api_keys,
   return {};
 }
 
+Status Credentials::CheckCount(const std::vector<std::string>& api_keys, const KeysFile& file,
+                               uint32_t max_tenants) {
+  if (api_keys.size() + file.tenants.size() <= max_tenants) return {};
+  return FailField(Code::kInvalidArgument, file.tenants.empty() ? "api-key" : "keys",
+                   "{} API keys and {} tenants of --keys; at most {} are allowed together",
+                   api_keys.size(), file.tenants.size(), max_tenants);
+}
+
 std::optional<Caller> Credentials::CallerOf(std::string_view authorization,
                                             std::string_view api_key) const {
   const Digest given = Sha256Of(KeyOf(authorization, api_key));

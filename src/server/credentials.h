@@ -30,6 +30,9 @@ class Credentials {
   // kInvalidArgument: an API key or the admin key is in the file too.
   static Status Check(const std::vector<std::string>& api_keys,
                       const std::optional<std::string>& admin_key, const KeysFile& file);
+  // kInvalidArgument: more tenants together than the engine has room for.
+  static Status CheckCount(const std::vector<std::string>& api_keys, const KeysFile& file,
+                           uint32_t max_tenants);
 
   // The sender of `Authorization: Bearer KEY` or `x-api-key: KEY`; absent without a valid key. The
   // first header has precedence.

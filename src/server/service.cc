@@ -82,6 +82,7 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
 
 Status Service::UseKeys(const KeysFile& file) {
   KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
+  KV_TRY(Credentials::CheckCount(options_.api_keys, file, engine_.options().max_tenants));
   auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
   KV_TRY(engine_.SetTenants(next->Table()));
   const MutexLock lock(credentials_mutex_);

@@ -1,6 +1,8 @@
 // Access: API keys, the admin key, host names and origins; and what answers show about others.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -158,6 +160,28 @@ TEST_F(ServiceAccess, BrowserRulesComeBeforeKeysAndPaths) {
   request.host = "localhost";
   request.origin = "https://app.example";
   EXPECT_EQ(service_->CheckHead(request, 0), std::nullopt);
+}
+
+TEST_F(ServiceAccess, AFileWithTooManyTenantsIsRefusedWhenItIsReloaded) {
+  engine_->mutable_options().max_tenants = 2;
+  const std::string path = testing::TempDir() + "/service_access_test.json";
+  const auto write = [&](const char* text) {
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  };
+  ServerOptions options;
+  options.api_keys = {"a"};
+  options.keys_path = path;
+  Make(options);
+  write(R"({"tenants": {"x": {}}})");
+  EXPECT_TRUE(service_->ReloadKeys());
+  EXPECT_TRUE(engine_->tenants.contains("x"));
+  write(R"({"tenants": {"y": {}, "z": {}}})");
+  const Status refused = service_->ReloadKeys();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("at most 2 are allowed"), std::string::npos);
+  EXPECT_TRUE(engine_->tenants.contains("x")) << "nothing has changed";
+  std::filesystem::remove(path);
 }
 
 // Inverts SplitMix64's finaliser, to detect ids that are a mixed counter.
