@@ -193,8 +193,10 @@ class KvCache final : private BlockPool::Observer {
   // The same (owner, identity, salt) gives the same id, which stays valid while something uses or
   // fills the namespace, and until the call after the next one. Two owners never share a block, nor
   // do two salts of an owner ("": none). A namespace without blocks and users is recycled: when all
-  // num_namespaces are open, or kMaxSalts of this owner. Where there is none to recycle, the result
-  // is kSharesNothing, as if reuse were off. O(namespaces); O(blocks) to recycle.
+  // num_namespaces are open, or kMaxSalts of this owner. Where there is none to recycle, one
+  // without a salt takes the place of the salted one without users that was opened longest ago,
+  // whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
+  // O(namespaces); O(blocks) to recycle.
   static constexpr uint32_t kMaxSalts = 8;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::string_view salt = "");
@@ -207,12 +209,12 @@ class KvCache final : private BlockPool::Observer {
 
   // The account of an owner, and what it may take of the pool. O(accounts).
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
-  // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
-  // last one that others take may be num_own_groups() - 1 blocks into a guarantee. O(blocks).
   // The same for an owner with a quota: where all accounts have blocks, it takes the place of the
   // one without a quota that has the fewest, all of them idle, which are evicted. kNobody where
   // there is none. O(blocks).
   AccountId MakeAccount(std::string_view owner);
+  // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
+  // last one that others take may be num_own_groups() - 1 blocks into a guarantee. O(blocks).
   void SetQuota(AccountId account, const KvQuota& quota);
   const KvAccounts& accounts() const { return accounts_; }
 
@@ -351,6 +353,7 @@ class KvCache final : private BlockPool::Observer {
     return a.owner == b.owner && a.salt == b.salt;
   }
   std::optional<size_t> Recyclable(const Namespace* like) const;
+  std::optional<size_t> OldestSalted() const;
 
   // kv_cache_match.cc
   bool MayPin(NodeId node, AccountId account) const;

@@ -60,6 +60,7 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
   std::optional<size_t> place;
   if (full || too_many) {
     place = Recyclable(too_many ? &wanted : nullptr);
+    if (!place && !wanted.salt) place = OldestSalted();
     if (!place) return kSharesNothing;
   }
   // The salt is hashed, so no owner and salt together are the name of another owner.
@@ -91,6 +92,19 @@ std::optional<size_t> KvCache::Recyclable(const Namespace* like) const {
     }
     const bool is_new = space.opened + 1 == namespace_clock_;
     if (is_new || space.users > 0 || index_->has_children(space.root)) continue;
+    if (!best || space.opened < namespaces_[*best].opened) best = i;
+  }
+  return best;
+}
+
+// The salted namespace without users that was opened longest ago, blocks or not: one tenant's salts
+// must leave namespaces for others. Not of an owner with a guarantee.
+std::optional<size_t> KvCache::OldestSalted() const {
+  std::optional<size_t> best;
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    const Namespace& space = namespaces_[i];
+    if (!space.salt || space.users > 0 || space.opened + 1 == namespace_clock_) continue;
+    if (accounts_.of(space.account).quota.guaranteed > 0) continue;
     if (!best || space.opened < namespaces_[*best].opened) best = i;
   }
   return best;

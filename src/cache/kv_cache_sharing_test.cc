@@ -95,6 +95,26 @@ TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
   EXPECT_EQ(run("bob", "s0"), 40u);
 }
 
+TEST_F(KvCacheTest, SaltsLeaveNamespacesForOthers) {
+  const uint32_t limit = OptionsFor(2).num_namespaces;
+  const Tokens prompt = TokensFrom(1, 5);
+  for (uint32_t i = 0; i < limit; ++i) {
+    const std::string owner = i < KvCache::kMaxSalts ? "flood" : "other";
+    const std::string salt = "s" + std::to_string(i);
+    driver_->Run(cache().OpenNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
+  }
+  EXPECT_EQ(cache().OpenNamespace("late", IdentityNamed(1), "salted"), kSharesNothing);
+  const NamespaceId late = cache().OpenNamespace("late", IdentityNamed(1));
+  ASSERT_NE(late, kSharesNothing);
+  cache().CheckInvariants();
+  driver_->Run(late, 8, prompt, {}, &miss_);
+  EXPECT_EQ(reused(), 0u);
+  driver_->Run(late, 8, prompt, {}, &miss_);
+  EXPECT_EQ(reused(), 5u);
+  driver_->Run(cache().OpenNamespace("flood", IdentityNamed(1), "s1"), 8, prompt, {}, &miss_);
+  EXPECT_EQ(reused(), 5u) << "it took the place of the oldest one only";
+}
+
 TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
   KvSequence parent = Run(TokensFrom(1, 40), {.reuse = false});
   KvSequence left = cache().Fork(parent, 80);
