@@ -3,11 +3,49 @@
 
     hub_faults_test.py [KVASIR_BINARY] [unittest arguments]
 """
+import pathlib
+import shutil
 import signal
+import subprocess
+import tempfile
+import unittest
 
 import cli_support
 from hub_server import COMMIT, Hub, etag_of
 from hub_support import GGUF, RUN, HubTest
+
+
+# A libcurl that has one version, and takes every option but one.
+LIBCURL = """
+struct version { int age; const char* text; unsigned number; char more[256]; } version = {10, TEXT, NUMBER, ""};
+int curl_global_init(long flags) { return 0; }
+void* curl_version_info(int age) { return &version; }
+void* curl_easy_init(void) { return &version; }
+int curl_easy_setopt(void* curl, int option, ...) { return option == REFUSED ? 48 : 0; }
+int curl_easy_perform(void* curl) { return 1; }
+void curl_easy_cleanup(void* curl) {}
+const char* curl_easy_strerror(int code) { return "an unknown option"; }
+void* curl_slist_append(void* list, const char* text) { return &version; }
+void curl_slist_free_all(void* list) {}
+"""
+CAINFO, PROTOCOLS_STR = 10065, 10318
+
+
+@unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+class Library(HubTest):
+    def pull_with(self, version, refused, says):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "curl.c")
+            source.write_text(LIBCURL)
+            number = "0x" + "".join(f"{int(part):02x}" for part in version.split("."))
+            subprocess.run(["cc", "-shared", "-fPIC", f'-DTEXT="{version}"', f"-DNUMBER={number}",
+                            f"-DREFUSED={refused}", source, "-o", f"{folder}/libcurl.so.4"], check=True)
+            self.fails("pull", "o/quants", says=says, LD_LIBRARY_PATH=folder)
+
+    def test_one_that_cannot_do_what_is_needed_is_not_used(self):
+        self.pull_with("7.84.0", 0, says="libcurl is 7.84.0; 7.85 or newer is needed")
+        for option in (CAINFO, PROTOCOLS_STR):
+            self.pull_with("7.88.1", option, says=f"libcurl 7.88.1 refuses its option {option}: an unknown option")
 
 
 class Token(HubTest):

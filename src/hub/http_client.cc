@@ -16,6 +16,7 @@ namespace kvasir::hub {
 // into every start of a server, which never calls them.
 struct Curl {
   decltype(&curl_global_init) global_init;
+  decltype(&curl_version_info) version_info;
   decltype(&curl_easy_init) init;
   decltype(&curl_easy_setopt) setopt;
   decltype(&curl_easy_perform) perform;
@@ -28,6 +29,7 @@ struct Curl {
 namespace {
 
 constexpr long kMaxRedirects = 10, kConnectTimeoutS = 20, kStallS = 30, kLeastBytesPerS = 1;
+constexpr unsigned kLeastVersion = 0x075500;  // CURLOPT_PROTOCOLS_STR
 
 template <typename Function>
 bool FindIn(void* library, const char* name, Function* function) {
@@ -41,6 +43,7 @@ const Curl* LoadCurl() {
     void* library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     Curl curl;
     if (library == nullptr || !FindIn(library, "curl_global_init", &curl.global_init) ||
+        !FindIn(library, "curl_version_info", &curl.version_info) ||
         !FindIn(library, "curl_easy_init", &curl.init) ||
         !FindIn(library, "curl_easy_setopt", &curl.setopt) ||
         !FindIn(library, "curl_easy_perform", &curl.perform) ||
@@ -90,6 +93,7 @@ struct HttpClient::Handle {
   CURL* curl = library->init();
   curl_slist* headers = nullptr;
   std::array<char, CURL_ERROR_SIZE> message{};
+  Status set;
 
   explicit Handle(const Curl* loaded) : library(loaded) {}
   ~Handle() {
@@ -100,9 +104,14 @@ struct HttpClient::Handle {
   Handle& operator=(const Handle&) = delete;
 
   void Header(const std::string& line) { headers = library->append(headers, line.c_str()); }
+  // Keeps the first failure: what an option forbids must not be allowed because libcurl lacks it.
   template <typename T>
   void Set(CURLoption option, T value) {
-    library->setopt(curl, option, value);
+    const CURLcode code = library->setopt(curl, option, value);
+    if (code == CURLE_OK || !set) return;
+    set = Fail(Code::kIoError, "libcurl {} refuses its option {}: {}",
+               library->version_info(CURLVERSION_NOW)->version, static_cast<int>(option),
+               library->strerror(code));
   }
 };
 
@@ -112,6 +121,11 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Create(const HubSettings& settin
     return Fail(
         Code::kIoError,
         "libcurl (libcurl.so.4) cannot be loaded: install it (Debian: apt-get install libcurl4)");
+  }
+  const curl_version_info_data& version = *library->version_info(CURLVERSION_NOW);
+  if (version.version_num < kLeastVersion) {
+    return Fail(Code::kIoError, "libcurl is {}; 7.85 or newer is needed: install it",
+                version.version);
   }
   auto handle = std::make_unique<Handle>(library);
   if (handle->curl == nullptr) return Fail(Code::kIoError, "libcurl cannot be initialised");
@@ -134,6 +148,7 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Create(const HubSettings& settin
   handle->Set(CURLOPT_WRITEFUNCTION, &OnBody);
   if (settings.ca_file) handle->Set(CURLOPT_CAINFO, settings.ca_file->c_str());
   if (settings.ca_folder) handle->Set(CURLOPT_CAPATH, settings.ca_folder->c_str());
+  if (!handle->set) return tl::unexpected(std::move(handle->set).error());
   return std::unique_ptr<HttpClient>(new HttpClient(std::move(handle)));
 }
 
@@ -148,6 +163,7 @@ Result<HttpReply> HttpClient::Get(const std::string& url, uint64_t offset, const
   handle_->Set(CURLOPT_RANGE, offset > 0 ? range.c_str() : nullptr);
   handle_->Set(CURLOPT_HEADERDATA, &transfer);
   handle_->Set(CURLOPT_WRITEDATA, &transfer);
+  if (!handle_->set) return tl::unexpected(handle_->set.error());
   handle_->message[0] = '\0';
   const CURLcode code = handle_->library->perform(handle_->curl);
   if (!transfer.taken) return tl::unexpected(std::move(transfer.taken).error());

@@ -23,14 +23,15 @@ class HttpClient {
   // Takes bytes of a response whose status is 200 or 206. An error ends the transfer.
   using Sink = std::function<Status(const HttpReply& reply, std::span<const std::byte> bytes)>;
 
-  // kIoError: libcurl is not installed, or cannot be initialised.
+  // kIoError: libcurl is not installed, older than 7.85, cannot be initialised, or refuses an
+  // option (the certificates, say).
   static Result<std::unique_ptr<HttpClient>> Create(const HubSettings& settings);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Gets `url` from byte `offset` on. The reply says what the network and the server did; the only
-  // errors are those of `sink`.
+  // Gets `url` from byte `offset` on. The reply says what the network and the server did; errors
+  // are those of `sink`, and kIoError: libcurl cannot take the address.
   Result<HttpReply> Get(const std::string& url, uint64_t offset, const Sink& sink);
 
  private:
