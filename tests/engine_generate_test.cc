@@ -342,6 +342,25 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   options = DemoOptions();
   options.parallel = 0;
   fails(options, Code::kInvalidArgument, "0 is not in [1, 4096]", "parallel");
+  for (const uint32_t tenants : {0u, 70'000u}) {
+    options = DemoOptions();
+    options.max_tenants = tenants;
+    fails(options, Code::kInvalidArgument, "is not in [1, 16384]", "max_tenants");
+  }
+  for (const double headroom : {2.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    options = DemoOptions();
+    options.kv_headroom = headroom;
+    fails(options, Code::kInvalidArgument, "is not in [0, 0.5]", "kv_headroom");
+  }
+  options = DemoOptions();
+  options.max_queue_ms = 0;
+  fails(options, Code::kInvalidArgument, "0 is not in [1, 86400000]", "max_queue_ms");
+  options = DemoOptions();
+  options.target_itl_ms = 4'000'000;
+  fails(options, Code::kInvalidArgument, "4000000 is not in [0, 3600000]", "target_itl_ms");
+  options = DemoOptions();
+  options.max_queued = 0;
+  EXPECT_TRUE(Engine::PlanMemory(options)) << "as --max-queued 0: nobody waits";
 }
 
 TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {

@@ -13,6 +13,9 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxParallel = 4096;
+constexpr uint32_t kMaxTenants = 1
+                                 << 14;  // with two Identities each, less than 2^16 - 1 namespaces
+constexpr double kMaxHeadroom = 0.5;
 constexpr uint32_t kMaxStepTokens = 1 << 16;
 constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
 // Memory of a running sequence: its ids twice (in the request and in the cache), and its block
@@ -66,7 +69,14 @@ Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high
 
 Status CheckOptions(const EngineOptions& options) {
   KV_TRY(CheckLimit("parallel", options.parallel, 1, kMaxParallel));
-  KV_TRY(CheckLimit("max_queued", options.max_queued, 1, 1 << 20));
+  KV_TRY(CheckLimit("max_queued", options.max_queued, 0, 1 << 20));
+  KV_TRY(CheckLimit("max_queue_ms", options.max_queue_ms, 1, 86'400'000));
+  KV_TRY(CheckLimit("target_itl_ms", options.target_itl_ms, 0, 3'600'000));
+  KV_TRY(CheckLimit("max_tenants", options.max_tenants, 1, kMaxTenants));
+  if (!(options.kv_headroom >= 0 && options.kv_headroom <= kMaxHeadroom)) {
+    return FailField(Code::kInvalidArgument, "kv_headroom", "{} is not in [0, {}]",
+                     options.kv_headroom, kMaxHeadroom);
+  }
   if (options.step_tokens) {
     KV_TRY(CheckLimit("step_tokens", *options.step_tokens, 1, kMaxStepTokens));
   }

@@ -455,7 +455,7 @@ Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   TenantsCommand command{tenants};
   KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
   const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
-  const auto headroom = static_cast<uint32_t>(parts_.options.kv_headroom * num_blocks);
+  const uint32_t headroom = HeadroomBlocks(parts_.options.kv_headroom, num_blocks);
   KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));

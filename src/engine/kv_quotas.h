@@ -17,6 +17,11 @@ using KvQuotas = std::map<std::string, KvQuota>;  // by cache owner; only those 
 // Guarantees are rounded up to blocks, and by what KvCache::SetQuota may take of them; maxima down.
 KvQuotas QuotasOf(const TenantTable& tenants, const KvLayout& layout);
 
+// Blocks that admission leaves to those that run, of EngineOptions::kv_headroom.
+inline uint32_t HeadroomBlocks(double share, uint64_t num_blocks) {
+  return static_cast<uint32_t>(share * static_cast<double>(num_blocks));
+}
+
 // kInvalidArgument (field "keys") when the guarantees are more than the pool less its headroom, or
 // when a maximum is less than two blocks.
 Status CheckQuotas(const KvQuotas& quotas, uint32_t num_blocks, uint32_t headroom_blocks,

@@ -29,7 +29,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       options_(std::move(options)),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
-                           ? static_cast<uint32_t>(options_.kv_headroom * cache.plan().num_blocks)
+                           ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
                            : 0),
       policy_(MakeSchedulingPolicy(options_.schedule)),
       tenants_(1),
