@@ -197,6 +197,60 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
   EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
 }
 
+TEST(Bounds, AFloodLeavesOthersTheirShareOfTheQueue) {
+  EngineOptions options = SmallPool(40);
+  options.parallel = 1;
+  options.max_queued = 7;
+  const auto engine = LoadEngine(options);
+  std::vector<std::unique_ptr<Pending>> all;
+  const auto takes = [&](const char* tenant) {
+    GenerateRequest request = Endless(10, 400, all.size());
+    request.tenant = tenant;
+    all.push_back(std::make_unique<Pending>(*engine, request));
+    return !all.back()->refused();
+  };
+  std::promise<void> running, tried, ended;
+  ASSERT_TRUE(engine->Submit(Endless(10, 5, 0), [&, first = true](const Event& event) mutable {
+    if (first) {
+      running.set_value();
+      tried.get_future().wait();
+    }
+    first = false;
+    if (event.last) ended.set_value();
+  }));
+  running.get_future().wait();
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(takes("default")) << "a tenant alone may have all";
+  EXPECT_FALSE(takes("quiet")) << "the queue is full";
+  tried.set_value();
+  ended.get_future().wait();
+  EXPECT_FALSE(takes("default")) << "the free place is the other tenant's";
+  EXPECT_TRUE(takes("quiet"));
+  engine->Drain();
+}
+
+TEST(Bounds, RefusalsOfTenantsThatAreGoneCountForNobody) {
+  const auto engine = LoadEngine(TinyOptions());
+  ASSERT_TRUE(engine->SetTenants({{"kept", {}}, {"gone", {}}}));
+  for (const char* tenant : {"kept", "gone"}) {
+    GenerateRequest request = Endless(10, 1, 1);
+    request.tenant = tenant;
+    ASSERT_TRUE(Generate(*engine, request));
+    engine->CountRejection(RejectReason::kRate, tenant);
+  }
+  const auto rejected = [&](std::string_view name) {
+    for (const TenantStats& tenant : engine->Stats().tenants) {
+      if (tenant.name == name) return tenant.rejected;
+    }
+    return uint64_t{99};
+  };
+  EXPECT_EQ(rejected("gone"), 1u);
+  EXPECT_EQ(rejected(""), 0u);
+  ASSERT_TRUE(engine->SetTenants({{"kept", {}}}));
+  EXPECT_EQ(rejected("gone"), 0u);
+  EXPECT_EQ(rejected("kept"), 1u);
+  EXPECT_EQ(rejected(""), 1u);
+}
+
 TEST(Bounds, SeveralRequestsAreTakenTogetherOrNotAtAll) {
   EngineOptions options = SmallPool(40);
   options.parallel = 2;

@@ -170,6 +170,7 @@ class EngineOnThread final : public Engine {
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
+  uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
 
@@ -459,6 +460,11 @@ Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));
+  std::erase_if(rejected_of_, [&](const auto& tenant) {
+    if (tenants.contains(tenant.first)) return false;
+    rejected_of_nobody_ += tenant.second;
+    return true;
+  });
   tenants_ = tenants;
   quotas_ = std::move(quotas);
   wake_.notify_one();
@@ -508,6 +514,8 @@ void EngineOnThread::CountRefusal(RejectReason reason, const std::optional<std::
   if (!tenant) return;
   if (rejected_of_.contains(*tenant) || rejected_of_.size() < parts_.options.max_tenants) {
     ++rejected_of_[*tenant];
+  } else {
+    ++rejected_of_nobody_;
   }
 }
 
@@ -534,6 +542,7 @@ EngineStats EngineOnThread::Stats() const {
     const auto found = rejected_of_.find(tenant.name);
     if (found != rejected_of_.end()) tenant.rejected = found->second;
   }
+  if (!stats.tenants.empty()) stats.tenants[0].rejected += rejected_of_nobody_;
   return stats;
 }
 
