@@ -13,7 +13,6 @@
 #include <map>
 #include <new>
 #include <thread>
-#include <unordered_map>
 #include <variant>
 
 #include "base/check.h"
@@ -27,6 +26,7 @@
 #include "engine/assembly.h"
 #include "engine/generation_config.h"
 #include "engine/model_files.h"
+#include "engine/queue_places.h"
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
@@ -125,12 +125,12 @@ class EngineOnThread final : public Engine {
   void CheckInvariants() override;
 
  private:
-  // A sink must not wait for the engine's thread: the wait would never end.
   // A refusal that is counted.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)
       KV_REQUIRES(mutex_);
   tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
+  // A sink must not wait for the engine's thread: the wait would never end.
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
   uint32_t MostBlocksOf(const GenerateRequest& spec) const;
@@ -138,7 +138,9 @@ class EngineOnThread final : public Engine {
   Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
   Workload WorkloadNow() const KV_REQUIRES(mutex_);
   Error Full(Error error) const;
-  Status CheckQueue(const std::string& tenant, uint64_t count) const KV_REQUIRES(mutex_);
+  uint64_t MostWaitingBytes() const { return parts_.options.request_memory_bytes / kWaitingShare; }
+  Status CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const
+      KV_REQUIRES(mutex_);
   Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
   bool SharesCache(const GenerateRequest& spec) const {
     return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
@@ -164,9 +166,7 @@ class EngineOnThread final : public Engine {
   TenantTable tenants_ KV_GUARDED_BY(mutex_);
   KvQuotas quotas_ KV_GUARDED_BY(mutex_);
   SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
-  // Requests whose sink has not had the last event, of all tenants and by tenant.
-  uint32_t num_present_ KV_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<std::string, uint32_t> present_of_ KV_GUARDED_BY(mutex_);
+  QueuePlaces places_ KV_GUARDED_BY(mutex_);  // requests whose sink has not had the last event
   uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
@@ -185,7 +185,8 @@ EngineOnThread::EngineOnThread(Parts parts)
     : parts_(std::move(parts)),
       prompt_key_(parts_.prompt_secret),
       scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
-      seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)) {
+      seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)),
+      places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()) {
   const CachePlan& cache = parts_.cache->plan();
   KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
   KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
@@ -202,9 +203,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   scheduler_.set_on_end([this](const Request& request) {
     RememberAnswers(request);
     const MutexLock lock(mutex_);
-    const auto found = present_of_.find(request.spec.tenant);
-    if (--found->second == 0) present_of_.erase(found);
-    --num_present_;
+    places_.Give(request.spec.tenant, request.bytes);
   });
 }
 
@@ -295,7 +294,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     return Reject(RejectReason::kDraining, tenant,
                   Fail(Code::kUnavailable, "engine: shutting down"));
   }
-  const uint64_t most_bytes = parts_.options.request_memory_bytes / kWaitingShare;
+  const uint64_t most_bytes = MostWaitingBytes();
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
     return Reject(RejectReason::kMemory, tenant,
                   Fail(Code::kExhausted,
@@ -304,7 +303,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                        bytes, most_bytes));
   }
   KV_TRY(CheckQuota(checked));
-  if (Status room = CheckQueue(tenant, checked.size()); !room) {
+  if (Status room = CheckQueue(tenant, checked.size(), bytes); !room) {
     return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
   }
   for (size_t i = 0; i < checked.size(); ++i) {
@@ -324,19 +323,18 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   std::vector<RequestId> ids;
   ids.reserve(checked.size());
   try {
-    uint32_t& present = present_of_[tenant];
+    places_.MakeRoomFor(tenant);
     for (auto& request : checked) {
       request->id = RequestId{next_id_++};
       commands_.push_back(std::move(request));
       ids.push_back(RequestId{next_id_ - 1});
     }
-    present += static_cast<uint32_t>(ids.size());
   } catch (const std::bad_alloc&) {
     for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
     return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
   }
   waiting_bytes_ += bytes;
-  num_present_ += static_cast<uint32_t>(ids.size());
+  places_.Take(tenant, ids.size(), bytes);
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
@@ -374,23 +372,28 @@ Error EngineOnThread::Full(Error error) const {
   return error;
 }
 
-// Whether `count` more requests of a tenant may run or wait. The messages do not show the number or
-// size of other tenants' requests.
-Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count) const {
+// Whether `count` more requests of a tenant, of so many bytes, may run or wait. The messages do not
+// show the number or size of other tenants' requests.
+Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const {
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
-  if (num_present_ + count > limit) {
+  if (places_.requests() + count > limit) {
     return tl::unexpected(Full(
         {Code::kExhausted,
          fmt::format("engine: the queue has no room for {} more (at most {} requests run or wait); "
                      "try again later",
                      count, limit)}));
   }
+  if (places_.ExceedsShare(tenant, count, bytes, tenants_, MonotonicNs())) {
+    return tl::unexpected(
+        Full({Code::kExhausted,
+              "engine: the queue is more than half full, and the requests of this API key's tenant "
+              "that run or wait are its share of it; try again later"}));
+  }
   const TenantRules rules = RulesOf(tenant);
   if (rules.max_queued == TenantRules::kNoLimit) return {};
   const uint64_t own_limit =
       uint64_t{std::min(rules.max_running, parts_.options.parallel)} + rules.max_queued;
-  const auto found = present_of_.find(tenant);
-  const uint64_t present = found == present_of_.end() ? 0 : found->second;
+  const uint64_t present = places_.requests_of(tenant);
   if (present + count <= own_limit) return {};
   return tl::unexpected(
       Full({Code::kExhausted,
@@ -449,7 +452,7 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
 
 Status EngineOnThread::CheckRoom(const std::string& tenant) const {
   const MutexLock lock(mutex_);
-  return CheckQueue(tenant, 1);
+  return CheckQueue(tenant, 1, 0);
 }
 
 Status EngineOnThread::SetTenants(const TenantTable& tenants) {
@@ -512,6 +515,9 @@ void EngineOnThread::CheckInvariants() {
 void EngineOnThread::CountRefusal(RejectReason reason, const std::optional<std::string>& tenant) {
   ++rejected_[static_cast<size_t>(reason)];
   if (!tenant) return;
+  if (reason == RejectReason::kQueueFull || reason == RejectReason::kMemory) {
+    places_.NoteRefusal(*tenant, MonotonicNs());
+  }
   if (rejected_of_.contains(*tenant) || rejected_of_.size() < parts_.options.max_tenants) {
     ++rejected_of_[*tenant];
   } else {
