@@ -70,6 +70,13 @@ class Token(HubTest):
         self.done("pull", "o/quants")
         self.assertEqual(self.hub.asked("hub", "")[-1]["Authorization"], "Bearer hf_file")
 
+    def test_no_proxy_reads_the_token(self):
+        with Hub() as hub, Hub() as proxy:
+            hub.add("o/m", {"m.gguf": GGUF})
+            self.done("pull", "o/m", HF_ENDPOINT=hub.url, http_proxy=proxy.url, all_proxy=proxy.url)
+            self.assertEqual(hub.asked("hub", "/api/")[0]["Authorization"], "Bearer hf_secret")
+            self.assertEqual(proxy.requests, [])
+
     def test_no_redirect_leaves_tls(self):
         with Hub() as plain:
             plain.add("o/quants", {"m-Q4_K_M.gguf": GGUF})

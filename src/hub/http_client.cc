@@ -146,6 +146,8 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Create(const HubSettings& settin
   handle->Set(CURLOPT_ERRORBUFFER, handle->message.data());
   handle->Set(CURLOPT_HEADERFUNCTION, &OnHeader);
   handle->Set(CURLOPT_WRITEFUNCTION, &OnBody);
+  // Plain http with a token stays on this machine: a proxy could read it.
+  if (settings.token && settings.endpoint.starts_with("http:")) handle->Set(CURLOPT_NOPROXY, "*");
   if (settings.ca_file) handle->Set(CURLOPT_CAINFO, settings.ca_file->c_str());
   if (settings.ca_folder) handle->Set(CURLOPT_CAPATH, settings.ca_folder->c_str());
   if (!handle->set) return tl::unexpected(std::move(handle->set).error());

@@ -16,8 +16,8 @@ namespace kvasir::hub {
 
 // Follows at most ten redirects, from https only to https, and sends the token only to the host,
 // scheme and port of the first address. Uses the proxies that libcurl's environment variables name,
-// and keeps connections open. A connection that cannot be made within 20 s, or that brings less
-// than a byte a second for 30 s, fails. One thread.
+// except with a token over plain http, and keeps connections open. A connection that cannot be made
+// within 20 s, or that brings less than a byte a second for 30 s, fails. One thread.
 class HttpClient {
  public:
   // Takes bytes of a response whose status is 200 or 206. An error ends the transfer.
