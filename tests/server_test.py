@@ -72,7 +72,8 @@ class OpenAiClient(WithClient):
         chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))
         self.assertEqual(chunks[-1].choices, [])
         self.assertGreater(chunks[-1].usage.completion_tokens, 5)
-        self.assertGreaterEqual(chunks[-1].usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertEqual(chunks[-1].usage.prompt_tokens_details.cached_tokens,
+                         sum(chunks[-1].kvasir["reused"].values()))
         self.assertTrue(chunks[-1].kvasir)
         self.assertTrue(all(c.usage is None and c.choices for c in chunks[:-1]))
 

@@ -308,11 +308,11 @@ class Engine {
       EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
 
-  // Queues requests (FIFO), all of them or none. kInvalidArgument when one can never fit (the
-  // message has the numbers), kExhausted when the queue has no room for all of them or one would
-  // start too late, kUnavailable while draining and (field "deadline") when a request is not
-  // expected to end within its timeout_ms. After success `sink` gets the events of each request, up
-  // to its last one.
+  // Queues requests, all of them or none; EngineOptions::schedule says who runs first.
+  // kInvalidArgument when one can never fit (the message has the numbers), kExhausted when the
+  // queue has no room for all of them or one would start too late, kUnavailable while draining and
+  // (field "deadline") when a request is not expected to end within its timeout_ms. After success
+  // `sink` gets the events of each request, up to its last one.
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
   Result<RequestId> Submit(GenerateRequest request, EventSink sink);  // one request

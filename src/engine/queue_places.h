@@ -23,7 +23,7 @@ class QueuePlaces {
   // May throw. Afterwards Take does not, until the next call of anything else.
   void MakeRoomFor(const std::string& tenant) { tenants_[tenant]; }
   void Take(const std::string& tenant, uint64_t requests, uint64_t bytes);
-  // REQUIRES: it was taken. One request, of so many bytes, is told its end.
+  // One request, of so many bytes, has ended. REQUIRES: it was taken.
   void Give(const std::string& tenant, uint64_t bytes);
   // There was no place for it, or no memory.
   void NoteRefusal(const std::string& tenant, uint64_t now_ns);

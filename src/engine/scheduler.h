@@ -58,13 +58,13 @@ struct SchedulerOptions {
 // max_rows in all. A policy decides who runs; the scheduler carries that out. A request is admitted
 // when blocks for its prompt and its expected answer can be reserved (cache/reservation.h). The
 // reservation grows with the answer. Where it cannot, a request is preempted: it gives up its
-// blocks and goes on later, with the same bits. The oldest request is never preempted, and it fits
-// the pool alone, so every accepted request ends. A request returns all its blocks before its last
-// event is sent. Sinks are
-// called at the end of a step. When a file of the model was changed, all requests end with
-// kModelChanged: the scheduler checks this before it admits requests, before it commits what a step
-// computed, and before it uses the step's logits. Runner and cache must outlive it. Engine thread
-// only.
+// blocks and goes on later, with the same bits. The oldest request never gives way to others that
+// need memory, and it fits the pool alone, so every accepted request ends; fairness and priority
+// may preempt it, SchedulingPolicy::kMaxPreemptions times. A request returns all its blocks before
+// its last event is sent. Sinks are called at the end of a step. When a file of the model was
+// changed, all requests end with kModelChanged: the scheduler checks this before it admits
+// requests, before it commits what a step computed, and before it uses the step's logits. Runner
+// and cache must outlive it. Engine thread only.
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
@@ -100,10 +100,10 @@ class Scheduler {
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
   // cancelled requests) and zeroes erased blocks.
   Ended Step();
-  // on_stats is called at once, and then in each step before its sinks, so that the snapshot
-  // already counts what they get.
   // Of a tenant, or of all: the oldest running request first, then those that wait.
   std::vector<SequenceState> States(const std::optional<std::string>& tenant) const;
+  // on_stats is called at once, and then in each step before its sinks, so that the snapshot
+  // already counts what they get.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     on_stats_ = std::move(on_stats);
     PublishStats();
@@ -171,8 +171,8 @@ class Scheduler {
   void PlanRows();
   void ProbeWaiting();
   void FillView();
-  void FillSequence(uint32_t index, Request& request, Sequence& sequence);
   void RaiseLeaders();
+  void FillSequence(uint32_t index, Request& request, Sequence& sequence);
   uint32_t CostToBringBack(const Request& request) const;
   void TakeRows();
 

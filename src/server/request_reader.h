@@ -60,7 +60,7 @@ class RequestReader {
   struct State;  // of the HTTP library, whose headers are large
 
   boost::asio::ip::tcp::socket& socket_;
-  bool pending_ = false;  // a ReadSome is pending is pending
+  bool pending_ = false;  // a ReadSome is pending
   const std::unique_ptr<State> state_;
 };
 
