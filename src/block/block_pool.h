@@ -52,7 +52,7 @@ class BlockPool {
     virtual void OnIdle(BlockId id) = 0;    // a retained block lost its last pin
     virtual void OnPinned(BlockId id) = 0;  // an idle block was pinned again
     virtual void OnFreed(BlockId id) = 0;   // a block that is not retained lost its last pin
-    // num_extra_pins changed by a pin (+1) or a release (-1) of this unshareable block.
+    // The pins of this unshareable block beyond its first changed, by a pin (+1) or a release (-1).
     virtual void OnExtraPin(BlockId, int) {}
   };
 
@@ -67,7 +67,7 @@ class BlockPool {
   void set_observer(Observer* observer) { observer_ = observer; }
   // A pinned block with undefined contents (never read by anyone before it is written), or an empty
   // ref when none is free.
-  // Each pin of an unshareable block counts as one block (num_extra_pins).
+  // Each pin of an unshareable block counts as one block (Observer::OnExtraPin).
   enum class PinKind { kShared, kUnshareable };
   BlockRef Allocate(PinKind kind = PinKind::kShared);
   BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
@@ -84,8 +84,6 @@ class BlockPool {
   uint32_t num_free() const { return num_free_; }
   uint32_t num_idle() const { return num_idle_; }
   uint32_t num_pinned() const { return num_blocks_ - num_free_ - num_idle_; }
-  // Pins of unshareable blocks beyond each block's first.
-  uint64_t num_extra_pins() const { return num_extra_pins_; }
   uint32_t pin_count(BlockId id) const { return states_[Index(id)].pins; }
   bool retained(BlockId id) const { return states_[Index(id)].retained; }
   bool is_free(BlockId id) const {

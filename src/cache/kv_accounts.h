@@ -39,7 +39,7 @@ class KvAccounts {
     KvQuota quota;
     uint32_t guaranteed = 0;  // of quota.guaranteed: what the invariant leaves room for so far
     uint32_t pinned = 0, idle = 0, reserved = 0;
-    uint64_t extra_pins = 0;  // BlockPool::num_extra_pins
+    uint64_t extra_pins = 0;  // of unshareable blocks, beyond each one's first
 
     uint32_t held() const { return pinned + idle; }
     uint64_t used() const { return pinned + uint64_t{reserved} + extra_pins; }

@@ -186,7 +186,6 @@ class Server {
                                     ? fmt::format("[{}]", endpoint.address().to_string())
                                     : endpoint.address().to_string();
     const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
-    if (options_.on_listening) return options_.on_listening(url);
     if (!IsLogged(LogLevel::kInfo)) return;
     LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n",
                         options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
@@ -293,11 +292,9 @@ class Server {
   void OnSignal() {
     if (++num_signals_ > kMaxDrains) return;
     service_->EndReadiness();
-    if (!options_.on_listening) {
-      Log(LogLevel::kInfo, num_signals_ == 1
-                               ? "finishing running requests; a second signal stops at once"
-                               : "stopping");
-    }
+    Log(LogLevel::kInfo, num_signals_ == 1
+                             ? "finishing running requests; a second signal stops at once"
+                             : "stopping");
     if (num_signals_ > 1) return Drain();
     After(options_.drain_delay_s, [this] { Drain(); });
   }

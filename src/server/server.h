@@ -49,9 +49,6 @@ struct ServerOptions {
   uint64_t drain_timeout_s = 60;           // then what runs may take so long; 0: any time
   std::string summary;                     // lines for stderr, before `listening on`
   std::string version = "unknown";         // shown by /props and the Server header
-  // Called once with "http://HOST:PORT" when connections are accepted. Absent: RunServer writes
-  // `listening on http://HOST:PORT` to stderr, if the log has its level, kInfo.
-  std::function<void(std::string_view url)> on_listening;
   // Called after each request except GET /health, /ready and /metrics, from any thread, with one
   // line: client, request, status, tokens, milliseconds. It never has text of a prompt or an
   // answer.
