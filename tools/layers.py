@@ -19,7 +19,7 @@ SEAMS = [
                 r'|\bstd(out|err)\b|\bSTD(OUT|ERR)_FILENO\b'),
      ("cli/", "base/log.cc", "base/check.h"), "prints: return it, call a callback, or use base/log.h"),
     (re.compile(r'\b(rename|renameat2?|link|linkat|fsync|fdatasync)\s*\('),
-     ("base/atomic_file.cc",), "renames or syncs: use base/atomic_file.h"),
+     ("base/atomic_file.cc", "tier/storage.cc"), "renames or syncs: use base/atomic_file.h"),
     (re.compile(r'_clock::now|\b(clock_gettime|gettimeofday|timespec_get)\b|\btime\((nullptr|NULL|0)\)'),
      ("base/clock.h",), "asks for the time: use base/clock.h"),
 ]

@@ -25,6 +25,16 @@ enum class Fault {
   kKeptCharge,         // a tenant that was idle keeps its old charge
   kCountedResume,      // a resumed request counts as another prompt
   kWrongTenantCharge,  // a step is charged to another tenant
+  // Of the disk tier, for its tests alone: no name selects them.
+  kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced
+  kBelievedSync,         // a failed sync counts as done
+  kUnsyncedKeyFolder,    // a key file's name is not synced
+  kUncheckedGeneration,  // a record of another segment of the same name is taken
+  kUncheckedSlot,        // a record of another slot is taken
+  kUncheckedPayloadTag,  // a payload with a wrong tag is served
+  kErasedBeforeSync,     // an erase is answered before anything of it is durable
+  kCapAfterGrowth,       // the cap is looked at after a segment is made
+  kChildWithoutParent,   // a record is written although the one before it is not stored
 };
 
 std::optional<Fault> ParseFault(std::string_view name);

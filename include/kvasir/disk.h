@@ -1,0 +1,75 @@
+// Disk: options and state of the disk tier, which keeps the cache over restarts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+struct DiskOptions {
+  // Absent: "kv" in EngineOptions::cache_dir. Where that cannot be used, Load warns and goes on
+  // without it; where a folder is named here and cannot be used, Load fails.
+  std::optional<std::string> folder;
+  // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB.
+  std::optional<uint64_t> cap_bytes;
+  uint64_t ttl_hours = 168;  // what nobody used for so long leaves
+};
+
+// Counters and state of the disk tier; a snapshot. Bytes of payloads and headers together.
+struct TierStats {
+  enum class State : uint8_t { kOn, kWaiting, kBroken };
+  State state = State::kOn;
+  std::string reason;  // why it is not on
+  std::string folder;
+  bool durable = true;  // false: the file system does not promise it (tmpfs, network)
+  uint64_t cap_bytes = 0, used_bytes = 0;
+  uint64_t blocks = 0, pending_blocks = 0;
+  uint64_t written_today_bytes = 0, budget_bytes = 0;
+  double load_bytes_per_s = 0;  // of reading and opening; 0: not known yet
+  uint64_t read_bytes = 0, written_bytes = 0;
+  uint64_t evicted_cap = 0, evicted_space = 0, evicted_ttl = 0, evicted_erase = 0;  // blocks
+  uint64_t dropped_buffer = 0, dropped_budget = 0, dropped_failed = 0;              // blocks
+  uint64_t fault_read = 0, fault_write = 0, fault_sync = 0, fault_damaged = 0, fault_stalled = 0;
+};
+const char* ToString(TierStats::State state);  // "on", "waiting", "broken"
+
+// A store of a disk tier's folder: the records of one Identity under one secret.
+struct StoreListing {
+  std::string store;             // the name of its folder
+  std::string model, kv_format;  // as its about.json says; "" where that cannot be read
+  uint32_t segments = 0;
+  uint64_t blocks = 0, bytes = 0;  // bytes of records
+  uint64_t hits = 0;               // blocks that were read for a prompt
+  int64_t last_use_unix_s = 0;     // to the hour; 0: unknown
+};
+// The stores of this folder; needs no key. kNotFound: there is no such folder.
+Result<std::vector<StoreListing>> ListDiskStores(const std::string& folder);
+
+struct StoreCheck {
+  std::string store;
+  std::string model, kv_format;
+  uint64_t blocks = 0, bytes = 0;      // of records that open
+  std::vector<std::string> damaged;    // "seg-000012.kvs slot 4: payload"
+  std::optional<std::string> skipped;  // why nothing of it was opened
+};
+// Opens every record of the stores of the secret in `state_dir` (EngineOptions::state_dir).
+// kNotFound: there is no such folder, or no secret.
+Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
+                                                const std::optional<std::string>& state_dir);
+// Where a disk tier is that no folder is named for. Absent: there is no cache folder.
+std::optional<std::string> DefaultDiskFolder(const std::optional<std::string>& cache_dir);
+
+struct TierFlushed {
+  bool durable = true;
+  uint64_t blocks = 0, bytes = 0;  // that were written since they were asked for
+};
+struct TierErased {
+  uint64_t blocks = 0, bytes = 0;
+  uint32_t locked_stores = 0;  // of other processes that run: theirs stay
+};
+
+}  // namespace kvasir

@@ -1,0 +1,314 @@
+// DiskTier: records in the files of a folder: encrypted, capped, and found again after a crash.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/mutex.h"
+#include "base/secret.h"
+#include "tier/fixed_queue.h"
+#include "tier/owner_keys.h"
+#include "tier/record_index.h"
+#include "tier/segment_table.h"
+#include "tier/storage.h"
+#include "tier/store_files.h"
+#include "tier/tier.h"
+
+namespace kvasir {
+
+struct DiskTierOptions {
+  std::string folder;
+  // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB. The
+  // tier's memory depends on this option, never on the free space.
+  std::optional<uint64_t> cap_bytes = {};
+  uint64_t ttl_hours = 168;  // since last use; at least 1
+  Secret secret{};
+  Digest identity{};
+  RecordShape shape;
+  std::string model = {}, kv_format = {};  // for about.json
+  // 2: the tier's own threads. 0: nothing happens but in RunPending, on its caller's thread.
+  uint32_t threads = 2;
+  // Whether a file system that does not promise durability is refused (kUnsupported).
+  bool needs_durable = false;
+  // For tests, which need small ones: absent, by the cap and by the size of buffers.
+  std::optional<uint64_t> segment_bytes = {};
+  std::optional<uint32_t> num_buffers = {};
+};
+
+// What a store's about.json says: for people and for estimates, never trusted.
+struct StoreAbout {
+  std::string model, kv_format;
+  uint64_t hits = 0;
+  double load_bytes_per_s = 0;
+  uint64_t written_day = 0, written_bytes = 0;  // days since 1970
+  uint64_t last_hour = 0;
+};
+inline constexpr std::string_view kAboutFileName = "about.json";
+std::string AboutText(const StoreAbout& about);
+StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps its default
+
+// Where a lock is named, it is mutex_, which is never held during I/O or a callback. The *writer*
+// (a thread) writes, syncs, makes room, erases, opens the store and keeps its state; the *reader*
+// reads. The class's thread rules are Tier's.
+//
+// State: waiting (another process has the store; asked each second), broken (the folder failed;
+// opened anew after 60 s), on.
+class DiskTier : public Tier {
+ public:
+  static constexpr uint64_t kDefaultCapBytes = uint64_t{20} << 30;
+  static constexpr uint32_t kMaxRecords = 1u << 18;
+
+  // Opens the folder and reads what the store has. kInvalidArgument, kPermissionDenied, kIoError,
+  // ...: the folder cannot be used, and why. Where another process has the store, the
+  // state is waiting. `storage` must outlive the tier.
+  static Result<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, Storage& storage);
+  ~DiskTier() override;
+
+  // What Open allocates for its index and for its buffers: of the options alone.
+  static uint64_t IndexBytes(const DiskTierOptions& options);
+  static uint64_t BufferBytes(const DiskTierOptions& options);
+  static uint32_t MaxRecords(const DiskTierOptions& options);
+  // The least cap that holds two segments and what is kept beside them.
+  static uint64_t MinCapBytes(const RecordShape& shape);
+
+  bool Has(const RecordName& name) const override;
+  void Touch(const RecordName& name) override;
+  bool OpenOwner(const Digest& owner) override;
+  tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override;
+  void Seal(WriteId write, std::span<const std::byte> payload) override;
+  void EndWrite(WriteId write) override;
+  void CountDropped(WriteRefusal why) override;
+  std::optional<ReadId> BeginRead(const RecordName& name) override;
+  bool HasReadRoom() const override;
+  ReadState StateOf(ReadId read) const override;
+  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override;
+  void EndRead(ReadId read, ReadEnd end) override;
+  void set_on_progress(std::function<void()> on_progress) override;
+  void Flush(std::function<void(Result<TierFlushed>)> done) override;
+  void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
+  TierStats Stats() const override;
+
+  // Does all that is due. REQUIRES: options.threads == 0.
+  void RunPending();
+  // Whether the index and the slots agree; for tests.
+  bool CheckInvariants() const;
+
+ private:
+  using State = TierStats::State;
+  // A record on its way out or in.
+  struct Buffer {
+    enum class Use : uint8_t { kFree, kSealing, kQueued, kWriting, kReading, kArrived, kFailed };
+    Use use = Use::kFree;
+    bool is_cancelled = false;  // erased, or the store is not open any more
+    bool is_bad = false;        // could not be sealed
+    bool has_entry = false, has_owner = false;
+    bool has_slot = false;
+    bool in_group = false;
+    uint8_t placings = 0;
+    EntryId entry{};
+    RecordName name;
+    BlockKey parent{};
+    bool has_after = false;
+    RecordName after;
+    OwnerId owner{};
+    SlotRef slot;
+    RecordPlace place;
+    uint32_t refs = 0;      // of a read
+    uint64_t number = 0;    // of a write handed over
+    uint64_t since_ns = 0;  // when it was handed over
+    uint64_t run_ns = 0;
+    RecordSalt salt{};
+    AesTag payload_tag{};
+  };
+  struct FlushJob {
+    uint64_t number;  // of the last write that it waits for
+    uint64_t blocks, bytes, dropped;
+    std::function<void(Result<TierFlushed>)> done;
+  };
+  struct EraseJob {
+    Digest owner{};
+    std::string key_file_name;
+    std::optional<OwnerId> id;
+    TierErased erased;
+    std::function<void(Result<TierErased>)> done;  // empty: it is tried again
+  };
+  struct Memory {  // both arenas, and what lies in them
+    Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);
+    RecordIndex records;
+    SegmentTable segments;
+    FixedQueue write_queue, read_queue;
+    Buffer* buffers;
+    std::byte *headers, *payloads, *scratch;
+  };
+  enum class EvictCause : uint8_t { kCap, kSpace, kTtl };
+
+  DiskTier(const DiskTierOptions& options, Storage& storage, Arena index, Arena buffers,
+           OwnerKeys keys);
+  static uint32_t NumBuffers(const DiskTierOptions& options);
+
+  // disk_tier.cc
+  Buffer& buffer(uint32_t index) const { return buffers_[index]; }
+  std::span<std::byte> HeaderOf(uint32_t buffer) const;
+  std::span<std::byte> PayloadOf(uint32_t buffer) const;
+  std::span<std::byte> ScratchOf(uint32_t thread) const;
+  std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex_);
+  void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex_);
+  bool IsErasing(const Digest& owner) const KV_REQUIRES(mutex_);
+  std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex_);
+  uint64_t NewOrder() KV_REQUIRES(mutex_);
+  uint32_t NowHour() KV_REQUIRES(mutex_);
+  void DropRecord(EntryId entry) KV_REQUIRES(mutex_);  // its slot is free, its owner has one less
+  void Wake();
+  void CallProgress();
+
+  // disk_tier_open.cc: states
+  Status OpenStore();
+  Status ScanStore();
+  Status AddSegments();
+  void ScanSegments(uint32_t thread);
+  void ScanSegment(uint32_t segment, std::span<std::byte> scratch);
+  void ScanHeader(uint32_t segment, uint32_t slot, std::span<const std::byte> header,
+                  std::span<std::byte> tokens);
+  bool PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key);
+  void DropOrphans() KV_REQUIRES(mutex_);
+  void RemoveUnusedKeys();
+  Status FinishErases(FileId root);
+  void LeaveStore(State state, std::string reason);
+  void CountError(uint64_t TierStats::*counter);
+  StoreAbout AboutNow() KV_REQUIRES(mutex_);
+  void WriteAbout();
+  void WriteHours();
+
+  // disk_tier_write.cc: the writer
+  void WriterLoop();
+  bool WriterStep();
+  bool IsGroupDue() KV_REQUIRES(mutex_);
+  bool WriteGroup();
+  void MakeSlotsFree(uint32_t slots);
+  void GatherGroup() KV_REQUIRES(mutex_);
+  bool WriteKeysOfGroup();
+  void WriteRecords();
+  IoStatus WriteRecord(uint32_t buffer, FileId file);
+  void UnwriteHeader(uint32_t buffer, FileId file);
+  void SyncSegments();
+  void EndGroup();
+  void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex_);
+  bool AnswerFlushes();
+
+  // disk_tier_read.cc: the reader
+  void ReaderLoop();
+  bool ReaderStep();
+  std::vector<uint32_t>& GatherRun() KV_REQUIRES(mutex_);
+  IoStatus ReadRun(const StoreFiles& files);
+  void NoteStalls();
+
+  // disk_tier_room.cc: cap, free space, time
+  enum class GrowEnd : uint8_t { kGrown, kFull, kFailed };
+  GrowEnd Grow();
+  // Absent: it could not be found out; counted.
+  std::optional<bool> HasRoomFor(uint64_t bytes);
+  std::optional<bool> HasFreeSpace(uint64_t bytes);
+  bool RemoveUnusable();
+  bool RemoveForeignSegment();
+  bool MakeSegment();
+  uint32_t NumActiveStores();
+  void GiveBack();
+  bool Evict(EvictCause cause) KV_REQUIRES(mutex_);
+  bool ReleaseSegment(EvictCause cause);
+  bool RemoveSegment(uint32_t segment, EvictCause cause);
+  void RemoveAbandoned();
+  void ForgetReadsOf(EntryId entry) KV_REQUIRES(mutex_);
+  void FitCap();
+  void ExpireOld();
+  bool Maintain();
+
+  // disk_tier_erase.cc
+  bool RunErases();
+  IoStatus RunErase(EraseJob& job);
+  void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
+  enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
+  IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
+  bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
+
+  const DiskTierOptions options_;
+  Storage& storage_;
+  const uint64_t index_cap_bytes_;
+  const StoreId store_;
+  const HmacKey head_key_;
+  const uint32_t num_buffers_;
+
+  mutable Mutex mutex_;
+  std::condition_variable writer_wake_, reader_wake_, scan_done_;
+  Arena index_arena_, buffer_arena_;
+  Memory memory_ KV_GUARDED_BY(mutex_);
+  // Guarded by mutex_, except that the fields and bytes of a buffer that is being sealed, written
+  // or read belong to who does that.
+  Buffer* const buffers_;
+  std::byte *const headers_, *const payloads_, *const scratch_;
+  OwnerKeys keys_ KV_GUARDED_BY(mutex_);
+  State state_ KV_GUARDED_BY(mutex_) = State::kBroken;
+  std::string reason_ KV_GUARDED_BY(mutex_);
+  bool is_durable_ KV_GUARDED_BY(mutex_) = true;
+  uint64_t epoch_ KV_GUARDED_BY(mutex_) = 0;  // of the open store
+  uint64_t cap_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t segment_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  uint32_t write_buffers_ KV_GUARDED_BY(mutex_) = 0, read_buffers_ KV_GUARDED_BY(mutex_) = 0;
+  uint32_t next_buffer_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t queued_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t last_write_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t last_order_ KV_GUARDED_BY(mutex_) = 0;
+  uint32_t latest_hour_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t written_day_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t hits_ KV_GUARDED_BY(mutex_) = 0;
+  double read_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;
+  mutable double open_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;
+  double kept_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;  // of about.json
+  TierStats stats_ KV_GUARDED_BY(mutex_);              // blocks: how many were ever stored
+  std::vector<FlushJob> flushes_ KV_GUARDED_BY(mutex_);
+  std::vector<EraseJob> erases_ KV_GUARDED_BY(mutex_);
+  // Of erases that have not succeeded yet. Nothing of them is stored meanwhile: the erase, when it
+  // is tried again, would remove the new key too.
+  std::vector<Digest> erasing_ KV_GUARDED_BY(mutex_);
+  std::function<void()> on_progress_ KV_GUARDED_BY(mutex_);
+  std::array<uint64_t, 8> error_ns_ KV_GUARDED_BY(mutex_) = {};
+  std::array<uint64_t, 3> stall_ns_ KV_GUARDED_BY(mutex_) = {};
+  uint64_t num_errors_ KV_GUARDED_BY(mutex_) = 0, num_stalls_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t reading_since_ns_ KV_GUARDED_BY(mutex_) = 0;  // 0: nothing is being read
+  bool is_stall_counted_ KV_GUARDED_BY(mutex_) = false;
+  bool writer_has_news_ KV_GUARDED_BY(mutex_) = false;
+  bool is_stopping_ KV_GUARDED_BY(mutex_) = false;
+  bool leaves_when_idle_ KV_GUARDED_BY(mutex_) = false;  // too many errors: broken
+  uint32_t scan_next_ KV_GUARDED_BY(mutex_) = 0, scan_end_ KV_GUARDED_BY(mutex_) = 0;
+  uint32_t scan_helpers_ KV_GUARDED_BY(mutex_) = 0;
+  std::optional<int> scan_error_ KV_GUARDED_BY(mutex_);
+  std::shared_ptr<const StoreFiles> files_ KV_GUARDED_BY(mutex_);  // null unless on
+
+  // The writer's alone.
+  std::shared_ptr<const StoreFiles> writing_files_;  // files_, also while the store is being opened
+  std::vector<uint32_t> group_, dropped_group_;
+  struct Touched {
+    uint32_t segment;
+    OpenedFile file;
+    bool has_failed;
+  };
+  std::vector<Touched> touched_;
+  std::vector<std::string> unusable_;  // files of segments that are not read
+  uint32_t next_segment_ = 0;
+  uint64_t group_number_ = 0;
+  uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0,
+           erase_retry_ns_ = 0;
+  uint32_t maintained_hour_ = 0;
+  StoreAbout about_written_;
+  bool is_failure_logged_ = false;
+  // The reader's alone.
+  std::vector<uint32_t> run_;
+
+  std::thread writer_, reader_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,245 @@
+// DiskTier: erasing an owner.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/result.h"
+#include "tier/disk_tier.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kRetryNs = 60'000'000'000;
+
+}  // namespace
+
+// Takes the records out of the index here; the writer does the rest, after the group that it
+// writes.
+void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
+  EraseJob job{.owner = owner,
+               .key_file_name = KeyFileName(options_.secret, owner),
+               .id = {},
+               .erased = {},
+               .done = std::move(done)};
+  bool is_stopping;
+  {
+    MutexLock lock(mutex_);
+    is_stopping = is_stopping_;
+    job.id = keys_.Find(owner);
+    if (job.id) {
+      keys_.AddUse(*job.id);  // of this job
+      keys_.Hide(*job.id);
+      CancelBuffersOf(*job.id);
+      for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
+        const RecordIndex::Record& record = memory_.records.entry(i);
+        const bool is_stored = record.state == RecordIndex::State::kStored;
+        const bool is_here = is_stored || record.state == RecordIndex::State::kWriting;
+        if (!is_here || record.owner != *job.id) continue;
+        if (is_stored) {
+          ++job.erased.blocks;
+          job.erased.bytes += options_.shape.slot_bytes();
+          ++stats_.evicted_erase;
+        }
+        DropRecord(EntryId{i});
+      }
+      // Nobody takes these slots before they are zeros; those of writes under way follow them.
+      for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+        for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+          const SlotRef ref{i, slot};
+          const bool is_free = memory_.segments.state(ref) == SegmentTable::SlotState::kFree;
+          if (is_free && memory_.segments.owner(ref) == job.id) memory_.segments.Condemn(ref);
+        }
+      }
+    }
+    if (!is_stopping) {
+      erasing_.push_back(owner);
+      erases_.push_back(std::move(job));
+      writer_has_news_ = true;
+    }
+  }
+  if (is_stopping) return job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
+  writer_wake_.notify_one();
+}
+
+bool DiskTier::RunErases() {
+  std::vector<EraseJob> jobs;
+  {
+    MutexLock lock(mutex_);
+    if (erases_.empty()) return false;
+    const bool has_new =
+        std::ranges::any_of(erases_, [](const EraseJob& job) { return job.done != nullptr; });
+    if (!has_new && storage_.MonotonicNs() < erase_retry_ns_) return false;
+    jobs.swap(erases_);
+  }
+  for (EraseJob& job : jobs) {
+    const IoStatus done = RunErase(job);
+    if (done) {
+      {
+        MutexLock lock(mutex_);
+        erasing_.erase(std::ranges::find(erasing_, job.owner));
+      }
+      if (job.done) job.done(job.erased);
+      continue;
+    }
+    CountError(&TierStats::fault_write);
+    if (job.done) {
+      Log(LogLevel::kWarning,
+          "disk tier: an erase failed; it is tried again each minute and at start",
+          LogField("folder", options_.folder));
+    }
+    if (job.done) {
+      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}", options_.folder,
+                    std::strerror(done.error())));
+    }
+    job.done = nullptr;
+    MutexLock lock(mutex_);
+    erase_retry_ns_ = storage_.MonotonicNs() + kRetryNs;
+    erases_.push_back(std::move(job));
+  }
+  return true;
+}
+
+// Intent, keys, slots, audit; each durable before the next. What fails is done again from the
+// start.
+IoStatus DiskTier::RunErase(EraseJob& job) {
+  std::shared_ptr<const StoreFiles> files = writing_files_;
+  OpenedFile own_root;
+  FileId root{};
+  if (files != nullptr) {
+    root = files->root.id();
+  } else {
+    IoResult<OpenedFile> opened = Own(storage_, storage_.OpenRoot(options_.folder));
+    if (!opened) return IoFailed(opened.error());
+    own_root = std::move(*opened);
+    root = own_root.id();
+  }
+  const EraseIntent intent{ToHex(store_), job.key_file_name};
+  if (FaultActive(Fault::kErasedBeforeSync) && job.done) {
+    std::exchange(job.done, nullptr)(job.erased);
+  }
+  if (const IoStatus written = WriteIntent(storage_, root, options_.secret, intent); !written) {
+    return written;
+  }
+  if (files != nullptr) {
+    const IoResult<bool> removed = RemoveKeyFile(storage_, files->keys.id(), job.key_file_name);
+    if (!removed) return IoFailed(removed.error());
+    if (job.id) {
+      if (const IoStatus zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved); !zeroed)
+        return zeroed;
+      // Nobody needs the key any more but writes that were cancelled and have not ended.
+      MutexLock lock(mutex_);
+      keys_.ReleaseWhenUnused(*job.id);
+      keys_.EndUse(*job.id);
+      job.id.reset();
+    } else {
+      // The store was opened anew since, or the erase is tried again: the headers tell.
+      StoresErased erased;
+      const IoStatus zeroed = ZeroOrphans(storage_, files->folder.id(), files->keys.id(),
+                                          options_.secret, store_, &erased);
+      if (!zeroed) return zeroed;
+    }
+  }
+  const IoResult<StoresErased> others =
+      EraseInStores(storage_, root, options_.secret, job.key_file_name,
+                    files != nullptr ? intent.store : "", EraseScope::kStoresWithKey);
+  if (!others) return IoFailed(others.error());
+  job.erased.blocks += others->blocks;
+  job.erased.bytes += others->bytes;
+  job.erased.locked_stores = others->locked_stores;
+  const StoresErased all{job.erased.blocks, job.erased.bytes, job.erased.locked_stores};
+  IoStatus done =
+      AppendAudit(storage_, root, AuditLine(job.key_file_name, storage_.UnixS(), all, !job.done));
+  if (done) done = RemoveIntent(storage_, root, intent);
+  return done;
+}
+
+// Writes of the owner come to nothing, and so do reads.
+void DiskTier::CancelBuffersOf(OwnerId owner) {
+  for (uint32_t i = 0; i < num_buffers_; ++i) {
+    Buffer& one = buffer(i);
+    if (one.use == Buffer::Use::kFree || !one.has_entry || one.owner != owner) continue;
+    one.is_cancelled = true;
+    if (!one.has_owner) {  // a read
+      memory_.records.EndReader(one.entry);
+      memory_.segments.EndReader(one.slot);
+    }
+    one.has_entry = false;
+  }
+}
+
+// Zeros all condemned slots, of whomever, and makes that durable. A sync of an abandoned segment
+// says nothing any more, so its file goes, records and all, or is left as it is.
+IoStatus DiskTier::ZeroAllCondemned(AbandonedSegments abandoned) {
+  uint32_t num_segments;
+  {
+    MutexLock lock(mutex_);
+    num_segments = memory_.segments.max_segments();
+  }
+  for (uint32_t index = 0; index < num_segments; ++index) {
+    std::vector<uint32_t> slots;
+    bool leaves = false;
+    {
+      MutexLock lock(mutex_);
+      const SegmentTable::Segment& segment = memory_.segments.at(index);
+      if (!segment.is_open) continue;
+      for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
+        if (memory_.segments.state({index, slot}) == SegmentTable::SlotState::kCondemned) {
+          slots.push_back(slot);
+        }
+      }
+      if (segment.is_abandoned && abandoned == AbandonedSegments::kLeft) {
+        slots.clear();
+      }
+      leaves = segment.is_abandoned && segment.readers == 0;
+    }
+    if (slots.empty()) continue;
+    if (leaves ? !RemoveSegment(index, EvictCause::kCap) : !ZeroSlots(index, slots)) {
+      return IoFailed(EIO);
+    }
+  }
+  return {};
+}
+
+// False: counted, and the slots stay condemned.
+bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
+  SegmentShape shape;
+  uint32_t number;
+  {
+    MutexLock lock(mutex_);
+    shape = memory_.segments.at(index).shape;
+    number = memory_.segments.at(index).number;
+  }
+  const IoResult<OpenedFile> file = Own(
+      storage_,
+      storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
+  IoStatus done = file ? IoStatus() : IoFailed(file.error());
+  for (const uint32_t slot : slots) {
+    if (done) {
+      done = EraseBytes(storage_, file->id(), shape.header_at(slot), shape.record.header_bytes());
+    }
+    if (done) {
+      done = EraseBytes(storage_, file->id(), shape.payload_at(slot), shape.record.stride_bytes());
+    }
+  }
+  if (!done) {
+    CountError(&TierStats::fault_write);
+    return false;
+  }
+  if (!storage_.SyncData(file->id())) {
+    CountError(&TierStats::fault_sync);
+    MutexLock lock(mutex_);
+    memory_.segments.Abandon(index);
+    return false;
+  }
+  MutexLock lock(mutex_);
+  for (const uint32_t slot : slots) {
+    memory_.segments.FreeSlot({index, slot});
+    memory_.segments.ForgetOwner({index, slot});
+  }
+  return true;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,389 @@
+// DiskTier: opening a store, reading what it has, leaving it.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/result.h"
+#include "base/system_error.h"
+#include "tier/disk_tier.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kMaxAboutBytes = 64 * 1024;
+constexpr uint64_t kRetryBrokenNs = 60'000'000'000, kRetryWaitingNs = 1'000'000'000;
+constexpr uint64_t kMinuteNs = 60'000'000'000;
+
+}  // namespace
+
+// On success the state is on or waiting. REQUIRES: it is not on.
+Status DiskTier::OpenStore() {
+  KV_ASSIGN(OpenedFile root, OpenTierFolder(storage_, options_.folder));
+  const IoResult<SpaceFacts> space = storage_.Space(root.id());
+  if (!space) return FailErrno(space.error(), "disk tier: cannot inspect {}", options_.folder);
+  if (options_.needs_durable && !space->is_durable) {
+    return Fail(Code::kUnsupported,
+                "disk tier: {} lies on a file system that does not promise to keep what is synced; "
+                "name the folder by --disk to use it all the same",
+                options_.folder);
+  }
+  const IoResult<TreeFacts> tree = storage_.TreeBytes(root.id(), kSegmentPrefix);
+  if (!tree) return FailErrno(tree.error(), "disk tier: cannot measure {}", options_.folder);
+  uint64_t cap = index_cap_bytes_;
+  if (!options_.cap_bytes) {
+    cap = std::min(cap, (space->free_bytes + tree->whole_bytes + tree->other_bytes) / 10);
+  }
+  KV_TRY(FinishErases(root.id()));
+  KV_ASSIGN(std::optional<StoreFiles> files, OpenStoreFiles(storage_, std::move(root), store_));
+  {
+    MutexLock lock(mutex_);
+    is_durable_ = space->is_durable;
+    cap_bytes_ = cap;
+    // Of the option alone, so that free space does not change the size of segments.
+    segment_bytes_ =
+        options_.segment_bytes.value_or(SegmentBytesFor(options_.shape, index_cap_bytes_));
+    state_ = files ? State::kBroken : State::kWaiting;  // broken until it has been read
+    reason_ = files ? "the store is being opened" : "another process uses the store";
+    retry_ns_ = storage_.MonotonicNs() + kRetryWaitingNs;
+  }
+  if (!files) return {};
+  writing_files_ = std::make_shared<const StoreFiles>(std::move(*files));
+  if (Status scanned = ScanStore(); !scanned) {
+    LeaveStore(State::kBroken, scanned.error().message);
+    return scanned;
+  }
+  RemoveUnusedKeys();
+  FitCap();
+  {
+    MutexLock lock(mutex_);
+    state_ = State::kOn;
+    reason_.clear();
+    files_ = writing_files_;
+    ++epoch_;
+    error_ns_ = {};
+    stall_ns_ = {};
+    is_failure_logged_ = false;
+    leaves_when_idle_ = false;
+  }
+  ExpireOld();
+  (void)ZeroAllCondemned(AbandonedSegments::kLeft);
+  return {};
+}
+
+// Builds keys, segments and index from the files.
+Status DiskTier::ScanStore() {
+  const StoreFiles& files = *writing_files_;
+  const IoResult<std::vector<OwnerKey>> keys =
+      LoadKeys(storage_, files.keys.id(), options_.secret, store_);
+  if (!keys) return FailErrno(keys.error(), "disk tier: cannot read the keys of {}", ToHex(store_));
+  const IoResult<std::string> text =
+      ReadSmallFile(storage_, files.folder.id(), std::string(kAboutFileName), kMaxAboutBytes);
+  const StoreAbout about = text ? ParseAbout(*text) : StoreAbout{};
+  {
+    MutexLock lock(mutex_);
+    keys_.Clear();
+    memory_.records.Clear();
+    memory_.segments.Clear();
+    for (const OwnerKey& key : *keys) {
+      // Without their keys the records of an owner whose erase has not ended are free slots.
+      const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
+      if (is_new) (void)keys_.Add(key, true);
+    }
+    latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
+    (void)NowHour();
+    // Of two figures of one day, the higher one is right: this one may be from before a crash.
+    if (about.written_day > written_day_) stats_.written_today_bytes = 0;
+    if (about.written_day >= written_day_) {
+      written_day_ = about.written_day;
+      stats_.written_today_bytes = std::max(stats_.written_today_bytes, about.written_bytes);
+    }
+    hits_ = std::max(hits_, about.hits);
+    kept_bytes_per_s_ = about.load_bytes_per_s;
+  }
+  about_written_ = about;
+  KV_TRY(AddSegments());
+  {
+    MutexLock lock(mutex_);
+    scan_error_.reset();
+    scan_next_ = 0;
+    scan_end_ = memory_.segments.max_segments();
+  }
+  reader_wake_.notify_one();
+  ScanSegments(0);
+  MutexLock lock(mutex_);
+  while (scan_helpers_ > 0) lock.Wait(scan_done_);
+  scan_end_ = 0;
+  if (scan_error_) {
+    return FailErrno(*scan_error_, "disk tier: cannot read the segments of {}", ToHex(store_));
+  }
+  DropOrphans();
+  return {};
+}
+
+Status DiskTier::AddSegments() {
+  const FileId folder = writing_files_->folder.id();
+  IoResult<std::vector<std::string>> names = storage_.List(folder);
+  if (!names) return FailErrno(names.error(), "disk tier: cannot list {}", ToHex(store_));
+  std::ranges::sort(*names);
+  unusable_.clear();
+  next_segment_ = 0;
+  for (const std::string& name : *names) {
+    const std::optional<uint32_t> number = ParseSegmentFileName(name);
+    if (!number) continue;
+    next_segment_ = std::max(next_segment_, *number == UINT32_MAX ? *number : *number + 1);
+    const IoResult<OpenedFile> file =
+        Own(storage_, storage_.OpenFile(folder, name, OpenMode::kRead));
+    IoResult<std::optional<SegmentHead>> head = std::optional<SegmentHead>();
+    if (file) head = ReadHead(storage_, file->id(), head_key_, store_, *number);
+    // A link or a folder of this name is not a segment; a read that fails may be one.
+    const bool is_foreign = !file && (file.error() == ELOOP || file.error() == EISDIR);
+    if (!is_foreign && (!file || !head)) {
+      return FailErrno(file ? head.error() : file.error(), "disk tier: cannot read {}/{}",
+                       ToHex(store_), name);
+    }
+    MutexLock lock(mutex_);
+    const bool is_ours = *head && (*head)->shape.record == options_.shape;
+    if (!is_ours || !memory_.segments.Add(**head)) unusable_.push_back(name);
+  }
+  return {};
+}
+
+// Takes segments until none is left. Both threads may do so at once.
+void DiskTier::ScanSegments(uint32_t thread) {
+  for (;;) {
+    uint32_t segment;
+    {
+      MutexLock lock(mutex_);
+      while (scan_next_ < scan_end_ && !memory_.segments.at(scan_next_).is_open) ++scan_next_;
+      if (scan_next_ >= scan_end_) return;
+      segment = scan_next_++;
+    }
+    ScanSegment(segment, ScratchOf(thread));
+  }
+}
+
+void DiskTier::ScanSegment(uint32_t index, std::span<std::byte> scratch) {
+  SegmentShape shape;
+  uint32_t number;
+  std::shared_ptr<const StoreFiles> files = writing_files_;
+  {
+    MutexLock lock(mutex_);
+    shape = memory_.segments.at(index).shape;
+    number = memory_.segments.at(index).number;
+  }
+  const auto failed = [&](int error) {
+    MutexLock lock(mutex_);
+    scan_error_ = error;
+  };
+  const IoResult<OpenedFile> file = Own(
+      storage_, storage_.OpenFile(files->folder.id(), SegmentFileName(number), OpenMode::kRead));
+  if (!file) return failed(file.error());
+  const uint64_t header_bytes = shape.record.header_bytes();
+  // The scratch holds headers, the tokens of one, and the hours of use of the same slots.
+  const uint64_t token_bytes = uint64_t{4} * shape.record.block_tokens;
+  const auto per_read = static_cast<uint32_t>((scratch.size() - token_bytes) / (header_bytes + 4));
+  for (uint32_t first = 0; first < shape.slots; first += per_read) {
+    const uint32_t count = std::min(per_read, shape.slots - first);
+    const auto headers = scratch.first(count * header_bytes);
+    const auto hours = scratch.subspan(headers.size(), uint64_t{4} * count);
+    const auto tokens = scratch.subspan(headers.size() + hours.size(), token_bytes);
+    IoStatus read = ReadAll(storage_, file->id(), headers, shape.header_at(first));
+    if (read) read = ReadAll(storage_, file->id(), hours, shape.hour_at(first));
+    if (!read) return failed(read.error());
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto header = headers.subspan(i * header_bytes, header_bytes);
+      ScanHeader(index, first + i, header, tokens);
+      uint32_t hour;
+      std::memcpy(&hour, hours.data() + 4 * i, sizeof(hour));
+      MutexLock lock(mutex_);
+      const std::optional<EntryId> entry = memory_.segments.entry({index, first + i});
+      if (!entry) continue;
+      const auto record = DecodePublic(header.first<kPublicBytes>());
+      const uint32_t used = std::max(record->hour, hour <= latest_hour_ ? hour : 0);
+      memory_.records.Touch(*entry, uint64_t{std::min(used, latest_hour_)} << 32);
+    }
+  }
+}
+
+void DiskTier::ScanHeader(uint32_t segment, uint32_t slot, std::span<const std::byte> header,
+                          std::span<std::byte> tokens) {
+  const auto record = DecodePublic(header.first<kPublicBytes>());
+  if (!record) return;
+  const SlotRef place{segment, slot};
+  std::optional<OwnerId> owner;
+  OwnerKey key;
+  RecordPlace expected;
+  {
+    MutexLock lock(mutex_);
+    owner = keys_.FindNamespace(record->namespace_id);
+    if (!owner) return;
+    memory_.segments.set_owner(place, *owner);
+    key = keys_.KeyOf(*owner);
+    const SegmentTable::Segment& one = memory_.segments.at(segment);
+    expected = {.store = store_, .segment = one.number, .slot = slot, .generation = one.generation};
+  }
+  RecordPlace found = record->place;
+  if (FaultActive(Fault::kUncheckedGeneration)) found.generation = expected.generation;
+  if (FaultActive(Fault::kUncheckedSlot)) found.slot = expected.slot;
+  if (found != expected || record->identity != options_.identity ||
+      record->payload_bytes != options_.shape.payload_bytes) {
+    return;
+  }
+  const AesKey record_key = RecordKeyOf(key.key, record->salt);
+  if (!OpenHeader(record_key, record->placings, options_.shape.block_tokens, header, tokens)) {
+    return;
+  }
+  std::optional<EntryId> known;
+  {
+    MutexLock lock(mutex_);
+    known = memory_.records.Find(record->name);
+  }
+  // A record that was written twice: its first writing may have failed. The payload decides.
+  if (known && !PayloadOpens(place, *record, key)) return;
+  MutexLock lock(mutex_);
+  known = memory_.records.Find(record->name);
+  if (!memory_.segments.TakeThis(place)) return;
+  if (known) {
+    memory_.segments.FreeSlot(memory_.records.at(*known).slot);
+    memory_.records.Move(*known, place);
+    memory_.segments.SetEntry(place, *known);
+    return;
+  }
+  const auto entry = memory_.records.Add(record->name, *owner, record->after, 0);
+  if (!entry) return memory_.segments.FreeSlot(place);
+  keys_.AddUse(*owner);
+  memory_.records.SetStored(*entry, place);
+  memory_.segments.SetEntry(place, *entry);
+}
+
+bool DiskTier::PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key) {
+  SegmentShape shape;
+  {
+    MutexLock lock(mutex_);
+    shape = memory_.segments.at(slot.segment).shape;
+  }
+  const IoResult<OpenedFile> file =
+      Own(storage_, storage_.OpenFile(writing_files_->folder.id(),
+                                      SegmentFileName(record.place.segment), OpenMode::kRead));
+  if (!file) return false;
+  std::vector<std::byte> payload(shape.record.payload_bytes);
+  if (!ReadAll(storage_, file->id(), payload, shape.payload_at(slot.slot))) return false;
+  return OpenPayload(RecordKeyOf(key.key, record.salt), payload, record.payload_tag, payload);
+}
+
+// Frees the records that depend, over any number of links, on one that is missing.
+void DiskTier::DropOrphans() {
+  memory_.records.MarkLeaving(
+      [](const RecordIndex& records, EntryId entry) { return !records.IsAnchored(entry); });
+  for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
+    if (memory_.records.IsLeaving(EntryId{i})) DropRecord(EntryId{i});
+  }
+}
+
+// Key files of owners that have no record: they would become more and more. Not where segments
+// could not be read, which may be of another version.
+void DiskTier::RemoveUnusedKeys() {
+  if (!unusable_.empty()) return;
+  for (;;) {
+    std::string name;
+    {
+      MutexLock lock(mutex_);
+      const std::optional<OwnerId> unused = keys_.Unused();
+      if (!unused) return;
+      name = KeyFileName(options_.secret, keys_.KeyOf(*unused).owner);
+      keys_.Release(*unused);
+    }
+    (void)storage_.Unlink(writing_files_->keys.id(), name);
+  }
+}
+
+Status DiskTier::FinishErases(FileId root) {
+  const IoResult<std::vector<EraseIntent>> intents = ListIntents(storage_, root, options_.secret);
+  if (!intents) return FailErrno(intents.error(), "disk tier: cannot list {}", options_.folder);
+  for (const EraseIntent& intent : *intents) {
+    const IoResult<bool> locked = IsStoreLocked(storage_, root, intent.store);
+    if (locked && *locked) continue;  // who began it is still at it
+    IoStatus done = locked ? IoStatus() : IoFailed(locked.error());
+    IoResult<StoresErased> erased;
+    if (done) {
+      erased = EraseInStores(storage_, root, options_.secret, intent.key_file_name, "",
+                             EraseScope::kAllStores);
+      if (!erased) done = IoFailed(erased.error());
+    }
+    if (done) {
+      done = AppendAudit(storage_, root,
+                         AuditLine(intent.key_file_name, storage_.UnixS(), *erased, true));
+    }
+    if (done) done = RemoveIntent(storage_, root, intent);
+    if (!done) {
+      return FailErrno(done.error(), "disk tier: cannot finish an erase in {}", options_.folder);
+    }
+  }
+  return {};
+}
+
+// Forgets the store: nothing is found any more, what is under way comes to nothing.
+void DiskTier::LeaveStore(State state, std::string reason) {
+  std::vector<FlushJob> flushes;
+  {
+    MutexLock lock(mutex_);
+    state_ = state;
+    reason_ = reason;
+    ++epoch_;
+    memory_.write_queue.Clear();
+    memory_.read_queue.Clear();
+    queued_bytes_ = 0;
+    for (uint32_t i = 0; i < num_buffers_; ++i) {
+      using Use = Buffer::Use;
+      Buffer& one = buffer(i);
+      if (one.use == Use::kFree) continue;
+      one.is_cancelled = true;
+      one.has_entry = one.has_owner = one.has_slot = false;
+      if (one.use == Use::kQueued || one.use == Use::kWriting) {
+        ++stats_.dropped_failed;
+        FreeBufferOf(i);
+      } else if (one.use == Use::kSealing) {
+        ++stats_.dropped_failed;
+      } else if (one.use == Use::kReading && one.run_ns == 0) {
+        one.use = Use::kFailed;
+        if (one.refs == 0) FreeBufferOf(i);
+      }
+    }
+    group_.clear();
+    memory_.records.Clear();
+    memory_.segments.Clear();
+    keys_.Clear();
+    for (EraseJob& job : erases_) job.id.reset();
+    files_.reset();
+    flushes.swap(flushes_);
+    retry_ns_ =
+        storage_.MonotonicNs() + (state == State::kWaiting ? kRetryWaitingNs : kRetryBrokenNs);
+  }
+  touched_.clear();
+  writing_files_.reset();
+  for (FlushJob& job : flushes) {
+    job.done(Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason));
+  }
+  CallProgress();
+}
+
+// After eight in a minute the store is left, by the writer, when it has finished what it does.
+void DiskTier::CountError(uint64_t TierStats::*counter) {
+  const uint64_t now_ns = storage_.MonotonicNs();
+  MutexLock lock(mutex_);
+  ++(stats_.*counter);
+  const bool is_stall = counter == &TierStats::fault_stalled;
+  uint64_t& oldest = is_stall ? stall_ns_[num_stalls_++ % stall_ns_.size()]
+                              : error_ns_[num_errors_++ % error_ns_.size()];
+  oldest = now_ns + 1;  // 0: none yet
+  const auto all_recent = [&](const auto& times) {
+    return std::ranges::all_of(times,
+                               [&](uint64_t at) { return at > 0 && now_ns < at + kMinuteNs; });
+  };
+  if (all_recent(error_ns_) || all_recent(stall_ns_)) leaves_when_idle_ = true;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,354 @@
+// DiskTier: room. The cap of the folder, free space, time to live, and what leaves for them.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "tier/disk_tier.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
+constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // kept for all but segments
+constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
+
+// The folder's lock, for as long as the object lives; absent while another process has it.
+IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
+  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(root, "lock", OpenMode::kWriteOrNew));
+  if (!lock) return lock;
+  const IoResult<bool> locked = storage.TryLock(lock->id());
+  if (!locked) return IoFailed(locked.error());
+  if (!*locked) return IoFailed(EWOULDBLOCK);
+  return lock;
+}
+
+}  // namespace
+
+// Whether the folder may take `bytes` more.
+std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
+  const IoResult<TreeFacts> tree = storage_.TreeBytes(writing_files_->root.id(), kSegmentPrefix);
+  if (!tree) {
+    CountError(&TierStats::fault_read);
+    return std::nullopt;
+  }
+  MutexLock lock(mutex_);
+  const bool is_segment = bytes == segment_bytes_;
+  const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
+  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes);
+  return whole + std::max(other, kBesideBytes) <= cap_bytes_;
+}
+
+// Whether the disk stays usable for others when `bytes` more are taken.
+std::optional<bool> DiskTier::HasFreeSpace(uint64_t bytes) {
+  const IoResult<SpaceFacts> space = storage_.Space(writing_files_->root.id());
+  if (!space) {
+    CountError(&TierStats::fault_read);
+    return std::nullopt;
+  }
+  return space->free_bytes >= bytes + std::max(space->total_bytes / 20, kMinFreeBytes);
+}
+
+// One segment more, where cap and disk allow it. All servers of the folder do this under its lock,
+// so the cap holds at every instant.
+DiskTier::GrowEnd DiskTier::Grow() {
+  uint64_t bytes;
+  {
+    MutexLock lock(mutex_);
+    bytes = segment_bytes_;
+  }
+  const auto ends = [&](GrowEnd end) {
+    if (end != GrowEnd::kGrown) no_growth_until_ns_ = storage_.MonotonicNs() + kSpaceNs;
+    return end;
+  };
+  const IoResult<OpenedFile> locked = LockFolder(storage_, writing_files_->root.id());
+  if (!locked && locked.error() == EWOULDBLOCK) return GrowEnd::kFull;  // asked again soon
+  if (!locked) {
+    CountError(&TierStats::fault_write);
+    return ends(GrowEnd::kFailed);
+  }
+  if (!HasFreeSpace(bytes).value_or(false)) return ends(GrowEnd::kFull);
+  if (FaultActive(Fault::kCapAfterGrowth)) {
+    const bool made = MakeSegment();
+    return ends(made && HasRoomFor(0).value_or(false) ? GrowEnd::kGrown : GrowEnd::kFull);
+  }
+  for (;;) {
+    const std::optional<bool> fits = HasRoomFor(bytes);
+    if (!fits) return ends(GrowEnd::kFailed);
+    if (*fits) break;
+    if (!RemoveUnusable() && !RemoveForeignSegment()) return ends(GrowEnd::kFull);
+  }
+  return ends(MakeSegment() ? GrowEnd::kGrown : GrowEnd::kFailed);
+}
+
+// A file of ours whose segment cannot be read: damaged, of another version or of another shape.
+bool DiskTier::RemoveUnusable() {
+  while (!unusable_.empty()) {
+    const std::string name = std::move(unusable_.back());
+    unusable_.pop_back();
+    if (storage_.Unlink(writing_files_->folder.id(), name)) return true;
+  }
+  return false;
+}
+
+// The segment that was written longest ago, of those of stores that nobody has locked, where it is
+// older than our coldest record.
+bool DiskTier::RemoveForeignSegment() {
+  int64_t oldest = INT64_MAX;
+  {
+    MutexLock lock(mutex_);
+    if (const auto coldest = memory_.records.Coldest()) {
+      oldest = static_cast<int64_t>(memory_.records.at(*coldest).order >> 32) * 3600;
+    }
+  }
+  const FileId root = writing_files_->root.id();
+  const IoResult<std::vector<std::string>> names = storage_.List(root);
+  if (!names) return false;
+  const std::string ours = ToHex(store_);
+  std::string store, segment;
+  for (const std::string& name : *names) {
+    if (!IsStoreName(name) || name == ours) continue;
+    const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
+    if (!locked || *locked) continue;
+    const IoResult<OpenedFile> folder = Own(storage_, storage_.OpenFolder(root, name));
+    if (!folder) continue;
+    const IoResult<std::vector<std::string>> files = storage_.List(folder->id());
+    for (const std::string& file : files ? *files : std::vector<std::string>()) {
+      if (!ParseSegmentFileName(file)) continue;
+      const IoResult<FileFacts> facts = storage_.FactsOf(folder->id(), file);
+      if (!facts || facts->changed_unix_s >= oldest) continue;
+      oldest = facts->changed_unix_s;
+      store = name;
+      segment = file;
+    }
+  }
+  if (segment.empty()) return false;
+  const IoResult<OpenedFile> folder = Own(storage_, storage_.OpenFolder(root, store));
+  if (!folder) return false;
+  const IoResult<OpenedFile> lock =
+      Own(storage_, storage_.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+  if (!lock) return false;
+  const IoResult<bool> locked = storage_.TryLock(lock->id());
+  return locked && *locked && storage_.Unlink(folder->id(), segment).has_value();
+}
+
+// REQUIRES: the folder's lock.
+bool DiskTier::MakeSegment() {
+  SegmentHead head{.store = store_, .segment = next_segment_};
+  {
+    MutexLock lock(mutex_);
+    head.shape = ShapeOfSegment(options_.shape, segment_bytes_);
+  }
+  std::array<uint8_t, sizeof(head.generation)> random;
+  if (!storage_.FillRandom(random)) return false;
+  for (const uint8_t byte : random) head.generation = head.generation << 8 | byte;
+  std::optional<uint32_t> added;
+  {
+    MutexLock lock(mutex_);
+    added = memory_.segments.Add(head);
+    // Until it is durable nothing is written to it: the writer is the only one who takes slots.
+  }
+  if (!added) return false;
+  const FileId folder = writing_files_->folder.id();
+  const std::string name = SegmentFileName(next_segment_);
+  if (next_segment_ < UINT32_MAX) ++next_segment_;
+  IoStatus made;
+  {
+    const IoResult<OpenedFile> file =
+        Own(storage_, storage_.OpenFile(folder, name, OpenMode::kCreate));
+    std::array<std::byte, kHeadBytes> bytes;
+    EncodeHead(head_key_, head, bytes);
+    if (!file) made = IoFailed(file.error());
+    if (made) made = AllocateBytes(storage_, file->id(), head.shape.segment_bytes);
+    if (made) made = WriteAll(storage_, file->id(), bytes, 0);
+    if (made) made = storage_.SyncData(file->id());
+  }
+  if (made) made = storage_.SyncFolder(folder);
+  if (made) return true;
+  if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back(name);
+  if (made.error() != ENOSPC && made.error() != EDQUOT) CountError(&TierStats::fault_write);
+  MutexLock lock(mutex_);
+  memory_.segments.Remove(*added);
+  return false;
+}
+
+// The coldest record on which nothing depends. False: there is none that may leave.
+bool DiskTier::Evict(EvictCause cause) {
+  const std::optional<EntryId> coldest = memory_.records.Coldest();
+  if (!coldest) return false;
+  ++(cause == EvictCause::kTtl
+         ? stats_.evicted_ttl
+         : (cause == EvictCause::kSpace ? stats_.evicted_space : stats_.evicted_cap));
+  const SlotRef slot = memory_.records.at(*coldest).slot;
+  DropRecord(*coldest);
+  if (cause == EvictCause::kTtl) memory_.segments.Condemn(slot);
+  return true;
+}
+
+// Gives the segment back whose most recently used record is the coldest. False: there is none.
+bool DiskTier::ReleaseSegment(EvictCause cause) {
+  std::optional<uint32_t> coldest;
+  {
+    MutexLock lock(mutex_);
+    uint64_t coldest_order = UINT64_MAX;
+    for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = memory_.segments.at(i);
+      if (!segment.is_open || segment.readers > 0) continue;
+      uint64_t order = 0;
+      for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
+        const std::optional<EntryId> entry = memory_.segments.entry({i, slot});
+        if (entry) order = std::max(order, memory_.records.at(*entry).order);
+      }
+      if (order >= coldest_order) continue;
+      coldest = i;
+      coldest_order = order;
+    }
+  }
+  return coldest && RemoveSegment(*coldest, cause);
+}
+
+// Removes the segment's file, and all records that lie in it or depend on one of those. REQUIRES:
+// no group is being written, and nobody reads from the segment.
+bool DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
+  std::string name;
+  {
+    MutexLock lock(mutex_);
+    if (memory_.segments.at(index).readers > 0) return false;
+    memory_.records.MarkLeaving([&](const RecordIndex& records, EntryId entry) {
+      const RecordIndex::Record& record = records.at(entry);
+      return record.state == RecordIndex::State::kStored && record.slot.segment == index;
+    });
+    for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
+      const EntryId entry{i};
+      const bool leaves = memory_.records.IsLeaving(entry) &&
+                          memory_.records.at(entry).state == RecordIndex::State::kStored;
+      if (!leaves) continue;  // a write that depends on one of them finds nothing, and ends
+      if (memory_.records.at(entry).readers > 0) ForgetReadsOf(entry);
+      ++(cause == EvictCause::kSpace ? stats_.evicted_space : stats_.evicted_cap);
+      DropRecord(entry);
+    }
+    name = SegmentFileName(memory_.segments.at(index).number);
+    for (uint32_t slot = 0; slot < memory_.segments.at(index).shape.slots; ++slot) {
+      const SlotRef ref{index, slot};
+      if (memory_.segments.state(ref) == SegmentTable::SlotState::kCondemned) {
+        memory_.segments.FreeSlot(ref);  // it goes with the file
+      }
+    }
+    memory_.segments.Remove(index);
+  }
+  IoStatus removed = storage_.Unlink(writing_files_->folder.id(), name);
+  if (removed) removed = storage_.SyncFolder(writing_files_->folder.id());
+  if (removed) return true;
+  CountError(&TierStats::fault_write);
+  unusable_.push_back(name);
+  return false;
+}
+
+// Abandoned segments whose last record has left.
+void DiskTier::RemoveAbandoned() {
+  for (uint32_t i = 0;; ++i) {
+    {
+      MutexLock lock(mutex_);
+      if (i >= memory_.segments.max_segments()) return;
+      const SegmentTable::Segment& segment = memory_.segments.at(i);
+      if (!segment.is_abandoned || segment.num_taken > 0 || segment.readers > 0) continue;
+    }
+    (void)RemoveSegment(i, EvictCause::kCap);
+  }
+}
+
+// The bytes that were read stay good; the record leaves.
+void DiskTier::ForgetReadsOf(EntryId entry) {
+  for (uint32_t i = 0; i < num_buffers_; ++i) {
+    Buffer& one = buffer(i);
+    const bool is_read = one.use != Buffer::Use::kFree && one.has_entry && !one.has_owner;
+    if (!is_read || one.entry != entry) continue;
+    memory_.records.EndReader(one.entry);
+    memory_.segments.EndReader(one.slot);
+    one.has_entry = false;
+  }
+}
+
+// A smaller cap than before: gives back what is too much, before anything is stored.
+void DiskTier::FitCap() {
+  while (!HasRoomFor(0).value_or(true)) {
+    if (!RemoveUnusable() && !RemoveForeignSegment() && !ReleaseSegment(EvictCause::kCap)) return;
+  }
+}
+
+// Of this folder: those that a running process has locked, this one among them.
+uint32_t DiskTier::NumActiveStores() {
+  const FileId root = writing_files_->root.id();
+  const IoResult<std::vector<std::string>> names = storage_.List(root);
+  uint32_t active = 1;
+  const std::string ours = ToHex(store_);
+  for (const std::string& name : names ? *names : std::vector<std::string>()) {
+    if (!IsStoreName(name) || name == ours) continue;
+    const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
+    active += locked && *locked ? 1 : 0;
+  }
+  return active;
+}
+
+// Segments go back while the disk is nearly full, and, one at a time, while several servers share a
+// full folder and this one has more than its equal part.
+void DiskTier::GiveBack() {
+  while (!HasFreeSpace(0).value_or(true)) {
+    if (!RemoveUnusable() && !ReleaseSegment(EvictCause::kSpace)) return;
+  }
+  uint64_t ours, bytes, cap;
+  {
+    MutexLock lock(mutex_);
+    bytes = segment_bytes_;
+    ours = memory_.segments.num_open() * bytes;
+    cap = cap_bytes_;
+  }
+  const uint32_t active = NumActiveStores();
+  if (active < 2 || ours <= (cap - kBesideBytes) / active + bytes) return;
+  if (HasRoomFor(bytes).value_or(true)) return;
+  (void)ReleaseSegment(EvictCause::kCap);
+}
+
+void DiskTier::ExpireOld() {
+  MutexLock lock(mutex_);
+  const uint32_t now = NowHour();
+  while (const auto coldest = memory_.records.Coldest()) {
+    const auto hour = static_cast<uint32_t>(memory_.records.at(*coldest).order >> 32);
+    if (hour + options_.ttl_hours >= now) return;
+    (void)Evict(EvictCause::kTtl);
+  }
+}
+
+// What is due by time.
+bool DiskTier::Maintain() {
+  const uint64_t now_ns = storage_.MonotonicNs();
+  if (now_ns < second_ns_) return false;
+  second_ns_ = now_ns + kSecondNs;
+  NoteStalls();
+  uint32_t hour;
+  {
+    MutexLock lock(mutex_);
+    hour = NowHour();
+    const uint64_t day = hour / 24;
+    if (day > written_day_) {
+      written_day_ = day;
+      stats_.written_today_bytes = 0;
+    }
+  }
+  if (hour != maintained_hour_) {
+    maintained_hour_ = hour;
+    ExpireOld();
+    WriteHours();
+  }
+  if (now_ns >= space_ns_) {
+    space_ns_ = now_ns + kSpaceNs;
+    GiveBack();
+    RemoveAbandoned();
+    (void)ZeroAllCondemned(AbandonedSegments::kLeft);
+    WriteAbout();
+  }
+  return false;
+}
+
+}  // namespace kvasir

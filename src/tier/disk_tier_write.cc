@@ -1,0 +1,408 @@
+// DiskTier: the writer. Groups of records are written, synced, and only then called stored.
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/result.h"
+#include "tier/disk_tier.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kGroupNs = 100'000'000;
+constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
+constexpr uint8_t kMaxPlacings = 3;
+
+}  // namespace
+
+void DiskTier::WriterLoop() {
+  for (;;) {
+    while (WriterStep()) {
+    }
+    MutexLock lock(mutex_);
+    if (is_stopping_) return;
+    if (!std::exchange(writer_has_news_, false)) {
+      lock.WaitFor(writer_wake_, std::chrono::milliseconds(memory_.write_queue.empty() ? 250 : 20));
+    }
+  }
+}
+
+// Whether it did something.
+bool DiskTier::WriterStep() {
+  {
+    MutexLock lock(mutex_);
+    writer_has_news_ = false;
+    if (is_stopping_) return false;
+  }
+  bool has_worked = false;
+  bool is_on, leaves;
+  {
+    MutexLock lock(mutex_);
+    leaves = std::exchange(leaves_when_idle_, false);
+    is_on = state_ == State::kOn;
+  }
+  if (is_on && leaves) {
+    Log(LogLevel::kWarning, "disk tier: too many errors; it is off for 60 s",
+        LogField("folder", options_.folder));
+    LeaveStore(State::kBroken, "too many errors");
+    is_on = false;
+  }
+  if (!is_on && storage_.MonotonicNs() >= retry_ns_) {
+    const Status opened = OpenStore();
+    if (!opened) {
+      if (!is_failure_logged_) {
+        Log(LogLevel::kWarning, "disk tier: off until its folder can be used",
+            LogField("reason", opened.error().message));
+      }
+      is_failure_logged_ = true;
+      MutexLock lock(mutex_);
+      state_ = State::kBroken;
+      reason_ = opened.error().message;
+      retry_ns_ = storage_.MonotonicNs() + uint64_t{60'000'000'000};
+    }
+    MutexLock lock(mutex_);
+    is_on = state_ == State::kOn;
+  }
+  has_worked |= RunErases();
+  if (is_on) {
+    bool is_due;
+    {
+      MutexLock lock(mutex_);
+      is_due = IsGroupDue();
+    }
+    if (is_due) has_worked |= WriteGroup();
+    has_worked |= Maintain();
+  }
+  has_worked |= AnswerFlushes();
+  return has_worked;
+}
+
+bool DiskTier::IsGroupDue() {
+  if (state_ != State::kOn || memory_.write_queue.empty()) return false;
+  if (options_.threads == 0 || is_stopping_ || !flushes_.empty()) return true;
+  const Buffer& oldest = buffer(memory_.write_queue.at(0));
+  return queued_bytes_ >= kGroupBytes || storage_.MonotonicNs() >= oldest.since_ns + kGroupNs;
+}
+
+// False: nothing could be done now.
+bool DiskTier::WriteGroup() {
+  uint32_t wanted;
+  {
+    MutexLock lock(mutex_);
+    const uint64_t most = std::max<uint64_t>(1, kGroupBytes / options_.shape.slot_bytes());
+    wanted = static_cast<uint32_t>(std::min<uint64_t>(memory_.write_queue.size(), most));
+  }
+  MakeSlotsFree(wanted);
+  uint32_t queued;
+  {
+    MutexLock lock(mutex_);
+    queued = memory_.write_queue.size();
+    GatherGroup();
+    if (group_.empty()) return memory_.write_queue.size() < queued;  // some were given up
+  }
+  if (WriteKeysOfGroup()) WriteRecords();
+  if (FaultActive(Fault::kStoredBeforeSync)) {
+    EndGroup();
+    SyncSegments();
+  } else {
+    SyncSegments();
+    EndGroup();
+  }
+  touched_.clear();
+  CallProgress();
+  return true;
+}
+
+// Grows, else evicts, until so many slots are free or nothing more can be done.
+void DiskTier::MakeSlotsFree(uint32_t slots) {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      if (memory_.segments.num_free() >= slots) return;
+    }
+    if (storage_.MonotonicNs() >= no_growth_until_ns_ && Grow() == GrowEnd::kGrown) continue;
+    MutexLock lock(mutex_);
+    while (memory_.segments.num_free() < slots && Evict(EvictCause::kCap)) {
+    }
+    return;
+  }
+}
+
+// Takes what can be written now, in order: the record that one depends on is stored, or in the
+// group before it.
+void DiskTier::GatherGroup() {
+  const uint64_t most = std::max<uint64_t>(1, kGroupBytes / options_.shape.slot_bytes());
+  group_.clear();
+  for (uint32_t left = memory_.write_queue.size(); left > 0; --left) {
+    const uint32_t index = memory_.write_queue.PopFront();
+    Buffer& out = buffer(index);
+    std::optional<EntryId> on;
+    if (out.has_after) on = memory_.records.Find(out.after);
+    const bool is_lost = out.has_after && !on && !FaultActive(Fault::kChildWithoutParent);
+    if (out.is_cancelled || is_lost) {
+      queued_bytes_ -= options_.shape.slot_bytes();
+      EndFailedWrite(index);
+      continue;
+    }
+    const bool is_stored = !on || memory_.records.at(*on).state == RecordIndex::State::kStored;
+    const bool is_in_group =
+        on && std::ranges::any_of(group_, [&](uint32_t g) { return buffer(g).entry == *on; });
+    const bool may_go = is_stored || is_in_group || FaultActive(Fault::kChildWithoutParent);
+    std::optional<SlotRef> slot;
+    if (may_go && group_.size() < most) slot = memory_.segments.TakeSlot();
+    if (!slot) {
+      memory_.write_queue.PushBack(index);
+      continue;
+    }
+    queued_bytes_ -= options_.shape.slot_bytes();
+    const SegmentTable::Segment& segment = memory_.segments.at(slot->segment);
+    out.use = Buffer::Use::kWriting;
+    out.has_slot = true;
+    out.slot = *slot;
+    out.place = {.store = store_,
+                 .segment = segment.number,
+                 .slot = slot->slot,
+                 .generation = segment.generation};
+    out.is_bad = false;
+    memory_.segments.set_owner(*slot, out.owner);
+    group_.push_back(index);
+  }
+  // Nothing fits, and nothing that is under way will make room: the first one is given up.
+  if (group_.empty() && !memory_.write_queue.empty() && memory_.segments.num_free() == 0 &&
+      !memory_.records.Coldest() && read_buffers_ == 0) {
+    const uint32_t index = memory_.write_queue.PopFront();
+    queued_bytes_ -= options_.shape.slot_bytes();
+    EndFailedWrite(index);
+  }
+}
+
+// The key files that the group's records need. False: one cannot be written.
+bool DiskTier::WriteKeysOfGroup() {
+  for (const uint32_t index : group_) {
+    OwnerKey key;
+    {
+      MutexLock lock(mutex_);
+      if (!buffer(index).has_owner || keys_.has_file(buffer(index).owner)) continue;
+      key = keys_.KeyOf(buffer(index).owner);
+    }
+    const StoreFiles& files = *writing_files_;
+    IoStatus written = IoFailed(ENOSPC);
+    if (HasRoomFor(2 * kTierPageBytes))
+      written = WriteKeyFile(storage_, files.keys.id(), options_.secret, store_, key);
+    OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
+    if (!written) {
+      CountError(&TierStats::fault_write);
+      MutexLock lock(mutex_);
+      for (const uint32_t other : group_) buffer(other).is_bad = true;
+      return false;
+    }
+    MutexLock lock(mutex_);
+    if (buffer(index).has_owner) keys_.set_has_file(buffer(index).owner);
+  }
+  return true;
+}
+
+void DiskTier::WriteRecords() {
+  for (const uint32_t index : group_) {
+    uint32_t segment, number;
+    {
+      MutexLock lock(mutex_);
+      segment = buffer(index).slot.segment;
+      number = buffer(index).place.segment;
+    }
+    auto found = std::ranges::find(touched_, segment, &Touched::segment);
+    if (found == touched_.end()) {
+      IoResult<OpenedFile> file =
+          Own(storage_, storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number),
+                                          OpenMode::kWrite));
+      if (!file) CountError(&TierStats::fault_write);
+      touched_.push_back({.segment = segment,
+                          .file = file ? std::move(*file) : OpenedFile(),
+                          .has_failed = !file});
+      found = touched_.end() - 1;
+    }
+    IoStatus written = IoFailed(EIO);
+    if (!found->has_failed) {
+      written = WriteRecord(index, found->file.id());
+      if (!written && written.error() != ECANCELED) CountError(&TierStats::fault_write);
+      if (!written) UnwriteHeader(index, found->file.id());
+    }
+    MutexLock lock(mutex_);
+    buffer(index).is_bad = !written;
+    if (written) {
+      stats_.written_bytes += options_.shape.slot_bytes();
+      stats_.written_today_bytes += options_.shape.slot_bytes();
+    }
+  }
+}
+
+IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
+  RecordPublic record;
+  OwnerKey key;
+  SegmentShape shape;
+  SlotRef slot;
+  {
+    MutexLock lock(mutex_);
+    const Buffer& out = buffer(index);
+    if (!out.has_owner || out.is_cancelled) return IoFailed(ECANCELED);
+    key = keys_.KeyOf(out.owner);
+    slot = out.slot;
+    shape = memory_.segments.at(slot.segment).shape;
+    record = {.placings = out.placings,
+              .place = out.place,
+              .name = out.name,
+              .namespace_id = key.namespace_id,
+              .identity = options_.identity,
+              .parent = out.parent,
+              .after = out.has_after ? std::optional(out.after) : std::nullopt,
+              .payload_bytes = static_cast<uint32_t>(options_.shape.payload_bytes),
+              .hour = NowHour(),
+              .salt = out.salt,
+              .payload_tag = out.payload_tag};
+  }
+  // The tokens stay in the buffer: a record that cannot be stored here is sealed for another place.
+  const std::span<std::byte> header = ScratchOf(0).first(shape.record.header_bytes());
+  const uint64_t token_bytes = uint64_t{4} * shape.record.block_tokens;
+  AesKey record_key = RecordKeyOf(key.key, record.salt);
+  const bool sealed = SealHeader(record_key, record, shape.record.block_tokens,
+                                 HeaderOf(index).subspan(kPublicBytes, token_bytes), header);
+  OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
+  OPENSSL_cleanse(record_key.data(), record_key.size());
+  if (!sealed) return IoFailed(ENOMEM);
+  const IoStatus written = WriteAll(storage_, file, PayloadOf(index), shape.payload_at(slot.slot));
+  if (!written) return written;
+  return WriteAll(storage_, file, header, shape.header_at(slot.slot));
+}
+
+// A segment whose sync failed is abandoned: what the kernel dropped then, a later sync would not
+// mention. Its cache still shows the records; their headers become zeros there, so that nobody who
+// opens the store before a crash takes them for stored.
+void DiskTier::SyncSegments() {
+  for (Touched& one : touched_) {
+    if (one.has_failed) continue;
+    const IoStatus synced = storage_.SyncData(one.file.id());
+    if (synced || FaultActive(Fault::kBelievedSync)) continue;
+    one.has_failed = true;
+    CountError(&TierStats::fault_sync);
+    {
+      MutexLock lock(mutex_);
+      memory_.segments.Abandon(one.segment);
+    }
+    for (const uint32_t index : group_) {
+      if (buffer(index).slot.segment == one.segment) UnwriteHeader(index, one.file.id());
+    }
+  }
+}
+
+// A slot's payload may be new and its header that of the record before: whoever opens the store
+// again must not find that one here.
+void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
+  SegmentShape shape;
+  uint32_t slot;
+  {
+    MutexLock lock(mutex_);
+    slot = buffer(index).slot.slot;
+    shape = memory_.segments.at(buffer(index).slot.segment).shape;
+  }
+  (void)EraseBytes(storage_, file, shape.header_at(slot), shape.record.header_bytes());
+}
+
+void DiskTier::EndGroup() {
+  MutexLock lock(mutex_);
+  std::vector<uint32_t>& again = dropped_group_;
+  again.clear();
+  for (const uint32_t index : group_) {
+    Buffer& out = buffer(index);
+    const auto touched = std::ranges::find(touched_, out.slot.segment, &Touched::segment);
+    const bool is_synced = touched != touched_.end() && !touched->has_failed && !out.is_bad;
+    if (out.is_cancelled) {
+      EndFailedWrite(index);
+      continue;
+    }
+    const bool is_anchored =
+        memory_.records.IsAnchored(out.entry) || FaultActive(Fault::kChildWithoutParent);
+    if (is_synced && is_anchored) {
+      memory_.records.SetStored(out.entry, out.slot);
+      memory_.segments.SetEntry(out.slot, out.entry);
+      ++stats_.blocks;
+      keys_.EndUse(out.owner);
+      FreeBufferOf(index);
+      continue;
+    }
+    memory_.segments.Condemn(out.slot);  // of whom the bytes there are now nobody knows
+    out.has_slot = false;
+    if (++out.placings > kMaxPlacings) {
+      EndFailedWrite(index);
+      continue;
+    }
+    out.use = Buffer::Use::kQueued;
+    again.push_back(index);
+  }
+  // In front, in their order.
+  for (auto index = again.rbegin(); index != again.rend(); ++index) {
+    memory_.write_queue.PushFront(*index);
+    queued_bytes_ += options_.shape.slot_bytes();
+  }
+  group_.clear();
+}
+
+// A write that comes to nothing.
+void DiskTier::EndFailedWrite(uint32_t index) {
+  Buffer& out = buffer(index);
+  if (!out.is_cancelled) ++stats_.dropped_failed;
+  if (out.has_slot) {
+    memory_.segments.Condemn(out.slot);  // its bytes, or others' from before, may be on the disk
+  }
+  if (out.has_entry) {
+    memory_.records.Remove(out.entry);
+    keys_.EndUse(out.owner);
+  }
+  if (out.has_owner) keys_.EndUse(out.owner);
+  FreeBufferOf(index);
+}
+
+// Those for whom nothing that came before them is under way any more.
+bool DiskTier::AnswerFlushes() {
+  struct Answer {
+    FlushJob job;
+    Result<TierFlushed> result;
+  };
+  std::vector<Answer> answers;
+  {
+    MutexLock lock(mutex_);
+    uint64_t oldest = last_write_ + 1;
+    for (uint32_t i = 0; i < num_buffers_ && !flushes_.empty(); ++i) {
+      const Buffer& one = buffer(i);
+      if (one.use == Buffer::Use::kQueued || one.use == Buffer::Use::kWriting) {
+        oldest = std::min(oldest, one.number);
+      }
+    }
+    std::vector<FlushJob> waiting;
+    const bool is_on = state_ == State::kOn;
+    for (FlushJob& job : flushes_) {
+      if (is_on && oldest <= job.number) {
+        waiting.push_back(std::move(job));
+        continue;
+      }
+      Result<TierFlushed> result = TierFlushed{.durable = is_durable_,
+                                               .blocks = stats_.blocks - job.blocks,
+                                               .bytes = stats_.written_bytes - job.bytes};
+      if (!is_on) {
+        result = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
+      } else if (stats_.dropped_failed > job.dropped) {
+        result = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored",
+                      options_.folder, stats_.dropped_failed - job.dropped);
+      }
+      answers.push_back({std::move(job), std::move(result)});
+    }
+    flushes_ = std::move(waiting);
+  }
+  for (Answer& answer : answers) answer.job.done(std::move(answer.result));
+  return !answers.empty();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,403 @@
+#include "tier/store_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/fault.h"
+#include "base/result.h"
+#include "base/sizes.h"
+#include "base/system_error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr std::string_view kTagName = "CACHEDIR.TAG", kAuditName = "audit.jsonl",
+                           kIntentPrefix = "erase-", kSegmentSuffix = ".kvs";
+constexpr std::string_view kTagText =
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# Kvasir keeps encrypted KV blocks here. They can be computed again: backups may leave them "
+    "out.\n";
+constexpr uint64_t kMaxAuditBytes = uint64_t{1} << 20, kMaxTagBytes = 4096;
+constexpr uint64_t kScanBytes = 64 * 1024;
+
+bool IsHex(std::string_view text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const std::byte> rest) {
+  return HmacKey(secret).Of(std::as_bytes(std::span(purpose)), rest);
+}
+
+bool IsOurName(std::string_view name) {
+  return name == "lock" || name == kAuditName || IsStoreName(name) || IsTierDraft(name) ||
+         name.starts_with(kIntentPrefix) || name == "lost+found";
+}
+
+Status TagFolder(Storage& storage, FileId root, const std::string& path) {
+  const IoResult<std::string> tag =
+      ReadSmallFile(storage, root, std::string(kTagName), kMaxTagBytes);
+  if (tag && *tag == kTagText) return {};
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return FailErrno(names.error(), "disk tier: cannot list {}", path);
+  const bool is_ours = std::ranges::all_of(
+      *names, [](const std::string& name) { return IsOurName(name) || name == kTagName; });
+  if (!is_ours || (tag && !tag->empty() && !kTagText.starts_with(*tag))) {
+    return Fail(Code::kInvalidArgument,
+                "disk tier: {} holds files that are not Kvasir's; name an empty or a new folder",
+                path);
+  }
+  const IoStatus written =
+      PublishFile(storage, root, std::string(kTagName), kTagText, FileSync::kSynced);
+  if (!written) return FailErrno(written.error(), "disk tier: cannot write {}/{}", path, kTagName);
+  return {};
+}
+
+// The folder's sub-folder; made, and its name made durable, where it is missing.
+IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name) {
+  IoResult<FileId> opened = storage.OpenFolder(folder, name);
+  if (!opened && opened.error() == ENOENT) {
+    const IoStatus made = storage.MakeFolder(folder, name);
+    if (!made && made.error() != EEXIST) return IoFailed(made.error());
+    if (const IoStatus synced = storage.SyncFolder(folder); !synced) {
+      return IoFailed(synced.error());
+    }
+    opened = storage.OpenFolder(folder, name);
+  }
+  return Own(storage, opened);
+}
+
+constexpr int64_t kDraftLifeS = 3600;
+
+// Drafts that a crash left. In a folder that others use too, only old ones are known to be that.
+enum class DraftAge : uint8_t { kAny, kOld };
+void RemoveDrafts(Storage& storage, FileId folder, DraftAge age) {
+  const IoResult<std::vector<std::string>> names = storage.List(folder);
+  for (const std::string& name : names ? *names : std::vector<std::string>()) {
+    if (!IsTierDraft(name)) continue;
+    const IoResult<FileFacts> facts = storage.FactsOf(folder, name);
+    const bool is_old = facts && facts->changed_unix_s + kDraftLifeS < storage.UnixS();
+    if (is_old || age == DraftAge::kAny) (void)storage.Unlink(folder, name);
+  }
+}
+
+}  // namespace
+
+StoreId StoreIdOf(const Secret& secret, const Digest& identity) {
+  const Digest digest = Purpose(secret, "kvasir store", std::as_bytes(std::span(identity)));
+  StoreId id;
+  std::memcpy(id.data(), digest.data(), id.size());
+  return id;
+}
+HmacKey HeadKeyOf(const Secret& secret) { return HmacKey(Purpose(secret, "kvasir segment", {})); }
+
+std::string SegmentFileName(uint32_t segment) {
+  return fmt::format("{}{:06}{}", kSegmentPrefix, segment, kSegmentSuffix);
+}
+std::optional<uint32_t> ParseSegmentFileName(std::string_view name) {
+  if (!name.starts_with(kSegmentPrefix) || !name.ends_with(kSegmentSuffix)) return std::nullopt;
+  const std::string_view digits = name.substr(
+      kSegmentPrefix.size(), name.size() - kSegmentPrefix.size() - kSegmentSuffix.size());
+  const std::optional<uint64_t> number = ParseUint(digits);
+  if (!number || *number > UINT32_MAX || SegmentFileName(static_cast<uint32_t>(*number)) != name) {
+    return std::nullopt;
+  }
+  return static_cast<uint32_t>(*number);
+}
+bool IsStoreName(std::string_view name) { return IsHex(name, 2 * sizeof(StoreId)); }
+
+Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path) {
+  if (path.empty()) return Fail(Code::kInvalidArgument, "disk tier: the folder's name is empty");
+  IoResult<OpenedFile> root = Own(storage, storage.OpenRoot(path));
+  if (!root && root.error() == ELOOP) {
+    return Fail(Code::kInvalidArgument,
+                "disk tier: {} is a symbolic link; name the folder that it leads to", path);
+  }
+  if (!root && root.error() == ENOTDIR) {
+    return Fail(Code::kInvalidArgument, "disk tier: {} is not a folder", path);
+  }
+  if (!root) return FailErrno(root.error(), "disk tier: cannot open {}", path);
+  const IoResult<FileFacts> facts = storage.FactsOf(root->id());
+  if (!facts) return FailErrno(facts.error(), "disk tier: cannot inspect {}", path);
+  if (!facts->is_private) {
+    return Fail(Code::kPermissionDenied,
+                "disk tier: other users can write to {}, or own it; chmod 700 it, or name another "
+                "folder",
+                path);
+  }
+  KV_TRY(TagFolder(storage, root->id(), path));
+  RemoveDrafts(storage, root->id(), DraftAge::kOld);
+  return std::move(*root);
+}
+
+Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,
+                                                 const StoreId& id) {
+  const std::string name = ToHex(id);
+  StoreFiles files;
+  files.id = id;
+  IoResult<OpenedFile> folder = OpenOrMake(storage, root.id(), name);
+  if (!folder) return FailErrno(folder.error(), "disk tier: cannot open the store {}", name);
+  IoResult<OpenedFile> lock =
+      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+  if (!lock) return FailErrno(lock.error(), "disk tier: cannot open the lock of {}", name);
+  const IoResult<bool> locked = storage.TryLock(lock->id());
+  if (!locked) return FailErrno(locked.error(), "disk tier: cannot lock the store {}", name);
+  if (!*locked) return std::optional<StoreFiles>();
+  IoResult<OpenedFile> keys = OpenOrMake(storage, folder->id(), "keys");
+  if (!keys) return FailErrno(keys.error(), "disk tier: cannot open the keys of {}", name);
+  // The folders may be from before a crash that came before their names were durable.
+  IoStatus synced = storage.SyncFolder(root.id());
+  if (synced) synced = storage.SyncFolder(folder->id());
+  if (!synced) return FailErrno(synced.error(), "disk tier: cannot sync the store {}", name);
+  RemoveDrafts(storage, folder->id(), DraftAge::kAny);
+  RemoveDrafts(storage, keys->id(), DraftAge::kAny);
+  files.root = std::move(root);
+  files.folder = std::move(*folder);
+  files.keys = std::move(*keys);
+  files.lock = std::move(*lock);
+  return std::optional<StoreFiles>(std::move(files));
+}
+
+IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
+                                         const StoreId& store) {
+  const IoResult<std::vector<std::string>> names = storage.List(keys);
+  if (!names) return IoFailed(names.error());
+  std::vector<OwnerKey> loaded;
+  for (const std::string& name : *names) {
+    if (!IsHex(name, 2 * sizeof(Digest))) continue;
+    const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
+    // Others than a read that failed say that it is not a key file.
+    if (!file && file.error() == EIO) return IoFailed(EIO);
+    if (!file) continue;
+    const auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
+    if (key && KeyFileName(secret, key->owner) == name) loaded.push_back(*key);
+  }
+  return loaded;
+}
+
+IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
+                      const OwnerKey& key) {
+  RecordSalt salt;
+  if (!storage.FillRandom(salt)) return IoFailed(EIO);
+  const std::optional<KeyFileBytes> file = SealKeyFile(secret, store, key, salt);
+  if (!file) return IoFailed(ENOMEM);
+  const std::string_view bytes(reinterpret_cast<const char*>(file->data()), file->size());
+  const std::string name = KeyFileName(secret, key.owner);
+  const IoStatus written =
+      PublishFile(storage, keys, name, bytes,
+                  FaultActive(Fault::kUnsyncedKeyFolder) ? FileSync::kUnsynced : FileSync::kSynced);
+  return written;
+}
+
+IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
+  const IoStatus removed = storage.Unlink(keys, name);
+  const bool was_there = removed.has_value();
+  if (!removed && removed.error() != ENOENT) return IoFailed(removed.error());
+  // Also where it was missing: its removal by an erase that broke off may not be durable yet.
+  if (const IoStatus synced = storage.SyncFolder(keys); !synced) return IoFailed(synced.error());
+  return was_there;
+}
+
+IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
+                                              const HmacKey& head_key, const StoreId& store,
+                                              uint32_t segment) {
+  const IoResult<FileFacts> facts = storage.FactsOf(file);
+  if (!facts) return IoFailed(facts.error());
+  std::optional<SegmentHead> head;
+  if (facts->kind != FileFacts::Kind::kFile || facts->bytes < kTierPageBytes) return head;
+  std::array<std::byte, kHeadBytes> bytes;
+  if (const IoStatus read = ReadAll(storage, file, bytes, 0); !read) return IoFailed(read.error());
+  head = DecodeHead(head_key, bytes);
+  if (head && (head->store != store || head->segment != segment ||
+               head->shape.segment_bytes != facts->bytes)) {
+    head.reset();
+  }
+  return head;
+}
+
+namespace {
+std::string IntentName(const EraseIntent& intent) {
+  return fmt::format("{}{}-{}", kIntentPrefix, intent.store, intent.key_file_name);
+}
+std::string IntentText(const Secret& secret, const EraseIntent& intent) {
+  const std::string name = IntentName(intent);
+  return ToHex(Purpose(secret, "kvasir erase", std::as_bytes(std::span(name)))) + "\n";
+}
+}  // namespace
+
+IoStatus WriteIntent(Storage& storage, FileId root, const Secret& secret,
+                     const EraseIntent& intent) {
+  return PublishFile(storage, root, IntentName(intent), IntentText(secret, intent),
+                     FileSync::kSynced);
+}
+
+IoStatus RemoveIntent(Storage& storage, FileId root, const EraseIntent& intent) {
+  const IoStatus removed = storage.Unlink(root, IntentName(intent));
+  if (!removed && removed.error() != ENOENT) return removed;
+  return storage.SyncFolder(root);
+}
+
+IoResult<std::vector<EraseIntent>> ListIntents(Storage& storage, FileId root,
+                                               const Secret& secret) {
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return IoFailed(names.error());
+  constexpr size_t kStoreDigits = 2 * sizeof(StoreId);
+  std::vector<EraseIntent> intents;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kIntentPrefix)) continue;
+    const std::string rest = name.substr(kIntentPrefix.size());
+    if (rest.size() <= kStoreDigits || rest[kStoreDigits] != '-') continue;
+    const EraseIntent intent{rest.substr(0, kStoreDigits), rest.substr(kStoreDigits + 1)};
+    if (!IsStoreName(intent.store) || !IsHex(intent.key_file_name, 2 * sizeof(Digest))) continue;
+    const IoResult<std::string> text = ReadSmallFile(storage, root, name, 256);
+    if (!text && text.error() == EIO) return IoFailed(EIO);
+    if (text && *text == IntentText(secret, intent)) intents.push_back(intent);
+  }
+  return intents;
+}
+
+IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& store) {
+  const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
+  if (!folder && folder.error() == ENOENT) return false;
+  if (!folder) return IoFailed(folder.error());
+  const IoResult<OpenedFile> lock =
+      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWrite));
+  if (!lock && lock.error() == ENOENT) return false;
+  if (!lock) return IoFailed(lock.error());
+  const IoResult<bool> locked = storage.TryLock(lock->id());
+  if (!locked) return IoFailed(locked.error());
+  return !*locked;
+}
+
+namespace {
+
+std::optional<StoreId> ParseStoreName(std::string_view name) {
+  if (!IsStoreName(name)) return std::nullopt;
+  StoreId id;
+  for (size_t i = 0; i < id.size(); ++i) {
+    const auto digit = [&](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+    id[i] = static_cast<uint8_t>(digit(name[2 * i]) * 16 + digit(name[2 * i + 1]));
+  }
+  return id;
+}
+
+// Zeros the slots of a segment whose owners have no key.
+IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
+                       const std::vector<OwnerKey>& keys, StoresErased* erased) {
+  const uint64_t header_bytes = head.shape.record.header_bytes();
+  const auto per_read = static_cast<uint32_t>(std::max<uint64_t>(1, kScanBytes / header_bytes));
+  std::vector<std::byte> headers(per_read * header_bytes);
+  bool has_changed = false;
+  for (uint32_t first = 0; first < head.shape.slots; first += per_read) {
+    const uint32_t count = std::min(per_read, head.shape.slots - first);
+    const std::span<std::byte> bytes = std::span(headers).first(count * header_bytes);
+    IoStatus done = ReadAll(storage, file, bytes, head.shape.header_at(first));
+    if (!done) return done;
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto record = DecodePublic(bytes.subspan(i * header_bytes).first<kPublicBytes>());
+      if (!record) continue;
+      const bool has_key = std::ranges::any_of(
+          keys, [&](const OwnerKey& key) { return key.namespace_id == record->namespace_id; });
+      if (has_key) continue;
+      const uint32_t slot = first + i;
+      done = EraseBytes(storage, file, head.shape.header_at(slot), header_bytes);
+      if (done) {
+        done = EraseBytes(storage, file, head.shape.payload_at(slot),
+                          head.shape.record.stride_bytes());
+      }
+      if (!done) return done;
+      has_changed = true;
+      ++erased->blocks;
+      erased->bytes += head.shape.record.slot_bytes();
+    }
+  }
+  return has_changed ? storage.SyncData(file) : IoStatus{};
+}
+
+}  // namespace
+
+IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const Secret& secret,
+                     const StoreId& id, StoresErased* erased) {
+  const IoResult<std::vector<OwnerKey>> keys = LoadKeys(storage, keys_folder, secret, id);
+  if (!keys) return IoFailed(keys.error());
+  const IoResult<std::vector<std::string>> names = storage.List(folder);
+  if (!names) return IoFailed(names.error());
+  const HmacKey head_key = HeadKeyOf(secret);
+  for (const std::string& name : *names) {
+    const std::optional<uint32_t> segment = ParseSegmentFileName(name);
+    if (!segment) continue;
+    const IoResult<OpenedFile> file =
+        Own(storage, storage.OpenFile(folder, name, OpenMode::kWrite));
+    if (!file) return IoFailed(file.error());
+    const auto head = ReadHead(storage, file->id(), head_key, id, *segment);
+    if (!head) return IoFailed(head.error());
+    if (!*head) continue;  // not of this secret
+    const IoStatus zeroed = ZeroOrphansOf(storage, file->id(), **head, *keys, erased);
+    if (!zeroed) return zeroed;
+  }
+  return {};
+}
+
+namespace {
+
+IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, const Secret& secret,
+                      const std::string& key_file_name, EraseScope scope, StoresErased* erased) {
+  const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
+  if (!folder) return folder.error() == ENOENT ? IoStatus{} : IoFailed(folder.error());
+  const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
+  if (!keys) return keys.error() == ENOENT ? IoStatus{} : IoFailed(keys.error());
+  const bool has_key = storage.FactsOf(keys->id(), key_file_name).has_value();
+  if (!has_key && scope == EraseScope::kStoresWithKey) return {};
+  const IoResult<OpenedFile> lock =
+      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+  if (!lock) return IoFailed(lock.error());
+  const IoResult<bool> locked = storage.TryLock(lock->id());
+  if (!locked) return IoFailed(locked.error());
+  if (!*locked) {
+    erased->locked_stores += has_key ? 1 : 0;
+    return {};
+  }
+  const IoResult<bool> removed = RemoveKeyFile(storage, keys->id(), key_file_name);
+  if (!removed) return IoFailed(removed.error());
+  return ZeroOrphans(storage, folder->id(), keys->id(), secret, *ParseStoreName(store), erased);
+}
+
+}  // namespace
+
+IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret& secret,
+                                     const std::string& key_file_name,
+                                     const std::string& except_store, EraseScope scope) {
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return IoFailed(names.error());
+  StoresErased erased;
+  std::optional<int> error;
+  for (const std::string& name : *names) {
+    if (!IsStoreName(name) || name == except_store) continue;
+    const IoStatus done = EraseInStore(storage, root, name, secret, key_file_name, scope, &erased);
+    if (!done) error = done.error();  // the others are erased all the same
+  }
+  if (error) return IoFailed(*error);
+  return erased;
+}
+
+std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
+                      bool is_finished_later) {
+  return fmt::format(
+      R"({{"erased":"{}","unix_s":{},"blocks":{},"bytes":{},"locked_stores":{},"finished_later":{}}})",
+      key_file_name, unix_s, erased.blocks, erased.bytes, erased.locked_stores, is_finished_later);
+}
+
+IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
+  const std::string name(kAuditName);
+  IoResult<std::string> text = ReadSmallFile(storage, root, name, kMaxAuditBytes);
+  if (!text && text.error() != ENOENT && text.error() != EFBIG) return IoFailed(text.error());
+  std::string kept = text ? std::move(*text) : std::string();
+  if (kept.size() + line.size() + 1 > kMaxAuditBytes) {
+    const size_t end = kept.find('\n', kept.size() / 2);
+    kept.erase(0, end == kept.npos ? kept.size() : end + 1);
+  }
+  // Through a new file: a crash leaves the old lines or all of them.
+  return PublishFile(storage, root, name, kept + line + "\n", FileSync::kSynced);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,93 @@
+// The files of a tier's folder: DIR/<store>/{lock, about.json, keys/, seg-NNNNNN.kvs} of one store
+// for each Identity and secret, and beside them DIR/{CACHEDIR.TAG, lock, audit.jsonl, erase-*}.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/secret.h"
+#include "kvasir/status.h"
+#include "tier/owner_keys.h"
+#include "tier/segment.h"
+#include "tier/storage.h"
+
+namespace kvasir {
+
+inline constexpr std::string_view kSegmentPrefix = "seg-";
+
+// HMAC-SHA-256(secret, "kvasir store" || identity), its first 16 bytes. Its hex names the folder.
+StoreId StoreIdOf(const Secret& secret, const Digest& identity);
+// The key of all heads of segments of a secret.
+HmacKey HeadKeyOf(const Secret& secret);
+std::string SegmentFileName(uint32_t segment);
+std::optional<uint32_t> ParseSegmentFileName(std::string_view name);
+// The names of stores among those of a folder.
+bool IsStoreName(std::string_view name);
+
+// Opens the tier's folder, makes it where it is missing, and marks it as a cache. Refuses one that
+// others may write to, and one that holds something else.
+Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path);
+
+// The open folders of a store, exclusively locked while it exists.
+struct StoreFiles {
+  OpenedFile root, folder, keys, lock;
+  StoreId id{};
+};
+// Absent: another process has it. `root`: the tier's folder, which it takes over.
+Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,
+                                                 const StoreId& id);
+
+// All keys whose files open. A file that does not open is left out; a read that fails is an error.
+IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
+                                         const StoreId& store);
+// Writes the file and makes its name durable.
+IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
+                      const OwnerKey& key);
+// Makes the file's absence durable. False: there was none.
+IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name);
+
+// The head of an open segment of a store. Absent where the file is not one of ours, of this
+// version.
+IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
+                                              const HmacKey& head_key, const StoreId& store,
+                                              uint32_t segment);
+
+// The intent of an erase: a file of the tier's folder from before it begins until it is done. It is
+// of the store whose process began it: while that store is locked, nobody else finishes it.
+struct EraseIntent {
+  std::string store, key_file_name;
+};
+IoStatus WriteIntent(Storage& storage, FileId root, const Secret& secret,
+                     const EraseIntent& intent);
+IoStatus RemoveIntent(Storage& storage, FileId root, const EraseIntent& intent);
+// Those of this secret.
+IoResult<std::vector<EraseIntent>> ListIntents(Storage& storage, FileId root, const Secret& secret);
+IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& store);
+
+// Removes an owner's key file from all stores but `except`, and zeros the slots there that no key
+// opens any more.
+struct StoresErased {
+  uint64_t blocks = 0, bytes = 0;
+  uint32_t locked_stores = 0;  // that have the owner's key and belong to others that run
+};
+// The slots of one store whose headers name a namespace without a key file; locked by the caller.
+IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys, const Secret& secret,
+                     const StoreId& store, StoresErased* erased);
+enum class EraseScope : uint8_t {
+  kStoresWithKey,  // only stores that have the owner's key
+  kAllStores,      // all: the key may be gone already
+};
+IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret& secret,
+                                     const std::string& key_file_name,
+                                     const std::string& except_store, EraseScope scope);
+
+std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
+                      bool is_finished_later);
+// One line more in audit.jsonl; the older half goes when it would have more than 1 MiB.
+IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
+
+}  // namespace kvasir

@@ -1,0 +1,109 @@
+// Tier: packed blocks by BlockKey, in something slower than the pool: memory, disk, a peer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "index/block_key.h"
+#include "kvasir/disk.h"
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+// Names a record: one block of KV, of the tokens that the BlockKey stands for.
+struct RecordName {
+  BlockKey key{};
+  uint16_t layer_group = 0;  // index of the layout's KvKind
+  uint16_t part = 0;         // which of that kind's blocks
+
+  bool operator==(const RecordName&) const = default;
+};
+
+// What a record's header says of it, beside its place.
+struct RecordFacts {
+  RecordName name;
+  BlockKey parent{};                  // of the block before; of a first block: the namespace's root
+  Digest owner{};                     // of the name of whose key seals it: a tenant or share group
+  std::span<const TokenId> tokens{};  // block_tokens of them
+  // The record without which this one is of no use: it must be stored before or with this one, and
+  // leaves after it. Absent: this one stands alone.
+  std::optional<RecordName> after = {};
+  // Somebody used the block again after it was computed.
+  bool used_again = false;
+};
+
+// A buffer of the tier that holds one sealed record on its way out.
+enum class WriteId : uint32_t {};
+// A record on its way in; whoever asks for the same record meanwhile shares it.
+enum class ReadId : uint32_t {};
+
+enum class ReadState : uint8_t { kReading, kArrived, kFailed };
+enum class ReadEnd : uint8_t {
+  kOpened,   // its bytes were used
+  kNotUsed,  // somebody else brought the block, or nobody wants it any more
+  kDamaged,  // Open refused it: it leaves the tier
+};
+enum class WriteRefusal : uint8_t {
+  kKnown,     // the record is stored or on its way
+  kNoBuffer,  // all buffers are in use: ask again later
+  kBudget,    // too much was written today
+  kOff,       // the tier stores nothing now: broken, waiting, or the record cannot be kept
+};
+
+// One thread, the engine's, calls everything that is not marked; no such call waits for I/O, and
+// none but OpenOwner allocates. The tier has its own threads. They never touch the pool and see
+// payloads only sealed; where a record will lie is known late, so they seal its header.
+//
+// A record is *stored* once it would be found after a crash. Has speaks of stored ones only.
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  virtual bool Has(const RecordName& name) const = 0;
+  // Marks it as used now. Call it for a prefix from its last block to its first, so that those
+  // before are never colder than those after.
+  virtual void Touch(const RecordName& name) = 0;
+
+  // Gets the owner's key ready, in memory; its file is written before the first record that needs
+  // it is stored. False: no room for another owner, nothing of it can be written. After an erase
+  // BeginWrite does it again by itself; until that erase has succeeded it refuses (kOff).
+  virtual bool OpenOwner(const Digest& owner) = 0;
+
+  // Writing: BeginWrite takes a buffer, Seal fills it (any thread, each id once), EndWrite hands it
+  // over. REQUIRES: OpenOwner(facts.owner) was true.
+  virtual tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) = 0;
+  virtual void Seal(WriteId write, std::span<const std::byte> payload) = 0;
+  virtual void EndWrite(WriteId write) = 0;
+  // Counts a block that left the pool unwritten.
+  virtual void CountDropped(WriteRefusal why) = 0;
+
+  // Reading: BeginRead asks for the bytes; absent: no buffer is free now (HasReadRoom tells), or
+  // the record is gone. Reads are asked for in order of use; those that lie side by side become
+  // one.
+  virtual std::optional<ReadId> BeginRead(const RecordName& name) = 0;
+  virtual bool HasReadRoom() const = 0;
+  virtual ReadState StateOf(ReadId read) const = 0;
+  // Any thread. Decrypts an arrived record into `payload`, if its header and payload are what was
+  // sealed for exactly these facts (name, parent, owner, tokens) at exactly this place. False: they
+  // are not; the payload's bytes have no meaning then. The caller still calls EndRead.
+  virtual bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const = 0;
+  // Every BeginRead has one EndRead, whatever the state; kReading too.
+  virtual void EndRead(ReadId read, ReadEnd end) = 0;
+
+  // Called by a thread of the tier when reads have arrived or failed, or writes have freed buffers.
+  // Set once, before the first call of anything else.
+  virtual void set_on_progress(std::function<void()> on_progress) = 0;
+
+  // Thread-safe; `done` is called by a thread of the tier.
+  // Answers when all that was handed over before is stored. kUnavailable: it cannot be.
+  virtual void Flush(std::function<void(Result<TierFlushed>)> done) = 0;
+  // Answers when no record of the owner can be read any more, whatever happens to the machine. The
+  // records are gone from Has when the call returns; writes and reads under way come to nothing.
+  virtual void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) = 0;
+  virtual TierStats Stats() const = 0;
+};
+
+}  // namespace kvasir

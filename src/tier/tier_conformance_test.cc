@@ -1,0 +1,203 @@
+// What every Tier does: DiskTier, with threads and without, and the memory tier of tests.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tier/disk_tier.h"
+#include "tier/memory_tier_for_test.h"
+#include "tier/tier_driver_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using Read = TierDriver::Read;
+constexpr uint32_t kTokens = 16;
+constexpr uint64_t kPayload = 5000;
+
+enum class Kind { kDisk, kDiskOnCaller, kMemory };
+
+class TierConformance : public testing::TestWithParam<Kind> {
+ protected:
+  TierConformance() {
+    if (GetParam() == Kind::kMemory) {
+      tier_ = std::make_unique<MemoryTier>(
+          MemoryTierOptions{.payload_bytes = kPayload, .num_buffers = kBuffers});
+      driver_ = std::make_unique<TierDriver>(*tier_);
+      return;
+    }
+    std::string pattern = testing::TempDir() + "/kvasir-conformance-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    const bool on_caller = GetParam() == Kind::kDiskOnCaller;
+    auto disk = DiskTier::Open({.folder = folder_,
+                                .cap_bytes = uint64_t{64} << 20,
+                                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
+                                .threads = on_caller ? 0u : 2u},
+                               storage_);
+    EXPECT_TRUE(disk) << disk.error().message;
+    DiskTier* const one = disk->get();
+    tier_ = std::move(*disk);
+    driver_ = std::make_unique<TierDriver>(
+        *tier_, on_caller ? std::function<void()>([one] { one->RunPending(); }) : nullptr);
+  }
+  ~TierConformance() override {
+    tier_.reset();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+  static TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
+    return TestRecord(chain, number, owner, kTokens, kPayload);
+  }
+
+  static constexpr uint32_t kBuffers = 64;
+  std::string folder_;
+  RealStorage storage_;
+  std::unique_ptr<Tier> tier_;
+  std::unique_ptr<TierDriver> driver_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Each, TierConformance,
+                         testing::Values(Kind::kDisk, Kind::kDiskOnCaller, Kind::kMemory));
+
+TEST_P(TierConformance, GivesBackWhatWasStored) {
+  for (uint32_t i = 0; i < 12; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  const auto flushed = driver_->Flush();
+  ASSERT_TRUE(flushed);
+  EXPECT_LE(flushed->blocks, 12u);  // some may be stored before it is asked for
+  for (uint32_t i = 0; i < 12; ++i) {
+    EXPECT_TRUE(tier_->Has(Record(0, i).facts.name));
+    EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened) << i;
+  }
+  EXPECT_FALSE(tier_->Has(Record(1, 0).facts.name));
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kNotThere);
+}
+
+TEST_P(TierConformance, RefusesARecordThatItHasAndOneWhoseParentItHasNot) {
+  ASSERT_TRUE(driver_->Write(Record(0, 0)));
+  EXPECT_EQ(driver_->Write(Record(0, 0)).error(), WriteRefusal::kKnown);
+  EXPECT_EQ(driver_->Write(Record(0, 5)).error(), WriteRefusal::kOff);
+  ASSERT_TRUE(driver_->Flush());
+  EXPECT_EQ(driver_->Write(Record(0, 0)).error(), WriteRefusal::kKnown);
+}
+
+TEST_P(TierConformance, OpensARecordOnlyForItsFacts) {
+  const TestRecord record = Record(0, 0);
+  ASSERT_TRUE(driver_->Write(record));
+  ASSERT_TRUE(driver_->Flush());
+  ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(1)));
+  const auto read = tier_->BeginRead(record.facts.name);
+  ASSERT_TRUE(read);
+  ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
+  std::vector<std::byte> payload(kPayload);
+  RecordFacts facts = record.Facts();
+  facts.parent[0] ^= 1;
+  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  facts = record.Facts();
+  facts.owner = TestRecord::Owner(1);
+  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  facts = record.Facts();
+  facts.name.part = 1;
+  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  std::vector<TokenId> tokens = record.tokens;
+  tokens.back() ^= 1;
+  facts = record.Facts();
+  facts.tokens = tokens;
+  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  EXPECT_TRUE(tier_->Open(*read, record.Facts(), payload));
+  EXPECT_EQ(payload, record.payload);
+  tier_->EndRead(*read, ReadEnd::kOpened);
+}
+
+TEST_P(TierConformance, TwoReadersOfARecordShareItsRead) {
+  const TestRecord record = Record(0, 0);
+  ASSERT_TRUE(driver_->Write(record));
+  ASSERT_TRUE(driver_->Flush());
+  const auto one = tier_->BeginRead(record.facts.name);
+  const auto other = tier_->BeginRead(record.facts.name);
+  ASSERT_TRUE(one && other);
+  EXPECT_EQ(*one, *other);
+  ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*one) == ReadState::kArrived; }));
+  tier_->EndRead(*one, ReadEnd::kNotUsed);
+  std::vector<std::byte> payload(kPayload);
+  EXPECT_TRUE(tier_->Open(*other, record.Facts(), payload));
+  tier_->EndRead(*other, ReadEnd::kOpened);
+}
+
+TEST_P(TierConformance, ADamagedRecordLeavesAndThoseBehindItStillServe) {
+  for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  ASSERT_TRUE(driver_->Flush());
+  const auto read = tier_->BeginRead(Record(0, 1).facts.name);
+  ASSERT_TRUE(read);
+  ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
+  tier_->EndRead(*read, ReadEnd::kDamaged);
+  EXPECT_FALSE(tier_->Has(Record(0, 1).facts.name));
+  EXPECT_EQ(tier_->Stats().fault_damaged, 1u);
+  EXPECT_EQ(driver_->ReadBack(Record(0, 2)), Read::kOpened);
+  ASSERT_TRUE(driver_->Write(Record(0, 1)));
+  ASSERT_TRUE(driver_->Flush());
+  EXPECT_EQ(driver_->ReadBack(Record(0, 1)), Read::kOpened);
+}
+
+TEST_P(TierConformance, AReadMayEndBeforeItsBytesCome) {
+  for (uint32_t i = 0; i < 10; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  ASSERT_TRUE(driver_->Flush());
+  for (int round = 0; round < 50; ++round) {
+    std::vector<ReadId> reads;
+    for (uint32_t i = 0; i < 10; ++i) {
+      if (const auto read = tier_->BeginRead(Record(0, i).facts.name)) reads.push_back(*read);
+    }
+    for (const ReadId read : reads) tier_->EndRead(read, ReadEnd::kNotUsed);
+    ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->HasReadRoom(); }));
+  }
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+}
+
+TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
+  for (uint32_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(driver_->Write(Record(0, i, 0)));
+    ASSERT_TRUE(driver_->Write(Record(1, i, 1)));
+  }
+  ASSERT_TRUE(driver_->Flush());
+  const auto read = tier_->BeginRead(Record(0, 3, 0).facts.name);
+  ASSERT_TRUE(read);
+  ASSERT_TRUE(driver_->Write(Record(0, 8, 0)));  // on its way when the erase comes
+  bool was_there = true;
+  const auto erased = driver_->Erase(TestRecord::Owner(0));
+  for (uint32_t i = 0; i < 9; ++i) was_there &= !tier_->Has(Record(0, i, 0).facts.name);
+  EXPECT_TRUE(was_there);
+  ASSERT_TRUE(erased) << erased.error().message;
+  EXPECT_GE(erased->blocks, 8u);
+  EXPECT_LE(erased->blocks, 9u);
+  std::vector<std::byte> payload(kPayload);
+  EXPECT_FALSE(tier_->Open(*read, Record(0, 3, 0).Facts(), payload));
+  tier_->EndRead(*read, ReadEnd::kNotUsed);
+  for (uint32_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(driver_->ReadBack(Record(1, i, 1)), Read::kOpened) << i;
+  }
+  ASSERT_TRUE(driver_->Write(Record(0, 0, 0)));  // the owner may go on
+  ASSERT_TRUE(driver_->Flush());
+  EXPECT_EQ(driver_->ReadBack(Record(0, 0, 0)), Read::kOpened);
+}
+
+TEST_P(TierConformance, HalfOfTheBuffersAreLeftToReads) {
+  uint32_t begun = 0;
+  std::vector<WriteId> writes;
+  for (;; ++begun) {
+    const auto write = tier_->BeginWrite(Record(begun, 0).Facts());
+    if (!write) {
+      EXPECT_EQ(write.error(), WriteRefusal::kNoBuffer);
+      break;
+    }
+    writes.push_back(*write);
+    ASSERT_LT(begun, 100'000u);
+  }
+  EXPECT_TRUE(tier_->HasReadRoom());
+  for (uint32_t i = 0; i < writes.size(); ++i) {
+    tier_->Seal(writes[i], Record(i, 0).payload);
+    tier_->EndWrite(writes[i]);
+  }
+  ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->Stats().pending_blocks == 0; }));
+  EXPECT_TRUE(tier_->BeginWrite(Record(begun, 0).Facts()));
+}
+
+}  // namespace
+}  // namespace kvasir

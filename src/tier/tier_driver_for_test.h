@@ -1,0 +1,150 @@
+// TierDriver: lets a test use a Tier as the engine does, one call for each thing.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/random.h"
+#include "tier/tier.h"
+
+namespace kvasir {
+
+// A record whose bytes follow from its number; record n of a chain depends on record n - 1.
+struct TestRecord {
+  uint32_t number = 0;
+  uint32_t chain = 0;
+  std::vector<TokenId> tokens;
+  std::vector<std::byte> payload;
+  RecordFacts facts;  // its tokens are these, so a copy must not outlive them
+
+  static Digest Filled(uint64_t seed) {
+    Random random(seed);
+    Digest digest;
+    for (auto& byte : digest) byte = static_cast<uint8_t>(random.Bits());
+    return digest;
+  }
+  static RecordName Name(uint32_t chain, uint32_t number) {
+    return {.key = Filled(uint64_t{chain} << 32 | number), .layer_group = 0, .part = 0};
+  }
+  static Digest Owner(uint32_t owner) { return Filled(0xABCDEF00ull + owner); }
+
+  TestRecord(uint32_t of_chain, uint32_t of_number, uint32_t owner, uint32_t block_tokens,
+             uint64_t payload_bytes)
+      : number(of_number), chain(of_chain) {
+    Random random(uint64_t{chain} << 40 | number);
+    for (uint32_t i = 0; i < block_tokens; ++i) {
+      tokens.push_back(static_cast<TokenId>(random.Below(32000)));
+    }
+    payload.resize(payload_bytes);
+    for (size_t i = 0; i < payload.size(); i += 8) {
+      const uint64_t bits = random.Bits();
+      for (size_t k = i; k < std::min(payload.size(), i + 8); ++k) {
+        payload[k] = std::byte(bits >> (8 * (k - i)));
+      }
+    }
+    facts.name = Name(chain, number);
+    facts.parent = number > 0 ? Name(chain, number - 1).key : Filled(chain);
+    facts.owner = Owner(owner);
+    if (number > 0) facts.after = Name(chain, number - 1);
+  }
+  RecordFacts Facts() const {
+    RecordFacts all = facts;
+    all.tokens = tokens;
+    return all;
+  }
+};
+
+class TierDriver {
+ public:
+  // `run`: what makes a tier without threads work; empty for one with threads.
+  explicit TierDriver(Tier& tier, std::function<void()> run = {}, bool sets_progress = true)
+      : tier_(tier), run_(std::move(run)) {
+    if (!sets_progress) return;
+    tier_.set_on_progress([this] {
+      MutexLock lock(mutex_);
+      ++progress_;
+      changed_.notify_all();
+    });
+  }
+
+  // Waits until `is_done`, which is asked at each progress and each 10 ms. False: 20 s went by.
+  bool WaitUntil(const std::function<bool()>& is_done) {
+    for (int i = 0; i < 2000; ++i) {
+      if (run_) run_();
+      if (is_done()) return true;
+      if (run_) return false;
+      MutexLock lock(mutex_);
+      lock.WaitFor(changed_, std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  tl::expected<void, WriteRefusal> Write(const TestRecord& record, bool used_again = false) {
+    RecordFacts facts = record.Facts();
+    facts.used_again = used_again;
+    if (!tier_.OpenOwner(facts.owner)) return tl::unexpected(WriteRefusal::kOff);
+    const auto write = tier_.BeginWrite(facts);
+    if (!write) return tl::unexpected(write.error());
+    tier_.Seal(*write, record.payload);
+    tier_.EndWrite(*write);
+    return {};
+  }
+
+  Result<TierFlushed> Flush() {
+    return Answer<TierFlushed>([&](auto done) { tier_.Flush(std::move(done)); });
+  }
+  Result<TierErased> Erase(const Digest& owner) {
+    return Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); });
+  }
+
+  enum class Read { kOpened, kNotThere, kFailed, kDamaged, kWrong };
+  // kWrong: it opened, with other bytes than were written.
+  Read ReadBack(const TestRecord& record) {
+    const auto read = tier_.BeginRead(record.facts.name);
+    if (!read) return Read::kNotThere;
+    if (!WaitUntil([&] { return tier_.StateOf(*read) != ReadState::kReading; })) {
+      tier_.EndRead(*read, ReadEnd::kNotUsed);
+      return Read::kFailed;
+    }
+    if (tier_.StateOf(*read) == ReadState::kFailed) {
+      tier_.EndRead(*read, ReadEnd::kNotUsed);
+      return Read::kFailed;
+    }
+    std::vector<std::byte> payload(record.payload.size());
+    const bool opened = tier_.Open(*read, record.Facts(), payload);
+    tier_.EndRead(*read, opened ? ReadEnd::kOpened : ReadEnd::kDamaged);
+    if (!opened) return Read::kDamaged;
+    return payload == record.payload ? Read::kOpened : Read::kWrong;
+  }
+
+ private:
+  template <typename T, typename Ask>
+  Result<T> Answer(Ask&& ask) {
+    std::optional<Result<T>> answer;
+    ask([&](Result<T> result) {
+      MutexLock lock(mutex_);
+      answer = std::move(result);
+      changed_.notify_all();
+    });
+    const bool came = WaitUntil([&] {
+      MutexLock lock(mutex_);
+      return answer.has_value();
+    });
+    if (!came) return tl::unexpected(Error{Code::kDeadlineExceeded, "no answer came"});
+    MutexLock lock(mutex_);
+    return *answer;
+  }
+
+  Tier& tier_;
+  std::function<void()> run_;
+  Mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t progress_ = 0;
+};
+
+}  // namespace kvasir
