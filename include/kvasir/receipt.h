@@ -16,12 +16,14 @@ enum class MissReason {
   kDisabled,
   kWindow,
   kRopeChanged,
-  kPoolFull
+  kPoolFull,
+  kOvertaken,  // it is on the disk, and computing was quicker
+  kUnreadable  // what the disk has of it is damaged, or could not be read
 };
-inline constexpr uint32_t kNumMissReasons = 8;
+inline constexpr uint32_t kNumMissReasons = 10;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed",
-// "pool_full".
+// "pool_full", "overtaken", "unreadable".
 const char* ToString(MissReason reason);
 
 struct Miss {

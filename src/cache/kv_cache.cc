@@ -110,6 +110,8 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       index_(std::make_unique<PrefixIndex>(IndexOptions(options_, plan.num_blocks))),
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
+      tier_(options_.reuse ? options_.tier : nullptr),
+      writes_(tier_ ? std::make_unique<WriteQueue>(plan.num_blocks) : nullptr),
       uses_(plan.num_blocks),
       fill_(plan.num_blocks),
       owner_(plan.num_blocks),
@@ -258,6 +260,8 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   const uint32_t committed = sequence.num_committed_;
   fork.place_ = sequence.place_.Share();
   fork.shares_ = sequence.shares_;
+  fork.stores_ = sequence.stores_;
+  fork.windows_from_ = sequence.windows_from_;
   fork.account_ = sequence.account_;
   fork.num_committed_ = committed;
   fork.resume_points_ = sequence.resume_points_;

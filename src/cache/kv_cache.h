@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,9 +16,11 @@
 #include "block/kv_layout.h"
 #include "cache/identity.h"
 #include "cache/kv_accounts.h"
+#include "cache/kv_load.h"
 #include "cache/kv_sequence.h"
 #include "cache/reservation.h"
 #include "cache/source_key.h"
+#include "cache/write_queue.h"
 #include "index/prefix_index.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
@@ -51,7 +54,7 @@ struct CacheUsage {
 // Monotonic counters, in tokens unless named otherwise. A prompt counts when its match is fetched:
 // one that waits for admission and is matched again counts once.
 struct CacheCounters {
-  uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial;
+  uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial, hit_tokens_disk;
   uint64_t cursor_hits;  // prompts
   uint64_t committed_blocks, evicted_blocks, copied_blocks /* copy on write */, deduplicated_blocks;
   uint64_t misses[kNumMissReasons];         // prompts, by MissReason
@@ -86,6 +89,9 @@ struct KvCacheOptions {
   uint32_t step_tokens = 512;
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
   const EvictionChoice* eviction = &DefaultEvictionChoice();
+  // Where blocks go that are written, and where others come from; nullptr: nowhere. Must outlive
+  // the cache.
+  Tier* tier = nullptr;
   // Ids of sources that the index has room for, beyond those of `cross` blocks.
   uint32_t source_ids = 0;
   uint64_t source_hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
@@ -124,7 +130,9 @@ class MatchResult {
   uint32_t num_reused() const { return num_pool_ + num_partial_; }
   uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
   uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
-  bool has_cursor() const { return has_cursor_; }        // then num_reused() == prompt size
+  // Tokens after those that the tier has: in whole blocks, with all that the token after them sees.
+  uint32_t num_offered() const { return num_offered_; }
+  bool has_cursor() const { return has_cursor_; }  // then num_reused() == prompt size
 
  private:
   friend class KvCache;
@@ -132,6 +140,9 @@ class MatchResult {
   bool shares_ = false;
   bool has_cursor_ = false;
   bool counts_ = true;
+  bool stores_ = false;
+  uint32_t num_offered_ = 0;
+  TierOffer offer_;
   AccountId account_ = kNobody;
   uint32_t prompt_tokens_ = 0;
   uint32_t num_pool_ = 0;
@@ -152,6 +163,8 @@ struct MatchOptions {
   // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
   // Never served; only the miss's reason looks there.
   NamespaceId other_rope = kSharesNothing;
+  // false: the tier is not asked, and what is computed is not handed over to it.
+  bool use_tier = true;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
   // Whose blocks they are if the namespace is kSharesNothing; those of another one are its owner's.
@@ -207,6 +220,8 @@ class KvCache final : private BlockPool::Observer {
   uint32_t Probe(std::string_view owner, const Identity& identity, std::string_view salt,
                  std::span<const TokenId> prompt) const;
 
+  // What a tier knows an owner by.
+  static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
   // The account of an owner, and what it may take of the pool. O(accounts).
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
   // The same for an owner with a quota: where all accounts have blocks, it takes the place of the
@@ -252,6 +267,47 @@ class KvCache final : private BlockPool::Observer {
   // sequence unchanged, when there are not enough blocks. REQUIRES: with windows, at most
   // step_tokens. REQUIRES: sequence.has_source().
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
+  // Loading. A sequence whose match has an offer takes its next blocks from the tier: TakeOffer
+  // before Fetch, BindLoad after it, then AskAhead and ContinueLoad between steps. Each block is
+  // extended, opened and committed as if it had been computed, so a load may stop, fail or be
+  // overtaken at any block. With windows only a whole load is of use: when it does not get to its
+  // end, the sequence must be closed without CommitKind::kEnd, and matched again.
+  using ForEach = std::function<void(uint32_t items, const std::function<void(uint32_t)>& fn)>;
+  KvLoad TakeOffer(MatchResult& match) const;  // not active where there is no offer
+  void BindLoad(KvSequence& sequence, const KvLoad& load) const;
+  // Asks for the records of blocks from `block` on that were not asked for yet, in order of use, as
+  // far as the tier has buffers. Those before `block` are given up.
+  void AskAhead(KvLoad& load, uint32_t block) const;
+  enum class Front {
+    kArrived,
+    kReading,  // the next block is not here yet
+    kMissing,  // it does not come, or begins within a block of the offer: compute it
+    kEnded     // nothing more is expected
+  };
+  // Opens the blocks that have come, from the sequence's end on, until end_ns (MonotonicNs).
+  // `known`: the sequence's tokens, to the end of the offer at least. kReading also when the time
+  // is over.
+  Front ContinueLoad(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
+                     const ForEach& for_each, uint64_t end_ns);
+  // Tokens from the sequence's end to the next block that was asked for and not given up; the
+  // largest number when there is none.
+  uint32_t TokensBeforeRead(const KvSequence& sequence, const KvLoad& load) const;
+  // Counts a prompt of which so many tokens of an offer were computed.
+  void CountMiss(MissReason reason, uint32_t num_tokens);
+
+  // Writing. Blocks that sequences publish, and those that they take from the pool, wait in a queue
+  // to be sealed for the tier. Seals them until end_ns; false when blocks are left for which the
+  // tier has no buffer now. Allocates nothing.
+  bool SealQueued(uint64_t end_ns, const ForEach& for_each);
+  // Takes all blocks out of the queue and counts them as dropped.
+  void DropUnsealed();
+  uint32_t num_unsealed() const { return writes_ ? writes_->size() : 0; }
+  // A point in that work, and whether it is passed: what was published before is handed over.
+  uint64_t seal_point() const { return writes_ ? writes_->last_ticket() : 0; }
+  bool IsSealed(uint64_t point) const { return !writes_ || writes_->HasPassed(point); }
+  // Memory of the queue, beside plan(): it is a part of the tier's.
+  static uint64_t WriteQueueBytes(uint32_t num_blocks) { return WriteQueue::BytesFor(num_blocks); }
+
   // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
   // unchanged, when there are not enough. REQUIRES: not called before, !sequence.has_source().
   Status ExtendSource(KvSequence& sequence);
@@ -323,6 +379,7 @@ class KvCache final : private BlockPool::Observer {
     uint32_t epoch = 0;   // times erased
     uint32_t users = 0;   // holds of matches and sequences, those from before an erasure too
     uint64_t opened = 0;  // when last, by namespace_clock_
+    bool stores = false;  // the tier has a key for its owner
   };
 
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
@@ -365,6 +422,8 @@ class KvCache final : private BlockPool::Observer {
   Pinned PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
                    std::vector<NodeId>& path) const;
   Pinned PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
+  uint32_t AddOffer(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
+                    uint32_t num_reused, MatchResult& match);
   bool UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match);
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);
@@ -375,6 +434,22 @@ class KvCache final : private BlockPool::Observer {
                         const SourceKey* source) const;
   void Count(const MatchResult& match);
   uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
+
+  // kv_cache_tier.cc
+  RecordName NameOf(const BlockKey& key, uint32_t group) const;
+  RecordFacts RecordOf(const BlockKey& key, const BlockKey& parent, bool is_first, uint32_t group,
+                       std::span<const TokenId> tokens, const Digest& owner) const;
+  TierOffer OfferOf(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
+                    uint32_t num_reused) const;
+  Front FrontOf(KvLoad& load, uint32_t block) const;
+  void CountLoad(KvLoad& load);
+  void LetPassed(const KvSequence& sequence, KvLoad& load) const;
+  uint32_t OpenBlocks(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
+                      uint32_t num, const ForEach& for_each);
+  uint64_t FirstWindowBlock(const KvSequence& sequence, uint32_t group) const;
+  tl::expected<WriteId, WriteRefusal> BeginWrite(BlockId block);
+  void QueueWrites(NodeId node, const KvKind& kind);
+  void SealLeaving(BlockId block);
 
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
@@ -442,6 +517,8 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
+  Tier* const tier_;                    // nullptr: there is none
+  std::unique_ptr<WriteQueue> writes_;  // with a tier
   struct Use {
     uint64_t last = 0;  // by use_clock_
     uint32_t hits = 0;

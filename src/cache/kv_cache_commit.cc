@@ -114,8 +114,15 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
     Unlink(best->node, PrefixIndex::RemoveKind::kForgotten);
   }
   const NodeId node = index_->Insert(parent, tokens);
-  if (layout().num_full_groups() > 0) Enter(node, layout().kinds()[0], sequence, block_index);
-  for (const KvKind* kind : windows) Enter(node, *kind, sequence, block_index);
+  if (layout().num_full_groups() > 0) {
+    Enter(node, layout().kinds()[0], sequence, block_index);
+    if (sequence.stores_) QueueWrites(node, layout().kinds()[0]);
+  }
+  for (const KvKind* kind : windows) {
+    if (block_index < FirstWindowBlock(sequence, kind->first_group)) continue;
+    Enter(node, *kind, sequence, block_index);
+    if (sequence.stores_) QueueWrites(node, *kind);
+  }
   return node;
 }
 
@@ -165,7 +172,9 @@ void KvCache::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_in
     if (window == 0 || !inside || block_index < table.first()) continue;
     const auto theirs = index_->block(node, kind.first_group);
     if (!theirs) {
+      if (block_index < FirstWindowBlock(sequence, kind.first_group)) continue;
       Enter(node, kind, sequence, block_index);
+      if (sequence.stores_) QueueWrites(node, kind);
     } else if (*theirs != table.ref(block_index).id()) {
       for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
         sequence.tables_[group].Replace(block_index, pool_->Pin(*index_->block(node, group)));

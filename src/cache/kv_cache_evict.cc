@@ -79,6 +79,8 @@ void KvCache::Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind re
   const uint32_t num_tokens = TokensIn(node, *index_->block(node, kind.first_group));
   for (uint32_t i = 0; i < kind.num_groups; ++i) {
     const BlockId block = *index_->block(node, kind.first_group + i);
+    if (tier_ != nullptr && remove == PrefixIndex::RemoveKind::kEvicted) SealLeaving(block);
+    if (tier_ != nullptr) writes_->Remove(block);
     index_->ClearBlock(node, kind.first_group + i);
     LetGo(block, num_tokens, remove);
   }

@@ -17,6 +17,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
   match.account_ = ns == kSharesNothing ? options.account : Of(ns).account;
   match.tables_.resize(layout().num_groups());
   match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
+  match.stores_ = match.shares_ && options.use_tier && Of(ns).stores;
   const PromptSource& source = options.source;
   KV_CHECK(source.tokens == 0 || (!source.ids.empty() && layout().num_cross_groups() > 0));
   KV_CHECK(prompt.empty() || prompt[0] != SourceKey::kMark);
@@ -60,8 +61,36 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
         Miss{pool_is_full || resumed.pool_is_full ? MissReason::kPoolFull : MissReason::kWindow,
              num_reused, std::nullopt};
   }
+  if (match.stores_ && key == nullptr && !pool_is_full && !match.has_cursor_) {
+    num_reused = AddOffer(ns, prompt, std::span(path).first(whole_blocks), num_reused, match);
+  }
   Settle(prompt, path, num_reused, match);
   return match;
+}
+
+// Looks for what the tier has beyond num_reused tokens. Returns what is to be reused of the pool:
+// less, where an offer begins with the block of which only a part is here.
+uint32_t KvCache::AddOffer(NamespaceId ns, std::span<const TokenId> prompt,
+                           std::span<const NodeId> path, uint32_t num_reused, MatchResult& match) {
+  TierOffer offer = OfferOf(ns, prompt, path, num_reused);
+  if (offer.empty()) return num_reused;
+  const uint32_t partial = num_reused % layout().block_tokens();
+  if (partial > 0) {
+    num_reused -= partial;
+    if (layout().has_windows()) {
+      for (uint32_t group = layout().num_full_groups(); group < layout().num_own_groups();
+           ++group) {
+        match.tables_[group].Clear();
+      }
+      num_reused = PinWindows(path, num_reused, match).tokens;
+      offer = OfferOf(ns, prompt, path, num_reused);
+      if (offer.empty()) return num_reused;
+    }
+  }
+  match.num_offered_ = (offer.end_block - offer.first_block) * layout().block_tokens();
+  match.offer_ = std::move(offer);
+  match.miss.reset();
+  return num_reused;
 }
 
 // An idle block must not be pinned when all free and idle blocks are reserved: the pin would take a
@@ -269,6 +298,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   if (match.counts_) Count(match);
   KvSequence sequence;
   sequence.shares_ = match.shares_;
+  sequence.stores_ = match.stores_;
   sequence.account_ = match.account_;
   sequence.num_committed_ = match.num_reused();
   sequence.tokens_ = std::move(match.tokens_);
@@ -285,7 +315,10 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   uint32_t group = 0;
   for (BlockTable& table : sequence.tables_) {
     for (size_t b = table.first(); b < table.size(); ++b) {
-      ++uses_[static_cast<size_t>(table.ref(b).id())].hits;
+      const BlockId block = table.ref(b).id();
+      ++uses_[static_cast<size_t>(block)].hits;
+      const auto node = sequence.stores_ ? index_->node_of(block) : std::nullopt;
+      if (node && index_->tokens(*node).size() == layout().block_tokens()) writes_->Push(block);
     }
     const bool own = group++ < layout().num_own_groups();
     table.Reserve(own ? CeilDiv(most, layout().block_tokens()) : source_blocks);

@@ -44,6 +44,7 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
   Namespace wanted = Named(owner, identity, salt);
   wanted.account = accounts_.Open(wanted.owner);
   wanted.opened = ++namespace_clock_;
+  wanted.stores = tier_ != nullptr && tier_->OpenOwner(wanted.owner);
   uint32_t num_salted = 0;
   for (size_t i = 1; i < namespaces_.size(); ++i) {
     Namespace& space = namespaces_[i];
@@ -51,6 +52,7 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
     if (SameOwner(space, wanted)) {
       space.opened = wanted.opened;
       space.account = wanted.account;
+      space.stores = wanted.stores;
       return NamespaceId(i);
     }
     num_salted += space.salt.has_value();

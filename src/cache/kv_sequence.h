@@ -86,12 +86,16 @@ class KvSequence {
   friend class KvCache;
   NodeHold place_;  // its last committed full block; meaningful while publishing
   bool shares_ = false;
+  bool stores_ = false;  // what it publishes is handed over to the tier
   AccountId account_ = kNobody;
   uint32_t num_committed_ = 0;
   bool closed_ = false;
   uint32_t unbacked_ = 0;  // blocks that it gave back and that could not be reserved for it again
   std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
   std::vector<TokenId> tokens_;
+  // A load ended or will end here: blocks of windows that the token here does not see were not
+  // loaded, and have no meaning. 0: nothing was loaded.
+  uint32_t windows_from_ = 0;
   std::vector<uint32_t> resume_points_;
   size_t next_resume_ = 0;  // the first one whose blocks are not all kept yet
   uint32_t source_tokens_ = 0;

@@ -20,6 +20,10 @@ const char* ToString(MissReason reason) {
       return "rope_changed";
     case MissReason::kPoolFull:
       return "pool_full";
+    case MissReason::kOvertaken:
+      return "overtaken";
+    case MissReason::kUnreadable:
+      return "unreadable";
   }
   return "unknown";
 }

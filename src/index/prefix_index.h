@@ -91,6 +91,10 @@ class PrefixIndex {
   uint64_t content(NodeId node) const { return At(node).hash; }
   bool has_children(NodeId node) const;
   const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
+  // The key that the full block `tokens` after the block `parent` has under this root. O(tokens).
+  BlockKey NextKey(NodeId root, const BlockKey& parent, std::span<const TokenId> tokens) const {
+    return ChildKey(roots_[Raw(root) & ~kRootBit].hmac, parent, tokens);
+  }
   std::optional<NodeId> node_of(BlockId block) const {
     const uint32_t node = node_of_block_[static_cast<size_t>(block)];
     return node == kNone ? std::nullopt : std::optional(NodeId{node});
