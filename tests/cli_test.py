@@ -38,7 +38,7 @@ class HelpTest(CliTest):
             self.assertIn("Example:", text)
             for flag in ["--model", "--kv-format", "--weights", "--threads", "--pin-threads"]:
                 self.assertIn(flag, text, command)
-            self.assertNotIn("--disk", text)
+            self.assertNotIn("--seal", text)
 
     def test_help_of_one_command(self):
         for command in self.COMMANDS:
@@ -147,8 +147,7 @@ class WrongArgumentsTest(CliTest):
         self.wrong("run", "--ids", "1", "--stop", "", says="--stop")
 
     def test_flags_of_absent_parts_are_refused(self):
-        for flag, value in [("--disk", "/tmp/x"), ("--disk-cap", "1GiB"), ("--seal", "aes"),
-                            ("--seal", "none")]:
+        for flag, value in [("--seal", "aes"), ("--seal", "none")]:
             self.wrong("serve", flag, value, says=[flag + ":", "disk tier", "not available in this version"])
 
     def test_shape_of_the_command_line(self):

@@ -21,7 +21,7 @@ DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order", "stale-resume"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
-             "scratch_bytes", "request_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
+             "scratch_bytes", "request_bytes", "tier_index_bytes", "tier_buffer_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "groups",
              "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction",
@@ -402,7 +402,7 @@ class ServeTest(CliTest):
             for text, says in [("{", "not valid JSON at line 1"), ("[]", "not a JSON object"),
                                ('{"prot": 1}', "'prot'"), ('{"port": true}', "'port'"),
                                ('{"port": -1}', "'-1'"), ('{"alias": [1]}', "'alias'"),
-                               ('{"disk": "/x"}', "disk tier"), ('{"ctx-size": 1.5}', "'ctx-size' takes"),
+                               ('{"seal": "aes"}', "disk tier"), ('{"ctx-size": 1.5}', "'ctx-size' takes"),
                                ('{"config": "x"}', "'config'")]:
                 pathlib.Path(path).write_text(text)
                 self.wrong("serve", "--config", path, says=says)

@@ -92,6 +92,19 @@ TEST(Allocation, NoneInADecodeStepWithShortText) {
   EXPECT_EQ(AllocationsOfDecoding(*engine, 2), 0u);
 }
 
+// Blocks are queued, sealed and handed over in decode steps.
+TEST(Allocation, NoneInADecodeStepWithADisk) {
+  EngineOptions options = TinyOptions();
+  options.kv_memory_bytes = 2 << 20;
+  options.disk = DiskOptions{.folder = (ScratchDir() / "allocation-disk").string(),
+                             .cap_bytes = uint64_t{64} << 20};
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
+  EXPECT_GT(engine->DiskStats()->blocks + engine->DiskStats()->pending_blocks, 0u);
+}
+
 TEST(Allocation, NoneInADecodeStepOfExperts) {
   EngineOptions options = DemoOptions();
   options.model = KVASIR_SOURCE_DIR "/tests/data/tiny-qwen3-moe-norm";

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -19,11 +21,19 @@ struct TwinCounts {
   uint64_t rows = 0, differ = 0;  // rows of logits
   uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
+  uint64_t disk_tokens = 0, restarts = 0;
 };
 
 class TwinRun {
  public:
   explicit TwinRun(uint64_t seed) : random_(seed) {}
+
+  // From now on each round has a disk, and its engine is started again now and then.
+  TwinRun& OnDisk() {
+    on_disk_ = true;
+    least_sequences_ = 3;  // steps of a whole block leave less room for forks of windows
+    return *this;
+  }
 
   // Rounds with random options until `rows` rows are compared.
   const TwinCounts& Compare(uint64_t rows) {
@@ -105,7 +115,12 @@ class TwinRun {
       if (plan && plan->sequences >= sequences) break;
       ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
     }
-    const auto engine = LoadEngine(options);
+    if (on_disk_) {
+      const auto folder = ScratchDir() / "twin-disk";
+      std::filesystem::remove_all(folder);
+      options.disk = DiskOptions{.folder = folder.string(), .cap_bytes = uint64_t{8} << 20};
+    }
+    auto engine = LoadEngine(options);
     const auto twin = LoadEngine(twin_options);
     conversations_.clear();
     for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
@@ -113,16 +128,40 @@ class TwinRun {
       // An index that skips its comparisons has no invariants to check.
       if (random_.Below(8) == 0 && !FaultsActive()) engine->CheckInvariants();
       if (random_.Below(20) == 0) engine->Erase("tenant-0");
+      if (on_disk_ && random_.Below(3) == 0) Flush(*engine);
+      if (!on_disk_ || random_.Below(8) != 0) continue;
+      Count(*engine);
+      engine.reset();
+      engine = LoadEngine(options);
+      ++counts_.restarts;
     }
+    Count(*engine);
     const EngineStats stats = engine->Stats();
-    counts_.evicted_blocks += stats.evicted_blocks;
-    counts_.cursor_hits += stats.cursor_hits;
     EXPECT_EQ(stats.pinned_blocks, 0u);
     EXPECT_EQ(stats.live_tokens, 0u);
     if (!FaultsActive()) {
       EXPECT_EQ(stats.requests_failed, 0u);
       engine->CheckInvariants();
     }
+  }
+
+  void Count(Engine& engine) {
+    const EngineStats stats = engine.Stats();
+    counts_.evicted_blocks += stats.evicted_blocks;
+    counts_.cursor_hits += stats.cursor_hits;
+    counts_.disk_tokens += stats.reused_disk;
+    if (!on_disk_) return;
+    const TierStats disk = *engine.DiskStats();
+    EXPECT_EQ(disk.state, TierStats::State::kOn) << disk.reason;
+    EXPECT_EQ(disk.fault_damaged, 0u);
+    EXPECT_LE(disk.used_bytes, disk.cap_bytes);
+  }
+
+  static void Flush(Engine& engine) {
+    std::promise<Result<TierFlushed>> told;
+    engine.Flush([&](Result<TierFlushed> flushed) { told.set_value(std::move(flushed)); });
+    const Result<TierFlushed> flushed = told.get_future().get();
+    EXPECT_TRUE(flushed) << flushed.error().message;
   }
 
   void RunBatch(Engine& engine, Engine& twin) {
@@ -252,7 +291,8 @@ class TwinRun {
 
   static bool FaultsActive() { return !FaultActive(Fault::kNone); }
 
-  uint32_t max_tokens_ = 384;             // of a sequence
+  uint32_t max_tokens_ = 384;  // of a sequence
+  bool on_disk_ = false;
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise
@@ -264,13 +304,15 @@ class TwinRun {
 inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu, window misses %llu)\n",
+      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
       static_cast<unsigned long long>(counts.cursor_hits),
       static_cast<unsigned long long>(counts.evicted_blocks),
       static_cast<unsigned long long>(counts.cancelled),
-      static_cast<unsigned long long>(counts.window_misses));
+      static_cast<unsigned long long>(counts.window_misses),
+      static_cast<unsigned long long>(counts.disk_tokens),
+      static_cast<unsigned long long>(counts.restarts));
 }
 
 }  // namespace kvasir

@@ -43,6 +43,25 @@ TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
   }
 }
 
+// Tiny pools: what they evict comes back from the disk, and so does what an engine had before it
+// was started again. Cancels, erasures and batch mates come at any moment of loads and writes.
+TEST(EngineTwin, NoAnswerIsChangedByTheDisk) {
+  TwinRun run(20261124);
+  const TwinCounts& counts = run.OnDisk().Compare(kRows);
+  PrintTwin(counts);
+  EXPECT_EQ(counts.differ, 0u);
+  EXPECT_GT(counts.disk_tokens, kRows / 10);
+  EXPECT_GT(counts.restarts, 0u);
+  for (const std::string& family : TinyModels()) {
+    std::printf("%s: ", family.c_str());
+    TwinRun other(20261125);
+    const TwinCounts& of_family = other.OnDisk().CompareFolder(kData + family, kRows / 10);
+    PrintTwin(of_family);
+    EXPECT_EQ(of_family.differ, 0u) << family;
+    EXPECT_GT(of_family.disk_tokens, 0u) << family;
+  }
+}
+
 // A model of tests/data whose window has another width.
 std::string WithWindow(const std::string& name, uint32_t window) {
   const auto folder = ScratchDir() / (name + "-" + std::to_string(window));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvasir/disk.h"
 #include "kvasir/histogram.h"
 #include "kvasir/images.h"
 #include "kvasir/plan.h"
@@ -79,6 +80,9 @@ struct EngineOptions {
   // Limit of the model images there; the least recently used are removed first. 0: no images are
   // kept. Without a secret in the state folder no images are kept either.
   uint64_t image_cap_bytes = kDefaultImageCapBytes;
+  // Keeps the cache over restarts, encrypted under the secret of the state folder. Absent: it ends
+  // with the process. Only with CacheMode::kPrefix, and a secret that lasts.
+  std::optional<DiskOptions> disk;
   // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
   // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
   // this process alone is used, since nothing is stored outside of it yet. A secret that is there
@@ -187,6 +191,7 @@ struct GenerateRequest {
   bool echo_special = false;         // the text includes special tokens
   std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
   Reuse reuse = Reuse::kAll;
+  bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
   // Receives raw logits [vocab] before sampling: one call for each computed row at a position >=
   // logits_from, on the engine's thread. Position p holds the logits after token p. Rows that came
@@ -214,6 +219,10 @@ enum class RequestId : uint64_t {};
 // they are zeroed when these requests release them.
 struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
+  // Of the disk, where there is one; stores that other processes use keep theirs.
+  uint64_t disk_blocks = 0, disk_bytes = 0;
+  uint32_t locked_stores = 0;
+  std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
 };
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
 
@@ -221,19 +230,21 @@ using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventS
 struct SequenceState {
   std::string id, tenant;  // of the request
   uint32_t choice = 0;
-  const char* state = "";             // "waiting", "following", "prefill", "decode", "preempted"
-  uint32_t tokens = 0, computed = 0;  // known of prompt and answer; those with KV
+  const char* state = "";                  // "waiting", "following", "loading", "prefill", ...
+  uint32_t tokens = 0, computed = 0;       // known of prompt and answer; those with KV
   uint32_t blocks = 0, shared_blocks = 0;  // pinned; those that others pin too
   int32_t priority = 0;
   uint32_t preemptions = 0;
   uint64_t age_ns = 0;  // since submission
 };
+// Called by another thread than the engine's; must not block.
+using FlushSink = std::function<void(Result<TierFlushed>)>;
 using SequencesSink = std::function<void(std::vector<SequenceState>)>;  // called as an EventSink is
 
 // A snapshot of counters and gauges; each name's unit is in its comment.
 struct EngineStats {
   uint64_t prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;  // tokens
-  uint64_t reused_pool = 0, reused_partial = 0;                           // tokens
+  uint64_t reused_pool = 0, reused_partial = 0, reused_disk = 0;          // tokens
   uint64_t cursor_hits = 0;                                               // prompts
   uint64_t misses[kNumMissReasons] = {};                                  // prompts by MissReason
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
@@ -330,6 +341,11 @@ class Engine {
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;
+  // Calls `done` when all that the cache was given before is on the disk. kUnsupported: there is no
+  // disk tier; kUnavailable: it cannot be written.
+  virtual void Flush(FlushSink done) = 0;
+  // Absent: there is no disk tier.
+  virtual std::optional<TierStats> DiskStats() const = 0;
   // The choices of requests that wait or run: the oldest running request first, then those that
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;

@@ -29,7 +29,9 @@ struct MemoryPlan {
   uint64_t cursor_bytes = 0;
   uint64_t scratch_bytes = 0;  // activations, logits, attention partials of one step
   uint64_t request_bytes = 0;  // limit of requests that are read, wait or run
-  uint64_t total_bytes = 0;    // all of the above except mapped_bytes
+  // Of the disk tier: what it knows of its records, and buffers of sealed ones. 0: there is none.
+  uint64_t tier_index_bytes = 0, tier_buffer_bytes = 0;
+  uint64_t total_bytes = 0;  // all of the above except mapped_bytes
   // Not in the total, and an upper bound: the program, its libraries and stacks, and the tokenizer,
   // counted as five times its file (measured: 1.3 to 4.7 times, vocabularies of 65,000 to 262,000).
   uint64_t process_bytes = uint64_t{48} << 20;

@@ -152,8 +152,7 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
                                  std::string_view takes) {
   constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
   const Result<FileStamp> stamp = StampOf(path);  // only a regular file is opened
-  Result<std::string> text =
-      stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
+  Result<std::string> text = stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
   if (text) return text;
   return Fail(text.error().code == Code::kIoError ? Code::kIoError : Code::kInvalidArgument,
               "{}: {}; give {} of at most {} bytes", Dashed(name), text.error().message, takes,

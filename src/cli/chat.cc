@@ -181,7 +181,8 @@ Command ChatCommand() {
                 SamplingFlags(),
                 GenerationConfigFlags(),
                 LoadFlags(),
-                CacheFlags()}),
+                CacheFlags(),
+                DiskFlags()}),
           RunChat,
           "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
           "holds stays), Ctrl-C stops an answer."};

@@ -29,6 +29,7 @@ Command PlanCommand();
 Command BenchCommand();
 Command EvalCommand();
 Command InfoCommand();
+Command FsckCommand();
 Command InspectCommand();
 Command PullCommand();
 Command ModelsCommand();

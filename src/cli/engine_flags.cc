@@ -148,10 +148,18 @@ std::vector<Flag> GenerationConfigFlags() {
            "nothing else does; none: it is not looked at"}};
 }
 
+std::vector<Flag> DiskFlags() {
+  return {
+      {"disk", "DIR",
+       "folder in which the cache outlives the process, encrypted; none: it does not (default)"},
+      {"disk-cap", "SIZE",
+       "limit of all in that folder (default: a tenth of what is free, at most 20GiB; 0: no "
+       "disk)"},
+      {"disk-ttl", "HOURS", "what nobody used for so long leaves the disk (default 168)"}};
+}
+
 std::vector<Flag> AbsentFlags() {
-  return {{"disk", "DIR", "", FlagKind::kValue, "the disk tier"},
-          {"disk-cap", "SIZE", "", FlagKind::kValue, "the disk tier"},
-          {"seal", "aes|none", "", FlagKind::kValue, "the disk tier"}};
+  return {{"seal", "aes|none", "", FlagKind::kValue, "another seal of the disk tier"}};
 }
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
@@ -159,6 +167,34 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
   for (const std::vector<Flag>& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
 }
+
+namespace {
+
+Status ReadDisk(const Args& args, EngineOptions* options) {
+  const auto folder = args.Text("disk");
+  if (folder == "none" || args.Text("disk-cap") == "0") return {};
+  if (!folder) {
+    for (const char* flag : {"disk-cap", "disk-ttl"}) {
+      if (args.Has(flag)) {
+        return Fail(Code::kInvalidArgument, "--{}: is of use only with --disk DIR", flag);
+      }
+    }
+    return {};
+  }
+  if (folder->empty()) {
+    return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or none");
+  }
+  DiskOptions disk{.folder = *folder, .cap_bytes = {}};
+  if (args.Has("disk-cap")) {
+    KV_ASSIGN(disk.cap_bytes, args.Bytes("disk-cap", 0));
+  }
+  constexpr uint64_t kMaxTtlHours = 24 * 366 * 10;
+  KV_ASSIGN(disk.ttl_hours, args.Uint("disk-ttl", 1, kMaxTtlHours, disk.ttl_hours));
+  options->disk = std::move(disk);
+  return {};
+}
+
+}  // namespace
 
 std::optional<std::string> CacheDirOf(const Args& args) {
   const auto given = args.Text("cache-dir");
@@ -204,6 +240,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 1));
   }
   options.pin_threads = args.Has("pin-threads");
+  KV_TRY(ReadDisk(args, &options));
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));

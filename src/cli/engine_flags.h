@@ -32,6 +32,7 @@ std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: for commands that generate.
 std::vector<Flag> SamplingFlags();
 // Flags of parts that do not exist yet; each is refused with the part's name.
+std::vector<Flag> DiskFlags();
 std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);

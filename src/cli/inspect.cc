@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "eval/kept_quality.h"
+#include "kvasir/disk.h"
 #include "kvasir/images.h"
 
 namespace kvasir::cli {
@@ -49,18 +50,53 @@ void PrintTable(const std::vector<ImageEntry>& images) {
   }
 }
 
+nlohmann::ordered_json JsonOf(const std::vector<StoreListing>& stores) {
+  auto list = nlohmann::ordered_json::array();
+  for (const StoreListing& store : stores) {
+    list.push_back({{"store", store.store},
+                    {"model", store.model},
+                    {"kv_format", store.kv_format},
+                    {"segments", store.segments},
+                    {"blocks", store.blocks},
+                    {"bytes", store.bytes},
+                    {"hits", store.hits},
+                    {"last_use", store.last_use_unix_s == 0
+                                     ? nlohmann::ordered_json()
+                                     : nlohmann::ordered_json(TimeText(store.last_use_unix_s))}});
+  }
+  return list;
+}
+
+void PrintTable(const std::vector<StoreListing>& stores) {
+  for (const StoreListing& store : stores) {
+    fmt::print("{:<32} {:>12}  last used {}  disk store {}: {} blocks, {} hits\n",
+               store.model + " (" + store.kv_format + ")", FormatBytes(store.bytes),
+               TimeText(store.last_use_unix_s), store.store, store.blocks, store.hits);
+  }
+}
+
 Result<int> RunInspect(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
   const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
+  const auto disk = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
+  std::vector<StoreListing> stores;
+  if (disk) {
+    Result<std::vector<StoreListing>> listed = ListDiskStores(*disk);
+    if (listed) stores = std::move(*listed);
+    // The default folder need not be there.
+    if (!listed && args.Has("disk")) return tl::unexpected(listed.error());
+  }
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);
+    json["stores"] = JsonOf(stores);
     json["quality"] = nlohmann::ordered_json::array();
     for (const eval::KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
     // A name may have bytes that are not UTF-8.
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     PrintTable(images);
+    PrintTable(stores);
     for (const eval::KeptQuality& quality : qualities) {
       fmt::print("{} ({})  {}\n", quality.model, quality.weights, eval::QualityText(quality));
     }
@@ -71,11 +107,15 @@ Result<int> RunInspect(const Args& args) {
 }  // namespace
 
 Command InspectCommand() {
-  return {"inspect", "lists the model images that make the next start fast, and what eval measured",
-          "inspect",
-          Join({{{"json", "", "one object with every image and measurement", FlagKind::kSwitch}},
-                CacheDirFlags()}),
-          RunInspect};
+  return {
+      "inspect",
+      "lists what the next start finds: model images, stores of the disk tier, and what eval "
+      "measured",
+      "inspect",
+      Join({{{"disk", "DIR", "folder of the disk tier (default: kv in the cache folder)"},
+             {"json", "", "one object with every image, store and measurement", FlagKind::kSwitch}},
+            CacheDirFlags()}),
+      RunInspect};
 }
 
 }  // namespace kvasir::cli

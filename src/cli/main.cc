@@ -30,9 +30,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsentCo
 }};
 
 std::vector<Command> AllCommands() {
-  return {ServeCommand(), ChatCommand(),   RunCommand(),  LogitsCommand(), SelftestCommand(),
-          PlanCommand(),  BenchCommand(),  EvalCommand(), InfoCommand(),   InspectCommand(),
-          PullCommand(),  ModelsCommand(), KeyCommand()};
+  return {ServeCommand(), ChatCommand(),  RunCommand(),    LogitsCommand(), SelftestCommand(),
+          PlanCommand(),  BenchCommand(), EvalCommand(),   InfoCommand(),   InspectCommand(),
+          FsckCommand(),  PullCommand(),  ModelsCommand(), KeyCommand()};
 }
 
 // Writes to standard error. Ignores failures: the exit status shows the error too.

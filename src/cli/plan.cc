@@ -108,6 +108,7 @@ Command PlanCommand() {
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),
                 CacheFlags(),
+                DiskFlags(),
                 RequestFlags()}),
           RunPlan};
 }

@@ -149,7 +149,8 @@ Command RunCommand() {
            SamplingFlags(),
            GenerationConfigFlags(),
            LoadFlags(),
-           CacheFlags()}),
+           CacheFlags(),
+           DiskFlags()}),
       RunPrompt};
 }
 

@@ -346,15 +346,6 @@ Status Shared(Lab& lab, Check& check) {
   return {};
 }
 
-// A second engine begins with an empty cache.
-Status Restarted(Lab& lab, Check& check) {
-  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
-  check.Compare(lab.reference(), trace, "restarted");
-  check.Expect(trace.receipt.cached_tokens() == 0, "restarted: the cache is not empty");
-  return {};
-}
-
 // The same prompt of another tenant reuses nothing, and its receipt does not show that the prompt
 // is cached.
 Status Tenants(Lab& lab, Check& check) {
@@ -380,7 +371,8 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"decoded", Decoded}, {"chunked", Chunked},     {"hit", Hit},
       {"cursor", Cursor},   {"partial", Partial},     {"batched", Batched},
       {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
-      {"shared", Shared},   {"restarted", Restarted}, {"tenants", Tenants},
+      {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
+      {"damaged", Damaged}, {"erased", Erased},       {"tenants", Tenants},
       {"crossed", Crossed}};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {

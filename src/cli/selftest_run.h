@@ -91,6 +91,12 @@ class Lab {
 // A check: answers that grow past rope_switch(). REQUIRES: there is one.
 Status Crossed(Lab& lab, Check& check);
 
+// Checks with a disk, in a temporary folder.
+Status Restarted(Lab& lab, Check& check);
+Status Loading(Lab& lab, Check& check);
+Status Damaged(Lab& lab, Check& check);
+Status Erased(Lab& lab, Check& check);
+
 // Runs all checks in order. A check that an error stops fails with that error.
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done);
 

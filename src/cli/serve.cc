@@ -92,6 +92,7 @@ std::vector<Flag> ServeFlags() {
        QueueFlags(),
        TimeFlags(),
        RequestFlags(),
+       DiskFlags(),
        AbsentFlags()});
 }
 
@@ -161,6 +162,18 @@ std::string ModeOf(const EngineOptions& options) {
   return "";
 }
 
+std::string DiskLine(const Engine& engine) {
+  const std::optional<TierStats> disk = engine.DiskStats();
+  if (!disk) return "";
+  std::string state;
+  if (disk->state != TierStats::State::kOn) {
+    state = fmt::format("; {}: {}", ToString(disk->state), disk->reason);
+  }
+  return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}\n", disk->folder,
+                     FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
+                     engine.options().disk->ttl_hours, state);
+}
+
 // The lines before `listening on`: model, cache, memory, threads.
 std::string SummaryOf(const Engine& engine) {
   const ModelCard& card = engine.card();
@@ -182,6 +195,7 @@ std::string SummaryOf(const Engine& engine) {
                     "context of {}; that needs --kv-memory {}\n",
                     plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
               : std::string()) +
+         DiskLine(engine) +
          fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
                      plan.ctx_size, plan.parallel,
                      options.threads ? *options.threads : DefaultThreads(), engine.target());

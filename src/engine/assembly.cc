@@ -195,8 +195,14 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
                                                             a.runner.threads, options.parallel);
   plan.request_bytes = options.request_memory_bytes +
                        uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
+  if (a.disk) {
+    plan.tier_index_bytes =
+        DiskTier::IndexBytes(*a.disk) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
+    plan.tier_buffer_bytes = DiskTier::BufferBytes(*a.disk);
+  }
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
-                     plan.scratch_bytes + plan.request_bytes;
+                     plan.scratch_bytes + plan.request_bytes + plan.tier_index_bytes +
+                     plan.tier_buffer_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
@@ -220,6 +226,36 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.weights_assumed = a.model.assumed_dtype.has_value();
   if (plan.max_tokens < plan.ctx_size) plan.context_kv_memory_bytes = LeastForContext(a);
   return plan;
+}
+
+// Absent where no disk is wanted: not asked for, a cap of 0, or a cache that keeps nothing.
+Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
+                                                      const EngineOptions& options) {
+  if (!options.disk || options.disk->cap_bytes == 0u) return std::nullopt;
+  if (options.cache_mode != CacheMode::kPrefix) {
+    if (!options.disk->folder) return std::nullopt;
+    return FailField(Code::kInvalidArgument, "disk",
+                     "only a cache that requests share is kept on a disk; leave --cache out, or "
+                     "give --cache prefix");
+  }
+  const std::string otherwise = DefaultDiskFolder(options.cache_dir).value_or("");
+  DiskTierOptions disk{.folder = options.disk->folder.value_or(otherwise),
+                       .cap_bytes = options.disk->cap_bytes,
+                       .ttl_hours = options.disk->ttl_hours,
+                       .shape = {.block_tokens = a.cache.layout.block_tokens(),
+                                 .payload_bytes = a.cache.layout.block_bytes()},
+                       .model = a.model.name,
+                       .kv_format = KvFormatText(a.runner)};
+  const uint64_t least = DiskTier::MinCapBytes(disk.shape);
+  if (disk.cap_bytes && *disk.cap_bytes < least) {
+    return FailField(Code::kInvalidArgument, "disk_cap",
+                     "{} bytes do not hold two segments of this model's blocks; give at least {}",
+                     *disk.cap_bytes, least);
+  }
+  if (disk.ttl_hours == 0) {
+    return FailField(Code::kInvalidArgument, "disk_ttl", "0 hours; give at least 1");
+  }
+  return disk;
 }
 
 uint64_t ParametersOf(const ImportedModel& model) {
@@ -273,7 +309,9 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
                        .hidden_size = model.config.hidden_size,
                        .num_namespaces = options.max_tenants * (long_rope_after == 0 ? 1 : 2),
                        .secret = {},
-                       .step_tokens = runner.max_rows,
+                       // A load extends a sequence by whole blocks.
+                       .step_tokens = options.disk ? std::max(runner.max_rows, options.block_tokens)
+                                                   : runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction)};
   if (!cache.reuse) {
@@ -299,6 +337,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
+  KV_ASSIGN(assembly.disk, DiskOptionsFor(assembly, options));
   assembly.plan = Join(assembly, options);
   return assembly;
 }

@@ -5,6 +5,7 @@
 #include "import/importer.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
+#include "tier/disk_tier.h"
 
 namespace kvasir {
 
@@ -15,9 +16,10 @@ struct Assembly {
   uint32_t long_rope_after = 0;  // ModelCard's
   uint32_t logit_rows = 0;       // rows of one call to Runner::Logits
   RunnerOptions runner;
-  KvCacheOptions cache;  // the secret is still zero
+  KvCacheOptions cache;  // the secret is still zero, and the tier not there
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
+  std::optional<DiskTierOptions> disk = {};  // without secret and Identity; absent: none is wanted
   MemoryPlan plan;
 };
 

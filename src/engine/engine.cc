@@ -52,12 +52,22 @@ struct TenantsCommand {
 struct CheckCommand {
   std::promise<void> done;
 };
+struct FlushCommand {
+  FlushSink done;
+};
 struct ListCommand {
   std::optional<std::string> tenant;
   SequencesSink done;
 };
 using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
-                             EraseCommand, TenantsCommand, CheckCommand, ListCommand>;
+                             EraseCommand, TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
+
+// How long the engine's thread sleeps while all that is left waits for the tier, and how long it
+// goes on handing blocks over when the engine ends.
+constexpr auto kTierPause = std::chrono::milliseconds(20);
+constexpr auto kTierEnd = std::chrono::seconds(10);
+
+uint64_t Nanoseconds(std::chrono::nanoseconds time) { return static_cast<uint64_t>(time.count()); }
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
@@ -92,6 +102,7 @@ class EngineOnThread final : public Engine {
     std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
     std::unique_ptr<Runner> runner;
     std::unique_ptr<FileWatch> files;
+    Disk disk;  // the cache's tier
     std::unique_ptr<KvCache> cache;
     SchedulerOptions scheduler;
     Secret prompt_secret{};  // of SeenPrompts' hashes
@@ -110,6 +121,10 @@ class EngineOnThread final : public Engine {
   void Erase(std::string_view tenant) override;
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     Post(ListCommand{std::move(tenant), std::move(done)});
+  }
+  void Flush(FlushSink done) override;
+  std::optional<TierStats> DiskStats() const override {
+    return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
   }
   Status CheckRoom(const std::string& tenant) const override;
   void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
@@ -173,6 +188,7 @@ class EngineOnThread final : public Engine {
   uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
+  bool tier_progress_ KV_GUARDED_BY(mutex_) = false;  // since the engine thread looked
 
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
@@ -200,6 +216,13 @@ EngineOnThread::EngineOnThread(Parts parts)
     stats_ = stats;
     workload_ = scheduler_.workload();
   });
+  if (parts_.disk.tier) {
+    parts_.disk.tier->set_on_progress([this] {
+      const MutexLock lock(mutex_);
+      tier_progress_ = true;
+      wake_.notify_one();
+    });
+  }
   scheduler_.set_on_end([this](const Request& request) {
     RememberAnswers(request);
     const MutexLock lock(mutex_);
@@ -238,6 +261,11 @@ EngineOnThread::~EngineOnThread() {
   }
   wake_.notify_one();
   thread_.join();
+  if (!parts_.disk.tier) return;
+  // What was handed over is stored before the process ends.
+  const auto told = std::make_shared<std::promise<void>>();
+  parts_.disk.tier->Flush([told](const Result<TierFlushed>&) { told->set_value(); });
+  told->get_future().wait_for(kTierEnd);
 }
 
 void EngineOnThread::Post(Command command) {
@@ -504,6 +532,15 @@ void EngineOnThread::Erase(std::string_view tenant) {
   done.wait();
 }
 
+void EngineOnThread::Flush(FlushSink done) {
+  if (!parts_.disk.tier) {
+    done(
+        Fail(Code::kUnsupported, "there is nothing to flush: this engine keeps nothing on a disk"));
+    return;
+  }
+  Post(FlushCommand{std::move(done)});
+}
+
 void EngineOnThread::CheckInvariants() {
   CheckMayWait();
   CheckCommand command;
@@ -556,12 +593,20 @@ void EngineOnThread::Run() {
   EnterComputeThread();
   const PinScope pin(parts_.cpus);
   std::deque<Command> commands;
+  std::optional<uint64_t> stopped_ns;
   for (bool stopping = false; !stopping || !scheduler_.idle();) {
+    const bool waits = scheduler_.WaitsForTier();
     {
       MutexLock lock(mutex_);
       while (scheduler_.idle() && commands_.empty() && !stopping_) lock.Wait(wake_);
+      if (waits && commands_.empty() && !tier_progress_) lock.WaitFor(wake_, kTierPause);
+      tier_progress_ = false;
       commands.swap(commands_);
       stopping = stopping_;
+    }
+    if (stopping && !stopped_ns) stopped_ns = MonotonicNs();
+    if (stopped_ns && MonotonicNs() - *stopped_ns > Nanoseconds(kTierEnd)) {
+      scheduler_.DropUnsealed();
     }
     for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
@@ -608,6 +653,8 @@ void EngineOnThread::Apply(Command& command) {
     check->done.set_value();
   } else if (auto* list = std::get_if<ListCommand>(&command)) {
     list->done(scheduler_.States(list->tenant));
+  } else if (auto* flush = std::get_if<FlushCommand>(&command)) {
+    scheduler_.Flush(std::move(flush->done));
   }
 }
 
@@ -662,8 +709,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   assembly.cache.secret = secret.secret;
   KV_ASSIGN(parts.prompt_secret, EphemeralSecret());
+  KvCacheOptions cache = assembly.cache;
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);
-  KV_ASSIGN(parts.cache, KvCache::Create(std::move(assembly.cache)));
   const auto progress = [&](double share) {
     if (options.progress) options.progress("weights", share);
   };
@@ -687,6 +734,10 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.card.weights_shared = parts.runner->image() != nullptr;
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
+  const Identity identity = IdentityFor(content, assembly.plan, cache.layout);
+  KV_ASSIGN(parts.disk, DiskFor(assembly, secret, identity, options));
+  cache.tier = parts.disk.tier.get();
+  KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
   parts.scheduler = {.cache_mode = options.cache_mode,
                      .schedule = options.schedule,
                      .admission = options.admission,
@@ -697,7 +748,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .parallel = options.parallel,
                      .max_rows = assembly.runner.max_rows,
                      .logit_rows = assembly.logit_rows,
-                     .identity = IdentityFor(content, assembly.plan, parts.cache->layout()),
+                     .tier = parts.disk.tier.get(),
+                     .identity = identity,
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};

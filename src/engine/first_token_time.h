@@ -9,12 +9,13 @@
 
 namespace kvasir {
 
-// States: queued (also while it is preempted), following a leader, running, done. The time in each
+// States: queued (also while it is preempted), following a leader, waiting for its blocks from a
+// tier, running, done. The time in each
 // belongs to a part, and that of running is split into what the cache took and the rest, so all
 // parts add up to the time from Start to kDone. Engine thread only.
 class FirstTokenTime {
  public:
-  enum class State { kQueued, kFollows, kRuns, kDone };
+  enum class State { kQueued, kFollows, kLoads, kRuns, kDone };
 
   void Start(uint64_t submitted_ns) { since_ns_ = submitted_ns; }
   // `cache_ns`: time inside the cache so far, of all requests: one waits for the calls of all that
@@ -27,8 +28,7 @@ class FirstTokenTime {
       Part(FirstTokenPart::kCache) += in_cache_ns;
       Part(FirstTokenPart::kCompute) += passed_ns - in_cache_ns;
     } else {
-      Part(state_ == State::kQueued ? FirstTokenPart::kQueue : FirstTokenPart::kShared) +=
-          passed_ns;
+      Part(PartOf(state_)) += passed_ns;
     }
     state_ = state;
     since_ns_ = now_ns;
@@ -37,6 +37,16 @@ class FirstTokenTime {
   uint64_t part_ns(FirstTokenPart part) const { return parts_ns_[static_cast<size_t>(part)]; }
 
  private:
+  static FirstTokenPart PartOf(State state) {
+    switch (state) {
+      case State::kFollows:
+        return FirstTokenPart::kShared;
+      case State::kLoads:
+        return FirstTokenPart::kLoad;
+      default:
+        return FirstTokenPart::kQueue;
+    }
+  }
   uint64_t& Part(FirstTokenPart part) { return parts_ns_[static_cast<size_t>(part)]; }
 
   State state_ = State::kQueued;

@@ -2,6 +2,18 @@
 
 namespace kvasir {
 
+const char* ToString(TierStats::State state) {
+  switch (state) {
+    case TierStats::State::kOn:
+      return "on";
+    case TierStats::State::kWaiting:
+      return "waiting";
+    case TierStats::State::kBroken:
+      return "broken";
+  }
+  return "";
+}
+
 const char* ToString(FinishReason reason) {
   switch (reason) {
     case FinishReason::kNone:

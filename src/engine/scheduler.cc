@@ -26,6 +26,9 @@ uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
 Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     : runner_(runner),
       cache_(cache),
+      for_each_([this](uint32_t items, const std::function<void(uint32_t)>& fn) {
+        runner_.ForEach(items, fn);
+      }),
       options_(std::move(options)),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
@@ -74,6 +77,7 @@ Scheduler::Ended Scheduler::Step() {
   CollectEnded();
   EndPastDeadline();
   CheckFiles();
+  ContinueLoads();
   PlanRows();
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
@@ -89,6 +93,7 @@ Scheduler::Ended Scheduler::Step() {
     CountStep(step_ns);
   }
   if (!erasures_.empty()) ZeroErased(step_ns);
+  SealBlocks();
   PublishStats();
   return Deliver();
 }
@@ -164,6 +169,7 @@ void Scheduler::CommitRows() {
       request.prefilled_tokens += std::min(rows.num_rows, left);
     }
     if (prompt_ends) {
+      EndLoad(request);
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;
       StartChoices(request, sequence,
                    rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);

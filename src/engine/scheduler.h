@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
+#include "tier/tier.h"
 
 namespace kvasir {
 
@@ -46,6 +48,7 @@ struct SchedulerOptions {
   uint32_t parallel = 8;
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
+  Tier* tier = nullptr;      // the cache's; nullptr: there is none
   Identity identity{};
   std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
   std::vector<TokenId> end_tokens;    // ascending
@@ -88,9 +91,18 @@ class Scheduler {
   // steps calls `done`. If this throws, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
 
+  // Hands all blocks that were published before over to the tier, and calls `done` when they are
+  // stored. If this throws, the caller still owns `done`. REQUIRES: there is a tier.
+  void Flush(FlushSink&& done);
+
   bool idle() const {
-    return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty();
+    return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty() &&
+           flushes_.empty() && cache_.num_unsealed() == 0;
   }
+  // After a step: whether all that is left waits for the tier, or for a time to pass.
+  bool WaitsForTier() const;
+  // Gives up what was not handed over to the tier yet.
+  void DropUnsealed() { cache_.DropUnsealed(); }
   // Requests that got their last event, the sum of their bytes, and erasures that are complete.
   struct Ended {
     uint32_t count = 0;
@@ -166,6 +178,22 @@ class Scheduler {
   bool GrowReservation(Request& request, uint32_t needed);
   void AddSequence(Request& request, KvSequence kv);
   void ExplainMatch(Request& request, const MatchResult& match);
+  static void NameMessage(Request& request);
+
+  // scheduler_load.cc
+  void StartLoad(Request& request, KvLoad load, uint32_t num_offered);
+  void ContinueLoads();
+  bool ContinueLoad(Request& request, uint64_t end_ns);
+  void ReadAhead(Request& request);
+  void SetMiss(Request& request, MissReason reason);
+  double RowNs() const;
+  uint64_t LeftBytes(const LoadState& state) const;
+  uint32_t LeftTokens(const Request& request) const;
+  uint32_t RowsBeforeLoad(const Request& request, const Sequence& sequence, uint32_t pending) const;
+  void EndLoad(Request& request);
+  void EnterLoadState(Request& request, uint64_t now);
+  void RestartWithoutTier(size_t running_index);
+  void SealBlocks();
 
   // scheduler_plan.cc
   void PlanRows();
@@ -219,6 +247,7 @@ class Scheduler {
 
   Runner& runner_;
   KvCache& cache_;
+  const KvCache::ForEach for_each_;  // on the runner's threads
   const SchedulerOptions options_;
   std::vector<Sampler> samplers_;  // each used by one thread at a time
   std::vector<float> logits_;      // [logit_rows][vocab]
@@ -232,9 +261,17 @@ class Scheduler {
   struct Erasing {
     uint64_t point;  // of KvCache::Forget
     Erasure erasure;
+    // Of the tier; not valid: there is none, or its answer is in `erasure`.
+    std::future<Result<TierErased>> tier;
     ErasureSink done;
   };
   std::deque<Erasing> erasures_;
+  struct Flushing {
+    uint64_t point;  // of KvCache::seal_point
+    FlushSink done;
+  };
+  std::deque<Flushing> flushes_;
+  LoadSpeed load_speed_;
 
   // Of the current step; kept for their capacity.
   std::vector<Rows> rows_;

@@ -268,9 +268,11 @@ bool Scheduler::TryAdmit(Request& request) {
   const uint64_t start_ns = MonotonicNs();
   const uint64_t cache_before_ns = stats_.cache_ns;
   using State = FirstTokenTime::State;
-  MatchResult match = Match(request, known, is_long,
-                            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on,
-                             .counts = !resumed || FaultActive(Fault::kCountedResume)});
+  MatchResult match =
+      Match(request, known, is_long,
+            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on,
+             .use_tier = spec.use_disk && !request.skips_tier,
+             .counts = request.admitted_ns == 0 || FaultActive(Fault::kCountedResume)});
   // All accounts have blocks in use, and its quota needs one.
   if (request.account == kNobody && quotas_.contains(request.cache_owner()) && !running_.empty()) {
     return false;
@@ -308,11 +310,18 @@ bool Scheduler::TryAdmit(Request& request) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
     request.cursor_hidden.assign(hidden.begin(), hidden.end());
   }
+  const uint32_t num_offered = match.num_offered();
+  KvLoad load = cache_.TakeOffer(match);
   KvSequence kv = TimedCache([&] {
     return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
                         *reservation);
   });
   kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
+  if (options_.tier != nullptr) {
+    // Where this prompt could resume from a tier, which has whole blocks and not the last token.
+    const uint32_t block_tokens = cache_.layout().block_tokens();
+    kv.AddResumePoint((request.prompt_tokens() - 1) / block_tokens * block_tokens);
+  }
   if (resumed) {
     first->kv = std::move(kv);
     for (const auto& sequence : request.sequences) {
@@ -325,6 +334,8 @@ bool Scheduler::TryAdmit(Request& request) {
   } else {
     AddSequence(request, std::move(kv));
   }
+  request.was_resumed = resumed;
+  StartLoad(request, std::move(load), num_offered);
   request.reservation = std::move(*reservation);
   request.reserved_tokens = demand.tokens;
   request.tokens_at_resume = request.completion_tokens;
@@ -386,11 +397,13 @@ bool Scheduler::Follows(const Request& request) const {
 
 // Counts what is computed a second time.
 void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t num_reused) {
+  request.recomputed_last = 0;
   for (const auto& sequence : request.sequences) {
     if (sequence->done) continue;
     const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
     const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
     request.receipt.recomputed += again;
+    request.recomputed_last += again;
     stats_.recomputed_tokens += again;
     if (request.cause == PreemptCause::kRope) stats_.recomputed_rope_tokens += again;
   }
@@ -401,6 +414,7 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
   const std::unique_ptr<Request>& request = *running;  // it stays there while a call may throw
+  EndLoad(*request);
   for (const auto& sequence : request->sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
@@ -530,13 +544,17 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
   receipt.miss = match.miss;
-  if (receipt.miss) {
-    const auto& ends = request.spec.message_ends;
-    const auto message = std::upper_bound(ends.begin(), ends.end(), receipt.miss->at_token);
-    if (message != ends.end()) {
-      receipt.miss->message_index = static_cast<uint32_t>(message - ends.begin());
-    }
-  }
+  NameMessage(request);
+}
+
+// Of the miss, if there is one.
+void Scheduler::NameMessage(Request& request) {
+  std::optional<Miss>& miss = request.receipt.miss;
+  if (!miss) return;
+  const auto& ends = request.spec.message_ends;
+  const auto message = std::upper_bound(ends.begin(), ends.end(), miss->at_token);
+  if (message == ends.end()) return;
+  miss->message_index = static_cast<uint32_t>(message - ends.begin());
 }
 
 }  // namespace kvasir

@@ -109,6 +109,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 }
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
+  EndLoad(request);
   request.reservation.Release();
   const uint64_t now = MonotonicNs();
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
@@ -166,11 +167,19 @@ void Scheduler::FailAll(const Error& error) {
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
   const uint64_t point = cache_.Forget(owner);
+  std::future<Result<TierErased>> tier;
+  if (options_.tier != nullptr) {
+    const auto told = std::make_shared<std::promise<Result<TierErased>>>();
+    tier = told->get_future();
+    options_.tier->Erase(KvCache::OwnerOf(owner),
+                         [told](Result<TierErased> erased) { told->set_value(std::move(erased)); });
+  }
   const CacheUsage after = cache_.usage();
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
                                    .tokens = before.cached_tokens - after.cached_tokens,
                                    .cursors = before.num_cursors - after.num_cursors}});
+  erasures_.back().tier = std::move(tier);
   erasures_.back().done = std::move(done);
   retry_admission_ = true;
 }
@@ -185,6 +194,17 @@ void Scheduler::ZeroErased(uint64_t step_ns) {
 uint32_t Scheduler::TellErasures() {
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
+    Erasing& first = erasures_.front();
+    if (first.tier.valid()) {
+      if (first.tier.wait_for(std::chrono::seconds(0)) != std::future_status::ready) break;
+      if (const Result<TierErased> erased = first.tier.get()) {
+        first.erasure.disk_blocks = erased->blocks;
+        first.erasure.disk_bytes = erased->bytes;
+        first.erasure.locked_stores = erased->locked_stores;
+      } else {
+        first.erasure.error = erased.error();
+      }
+    }
     try {
       erasures_.front().done(erasures_.front().erasure);
     } catch (...) {  // no memory: tries again after the next step
@@ -315,7 +335,9 @@ void Scheduler::PublishStats() {
   stats_.prompt_tokens = counters.queried_tokens;
   stats_.reused_pool = counters.hit_tokens_pool;
   stats_.reused_partial = counters.hit_tokens_partial;
-  stats_.computed_tokens = stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial;
+  stats_.reused_disk = counters.hit_tokens_disk;
+  stats_.computed_tokens =
+      stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial - stats_.reused_disk;
   stats_.cursor_hits = counters.cursor_hits;
   std::ranges::copy(counters.misses, stats_.misses);
   stats_.committed_blocks = counters.committed_blocks;

@@ -149,6 +149,8 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
     // Choices keep one length: whose next token is the last one that is known waits for the others.
     if (--pending == 0) return;
   }
+  if (request.load.waits) return;
+  pending = RowsBeforeLoad(request, sequence, pending);
   pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
   view_sequences_.push_back(
       {.request = index,

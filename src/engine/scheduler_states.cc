@@ -10,6 +10,7 @@ namespace {
 const char* StateOf(const Request& request, bool follows) {
   if (request.preempted) return "preempted";
   if (request.sequences.empty()) return follows ? "following" : "waiting";
+  if (request.load.waits) return "loading";
   return request.prompt_done ? "decode" : "prefill";
 }
 

@@ -11,6 +11,7 @@
 
 #include "cache/kv_cache.h"
 #include "engine/first_token_time.h"
+#include "engine/load_pace.h"
 #include "engine/stop_matcher.h"
 #include "kvasir/engine.h"
 #include "text/tokenizer.h"
@@ -33,6 +34,18 @@ struct Sequence {
   std::optional<StopMatcher> stop;
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
+};
+
+// What a running request's first choice gets from the tier.
+struct LoadState {
+  KvLoad load;
+  LoadPace pace;
+  bool waits = false;       // its next block is on its way, and it has no rows
+  bool is_late = false;     // it does not wait any more: it computes while blocks come
+  uint32_t first_read = 0;  // late: the first block that is still wanted from the tier
+  // Why some of the offer is computed, and from which token on.
+  std::optional<MissReason> miss;
+  uint32_t miss_at = 0;
 };
 
 // States: waiting (no sequence), running, preempted (its sequences have no KV, but keep tokens and
@@ -68,9 +81,13 @@ struct Request {
   // Waiting: a request that computes the first `leader_tokens` of this prompt right now.
   RequestId leader{};
   uint32_t leader_tokens = 0;
-  uint32_t tokens_at_resume = 0;                     // completion_tokens
-  bool past_deadline = false;                        // and so ended
-  bool end_told = false;                             // Scheduler::set_on_end
+  LoadState load;
+  bool skips_tier = false;        // a load of it failed
+  bool was_resumed = false;       // since it was admitted last: it goes on after a preemption
+  uint32_t recomputed_last = 0;   // of Receipt::recomputed: since it was resumed last
+  uint32_t tokens_at_resume = 0;  // completion_tokens
+  bool past_deadline = false;     // and so ended
+  bool end_told = false;          // Scheduler::set_on_end
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;

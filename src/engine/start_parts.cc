@@ -40,6 +40,34 @@ Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
   return ChosenDigest(stored, assembly.runner.weights);
 }
 
+Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const Identity& identity,
+                     const EngineOptions& options) {
+  if (!assembly.disk) return Disk();
+  const bool is_named = options.disk->folder.has_value();
+  const auto without = [&](std::string_view why) {
+    if (options.warn) {
+      options.warn(fmt::format("disk: the cache ends with this process, because {}", why));
+    }
+    return Disk();
+  };
+  if (!secret.lasts) {
+    return without("the secret that it is encrypted under cannot be stored in a state folder");
+  }
+  DiskTierOptions tier = *assembly.disk;
+  if (tier.folder.empty()) return without("there is no cache folder; name one with --disk DIR");
+  tier.secret = secret.secret;
+  tier.identity = identity;
+  tier.needs_durable = !is_named;
+  Disk disk{std::make_unique<RealStorage>(), nullptr};
+  auto opened = DiskTier::Open(tier, *disk.storage);
+  if (!opened && is_named) {
+    return FailField(Code::kInvalidArgument, "disk", "{}", opened.error().message);
+  }
+  if (!opened) return without(opened.error().message);
+  disk.tier = std::move(*opened);
+  return disk;
+}
+
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer) {
   IdentityParts parts;
@@ -51,6 +79,10 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
 }
 
 namespace {
+
+// How numbers lie in a block. Bytes on a disk outlive the build that wrote them: whoever changes
+// where a number lies gives this another name.
+constexpr const char* kLayoutVersion = "layout-1";
 
 // "full", "full:4/2 window(512):22/11", "full:12/1 cross:12/1": the kinds of layer groups; where
 // not all layers are full, the layers and groups of each kind.
@@ -75,7 +107,7 @@ std::string GroupsText(const KvLayout& layout) {
 
 Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout) {
   content.kv_format = plan.kv_format;
-  content.layout = fmt::format("{} block_tokens {} tile {}", GroupsText(layout),
+  content.layout = fmt::format("{} {} block_tokens {} tile {}", kLayoutVersion, GroupsText(layout),
                                layout.block_tokens(), kRunTokens);
   return IdentityOf(content);
 }

@@ -11,6 +11,7 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "text/tokenizer.h"
+#include "tier/disk_tier.h"
 
 namespace kvasir {
 
@@ -25,6 +26,16 @@ Result<ServerSecret> SecretFor(const EngineOptions& options);
 // Digest of the weights in the format that computes; remembered if the secret is stored.
 Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
                          const EngineOptions& options);
+
+// The disk tier and the files below it.
+struct Disk {
+  std::unique_ptr<Storage> storage;
+  std::unique_ptr<DiskTier> tier;  // nullptr: there is none
+};
+// Opens the disk tier. An error where options.disk names a folder that cannot be used; a warning
+// where it is the default one, or where the secret does not last.
+Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const Identity& identity,
+                     const EngineOptions& options);
 
 // The parts of the Identity that decide a logit, without the KV.
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,

@@ -25,6 +25,7 @@ void WriteMemory(const MetricsView& view, SeriesWriter& out) {
 void WriteReused(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.reused_pool, {"pool"});
   out.Write(view.stats.reused_partial, {"partial"});
+  out.Write(view.stats.reused_disk, {"disk"});
 }
 
 void WriteMisses(const MetricsView& view, SeriesWriter& out) {

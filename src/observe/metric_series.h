@@ -30,6 +30,7 @@ inline constexpr const char* kVllmLabels = "model_name,engine";
 // The table, in the order of the text. Each part has a source file.
 std::span<const MetricSeries> VllmSeries();
 std::span<const MetricSeries> CacheSeries();
+std::span<const MetricSeries> TierSeries();
 std::span<const MetricSeries> RequestSeries();
 std::span<const MetricSeries> ProcessSeries();
 

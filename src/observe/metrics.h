@@ -33,7 +33,8 @@ struct MetricsView {
   SpanCounts spans;
   uint64_t reloads_done = 0, reloads_refused = 0;  // of the keys file
   ProcessUsage process;
-  std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
+  std::optional<TierStats> disk = {};  // absent: there is no disk tier
+  std::optional<double> read_limit;    // bytes a second that this machine can read; absent: unknown
 };
 
 // Text exposition format 0.0.4. Series with vLLM's meaning have vLLM's names, and its labels

@@ -33,7 +33,8 @@ bool Has(const std::string& text, const std::string& line) {
 
 std::vector<MetricSeries> AllSeries() {
   std::vector<MetricSeries> all;
-  for (const auto part : {VllmSeries(), CacheSeries(), RequestSeries(), ProcessSeries()}) {
+  for (const auto part :
+       {VllmSeries(), CacheSeries(), TierSeries(), RequestSeries(), ProcessSeries()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

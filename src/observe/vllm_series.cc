@@ -31,11 +31,25 @@ void WriteHits(const MetricsView& view, SeriesWriter& out) {
   out.Write(static_cast<double>(view.stats.reused_pool + view.stats.reused_partial));
 }
 
+void WriteExternalQueries(const MetricsView& view, SeriesWriter& out) {
+  const EngineStats& s = view.stats;
+  if (view.disk) out.Write(s.prompt_tokens - s.reused_pool - s.reused_partial);
+}
+
+void WriteExternalHits(const MetricsView& view, SeriesWriter& out) {
+  if (view.disk) out.Write(view.stats.reused_disk);
+}
+
+void WriteCached(const MetricsView& view, SeriesWriter& out) {
+  const EngineStats& s = view.stats;
+  out.Write(s.reused_pool + s.reused_partial + s.reused_disk);
+}
+
 void WriteBySource(const MetricsView& view, SeriesWriter& out) {
   const EngineStats& s = view.stats;
   out.Write(s.computed_tokens, {"local_compute"});
   out.Write(s.reused_pool + s.reused_partial, {"local_cache_hit"});
-  out.Write(0, {"external_kv_transfer"});
+  out.Write(s.reused_disk, {"external_kv_transfer"});
 }
 
 void WriteWaiting(const MetricsView& view, SeriesWriter& out) {
@@ -84,7 +98,11 @@ constexpr MetricSeries kVllmSeries[] = {
     {"vllm:prefix_cache_hits_total", MetricType::Counter, "", "cache",
      "Prompt tokens that came from the cache.", WriteHits},
     {"vllm:prompt_tokens_cached_total", MetricType::Counter, "", "cache",
-     "Prompt tokens that came from the cache or a tier.", WriteHits},
+     "Prompt tokens that came from the cache or a tier.", WriteCached},
+    {"vllm:external_prefix_cache_queries_total", MetricType::Counter, "", "cache",
+     "Prompt tokens that the pool did not have; absent without a disk tier.", WriteExternalQueries},
+    {"vllm:external_prefix_cache_hits_total", MetricType::Counter, "", "cache",
+     "Of them, those that came from the disk tier.", WriteExternalHits},
     {"vllm:prompt_tokens_total", MetricType::Counter, "", "cache", "Prompt tokens.",
      Of<&Stats::prompt_tokens>},
     {"vllm:prompt_tokens_by_source_total", MetricType::Counter, "source", "cache",

@@ -24,6 +24,8 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"cursor_bytes", plan.cursor_bytes},
       {"scratch_bytes", plan.scratch_bytes},
       {"request_bytes", plan.request_bytes},
+      {"tier_index_bytes", plan.tier_index_bytes},
+      {"tier_buffer_bytes", plan.tier_buffer_bytes},
       {"total_bytes", plan.total_bytes},
       {"process_bytes", plan.process_bytes},
       {"load_peak_bytes", plan.load_peak_bytes},

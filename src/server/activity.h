@@ -13,7 +13,8 @@ namespace kvasir {
 // Sums over a tenant's answers, in tokens unless named otherwise.
 struct TenantActivity {
   uint64_t answers = 0;  // answers
-  uint64_t prompt = 0, computed = 0, reused_pool = 0, reused_partial = 0, generated = 0;
+  uint64_t prompt = 0, computed = 0, reused_pool = 0, reused_partial = 0, reused_disk = 0,
+           generated = 0;
 };
 
 // Thread-safe. Has at most as many entries as there are API keys.
@@ -27,6 +28,7 @@ class Activity {
     sums.computed += receipt.computed;
     sums.reused_pool += receipt.reused_pool;
     sums.reused_partial += receipt.reused_partial;
+    sums.reused_disk += receipt.reused_disk;
     sums.generated += generated_tokens;
   }
   TenantActivity Of(const std::string& tenant) const {

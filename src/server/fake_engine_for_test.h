@@ -49,6 +49,8 @@ class FakeEngine : public Engine {
     }
     done(std::move(own));
   }
+  void Flush(FlushSink done) override { done(TierFlushed{}); }
+  std::optional<TierStats> DiskStats() const override { return disk; }
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
   Status SetTenants(const TenantTable& given) override {
@@ -68,6 +70,7 @@ class FakeEngine : public Engine {
 
   EngineStats stats;
   Status model_status, room;
+  std::optional<TierStats> disk;
   TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;

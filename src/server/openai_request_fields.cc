@@ -151,6 +151,17 @@ void ReadResponseFormat(JsonFields& fields) {
   }
 }
 
+void ReadCache(JsonFields& fields, GenerateRequest* request) {
+  const JsonValue* cache = fields.Find("cache");
+  if (!cache) return;
+  if (!cache->is_object()) {
+    return fields.Fail("cache", fmt::format("is {}, not an object", KindOf(*cache)));
+  }
+  JsonFields inner(*cache, "cache.");
+  inner.Bool("disk", &request->use_disk);
+  if (inner.error()) fields.Fail(*inner.error());
+}
+
 void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   fields.Bool("stream", &spec->stream);
   const JsonValue* options = fields.Find("stream_options");
@@ -198,6 +209,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   bool cache_prompt = true;
   fields.Bool("cache_prompt", &cache_prompt);
   if (!cache_prompt) request->reuse = Reuse::kNothing;
+  ReadCache(fields, request);
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;

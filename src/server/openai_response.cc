@@ -276,6 +276,7 @@ void Answer::AddReceipt(const Event& event) {
   receipt_.reused_pool += one.reused_pool;
   receipt_.reused_partial += one.reused_partial;
   receipt_.reused_disk += one.reused_disk;
+  receipt_.reused_disk += one.reused_disk;
   receipt_.reused_remote += one.reused_remote;
   receipt_.recomputed += one.recomputed;
   if (!receipt_.miss) receipt_.miss = one.miss;

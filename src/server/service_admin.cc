@@ -66,6 +66,7 @@ json CacheJson(const EngineStats& stats, const char* mode) {
             {"computed", stats.computed_tokens},
             {"reused_pool", stats.reused_pool},
             {"reused_partial", stats.reused_partial},
+            {"reused_disk", stats.reused_disk},
             {"recomputed", stats.recomputed_tokens},
             {"generated", stats.generated_tokens}}},
           {"cursors", stats.cursors},
@@ -123,6 +124,7 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"computed", own.computed},
             {"reused_pool", own.reused_pool},
             {"reused_partial", own.reused_partial},
+            {"reused_disk", own.reused_disk},
             {"generated", own.generated}}}};
 }
 
@@ -139,6 +141,38 @@ std::optional<std::string> QueryValue(std::string_view target, std::string_view 
     return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
   }
   return std::nullopt;
+}
+
+// `shows_sizes`: with several tenants, the disk's figures would tell of others' keys.
+json ErasureJson(const Erasure& erasure, bool has_disk, bool shows_sizes) {
+  json body = {{"erased", true},
+               {"tiers", json::array({"pool"})},
+               {"tokens", erasure.tokens},
+               {"blocks", erasure.blocks},
+               {"cursors", erasure.cursors}};
+  if (!has_disk) return body;
+  body["tiers"].push_back("disk");
+  if (shows_sizes) {
+    body["disk_blocks"] = erasure.disk_blocks;
+    body["disk_bytes"] = erasure.disk_bytes;
+  }
+  body["locked_stores"] = erasure.locked_stores;
+  return body;
+}
+
+json DiskJson(const std::optional<TierStats>& disk) {
+  if (!disk) return json();
+  return {{"state", ToString(disk->state)},
+          {"reason", disk->reason.empty() ? json() : json(disk->reason)},
+          {"folder", disk->folder},
+          {"durable", disk->durable},
+          {"cap_bytes", disk->cap_bytes},
+          {"used_bytes", disk->used_bytes},
+          {"blocks", disk->blocks},
+          {"pending_blocks", disk->pending_blocks},
+          {"written_today_bytes", disk->written_today_bytes},
+          {"budget_bytes", disk->budget_bytes},
+          {"load_bytes_s", disk->load_bytes_per_s}};
 }
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
@@ -209,6 +243,7 @@ Outcome Service::CacheState(const Call& call) {
   const bool all = call.caller.is_admin || credentials()->num_tenants() <= 1;
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
+  if (all) body["cache"]["disk"] = DiskJson(engine_.DiskStats());
   if (all) body["cost"] = CostJson(engine_.Stats().cost);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();
@@ -227,16 +262,17 @@ Outcome Service::EraseCache(const Call& call) {
   if (!entry && name != "default") {
     return ErrorResponse(NotFound("no tenant has this name; GET /v1/cache/tenants lists them"));
   }
-  return LaterAnswer{[this, owner = entry ? entry->rules.cache_owner.value_or(name)
-                                          : name](LaterAnswer::Reply reply) {
-    erase_queue_.Erase(owner, [reply = std::move(reply)](const Erasure& erasure) {
-      reply(JsonResponse({{"erased", true},
-                          {"tiers", json::array({"pool"})},
-                          {"tokens", erasure.tokens},
-                          {"blocks", erasure.blocks},
-                          {"cursors", erasure.cursors}}));
-    });
-  }};
+  const bool has_disk = engine_.DiskStats().has_value();
+  const bool shows_sizes = credentials()->num_tenants() <= 1;
+  return LaterAnswer{
+      [this, has_disk, shows_sizes,
+       owner = entry ? entry->rules.cache_owner.value_or(name) : name](LaterAnswer::Reply reply) {
+        erase_queue_.Erase(
+            owner, [has_disk, shows_sizes, reply = std::move(reply)](const Erasure& erasure) {
+              reply(erasure.error ? ErrorResponse(*erasure.error)
+                                  : JsonResponse(ErasureJson(erasure, has_disk, shows_sizes)));
+            });
+      }};
 }
 
 // The caller's own sequences; the operator's key shows all.
@@ -268,9 +304,19 @@ Outcome Service::ListTenants(const Call&) {
 }
 
 Outcome Service::FlushCache(const Call&) {
-  return ErrorResponse(
-      {Code::kUnsupported,
-       "there is nothing to flush: this version has no disk tier yet (--disk DIR)"});
+  if (!engine_.DiskStats()) {
+    return ErrorResponse({Code::kUnsupported,
+                          "there is nothing to flush: this server has no disk tier (--disk DIR)"});
+  }
+  return LaterAnswer{[this](LaterAnswer::Reply reply) {
+    engine_.Flush([reply = std::move(reply)](const Result<TierFlushed>& flushed) {
+      reply(flushed ? JsonResponse({{"flushed", true},
+                                    {"durable", flushed->durable},
+                                    {"blocks", flushed->blocks},
+                                    {"bytes", flushed->bytes}})
+                    : ErrorResponse(flushed.error()));
+    });
+  }};
 }
 
 Outcome Service::Props(const Call&) {
@@ -327,6 +373,7 @@ Outcome Service::Metrics(const Call&) {
                    .model_name = model_.names.front(),
                    .by_tenant = credentials()->num_tenants() > 1,
                    .process = ReadProcessUsage(),
+                   .disk = engine_.DiskStats(),
                    .read_limit = options_.read_limit};
   if (spans_) view.spans = spans_->counts();
   view.reloads_done = reloads_done_.load(std::memory_order_relaxed);

@@ -1,0 +1,64 @@
+// kvasir fsck: opens every record of the disk tier.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/interrupt.h"
+#include "kvasir/disk.h"
+
+namespace kvasir::cli {
+namespace {
+
+nlohmann::ordered_json JsonOf(const StoreCheck& check) {
+  return {{"store", check.store},
+          {"model", check.model},
+          {"kv_format", check.kv_format},
+          {"blocks", check.blocks},
+          {"bytes", check.bytes},
+          {"damaged", check.damaged},
+          {"skipped", check.skipped ? nlohmann::ordered_json(*check.skipped) : nullptr}};
+}
+
+void Print(const StoreCheck& check) {
+  if (check.skipped) return fmt::print("{}: skipped: {}\n", check.store, *check.skipped);
+  fmt::print("{}: {} ({}): {} blocks, {}, {} damaged\n", check.store, check.model, check.kv_format,
+             check.blocks, FormatBytes(check.bytes), check.damaged.size());
+  for (const std::string& what : check.damaged) fmt::print("  damaged: {}\n", what);
+}
+
+Result<int> RunFsck(const Args& args) {
+  ExitOnInterrupt();
+  const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
+  if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
+  KV_ASSIGN(const std::vector<StoreCheck> checks, CheckDiskStores(*folder, std::nullopt));
+  size_t num_damaged = 0;
+  auto list = nlohmann::ordered_json::array();
+  for (const StoreCheck& check : checks) {
+    num_damaged += check.damaged.size();
+    list.push_back(JsonOf(check));
+    if (!args.Has("json")) Print(check);
+  }
+  if (args.Has("json")) {
+    const nlohmann::ordered_json json = {
+        {"folder", *folder}, {"stores", std::move(list)}, {"damaged", num_damaged}};
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else if (checks.empty()) {
+    fmt::print("{}: no stores\n", *folder);
+  }
+  return num_damaged == 0 ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+Command FsckCommand() {
+  return {"fsck", "opens every block of the disk tier and names those that are damaged", "fsck",
+          Join({{{"disk", "DIR", "the folder (default: kv in the cache folder)"},
+                 {"json", "", "one object with every store", FlagKind::kSwitch}},
+                CacheDirFlags()}),
+          RunFsck};
+}
+
+}  // namespace kvasir::cli

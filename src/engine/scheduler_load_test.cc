@@ -1,0 +1,259 @@
+// Contract C6: a tier that is slow, stalls or fails costs at most a twentieth and 50 ms beside
+// computing. In real time, with a runner whose steps sleep and a tier in memory.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/random.h"
+#include "engine/request_check.h"
+#include "engine/scheduler.h"
+#include "model/fake_runner.h"
+#include "tier/memory_tier_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kBlockTokens = 16, kRows = 64, kVocab = 64, kContext = 4096;
+constexpr uint32_t kLongTokens = 2048;
+constexpr auto kStep = milliseconds(20);  // of kRows rows: 2,048 tokens take 640 ms
+
+std::vector<TokenId> Prompt(uint64_t seed, uint32_t tokens) {
+  Random random(seed);
+  std::vector<TokenId> prompt(tokens);
+  for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(kVocab));
+  return prompt;
+}
+
+// An engine without its thread: a scheduler on a tier, which outlives it.
+class Process {
+ public:
+  Process(Tier* tier, std::vector<uint32_t> windows)
+      : tier_(tier),
+        runner_({.vocab_size = kVocab,
+                 .max_positions = kContext,
+                 .block_tokens = kBlockTokens,
+                 .max_rows = kRows,
+                 .windows = std::move(windows),
+                 .on_step = [] { std::this_thread::sleep_for(kStep); }}),
+        cache_(*KvCache::Create({.layout = runner_.layout(),
+                                 .budget_bytes = 64 << 20,
+                                 .hidden_size = FakeRunner::kHidden,
+                                 .secret = {},
+                                 .step_tokens = kRows,
+                                 .tier = tier})),
+        scheduler_(runner_, *cache_,
+                   {.parallel = 4, .max_rows = kRows, .tier = tier, .end_tokens = {}}) {
+    if (tier != nullptr) {
+      tier->set_on_progress([this] {
+        const MutexLock lock(mutex_);
+        progress_ = true;
+        told_.notify_all();
+      });
+    }
+  }
+  ~Process() {
+    if (tier_ != nullptr) tier_->set_on_progress([] {});
+  }
+
+  // The answer's first token and its receipt.
+  struct Answer {
+    TokenId token = 0;
+    Receipt receipt;
+  };
+  Answer Ask(const std::vector<TokenId>& prompt) {
+    Answer answer;
+    bool is_done = false;
+    GenerateRequest spec;
+    spec.prompt = prompt;
+    spec.max_tokens = 1;
+    spec.sampling.temperature = 0;
+    spec.ignore_eos = true;
+    spec.reuse = Reuse::kBlocks;
+    auto request = CheckRequest(std::move(spec),
+                                [&](const Event& event) {
+                                  for (const auto& token : event.tokens) answer.token = token.id;
+                                  if (event.last) answer.receipt = event.receipt;
+                                  is_done |= event.last;
+                                },
+                                {.ctx_size = kContext,
+                                 .max_positions = kContext,
+                                 .vocab_size = kVocab,
+                                 .parallel = 4,
+                                 .num_blocks = cache_->plan().num_blocks,
+                                 .pool_blocks = cache_->plan().num_blocks,
+                                 .layout = &runner_.layout(),
+                                 .step_tokens = cache_->step_tokens(),
+                                 .cache_mode = CacheMode::kPrefix});
+    EXPECT_TRUE(request);
+    (*request)->id = RequestId{++last_id_};
+    (*request)->submitted_ns = MonotonicNs();
+    scheduler_.Enqueue(std::move(*request));
+    while (!is_done) Step();
+    EXPECT_EQ(answer.token, runner_.NextToken(prompt));
+    EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt.size());
+    return answer;
+  }
+  // Hands all blocks over, and waits until they are stored.
+  void Store() {
+    bool is_stored = false;
+    scheduler_.Flush([&](const Result<TierFlushed>&) {
+      const MutexLock lock(mutex_);
+      is_stored = true;
+    });
+    for (;;) {
+      {
+        const MutexLock lock(mutex_);
+        if (is_stored) return;
+      }
+      Step();
+    }
+  }
+  const EngineStats& Stats() {
+    scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
+    return stats_;
+  }
+
+ private:
+  void Step() {
+    scheduler_.Step();
+    scheduler_.CheckInvariants();
+    if (!scheduler_.WaitsForTier()) return;
+    MutexLock lock(mutex_);
+    if (!progress_) lock.WaitFor(told_, milliseconds(20));
+    progress_ = false;
+  }
+
+  Tier* const tier_;
+  FakeRunner runner_;
+  std::unique_ptr<KvCache> cache_;
+  Scheduler scheduler_;
+  EngineStats stats_;
+  Mutex mutex_;
+  std::condition_variable told_;
+  bool progress_ = false;
+  uint64_t last_id_ = 0;
+};
+
+struct Timed {
+  double cold_ms = 0, loaded_ms = 0;
+  Receipt receipt;
+};
+
+// One process computes the prompts and stores them. Another one finds out how quick computing and
+// loading are, by a short prompt of each, and then gets the long one.
+Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& windows = {0}) {
+  const auto longest = Prompt(1, kLongTokens), shorter = Prompt(2, 512), other = Prompt(3, 512);
+  MemoryTier tier(options);
+  Timed timed;
+  {
+    Process first(&tier, windows);
+    timed.cold_ms = first.Ask(longest).receipt.ttft_ms;
+    first.Ask(shorter);
+    first.Store();
+  }
+  Process second(&tier, windows);
+  second.Ask(other);
+  second.Ask(shorter);
+  const auto answer = second.Ask(longest);
+  timed.loaded_ms = answer.receipt.ttft_ms;
+  timed.receipt = answer.receipt;
+  std::printf("computed in %.0f ms, with the tier %.0f ms: %u tokens from it, miss %s\n",
+              timed.cold_ms, timed.loaded_ms, timed.receipt.reused_disk,
+              timed.receipt.miss ? ToString(timed.receipt.miss->reason) : "none");
+  return timed;
+}
+
+MemoryTierOptions Options() {
+  MemoryTierOptions options;
+  options.payload_bytes =
+      FakeRunner({.block_tokens = kBlockTokens, .max_rows = kRows}).layout().block_bytes();
+  options.num_buffers = 256;
+  return options;
+}
+
+// Bytes that computing makes in a second.
+double ComputedBytesPerSecond() {
+  return Options().payload_bytes / double{kBlockTokens} * kRows /
+         (std::chrono::duration<double>(kStep).count());
+}
+
+// Under a sanitizer the checks after each step take longer than the step.
+void ExpectAtMost(double limit_ms, const Timed& timed) {
+#ifndef KVASIR_SANITIZED
+  EXPECT_LE(timed.loaded_ms, limit_ms);
+#endif
+}
+void ExpectNoSlower(const Timed& timed) { ExpectAtMost(1.05 * timed.cold_ms + 50, timed); }
+
+TEST(SchedulerLoad, AQuickTierIsMuchQuickerThanComputing) {
+  const Timed timed = Measure(Options());
+  EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kBlockTokens);
+  ExpectAtMost(0.2 * timed.cold_ms, timed);
+  EXPECT_FALSE(timed.receipt.miss);
+}
+
+TEST(SchedulerLoad, AWindowIsLoadedWithTheBlocksThatItsLastTokenSees) {
+  for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0, 40}, {33}}) {
+    const Timed timed = Measure(Options(), windows);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kBlockTokens);
+    ExpectAtMost(0.2 * timed.cold_ms, timed);
+  }
+}
+
+TEST(SchedulerLoad, ATierOfATenthOfTheSpeedCostsNothing) {
+  MemoryTierOptions options = Options();
+  options.bytes_per_s = static_cast<uint64_t>(0.1 * ComputedBytesPerSecond());
+  ExpectNoSlower(Measure(options));
+}
+
+TEST(SchedulerLoad, ATierOfHalfTheSpeedSavesAFifth) {
+  MemoryTierOptions options = Options();
+  options.bytes_per_s = static_cast<uint64_t>(0.5 * ComputedBytesPerSecond());
+  const Timed timed = Measure(options);
+  ExpectAtMost(0.8 * timed.cold_ms, timed);
+}
+
+TEST(SchedulerLoad, ALatencyOfEveryReadCostsNothing) {
+  MemoryTierOptions options = Options();
+  options.read_latency = milliseconds(5);
+  ExpectNoSlower(Measure(options));
+}
+
+TEST(SchedulerLoad, ATierThatStallsIsOvertaken) {
+  MemoryTierOptions options = Options();
+  options.stalls_at = 31 + 40;  // the short prompt has 31 reads
+  options.stall = milliseconds(2000);
+  const Timed timed = Measure(options);
+  ExpectNoSlower(timed);
+  ASSERT_TRUE(timed.receipt.miss);
+  EXPECT_STREQ(ToString(timed.receipt.miss->reason), "overtaken");
+  EXPECT_GE(timed.receipt.reused_disk, 30 * kBlockTokens);
+}
+
+TEST(SchedulerLoad, ABlockThatFailsIsComputedAlone) {
+  for (const bool fails : {true, false}) {
+    MemoryTierOptions options = Options();
+    (fails ? options.fails_at : options.damaged_at) = 31 + 2;
+    const Timed timed = Measure(options);
+    ExpectNoSlower(timed);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - 2 * kBlockTokens);
+    ASSERT_TRUE(timed.receipt.miss);
+    EXPECT_STREQ(ToString(timed.receipt.miss->reason), "unreadable");
+    EXPECT_EQ(timed.receipt.miss->at_token, 2 * kBlockTokens);
+  }
+}
+
+TEST(SchedulerLoad, AWindowThatFailsIsComputed) {
+  MemoryTierOptions options = Options();
+  options.damaged_at = 31 + 3 + 2;
+  const Timed timed = Measure(options, {0, 40});
+  ExpectNoSlower(timed);
+}
+
+}  // namespace
+}  // namespace kvasir
