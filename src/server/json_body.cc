@@ -19,41 +19,47 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kBody = "the body";
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
 constexpr size_t kMaxKeyText = 64;     // of a key
 
 // The first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
-Error NoJson(std::string_view body, size_t position) {
+Error NoJson(std::string_view body, std::string_view subject, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
-    return {Code::kInvalidArgument, fmt::format("the body is not valid UTF-8 at byte {} (0x{:02x})",
-                                                bad + 1, static_cast<uint8_t>(body[bad]))};
+    return {Code::kInvalidArgument, fmt::format("{} is not valid UTF-8 at byte {} (0x{:02x})",
+                                                subject, bad + 1, static_cast<uint8_t>(body[bad]))};
   }
   if (nul < std::min(position, body.size())) {
     return {Code::kInvalidArgument,
-            fmt::format("the body is not valid JSON: byte {} is NUL", nul + 1)};
+            fmt::format("{} is not valid JSON: byte {} is NUL", subject, nul + 1)};
   }
   if (position > body.size()) {
-    return {
-        Code::kInvalidArgument,
-        fmt::format("the body is not valid JSON: it ends too early, after byte {}", body.size())};
+    return {Code::kInvalidArgument,
+            fmt::format("{} is not valid JSON: it ends too early, after byte {}", subject,
+                        body.size())};
   }
   const std::string_view before = body.substr(0, std::max<size_t>(position, 1) - 1);
   const auto line = std::ranges::count(before, '\n') + 1;
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
-  return {Code::kInvalidArgument,
-          fmt::format(
-              "the body is not valid JSON: syntax error at byte {} (line {}, byte {} of that line)",
-              position, line, column)};
+  return {
+      Code::kInvalidArgument,
+      fmt::format("{} is not valid JSON: syntax error at byte {} (line {}, byte {} of that line)",
+                  subject, position, line, column)};
 }
 
 // Takes the parser's events: counts values, keeps lists of token ids packed, and passes the rest to
 // the builder. For one parse.
 class BodyReader : public JsonBuilder {
  public:
-  BodyReader(std::string_view body, IdFields id_fields, size_t* values_left, JsonTree* tree)
-      : JsonBuilder(tree), body_(body), id_fields_(id_fields), values_left_(values_left) {}
+  BodyReader(std::string_view body, std::string_view subject, IdFields id_fields,
+             size_t* values_left, JsonTree* tree)
+      : JsonBuilder(tree),
+        body_(body),
+        subject_(subject),
+        id_fields_(id_fields),
+        values_left_(values_left) {}
 
   bool null() { return Other("null") && JsonBuilder::null(); }
   bool boolean(bool value) { return Other("a boolean") && JsonBuilder::boolean(value); }
@@ -108,8 +114,9 @@ class BodyReader : public JsonBuilder {
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) {
     constexpr int kNumberOverflow = 406;
     error_ = e.id == kNumberOverflow
-                 ? Error{Code::kInvalidArgument, "the body's JSON has a number that is too large"}
-                 : NoJson(body_, position);
+                 ? Error{Code::kInvalidArgument,
+                         fmt::format("{}'s JSON has a number that is too large", subject_)}
+                 : NoJson(body_, subject_, position);
     return false;
   }
 
@@ -155,6 +162,8 @@ class BodyReader : public JsonBuilder {
   }
 
   const std::string_view body_;
+
+  const std::string_view subject_;  // of error texts: "the body"
   const IdFields id_fields_;
   size_t* values_left_;
   size_t depth_ = 0;
@@ -169,16 +178,17 @@ class BodyReader : public JsonBuilder {
 
 namespace {
 
-Result<JsonValue> Read(std::string_view text, BodyReader& reader) {
-  if (text.empty()) return Fail(Code::kInvalidArgument, "the body is empty; send a JSON object");
+Result<JsonValue> Read(std::string_view text, std::string_view subject, BodyReader& reader) {
+  if (text.empty()) return Fail(Code::kInvalidArgument, "{} is empty; send a JSON object", subject);
   if (NestsDeeper(text, kMaxDepth)) {
-    return Fail(Code::kInvalidArgument, "the body's JSON nests deeper than {} levels", kMaxDepth);
+    return Fail(Code::kInvalidArgument, "{}'s JSON nests deeper than {} levels", subject,
+                kMaxDepth);
   }
   if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
   // The parser takes a NUL after a value as the end of the text.
-  if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, text.size()));
+  if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, subject, text.size()));
   if (!reader.root().is_object()) {
-    return Fail(Code::kInvalidArgument, "the body is {}; send a JSON object",
+    return Fail(Code::kInvalidArgument, "{} is {}; send a JSON object", subject,
                 KindOf(reader.root()));
   }
   return reader.root();
@@ -188,19 +198,18 @@ Result<JsonValue> Read(std::string_view text, BodyReader& reader) {
 
 Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
                               JsonTree* tree) {
-  BodyReader reader(text, id_fields, values_left, tree);
-  return Read(text, reader);
+  BodyReader reader(text, kBody, id_fields, values_left, tree);
+  return Read(text, kBody, reader);
 }
 
-Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields) {
+Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields, std::string_view subject) {
   JsonBody parsed;
   size_t values_left = kMaxJsonValues;
-  BodyReader reader(body, id_fields, &values_left, &parsed.tree);
-  KV_ASSIGN(parsed.fields, Read(body, reader));
+  BodyReader reader(body, subject, id_fields, &values_left, &parsed.tree);
+  KV_ASSIGN(parsed.fields, Read(body, subject, reader));
   if (const auto key = reader.doubled_key()) {
-    return Fail(Code::kInvalidArgument,
-                "the body has an object with two \"{}\"; give each key once",
-                key->substr(0, kMaxKeyText));
+    return Fail(Code::kInvalidArgument, "{} has an object with two \"{}\"; give each key once",
+                subject, key->substr(0, kMaxKeyText));
   }
   return parsed;
 }

@@ -36,7 +36,9 @@ struct JsonBody {
 // - kInvalidArgument names the first byte that is wrong: not UTF-8, NUL, or not JSON.
 // - kInvalidArgument names a key that an object has twice: readers differ in which value counts.
 // - kExhausted, of the field "body", names the limit.
-Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {});
+// Their texts begin with the subject: "the body is not valid JSON: ...".
+Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {},
+                           std::string_view subject = "the body");
 
 // The same for a JSON object inside a body's text, where the last value of a key counts. Its values
 // go to `tree`; they are taken from *values_left.

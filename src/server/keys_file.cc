@@ -190,13 +190,8 @@ Result<KeysFile> ReadTenants(const JsonValue& body) {
 }  // namespace
 
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path) {
-  const Result<JsonBody> body = ParseBody(text);
-  if (!body) {
-    std::string what = body.error().text();  // written for bodies of requests
-    const std::string_view kBody = "the body";
-    if (what.starts_with(kBody)) what.replace(0, kBody.size(), "the file");
-    return FileFault(path, what);
-  }
+  const Result<JsonBody> body = ParseBody(text, {}, "the file");
+  if (!body) return FileFault(path, body.error().text());
   Result<KeysFile> file = ReadTenants(body->fields);
   if (!file) return FileFault(path, file.error().text());
   return file;
