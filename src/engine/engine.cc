@@ -491,11 +491,14 @@ Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));
-  std::erase_if(rejected_of_, [&](const auto& tenant) {
-    if (tenants.contains(tenant.first)) return false;
-    rejected_of_nobody_ += tenant.second;
-    return true;
-  });
+  for (auto tenant = rejected_of_.begin(); tenant != rejected_of_.end();) {
+    if (tenants.contains(tenant->first)) {
+      ++tenant;
+    } else {
+      rejected_of_nobody_ += tenant->second;
+      tenant = rejected_of_.erase(tenant);
+    }
+  }
   tenants_ = tenants;
   quotas_ = std::move(quotas);
   wake_.notify_one();

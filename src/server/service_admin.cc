@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "observe/metrics.h"
@@ -100,7 +101,7 @@ json SequenceJson(const SequenceState& state, uint32_t ctx_size) {
           {"shared_blocks", state.shared_blocks},
           {"context_ratio", static_cast<double>(state.tokens) / ctx_size},
           {"priority", state.priority},
-          {"age_ms", static_cast<double>(state.age_ns / 1000) / 1000},
+          {"age_ms", std::floor(static_cast<double>(state.age_ns) / 1e3) / 1e3},
           {"preemptions", state.preemptions}};
 }
 

@@ -58,10 +58,11 @@ void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)
       erasing_.push_back(owner);
       erases_.push_back(std::move(job));
       writer_has_news_ = true;
+      writer_wake_.notify_one();
+      return;
     }
   }
-  if (is_stopping) return job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
-  writer_wake_.notify_one();
+  job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
 }
 
 bool DiskTier::RunErases() {

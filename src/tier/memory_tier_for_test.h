@@ -168,19 +168,22 @@ class MemoryTier : public Tier {
     {
       MutexLock lock(mutex_);
       TierErased erased;
-      std::erase_if(records_, [&](const auto& one) {
-        if (one.second.owner != owner) return false;
-        if (one.second.is_stored) {
+      for (auto one = records_.begin(); one != records_.end();) {
+        if (one->second.owner != owner) {
+          ++one;
+          continue;
+        }
+        if (one->second.is_stored) {
           ++erased.blocks;
           erased.bytes += options_.payload_bytes;
           ++stats_.evicted_erase;
         }
         for (Buffer& buffer : buffers_) {
-          if (buffer.use != Use::kFree && buffer.name == one.second.name) buffer.is_erased = true;
+          if (buffer.use != Use::kFree && buffer.name == one->second.name) buffer.is_erased = true;
           if (buffer.is_erased && buffer.use == Use::kArrived) buffer.use = Use::kFailed;
         }
-        return true;
-      });
+        one = records_.erase(one);
+      }
       queue_.push_back({.erase = std::move(done), .erased = erased});
     }
     wake_.notify_all();
