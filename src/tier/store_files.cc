@@ -340,12 +340,15 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const 
 
 namespace {
 
+// What is there is not a store: gone, a file, or a link.
+bool IsNoStore(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+
 IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, const Secret& secret,
                       const std::string& key_file_name, EraseScope scope, StoresErased* erased) {
   const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
-  if (!folder) return folder.error() == ENOENT ? IoStatus{} : IoFailed(folder.error());
+  if (!folder) return IsNoStore(folder.error()) ? IoStatus{} : IoFailed(folder.error());
   const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
-  if (!keys) return keys.error() == ENOENT ? IoStatus{} : IoFailed(keys.error());
+  if (!keys) return IsNoStore(keys.error()) ? IoStatus{} : IoFailed(keys.error());
   const bool has_key = storage.FactsOf(keys->id(), key_file_name).has_value();
   if (!has_key && scope == EraseScope::kStoresWithKey) return {};
   const IoResult<OpenedFile> lock =
