@@ -174,8 +174,9 @@ class Restart(WithHome):
     def test_kill_9_right_behind_a_flush(self):
         def flush_and_kill(server):
             flushed = server.flush()
-            self.assertEqual((flushed["flushed"], flushed["blocks"]), (True, 62))
-            self.assertGreater(flushed["bytes"], 62 * 16384)
+            self.assertEqual((flushed["flushed"], flushed["durable"]), (True, True))
+            self.assertLessEqual(flushed["blocks"], 62)  # some were stored before it was asked
+            self.assertEqual(server.disk()["blocks"], 62)
             server.kill()
         self.restarted(flush_and_kill)
 
@@ -426,8 +427,8 @@ class Erase(WithHome):
         self.assertEqual([(line["blocks"], {line["erased"]}) for line in audit], [(37, key_files)])
         server.stop()
 
-    def test_while_the_server_goes_on(self):
-        self.erased(lambda server: None)
+    def test_an_end_in_peace(self):
+        self.erased(lambda server: server.end())
 
     def test_kill_9_right_behind_the_answer(self):
         self.erased(lambda server: server.kill())
@@ -675,8 +676,9 @@ class Damage(WithHome):
         (self.home / "kv").rename(self.whole)
         self.count = 12 + 37 - 12 + 31 - 12 + 6 + 12
 
-    def check_damaged(self, name, damage, disk=None):
-        """`damage` gets the store's folder; all answers are right, what is new is stored."""
+    def check_damaged(self, name, damage, disk=None, sees_all=True):
+        """`damage` gets the store's folder; all answers are right, what is new is stored. `sees_all`: the first
+        server comes across all that is damaged. (What it computes because that is quicker, it does not read.)"""
         with self.subTest(name):
             folder = self.home / "kv"
             shutil.rmtree(folder, ignore_errors=True)
@@ -692,7 +694,9 @@ class Damage(WithHome):
             server.kill()
             server = self.serve()
             for ids in self.PROMPTS:
-                self.assertEqual(self.check(server, ids)["computed"], len(ids) - whole_blocks(ids))
+                computed = self.check(server, ids)["computed"]
+                if sees_all:
+                    self.assertEqual(computed, len(ids) - whole_blocks(ids))
             server.kill()
             return receipts
 
@@ -759,7 +763,7 @@ class Damage(WithHome):
                 (headers, 1 << 20, 1), (headers, 1 << 20, 50), (0, 1 << 20, 5000))):
             draw = random.Random(seed)
             self.check_damaged(f"{count} bits in {begin} .. {end}",
-                               lambda store, a=(draw, begin, end, count): self.flip(store, *a))
+                               lambda store, a=(draw, begin, end, count): self.flip(store, *a), sees_all=False)
 
     def test_one_damaged_payload_costs_its_block_alone(self):
         ids = self.PROMPTS[0]
