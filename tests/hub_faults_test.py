@@ -129,6 +129,13 @@ class Faults(HubTest):
     def test_a_server_without_ranges_begins_again(self):
         self.assertEqual(self.pull_despite("cut 700", "no range"), [None, "bytes=700-"])
 
+    def test_a_hub_that_begins_again_for_ever_is_given_up(self):
+        self.hub.faults[self.NAME] = ["cut 700", 416] * 9
+        self.fails("pull", "o/quants", says="pull again")
+        self.assertLess(len(self.hub.asked("store", self.NAME)), 8)  # of 18 that it would have cut
+        self.hub.faults[self.NAME] = ["cut 0", 416]
+        self.done("pull", "o/quants")
+
     def test_an_error_that_stays_is_said(self):
         self.hub.faults[self.NAME] = [503] * 5
         self.fails("pull", "o/quants", says=["the hub answers 503", "pull again later"])

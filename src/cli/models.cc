@@ -28,6 +28,13 @@ Row RowOf(hub::CachedModel model) {
   row.name =
       hub::RepoRef{model.repo, is_main ? std::nullopt : std::optional(model.commit), model.label}
           .Text();
+  if (model.files < model.parts) {
+    row.refusal =
+        fmt::format("incomplete: {} of its {} parts are here; 'kvasir pull {}' fetches the rest",
+                    model.files, model.parts, row.name);
+    row.model = std::move(model);
+    return row;
+  }
   EngineOptions options;
   options.model = model.path.string();
   // Reads the headers of its files, not its weights.

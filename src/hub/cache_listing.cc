@@ -63,6 +63,8 @@ std::vector<CachedModel> ListCache(const HubCache& cache) {
         }
         if (!choice.is_folder()) model.path /= choice.label;
         model.bytes = BytesOf(snapshot, choice.files);
+        model.files = choice.is_folder() ? 1 : choice.files.size();
+        model.parts = choice.parts;
         models.push_back(std::move(model));
       }
     }

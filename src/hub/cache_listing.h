@@ -18,6 +18,7 @@ struct CachedModel {
   std::string label;              // FileChoice::label
   std::filesystem::path path;     // for --model
   uint64_t bytes = 0;             // of its files, which models may share
+  size_t files = 0, parts = 1;    // of a split GGUF file; fewer files than parts: some are missing
 };
 
 // In order of repository and commit. Skips what Kvasir cannot run, such as data sets and models

@@ -27,6 +27,22 @@ tl::unexpected<Error> NotCached(const HubCache& cache, const RepoRef& what) {
               cache.root().string(), what.Text());
 }
 
+// What goes with the model of these files: the text files of the snapshot stay while another model
+// may read them, and go with the last one.
+std::vector<std::string> Removable(const std::vector<std::string>& files,
+                                   std::vector<std::string> chosen) {
+  std::vector<std::string> rest;
+  std::ranges::copy_if(files, std::back_inserter(rest), [&](const std::string& file) {
+    return std::ranges::find(chosen, file) == chosen.end();
+  });
+  if (!ModelsAmong(rest).empty()) {
+    std::erase_if(chosen, IsTextFile);
+  } else if (std::ranges::all_of(rest, IsTextFile)) {
+    return files;
+  }
+  return chosen;
+}
+
 // One removal from a repository whose lock is held.
 class Remover {
  public:
@@ -82,10 +98,10 @@ class Remover {
     const std::vector<std::string> files = cache_.FilesOf(ref_.repo, commit);
     std::vector<std::string> chosen = files;
     if (ref_.choice) {
-      const auto choice = ChooseModel(files, ref_.choice, snapshot.string());
+      const auto choice = ChooseParts(files, ref_.choice, snapshot.string());
       if (!choice && choice.error().code == Code::kNotFound) return {};
       if (!choice) return tl::unexpected(choice.error());
-      chosen = choice->files;
+      chosen = Removable(files, choice->files);
     }
     for (const std::string& file : chosen) KV_TRY(RemoveFile(snapshot / file));
     if (chosen.size() < files.size()) return {};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "hub/cache_for_test.h"
+#include "hub/cache_listing.h"
 
 namespace kvasir::hub {
 namespace {
@@ -54,6 +55,35 @@ TEST(CacheRemoval, OneModelOfSeveralKeepsTheOthers) {
   EXPECT_EQ(test.cache().FilesOf("a/b", kOldCommit), std::vector<std::string>{"m-Q4_0.gguf"});
   ASSERT_TRUE(Remove(test, "a/b:m-Q4_0.gguf"));
   EXPECT_FALSE(fs::exists(test.cache().Repo("a/b"))) << "nothing is left of it";
+}
+
+TEST(CacheRemoval, TextStaysWhileAnotherModelOfTheSnapshotMayReadIt) {
+  CacheForTest test("hub_removal_text");
+  for (const char* file : {"config.json", "tokenizer.json", "model.safetensors", "m-Q4_0.gguf"}) {
+    test.Add(kOldCommit, file, file);
+  }
+  const auto removed = Remove(test, "a/b:safetensors");
+  ASSERT_TRUE(removed) << removed.error().message;
+  EXPECT_EQ(removed->num_files, 1u);
+  EXPECT_EQ(test.cache().FilesOf("a/b", kOldCommit),
+            (std::vector<std::string>{"config.json", "m-Q4_0.gguf", "tokenizer.json"}));
+  ASSERT_TRUE(Remove(test, "a/b:Q4_0"));
+  EXPECT_FALSE(fs::exists(test.cache().Repo("a/b"))) << "text alone is not a model";
+}
+
+TEST(CacheRemoval, ASplitFileWithoutAllPartsIsListedAsSuchAndRemoved) {
+  CacheForTest test("hub_removal_parts");
+  test.Add(kOldCommit, "m-Q8_0-00002-of-00003.gguf", "22");
+  test.Add(kOldCommit, "m-Q4_0.gguf", "4");
+  const std::vector<CachedModel> models = ListCache(test.cache());
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(models[1].label, "m-Q8_0-00002-of-00003.gguf");
+  EXPECT_EQ(models[1].files, 1u);
+  EXPECT_EQ(models[1].parts, 3u);
+  EXPECT_FALSE(test.cache().Find(*ParseRepoRef("a/b@" + kOldCommit + ":Q8_0")));
+  const auto removed = Remove(test, "a/b:Q8_0");
+  ASSERT_TRUE(removed) << removed.error().message;
+  EXPECT_EQ(removed->freed_bytes, 2u);
 }
 
 TEST(CacheRemoval, NothingBehindALinkOutOfTheRepositoryIsRemoved) {

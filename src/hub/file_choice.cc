@@ -59,13 +59,11 @@ std::vector<std::string> FolderFiles(std::span<const std::string> files) {
   if (!has("config.json") || (!is_single && !is_split)) return {};
   std::vector<std::string> chosen;
   for (const std::string& file : files) {
-    const bool is_text = std::ranges::find(kTextFiles, file) != kTextFiles.end() ||
-                         (file.ends_with(".tiktoken") && file.find('/') == file.npos);
     const bool is_weights =
         is_single ? file == "model.safetensors"
                   : file == "model.safetensors.index.json" ||
                         PartAt(file, ".safetensors") == std::string_view("model").size();
-    if (is_text || (is_weights && file.starts_with("model"))) chosen.push_back(file);
+    if (IsTextFile(file) || (is_weights && file.starts_with("model"))) chosen.push_back(file);
   }
   return chosen;
 }
@@ -130,7 +128,12 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files) {
   return models;
 }
 
-Result<FileChoice> ChooseModel(std::span<const std::string> files,
+bool IsTextFile(std::string_view file) {
+  return std::ranges::find(kTextFiles, file) != kTextFiles.end() ||
+         (file.ends_with(".tiktoken") && file.find('/') == file.npos);
+}
+
+Result<FileChoice> ChooseParts(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where) {
   const std::vector<FileChoice> models = ModelsAmong(files);
   if (models.empty()) {
@@ -147,12 +150,15 @@ Result<FileChoice> ChooseModel(std::span<const std::string> files,
     return Fail(Code::kInvalidArgument, "{} has {} models{}; add ':' and one of: {}", where,
                 found.size(), choice ? " named '" + *choice + "'" : "", Labels(found));
   }
-  const FileChoice& model = found.front();
-  if (!model.is_folder() && model.files.size() != model.parts) {
-    return Fail(Code::kNotFound, "{} has {} of the {} parts of {}", where, model.files.size(),
-                model.parts, model.label);
-  }
-  return model;
+  return found.front();
+}
+
+Result<FileChoice> ChooseModel(std::span<const std::string> files,
+                               const std::optional<std::string>& choice, std::string_view where) {
+  KV_ASSIGN(FileChoice model, ChooseParts(files, choice, where));
+  if (model.is_whole()) return model;
+  return Fail(Code::kNotFound, "{} has {} of the {} parts of {}", where, model.files.size(),
+              model.parts, model.label);
 }
 
 }  // namespace kvasir::hub

@@ -21,6 +21,7 @@ struct FileChoice {
   size_t parts = 1;                // that a split GGUF file says it has
 
   bool is_folder() const { return label == kFolderChoice; }
+  bool is_whole() const { return is_folder() || files.size() == parts; }
 };
 
 // The models among `files`: each GGUF file (the parts of a split one are one model; mmproj files
@@ -33,5 +34,11 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files);
 // kInvalidArgument: several are meant; the message lists them.
 Result<FileChoice> ChooseModel(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where);
+// The same, also where parts of it are missing.
+Result<FileChoice> ChooseParts(std::span<const std::string> files,
+                               const std::optional<std::string>& choice, std::string_view where);
+
+// Whether a file is one that models need beside their weights: config.json, tokenizer.json, ...
+bool IsTextFile(std::string_view file);
 
 }  // namespace kvasir::hub

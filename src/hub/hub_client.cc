@@ -112,12 +112,15 @@ Status HubClient::Fetch(const RepoRef& ref, std::string_view commit, const HubFi
 Status HubClient::Get(const RepoRef& ref, const std::string& path, std::string_view blob,
                       Receiver& receiver) {
   const std::string url = settings_.endpoint + path;
+  uint64_t most_bytes = receiver.offset();
   for (uint32_t retry = 0;; ++retry) {
     const uint64_t before = receiver.offset();
     KV_ASSIGN(const HttpReply reply, GetOnce(url, blob, receiver));
     if (IsDone(reply)) return {};
-    if (receiver.offset() > before) retry = 0;
-    if (reply.status == kRangeNotSatisfiable && before > 0) {
+    // Only progress, so that a hub that cuts and restarts for ever is given up.
+    if (receiver.offset() > most_bytes) retry = 0;
+    most_bytes = std::max(most_bytes, receiver.offset());
+    if (reply.status == kRangeNotSatisfiable && before > 0 && retry < kMaxRetries) {
       KV_TRY(receiver.Restart());
     } else if (!IsTransient(reply) || retry == kMaxRetries) {
       return Refused(ref, url, reply);
