@@ -340,7 +340,7 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const 
 
 namespace {
 
-// What is there is not a store: gone, a file, or a link.
+// The entry is not a store: it is gone, a file, or a link.
 bool IsNoStore(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
 
 IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, const Secret& secret,
