@@ -17,10 +17,12 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape --ids").split()}
+    "--disk-cap --disk-ttl --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--ids").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
-WRONG |= {"--stop": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b", "--alias": "", "--prompt": ""}
+WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
+          "--alias": "", "--prompt": ""}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__]}
@@ -37,7 +39,7 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
 ELSEWHERE = {"serve": ["--pin-threads", "--cache-dir"], "selftest": ["--json", "--pin-threads", "--cache-dir"],
-             "eval": ["--json", "--pin-threads", "--cache-dir"]}
+             "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"]}
 
 
 def flags_of(command):
@@ -53,7 +55,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 13)
+        self.assertEqual(len(self.flags), 14)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):

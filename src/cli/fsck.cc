@@ -31,6 +31,9 @@ void Print(const StoreCheck& check) {
 
 Result<int> RunFsck(const Args& args) {
   ExitOnInterrupt();
+  if (args.Text("disk") == "") {
+    return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
+  }
   const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
   if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
   KV_ASSIGN(const std::vector<StoreCheck> checks, CheckDiskStores(*folder, std::nullopt));

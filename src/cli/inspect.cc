@@ -79,6 +79,9 @@ Result<int> RunInspect(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
   const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
+  if (args.Text("disk") == "") {
+    return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
+  }
   const auto disk = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
   std::vector<StoreListing> stores;
   if (disk) {
