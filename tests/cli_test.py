@@ -56,7 +56,7 @@ class HelpTest(CliTest):
         self.wrong("run", "--ids", "1,99999", *SMALL, says="run: --ids[1]: token 99999")
         self.wrong("run", "--prompt", "x " * 4000, *SMALL, says="run: --prompt: ")
 
-    def test_a_cache_folder_that_cannot_be_written_is_told_once(self):
+    def test_a_cache_folder_that_cannot_be_written_is_reported_once(self):
         for folder in ("/dev/null/x", "/dev/null", "/proc/x"):
             result = kvasir("run", "--ids", "1", "--max-tokens", "1", "--cache-dir", folder, *SMALL)
             self.assertEqual(result.returncode, 0, result.stderr)
@@ -119,7 +119,7 @@ class WrongArgumentsTest(CliTest):
                 ("--block-tokens", "0", "from 16")]:
             self.wrong("plan", flag, value, says=says)
 
-    def test_too_little_kv_memory_is_told_the_least(self):
+    def test_too_little_kv_memory_is_refused_with_the_least(self):
         for flags in ([], ["--kv-format", "f32", "--block-tokens", "64"], ["--cache", "none"]):
             result = kvasir("plan", "--kv-memory", "1", *flags)
             least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least (\d+),", result.stderr)[1])
@@ -223,7 +223,7 @@ class RunTest(CliTest):
                               *SMALL)
         self.assertEqual((answer["text"], answer["finish_reason"]), ("Hello! How can", "stop"))
 
-    def test_pinned_threads_that_share_processors_are_told(self):
+    def test_pinned_threads_that_share_processors_are_reported(self):
         processors = len(os.sched_getaffinity(0))
         command = ["run", "--prompt", "Hello!", "--max-tokens", "1", "--pin-threads", *SMALL, "--threads"]
         self.assertIn(f"warning: pin_threads: {processors + 1} threads share {processors} processors",

@@ -320,7 +320,7 @@ class InfoTest(CliTest):
 
 
 class WeightsTest(CliTest):
-    def test_each_choice_takes_its_bits_and_is_told(self):
+    def test_each_choice_takes_its_bits_and_is_shown(self):
         stored = self.ok_json("plan", "--json", *SMALL)["weights_bytes"]
         for weights, most in [("i8", 0.6), ("q8_0", 0.57), ("i4", 0.5), ("q4_0", 0.47)]:
             plan = self.ok_json("plan", "--json", "--weights", weights.upper(), *SMALL)
@@ -348,7 +348,7 @@ class WeightsTest(CliTest):
 
 
 class InspectTest(CliTest):
-    def test_images_are_listed_and_a_damaged_one_is_told_and_made_again(self):
+    def test_images_are_listed_and_a_damaged_one_is_reported_and_made_again(self):
         with tempfile.TemporaryDirectory() as folder:
             own = {"environment": {"XDG_STATE_HOME": os.path.join(folder, "state")}}
             cache = ["--cache-dir", os.path.join(folder, "cache")]

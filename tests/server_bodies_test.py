@@ -192,7 +192,7 @@ class Memory(unittest.TestCase):
                     print(f"{mib} MiB, {name}: {taken / 2**20:.1f} MiB of {allowed / 2**20:.1f}")
                     self.assertLess(taken, allowed)
 
-    def test_what_does_not_fit_is_told_so_and_the_next_request_is_served(self):
+    def test_what_does_not_fit_is_refused_and_the_next_request_is_served(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
             file.write("{{ messages[0].content.split(' ')|length }}{{ messages[0].content|list|length }}")
             file.flush()

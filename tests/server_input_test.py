@@ -20,7 +20,7 @@ class BadInput(WithServer):
                          "/apply-template"):
                 self.refused(path, body)
 
-    def test_what_is_wrong_with_the_bytes_is_told(self):
+    def test_the_error_says_what_is_wrong_with_the_bytes(self):
         self.refused("/v1/completions", b'{"prompt": "\xff"}', text="not valid UTF-8 at byte 13 (0xff)")
         self.refused("/v1/completions", b'{"prompt": "x",}', text="syntax error at byte 16")
         self.refused("/v1/completions", b'{"prompt": "x"', text="too early")

@@ -156,7 +156,7 @@ class ScoredAnswers(WithAnswers):
         self.refused("/v1/completions", body | {"logprobs": 15, "n": 2}, "max_tokens", text="400000 tokens in 200")
         self.server.post("/v1/completions", body | {"logprobs": None, "max_tokens": 1})
 
-    def test_what_does_not_fit_now_is_told_to_wait(self):
+    def test_what_does_not_fit_now_gets_retry_after(self):
         lazy = self.unread("/v1/completions", self.SCORED)
         self.server.until("running", lambda: self.running(8))
         status, headers, answer = self.server.request("POST", "/v1/completions", self.SCORED)

@@ -229,7 +229,7 @@ class OpenAiClient(WithClient):
         self.assertEqual(off.usage.prompt_tokens_details.cached_tokens, 0)
         self.assertEqual(off.choices[0].message.content, second.choices[0].message.content)
 
-    def test_unknown_fields_are_ignored_and_told(self):
+    def test_unknown_fields_are_ignored_and_listed(self):
         answer = self.chat(user="me", extra_body={"zebra": 1, "apple": None})
         self.assertEqual(answer.kvasir["ignored"], ["apple", "zebra"])
         tool = {"type": "function", "function": {"name": "weather"}}
