@@ -427,6 +427,12 @@ class Erase(WithHome):
         self.assertEqual([(line["blocks"], {line["erased"]}) for line in audit], [(37, key_files)])
         server.stop()
 
+    def test_a_flush_tells_nothing_of_others(self):
+        server = self.serve(*self.KEYS)
+        server.ask(prompt(51, 300), key="alpha")
+        self.assertEqual(set(server.flush(key="beta")), {"flushed", "durable"})
+        server.stop()
+
     def test_an_end_in_peace(self):
         self.erased(lambda server: server.end())
 

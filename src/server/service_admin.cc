@@ -309,13 +309,20 @@ Outcome Service::FlushCache(const Call&) {
     return ErrorResponse({Code::kUnsupported,
                           "there is nothing to flush: this server has no disk tier (--disk DIR)"});
   }
-  return LaterAnswer{[this](LaterAnswer::Reply reply) {
-    engine_.Flush([reply = std::move(reply)](const Result<TierFlushed>& flushed) {
-      reply(flushed ? JsonResponse({{"flushed", true},
-                                    {"durable", flushed->durable},
-                                    {"blocks", flushed->blocks},
-                                    {"bytes", flushed->bytes}})
-                    : ErrorResponse(flushed.error()));
+  const bool shows_sizes = credentials()->num_tenants() <= 1;
+  return LaterAnswer{[this, shows_sizes](LaterAnswer::Reply reply) {
+    engine_.Flush([shows_sizes, reply = std::move(reply)](const Result<TierFlushed>& flushed) {
+      if (!flushed) {
+        return reply(ErrorResponse(
+            shows_sizes ? flushed.error()
+                        : Error{Code::kUnavailable, "the disk tier cannot be written now"}));
+      }
+      json body = {{"flushed", true}, {"durable", flushed->durable}};
+      if (shows_sizes) {
+        body["blocks"] = flushed->blocks;
+        body["bytes"] = flushed->bytes;
+      }
+      reply(JsonResponse(body));
     });
   }};
 }
