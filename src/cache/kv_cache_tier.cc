@@ -130,6 +130,7 @@ KvLoad KvCache::TakeOffer(MatchResult& match) const {
   KvLoad load;
   if (match.offer_.empty()) return load;
   load.tier_ = tier_;
+  load.counts_ = match.counts_;
   load.offer_ = std::move(match.offer_);
   load.reads_.resize(load.offer_.records.size());
   match.offer_ = {};
@@ -343,6 +344,7 @@ uint32_t KvCache::OpenBlocks(KvSequence& sequence, KvLoad& load, std::span<const
 }
 
 void KvCache::CountLoad(KvLoad& load) {
+  if (!load.counts_) return;
   const uint32_t taken = load.taken_tokens_ - load.counted_taken_;
   const uint32_t loaded = load.loaded_tokens_ - load.counted_loaded_;
   counters_.hit_tokens_disk += loaded;

@@ -45,6 +45,7 @@ class KvLoad {
     counted_taken_ = other.counted_taken_;
     loaded_bytes_ = other.loaded_bytes_;
     is_broken_ = other.is_broken_;
+    counts_ = other.counts_;
     return *this;
   }
   ~KvLoad() { Drop(); }
@@ -81,6 +82,7 @@ class KvLoad {
   uint32_t counted_loaded_ = 0, counted_taken_ = 0;  // of them, in KvCache::counters()
   uint64_t loaded_bytes_ = 0;
   bool is_broken_ = false;
+  bool counts_ = true;  // MatchOptions::counts
 };
 
 }  // namespace kvasir
