@@ -121,6 +121,13 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   if (FaultActive(Fault::kErasedBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
+  // What was begun before may lack a key already, and still have its slots.
+  const IoResult<std::vector<EraseIntent>> begun = ListIntents(storage_, root, options_.secret);
+  if (!begun) return IoFailed(begun.error());
+  const bool goes_on = !job.done || std::ranges::any_of(*begun, [&](const EraseIntent& other) {
+    return other.store == intent.store && other.key_file_name == intent.key_file_name;
+  });
+  const EraseScope scope = goes_on ? EraseScope::kAllStores : EraseScope::kStoresWithKey;
   if (const IoStatus written = WriteIntent(storage_, root, options_.secret, intent); !written) {
     return written;
   }
@@ -145,7 +152,7 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   }
   const IoResult<StoresErased> others =
       EraseInStores(storage_, root, options_.secret, job.key_file_name,
-                    files != nullptr ? intent.store : "", EraseScope::kStoresWithKey);
+                    files != nullptr ? intent.store : "", scope);
   if (!others) return IoFailed(others.error());
   job.erased.blocks += others->blocks;
   job.erased.bytes += others->bytes;
