@@ -191,7 +191,7 @@ bool DiskTier::WriteKeysOfGroup() {
     }
     const StoreFiles& files = *writing_files_;
     IoStatus written = IoFailed(ENOSPC);
-    if (HasRoomFor(2 * kTierPageBytes))
+    if (HasRoomFor(2 * kTierPageBytes).value_or(false))
       written = WriteKeyFile(storage_, files.keys.id(), options_.secret, store_, key);
     OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
     if (!written) {
