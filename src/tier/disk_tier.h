@@ -204,7 +204,7 @@ class DiskTier : public Tier {
   void ReaderLoop();
   bool ReaderStep();
   std::vector<uint32_t>& GatherRun() KV_REQUIRES(mutex_);
-  IoStatus ReadRun(const StoreFiles& files);
+  IoStatus ReadRun(const StoreFiles& files, std::span<const uint32_t> run);
   void NoteStalls();
 
   // disk_tier_room.cc: cap, free space, time

@@ -196,9 +196,22 @@ bool DiskTier::ReaderStep() {
     scan_done_.notify_all();
     return true;
   }
-  const IoStatus read = ReadRun(*files);
+  IoStatus read = ReadRun(*files, run_);
+  // One bad sector is no reason to lose its neighbours: each record is read alone.
+  std::array<bool, kMaxRun> is_bad;
+  is_bad.fill(!read);
+  if (!read && read.error() != ECANCELED && run_.size() > 1) {
+    bool any = false;
+    for (size_t i = 0; i < run_.size(); ++i) {
+      is_bad[i] = !ReadRun(*files, std::span(run_).subspan(i, 1));
+      any |= !is_bad[i];
+    }
+    CountError(&TierStats::fault_read);
+    if (any) read = {};
+  } else if (!read && read.error() != ECANCELED) {
+    CountError(&TierStats::fault_read);
+  }
   NoteStalls();
-  if (!read && read.error() != ECANCELED) CountError(&TierStats::fault_read);
   {
     MutexLock lock(mutex_);
     const uint64_t took_ns = storage_.MonotonicNs() - reading_since_ns_;
@@ -209,10 +222,11 @@ bool DiskTier::ReaderStep() {
       const double speed = static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns);
       read_bytes_per_s_ = read_bytes_per_s_ == 0 ? speed : read_bytes_per_s_ * 0.9 + speed * 0.1;
     }
-    for (const uint32_t index : run_) {
+    for (size_t i = 0; i < run_.size(); ++i) {
+      const uint32_t index = run_[i];
       Buffer& in = buffer(index);
-      in.use = read && !in.is_cancelled ? Buffer::Use::kArrived : Buffer::Use::kFailed;
-      if (!read && in.has_entry) {
+      in.use = is_bad[i] || in.is_cancelled ? Buffer::Use::kFailed : Buffer::Use::kArrived;
+      if (is_bad[i] && in.has_entry) {
         // What does not read leaves at once; it is computed, and may be written again.
         memory_.records.EndReader(in.entry);
         memory_.segments.EndReader(in.slot);
@@ -263,13 +277,15 @@ std::vector<uint32_t>& DiskTier::GatherRun() {
   return run_;
 }
 
-IoStatus DiskTier::ReadRun(const StoreFiles& files) {
+// Records side by side. ECANCELED: nobody wants any of them.
+IoStatus DiskTier::ReadRun(const StoreFiles& files, std::span<const uint32_t> run) {
   SegmentShape shape;
   uint32_t number, first;
   {
     MutexLock lock(mutex_);
-    const Buffer& in = buffer(run_.front());
-    if (in.is_cancelled) return IoFailed(ECANCELED);
+    const Buffer& in = buffer(run.front());
+    const auto is_cancelled = [&](uint32_t index) { return buffer(index).is_cancelled; };
+    if (std::ranges::all_of(run, is_cancelled)) return IoFailed(ECANCELED);
     shape = memory_.segments.at(in.slot.segment).shape;
     number = in.place.segment;
     first = in.slot.slot;
@@ -278,12 +294,12 @@ IoStatus DiskTier::ReadRun(const StoreFiles& files) {
       Own(storage_, storage_.OpenFile(files.folder.id(), SegmentFileName(number), OpenMode::kRead));
   if (!file) return IoFailed(file.error());
   std::array<std::span<std::byte>, kMaxRun> pieces;
-  const auto used = std::span(pieces).first(run_.size());
-  for (size_t i = 0; i < run_.size(); ++i) pieces[i] = HeaderOf(run_[i]);
+  const auto used = std::span(pieces).first(run.size());
+  for (size_t i = 0; i < run.size(); ++i) pieces[i] = HeaderOf(run[i]);
   if (const IoStatus read = ReadAll(storage_, file->id(), used, shape.header_at(first)); !read) {
     return read;
   }
-  for (size_t i = 0; i < run_.size(); ++i) pieces[i] = PayloadOf(run_[i]);
+  for (size_t i = 0; i < run.size(); ++i) pieces[i] = PayloadOf(run[i]);
   return ReadAll(storage_, file->id(), used, shape.payload_at(first));
 }
 
