@@ -166,9 +166,12 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
   for (const std::string& name : *names) {
     if (!IsHex(name, 2 * sizeof(Digest))) continue;
     const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
-    // Others than a read that failed say that it is not a key file.
-    if (!file && file.error() == EIO) return IoFailed(EIO);
-    if (!file) continue;
+    if (!file) {
+      // Not a key file. Any other failure is no reason to take an owner's records for orphans.
+      constexpr int kNoKeyFile[] = {ENOENT, ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
+      if (std::ranges::find(kNoKeyFile, file.error()) != std::end(kNoKeyFile)) continue;
+      return IoFailed(file.error());
+    }
     const auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
     if (key && KeyFileName(secret, key->owner) == name) loaded.push_back(*key);
   }
