@@ -39,6 +39,11 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       tenant_rules_(1),
       lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
   stats_.tenants.resize(1);
+  if (options_.tier != nullptr) {
+    // What an earlier process measured, as if it had loaded for a tenth of a second.
+    const double speed = options_.tier->Stats().load_bytes_per_s;
+    if (speed > 0) load_speed_.Observe(static_cast<uint64_t>(speed / 10), 100'000'000);
+  }
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);

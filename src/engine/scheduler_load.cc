@@ -75,6 +75,13 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
       load_speed_.Observe(state.load.loaded_bytes() - bytes_before, now - state.pace.progress_ns);
     }
     state.pace.progress_ns = now;
+    // Where no speed was known, this load's own one decides after a second.
+    const uint64_t passed_ns = now - state.pace.start_ns;
+    if (!state.pace.ns_per_byte && static_cast<double>(passed_ns) > LoadPace::kUnknownNs &&
+        state.load.loaded_bytes() > 0) {
+      state.pace.ns_per_byte =
+          static_cast<double>(passed_ns) / static_cast<double>(state.load.loaded_bytes());
+    }
   }
   state.waits = false;
   if (front == KvCache::Front::kEnded) {
