@@ -253,6 +253,11 @@ Status EngineOnThread::Start() {
 }
 
 EngineOnThread::~EngineOnThread() {
+  // The tier's threads tell this object of their progress: they end while all of it is there.
+  struct EndTier {
+    std::unique_ptr<DiskTier>& tier;
+    ~EndTier() { tier.reset(); }
+  } end{parts_.disk.tier};
   if (!thread_.joinable()) return;  // never started
   CheckMayWait();
   {
