@@ -95,8 +95,10 @@ Status DiskTier::ScanStore() {
     latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
     (void)NowHour();
     // Of two figures of one day, the higher one is right: this one may be from before a crash.
-    if (about.written_day > written_day_) stats_.written_today_bytes = 0;
-    if (about.written_day >= written_day_) {
+    // One of a later day is a lie, or of a clock that was wrong.
+    const bool is_lie = about.written_day > static_cast<uint64_t>(storage_.UnixS() / 86400);
+    if (!is_lie && about.written_day > written_day_) stats_.written_today_bytes = 0;
+    if (!is_lie && about.written_day >= written_day_) {
       written_day_ = about.written_day;
       stats_.written_today_bytes = std::max(stats_.written_today_bytes, about.written_bytes);
     }
@@ -236,27 +238,29 @@ void DiskTier::ScanHeader(uint32_t segment, uint32_t slot, std::span<const std::
   if (!OpenHeader(record_key, record->placings, options_.shape.block_tokens, header, tokens)) {
     return;
   }
-  std::optional<EntryId> known;
-  {
-    MutexLock lock(mutex_);
-    known = memory_.records.Find(record->name);
-  }
   // A record that was written twice: its first writing may have failed. The payload decides.
-  if (known && !PayloadOpens(place, *record, key)) return;
-  MutexLock lock(mutex_);
-  known = memory_.records.Find(record->name);
-  if (!memory_.segments.TakeThis(place)) return;
-  if (known) {
-    memory_.segments.FreeSlot(memory_.records.at(*known).slot);
-    memory_.records.Move(*known, place);
-    memory_.segments.SetEntry(place, *known);
-    return;
-  }
-  const auto entry = memory_.records.Add(record->name, *owner, record->after, 0);
-  if (!entry) return memory_.segments.FreeSlot(place);
-  keys_.AddUse(*owner);
-  memory_.records.SetStored(*entry, place);
-  memory_.segments.SetEntry(place, *entry);
+  const auto place_it = [&](bool opens) {
+    MutexLock lock(mutex_);
+    const std::optional<EntryId> known = memory_.records.Find(record->name);
+    if (known && !opens) return false;
+    if (!memory_.segments.TakeThis(place)) return true;
+    if (known) {
+      memory_.segments.FreeSlot(memory_.records.at(*known).slot);
+      memory_.records.Move(*known, place);
+      memory_.segments.SetEntry(place, *known);
+      return true;
+    }
+    const auto entry = memory_.records.Add(record->name, *owner, record->after, 0);
+    if (!entry) {
+      memory_.segments.FreeSlot(place);
+      return true;
+    }
+    keys_.AddUse(*owner);
+    memory_.records.SetStored(*entry, place);
+    memory_.segments.SetEntry(place, *entry);
+    return true;
+  };
+  if (!place_it(false) && PayloadOpens(place, *record, key)) (void)place_it(true);
 }
 
 bool DiskTier::PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key) {
