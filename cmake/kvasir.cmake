@@ -41,7 +41,7 @@ endif()
 # so that CI sees it when two files of a folder do not go together.
 if(NOT CCACHE OR KVASIR_SANITIZE)
   set(KVASIR_UNITY_FOLDERS jinja text import model engine server hub plan cache backend cli eval base
-      observe block policy)
+      observe block policy tier)
 endif()
 
 # Nothing in these folders runs once a token or more: GCC takes a quarter less time for them so.

@@ -17,7 +17,6 @@ namespace {
 constexpr uint64_t kBufferBytes = uint64_t{32} << 20;
 constexpr uint64_t kScratchBytes = 256 * 1024;  // of each of the two threads
 constexpr uint32_t kMinBuffers = 8;
-constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
 
 uint64_t ScratchBytes(const RecordShape& shape) {
   return std::max(kScratchBytes, RoundUp(shape.slot_bytes(), kTierPageBytes));

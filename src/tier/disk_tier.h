@@ -49,6 +49,7 @@ struct StoreAbout {
   uint64_t last_hour = 0;
 };
 inline constexpr std::string_view kAboutFileName = "about.json";
+inline constexpr uint64_t kMaxAboutBytes = 64 * 1024;
 std::string AboutText(const StoreAbout& about);
 StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps its default
 
@@ -62,6 +63,7 @@ class DiskTier : public Tier {
  public:
   static constexpr uint64_t kDefaultCapBytes = uint64_t{20} << 30;
   static constexpr uint32_t kMaxRecords = 1u << 18;
+  static constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
 
   // Opens the folder and reads what the store has. kInvalidArgument, kPermissionDenied, kIoError,
   // ...: the folder cannot be used, and why. Where another process has the store, the

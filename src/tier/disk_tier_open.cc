@@ -13,7 +13,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kMaxAboutBytes = 64 * 1024;
 constexpr uint64_t kRetryBrokenNs = 60'000'000'000, kRetryWaitingNs = 1'000'000'000;
 constexpr uint64_t kMinuteNs = 60'000'000'000;
 

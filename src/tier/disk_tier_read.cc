@@ -197,7 +197,7 @@ bool DiskTier::ReaderStep() {
     return true;
   }
   IoStatus read = ReadRun(*files, run_);
-  // One bad sector is no reason to lose its neighbours: each record is read alone.
+  // A bad sector costs its own record only: each is read alone.
   std::array<bool, kMaxRun> is_bad;
   is_bad.fill(!read);
   if (!read && read.error() != ECANCELED && run_.size() > 1) {

@@ -11,7 +11,6 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
-constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // kept for all but segments
 constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
 
 // The folder's lock, for as long as the object lives; absent while another process has it.

@@ -16,8 +16,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kMaxAboutBytes = 1 << 16;
-
 tl::unexpected<Error> Failed(int error, const std::string& what) {
   return FailErrno(error, "disk tier: cannot read {}", what);
 }

@@ -167,7 +167,7 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
     if (!IsHex(name, 2 * sizeof(Digest))) continue;
     const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
     if (!file) {
-      // Not a key file. Any other failure is no reason to take an owner's records for orphans.
+      // Not a key file. Any other failure does not make an owner's records orphans.
       constexpr int kNoKeyFile[] = {ENOENT, ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
       if (std::ranges::find(kNoKeyFile, file.error()) != std::end(kNoKeyFile)) continue;
       return IoFailed(file.error());
