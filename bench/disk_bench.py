@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""What the disk tier of kvasir serve is worth and what it costs, beside what this machine's disk and
+processor need for the same bytes in the same run.
+
+usage: disk_bench.py [KVASIR] [--model M] [--rounds 3] [--scratch DIR] [--json]
+
+The model is the shape qwen2-0.5b with random weights in Q8_0, or M. A prompt of 4,096 ids, of which the
+last 16 are new, is streamed
+  pool      with the rest resident,
+  dropped   after kill -9 and a restart, the page cache of all segments dropped,
+  warm      the same, with the segments in the page cache,
+  cold      with nothing known of it.
+`read` is what two threads need for the bytes of its records by requests of 1 MiB, page cache dropped;
+`open` to read them from the page cache and to decrypt them (openssl speed, AES-256-GCM, two processes).
+Figures are medians. Exit status 1 when an answer or its receipt is not what it must be; a missed target
+is shown, not an error. Three rounds take about ten minutes where a prompt is computed at 230 tokens/s.
+"""
+import argparse
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+from serve_bench import Client, Server, check
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SEED = 20261124
+PROMPT, NEW = 4096, 16
+MIB = 1 << 20
+CLIENTS = 8
+WAIT_S = 1800  # eight prompts at once
+FLAGS = ["--threads", "2", "--ctx-size", "4352", "--max-queue-ms", "1800000"]
+
+
+def tokens(number, count):
+    """The first one is another one for each number: two prompts share not even a partial block."""
+    draw = random.Random(SEED + number)
+    return [5 + number] + [draw.randrange(5, 1000) for _ in range(count - 1)]
+
+
+class DiskServer(Server):
+    def __init__(self, bench, *flags, disk=True):
+        where = ["--disk", str(bench.folder), "--disk-cap", "4GiB"] if disk else ["--disk", "none"]
+        super().__init__(bench.kvasir, *bench.model, *FLAGS, *where, *flags)
+
+    def call(self, method, path, body=None):
+        connection = http.client.HTTPConnection(*self.address, timeout=WAIT_S)
+        connection.request(method, path, json.dumps(body) if body is not None else None)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        check(response.status == 200, f"{path}: {response.status} {answer}")
+        connection.close()
+        return answer
+
+    def prepare(self, ids):
+        """Computes a prompt and answers nothing."""
+        return self.call("POST", "/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
+
+    def flush(self):
+        return self.call("POST", "/v1/cache/flush", {})
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=60)
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.kvasir = str(arguments.kvasir)
+        self.rounds = arguments.rounds
+        self.model = (["--model", arguments.model] if arguments.model
+                      else ["--shape", "qwen2-0.5b", "--weights", "q8_0"])
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="disk-bench-", dir=arguments.scratch))
+        self.folder = self.home / "kv"
+        os.environ["XDG_STATE_HOME"] = str(self.home / "state")
+        os.environ["XDG_CACHE_HOME"] = str(self.home / "cache")
+
+    def segments(self):
+        return sorted(self.folder.glob("*/seg-*.kvs"))
+
+    def drop_page_cache(self):
+        for path in self.segments():
+            fd = os.open(path, os.O_RDONLY)
+            os.fdatasync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+    def read(self, num_bytes):
+        """Seconds in which two threads read so many bytes of the segments, by requests of 1 MiB."""
+        places = [(path, at) for path in self.segments() for at in range(0, path.stat().st_size, MIB)]
+        places = places[:-(-num_bytes // MIB)]
+        check(len(places) * MIB >= num_bytes, "the segments hold less than a prompt")
+
+        def half(mine):
+            fds, buffer = {}, bytearray(MIB)
+            for path, at in mine:
+                if path not in fds:
+                    fds[path] = os.open(path, os.O_RDONLY)
+                os.preadv(fds[path], [buffer], at)
+            for fd in fds.values():
+                os.close(fd)
+
+        middle = len(places) // 2
+        threads = [threading.Thread(target=half, args=(part,)) for part in (places[:middle], places[middle:])]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return (time.perf_counter() - start) * num_bytes / (len(places) * MIB)
+
+
+def decrypted_bytes_per_second():
+    done = subprocess.run(["openssl", "speed", "-mr", "-seconds", "1", "-bytes", "196608", "-multi", "2", "-decrypt",
+                           "-evp", "aes-256-gcm"], capture_output=True, text=True, check=True)
+    sums = re.findall(r"(?m)^\+F:\d+:AES-256-GCM:([\d.]+)$", done.stdout)
+    check(len(sums) == 1, f"openssl speed: {done.stdout}")
+    return float(sums[0])
+
+
+def first_tokens(bench):
+    """Seconds by name, and the bytes of a prompt's records; receipts are checked."""
+    stored = [tokens(number, PROMPT - NEW) for number in range(CLIENTS)]
+    memory = ["--kv-memory", "768MiB"]
+    with DiskServer(bench, *memory) as server:
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(server.prepare, stored))
+        server.flush()
+        state = server.call("GET", "/v1/cache")
+        disk = state["cache"]["disk"]
+        num_blocks = (PROMPT - NEW) // state["block_tokens"]
+        check(disk["blocks"] == CLIENTS * num_blocks, f"of {CLIENTS * num_blocks} blocks {disk['blocks']} are stored")
+        server.kill()
+    num_bytes = num_blocks * disk["used_bytes"] // disk["blocks"]
+    times = {name: [] for name in ("dropped", "warm", "pool", "cold", "read", "read warm")}
+    number = 100
+    for i in range(bench.rounds):
+        ids = stored[i % CLIENTS]
+        for name in ("dropped", "warm"):
+            with DiskServer(bench, *memory) as server:
+                client = Client(server)
+                client.complete([5], max_tokens=1)  # the connection and the first step
+                bench.drop_page_cache()
+                if name == "dropped":
+                    times["read"].append(bench.read(num_bytes))
+                    bench.drop_page_cache()
+                else:
+                    for path in bench.segments():
+                        path.read_bytes()
+                    times["read warm"].append(bench.read(num_bytes))
+                for which, source in ((name, "disk"), ("pool", "pool")):
+                    number += 1
+                    ttft_ms, _, _, receipt = client.complete(ids + tokens(number, NEW))
+                    times[which].append(ttft_ms / 1e3)
+                    check(receipt["reused"][source] >= PROMPT - NEW, f"{which}: {receipt}")
+                    check(receipt["computed"] <= NEW, f"{which}: {receipt}")
+                if name == "dropped":
+                    number += 1
+                    ttft_ms, _, _, receipt = client.complete(tokens(number, PROMPT))
+                    times["cold"].append(ttft_ms / 1e3)
+                    check(receipt["computed"] == PROMPT, f"cold: {receipt}")
+                server.kill()
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    medians["open"] = medians.pop("read warm") + num_bytes / decrypted_bytes_per_second()
+    return medians, num_bytes
+
+
+def prefill_ratio(bench):
+    """Speed of a cold prompt while the tier writes, divided by that without a tier; in turn."""
+    times = {True: [], False: []}
+    memory = ["--kv-memory", "512MiB"]
+    with DiskServer(bench, *memory) as on, DiskServer(bench, *memory, disk=False) as off:
+        clients = {True: Client(on), False: Client(off)}
+        written = on.call("GET", "/v1/cache")["cache"]["disk"]["written_today_bytes"]
+        for server in (on, off):
+            server.prepare(tokens(299, 512))
+        for i in range(bench.rounds):
+            for has_disk in ((True, False) if i % 2 else (False, True)):
+                ids = tokens(300 + 2 * i + has_disk, PROMPT)
+                ttft_ms, _, _, receipt = clients[has_disk].complete(ids, max_tokens=1)
+                check(receipt["computed"] == PROMPT, f"prefill: {receipt}")
+                times[has_disk].append(ttft_ms)
+        on.flush()
+        check(on.call("GET", "/v1/cache")["cache"]["disk"]["written_today_bytes"] > written, "nothing was written")
+    return statistics.median(times[False]) / statistics.median(times[True])
+
+
+def decode_ratio(bench):
+    """Speed of a decoding sequence while another client loads without pause, divided by that alone."""
+    prompts = [tokens(400 + i, 2049) for i in range(6)]
+    with DiskServer(bench, "--kv-memory", "128MiB") as server:  # 10,900 tokens; the prompts have 12,300
+        for ids in prompts:
+            server.prepare(ids)
+            server.flush()
+        client, speeds, loaded = Client(server), {True: [], False: []}, [0]
+        for i in range(bench.rounds):
+            for loads in ((False, True) if i % 2 else (True, False)):
+                stop = threading.Event()
+
+                def load(stop=stop):
+                    while not stop.is_set():
+                        for ids in prompts:
+                            loaded[0] += server.prepare(ids)["reused"]["disk"]
+                            if stop.is_set():
+                                return
+
+                thread = threading.Thread(target=load)
+                if loads:
+                    thread.start()
+                _, _, _, receipt = client.complete(tokens(500 + 2 * i + loads, 64), max_tokens=200)
+                stop.set()
+                if loads:
+                    thread.join()
+                speeds[loads].append(1 / receipt["tpot_ms"])
+    check(loaded[0] > 0, "nothing was loaded meanwhile")
+    return statistics.median(speeds[True]) / statistics.median(speeds[False]), loaded[0]
+
+
+def computed_share(bench):
+    """A working set of four pools, asked twice in turn: the share of the second round that is computed."""
+    with DiskServer(bench, "--kv-memory", "64MiB") as server:
+        num_tokens = server.call("GET", "/v1/cache")["max_tokens"]
+        prompts = [tokens(600 + i, 2056) for i in range(-(-4 * num_tokens // 2056))]
+        for ids in prompts:
+            server.prepare(ids)
+            server.flush()
+        receipts = [server.prepare(ids) for ids in prompts]
+    asked = sum(receipt["prompt_tokens"] for receipt in receipts)
+    return sum(receipt["computed"] for receipt in receipts) / asked, asked
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("kvasir", nargs="?", default=os.environ.get("KVASIR_BINARY", ROOT / "build/release/kvasir"))
+    parser.add_argument("--model", help="instead of the shape")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scratch", default=os.environ.get("TMPDIR", "/var/tmp"),
+                        help="a folder on the disk to measure; takes up to 3 GiB")
+    parser.add_argument("--json", action="store_true", help="one object instead of lines")
+    arguments = parser.parse_args()
+    bench = Bench(arguments)
+    try:
+        seconds, num_bytes = first_tokens(bench)
+        prefill = prefill_ratio(bench)
+        decode, loaded = decode_ratio(bench)
+        computed, asked = computed_share(bench)
+    finally:
+        shutil.rmtree(bench.home)
+
+    ms = {name: value * 1e3 for name, value in seconds.items()}
+    dropped, warm = ms["pool"] + 1.25 * ms["read"] + 5, ms["pool"] + 1.5 * ms["open"] + 3
+    size = f"{num_bytes / MIB:.0f} MiB of records"
+    rows = [
+        ("pool_ms", ms["pool"], None, "", f"{PROMPT} tokens, all but {NEW} resident"),
+        ("read_ms", ms["read"], None, "", f"{size}, page cache dropped: {num_bytes / seconds['read'] / 1e9:.2f} GB/s"),
+        ("open_ms", ms["open"], None, "", f"{size}, read from the page cache and decrypted"),
+        ("dropped_ms", ms["dropped"], ms["dropped"] <= dropped, f"<= {dropped:.1f}", "pool + 1.25 x read + 5 ms"),
+        ("warm_ms", ms["warm"], ms["warm"] <= warm, f"<= {warm:.1f}", "pool + 1.5 x open + 3 ms"),
+        ("cold_ms", ms["cold"], None, "", f"computed, {PROMPT / seconds['cold']:.0f} tokens/s"),
+        ("times_faster_dropped", ms["cold"] / ms["dropped"], ms["cold"] >= 25 * ms["dropped"], ">= 25",
+         "cold / dropped"),
+        ("times_faster_warm", ms["cold"] / ms["warm"], None, "", "cold / warm"),
+        ("prefill_ratio", prefill, prefill >= 0.98, ">= 0.98", "a cold prompt: --disk none / the tier writes"),
+        ("decode_ratio", decode, decode >= 0.85, ">= 0.85", f"while {loaded} tokens are loaded / alone"),
+        ("computed_share", computed, computed <= 0.02, "<= 0.02",
+         f"of {asked} tokens, four pools, asked a second time in turn"),
+    ]
+    if arguments.json:
+        print(json.dumps({name: {"value": value, "met": met, "target": target, "what": what}
+                          for name, value, met, target, what in rows}, indent=2))
+        return
+    for name, value, met, target, what in rows:
+        mark = "" if met is None else "ok" if met else "MISSED"
+        print(f"{mark:<7}{name:<21} {value:9.3f}  {'target ' + target if target else '':<16} {what}")
+
+
+if __name__ == "__main__":
+    main()
