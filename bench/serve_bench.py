@@ -31,7 +31,8 @@ class Server:
     """kvasir serve on a free port, until the end of the `with` block."""
 
     def __init__(self, binary, *flags):
-        self.command = [binary, "serve", "--port", "0", *flags]
+        disk = () if "--disk" in flags else ("--disk", "none")
+        self.command = [binary, "serve", "--port", "0", *disk, *flags]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)

@@ -52,7 +52,7 @@ class Starts:
     def seconds_to_ready(self):
         port = free_port()
         begin = time.perf_counter()
-        server = subprocess.Popen([self.args.kvasir, "serve", "--port", str(port), *self.flags],
+        server = subprocess.Popen([self.args.kvasir, "serve", "--disk", "none", "--port", str(port), *self.flags],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while not is_ready(port):

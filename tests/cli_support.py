@@ -29,7 +29,7 @@ def ids_text(ids):
 @contextlib.contextmanager
 def server(*arguments):
     """kvasir serve on a free port: yields (url, process); process.said: its first lines."""
-    process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments],
+    process = subprocess.Popen([BINARY, "serve", "--port", "0", "--disk", "none", *arguments],
                                stderr=subprocess.PIPE, text=True)
     try:
         url, said = None, []

@@ -37,7 +37,7 @@ class Bare:
         self.port = free_port()
         self.seen_dropped = 0
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", str(self.port), "--kv-memory", "64MiB", *flags],
+            [BINARY, "serve", "--port", str(self.port), "--disk", "none", "--kv-memory", "64MiB", *flags],
             preexec_fn=prepare, **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
                                    "stderr": subprocess.DEVNULL, **descriptors})
         end = time.monotonic() + WAIT_S
@@ -202,7 +202,7 @@ class TheLogNeverMatters(unittest.TestCase):
         with socket.socket() as taken, open("/dev/full", "w") as full:
             taken.bind(("127.0.0.1", port))
             taken.listen()
-            result = subprocess.run([BINARY, "serve", "--port", str(port)], stderr=full, timeout=WAIT_S)
+            result = subprocess.run([BINARY, "serve", "--disk", "none", "--port", str(port)], stderr=full, timeout=WAIT_S)
         self.assertEqual(result.returncode, 1)
 
     def test_a_result_that_nobody_can_get_is_a_failure(self):

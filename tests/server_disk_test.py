@@ -51,6 +51,8 @@ def whole_blocks(ids, block=BLOCK):
 class DiskServer(Server):
     """A server whose state, images and disk lie in one folder; `disk`: other flags of the disk."""
 
+    without_flag = ()
+
     def __init__(self, home, *flags, disk=None, environment=None):
         self.folder = f"{home}/kv"
         if disk is None:
@@ -332,7 +334,7 @@ class ByRequest(WithHome):
 
 class Flush(WithHome):
     def test_without_a_tier(self):
-        for disk in ((), ("--disk", "none"), ("--disk", str(self.home / "kv"), "--disk-cap", "0")):
+        for disk in (("--cache", "sequence"), ("--disk", "none"), ("--disk", str(self.home / "kv"), "--disk-cap", "0")):
             server = self.serve(disk=disk)
             self.assert_refused(server.request("POST", "/v1/cache/flush", {}), "unsupported")
             self.assertIsNone(server.disk())
@@ -609,6 +611,58 @@ class Room(WithHome):
         self.assertLessEqual(sum(p.stat().st_blocks * 512 for p in (self.home / "kv").rglob("*")), 4 << 20)
         for i in range(12):
             self.check(server, prompt(30 + i, 1000))
+
+
+class Default(WithHome):
+    """No flag names a disk."""
+
+    @property
+    def folder(self):
+        return self.home / "cache/kvasir/kv"
+
+    def test_a_restart_is_free(self):
+        ids = prompt(61, 500)
+        server = self.serve(disk=())
+        self.check(server, ids, disk=0)
+        self.assertEqual(server.disk()["folder"], str(self.folder))
+        self.assertTrue(any(line.startswith(f"disk     {self.folder}: 0 B of ") and
+                            line.endswith("AES-256-GCM, kept 168 h; --disk none turns it off\n")
+                            for line in server.log), server.log)
+        server.flush()
+        server.kill()
+        self.check(self.serve(disk=()), ids, disk=whole_blocks(ids))
+
+    def test_other_flags_of_it(self):
+        for flags in (("--cache", "none"), ("--cache", "sequence"), ("--disk-cap", "0"), ("--disk", "none")):
+            with self.subTest(" ".join(flags)):
+                server = self.serve(disk=flags)
+                self.assertIsNone(server.disk())
+                server.stop()
+        self.assertFalse(self.folder.exists())
+        server = self.serve(disk=("--disk-cap", CAP, "--disk-ttl", "2"))
+        self.assertTrue(any("kept 2 h" in line for line in server.log), server.log)
+
+    def test_a_folder_that_cannot_be_used_is_a_warning(self):
+        self.folder.parent.mkdir(parents=True)
+        self.folder.write_text("a file")
+        server = self.serve(disk=())
+        self.assertIsNone(server.disk())
+        self.assertEqual(sum("disk: " in line and str(self.folder) in line for line in server.log), 1, server.log)
+        self.check(server, prompt(62, 100), disk=0)
+
+    def test_plan_is_what_the_server_has(self):
+        status, said, printed = run("plan", "--json", "--kv-memory", "64MiB", home=self.home)
+        self.assertEqual(status, 0, said)
+        self.assertFalse(self.folder.exists())
+        state = self.serve(disk=()).get("/v1/cache")
+        for name, value in json.loads(printed).items():
+            self.assertEqual(state[name], value, name)
+        self.assertGreater(state["tier_index_bytes"], 0)
+
+    def test_run_keeps_nothing(self):
+        status, said, _ = run("run", "--prompt", "Hello!", "--max-tokens", "2", home=self.home)
+        self.assertEqual(status, 0, said)
+        self.assertFalse(self.folder.exists())
 
 
 class BadFlags(WithHome):

@@ -63,7 +63,7 @@ class Process:
         environment = {**faults.environment, "XDG_CACHE_HOME": f"{folder}/cache",
                        "XDG_STATE_HOME": f"{folder}/state"}
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", str(self.port), "--kv-memory", "16MiB", "--threads", "2", *flags],
+            [BINARY, "serve", "--port", str(self.port), "--disk", "none", "--kv-memory", "16MiB", "--threads", "2", *flags],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log,
             env=environment, preexec_fn=prepare)
 

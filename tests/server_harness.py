@@ -29,9 +29,13 @@ BINARY = binary()
 class Server:
     """`kvasir serve` on a free port; stopped by its process id."""
 
+    without_flag = ("--disk", "none")  # where the flags name no disk
+
     def __init__(self, *flags):
         if "--kv-memory" not in flags:
             flags = ("--kv-memory", "64MiB", *flags)
+        if "--disk" not in flags:
+            flags = (*self.without_flag, *flags)
         self.process = subprocess.Popen(
             [BINARY, "serve", "--port", "0", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

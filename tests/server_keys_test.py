@@ -282,7 +282,7 @@ class Files(unittest.TestCase):
         file = KeysFile({})
         with file.folder:
             file.write(content, mode)
-            done = subprocess.run([BINARY, "serve", "--port", "0", "--kv-memory", "8MiB", "--keys",
+            done = subprocess.run([BINARY, "serve", "--port", "0", "--disk", "none", "--kv-memory", "8MiB", "--keys",
                                    str(file.path), *flags], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, done.stderr)
             for text in ("--keys", *said):

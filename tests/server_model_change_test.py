@@ -218,7 +218,7 @@ class ModelChange(unittest.TestCase):
         size = self.weights.stat().st_size
         for end in (0, 7, 100, 5000, size // 2, size - 1):
             os.truncate(self.weights, end)
-            done = subprocess.run([BINARY, "serve", "--port", "0", "--model", str(self.model),
+            done = subprocess.run([BINARY, "serve", "--port", "0", "--disk", "none", "--model", str(self.model),
                                    "--cache-dir", str(self.folder / "cache")],
                                   capture_output=True, text=True, timeout=WAIT_S)
             self.assertIn(done.returncode, (1, 2), done.stderr)

@@ -46,7 +46,7 @@ def server(binary):
         environment = {**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home}
         environment.pop("KVASIR_MODEL", None)
         process = subprocess.Popen(
-            [binary, "serve", "--port", "0", "--kv-memory", "64MiB"],
+            [binary, "serve", "--port", "0", "--disk", "none", "--kv-memory", "64MiB"],
             stderr=subprocess.PIPE, text=True, env=environment)
         try:
             said = []

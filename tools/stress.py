@@ -291,7 +291,7 @@ def main():
         keys = pathlib.Path(folder) / "keys.json"
         keys.touch(0o600)
         keys.write_text(json.dumps(keys_file()))
-        server = subprocess.Popen([args.binary, "serve", "--port", str(port), "--kv-memory", "64MiB", "--keys", str(keys),
+        server = subprocess.Popen([args.binary, "serve", "--port", str(port), "--disk", "none", "--kv-memory", "64MiB", "--keys", str(keys),
                                    "--admin-key", "admin"], stderr=subprocess.DEVNULL)
         try:
             await_server(port)

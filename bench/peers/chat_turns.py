@@ -105,7 +105,7 @@ def main():
     llama_server = os.path.join(o.peers, "llama.cpp-bin", "llama-server")
     context = str(o.tokens + 1024)
     engines = {
-        "kvasir": ([o.kvasir, "serve", "--model", o.model, "--port", "0", "--threads", o.threads,
+        "kvasir": ([o.kvasir, "serve", "--disk", "none", "--model", o.model, "--port", "0", "--threads", o.threads,
                     "--ctx-size", context], r"listening on http://[\d.]+:(\d+)", kvasir),
         "llama-server": ([llama_server, "-m", o.model, "--port", "18080", "-t", o.threads, "-c",
                           context, "-np", "1", "-fa", "on"], r"listening on http://[\d.]+:(\d+)",

@@ -50,6 +50,9 @@ def run(command, env=None):
 class Kvasir:
     def __init__(self, o, model):
         self.o, self.model = o, model
+        # Builds from before the disk tier refuse the flag.
+        has_disk = "--disk DIR" in run([o.kvasir, "serve", "--help"])
+        self.no_disk = ["--disk", "none"] if has_disk else []
 
     def flags(self, row):
         return [
@@ -73,6 +76,7 @@ class Kvasir:
                     "serve",
                     "--port",
                     "0",
+                    *self.no_disk,
                     "--parallel",
                     str(SEQUENCES),
                     *self.flags(row),

@@ -182,7 +182,7 @@ Command ChatCommand() {
                 GenerationConfigFlags(),
                 LoadFlags(),
                 CacheFlags(),
-                DiskFlags()}),
+                DiskFlags(DiskDefault::kNone)}),
           RunChat,
           "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
           "holds stays), Ctrl-C stops an answer."};

@@ -148,10 +148,14 @@ std::vector<Flag> GenerationConfigFlags() {
            "nothing else does; none: it is not looked at"}};
 }
 
-std::vector<Flag> DiskFlags() {
+std::vector<Flag> DiskFlags(DiskDefault otherwise) {
   return {
       {"disk", "DIR",
-       "folder in which the cache outlives the process, encrypted; none: it does not (default)"},
+       otherwise == DiskDefault::kCacheFolder
+           ? "folder in which the cache outlives the process, encrypted (default: kv in the cache "
+             "folder); none: it ends with the process"
+           : "folder in which the cache outlives the process, encrypted; none: it does not "
+             "(default)"},
       {"disk-cap", "SIZE",
        "limit of all in that folder (default: a tenth of what is free, at most 20GiB; 0: no "
        "disk)"},
@@ -170,10 +174,10 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists) {
 
 namespace {
 
-Status ReadDisk(const Args& args, EngineOptions* options) {
+Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options) {
   const auto folder = args.Text("disk");
   if (folder == "none" || args.Text("disk-cap") == "0") return {};
-  if (!folder) {
+  if (!folder && otherwise == DiskDefault::kNone) {
     for (const char* flag : {"disk-cap", "disk-ttl"}) {
       if (args.Has(flag)) {
         return Fail(Code::kInvalidArgument, "--{}: is of use only with --disk DIR", flag);
@@ -181,10 +185,10 @@ Status ReadDisk(const Args& args, EngineOptions* options) {
     }
     return {};
   }
-  if (folder->empty()) {
+  if (folder && folder->empty()) {
     return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or none");
   }
-  DiskOptions disk{.folder = *folder, .cap_bytes = {}};
+  DiskOptions disk{.folder = folder, .cap_bytes = {}};
   if (args.Has("disk-cap")) {
     KV_ASSIGN(disk.cap_bytes, args.Bytes("disk-cap", 0));
   }
@@ -201,7 +205,7 @@ std::optional<std::string> CacheDirOf(const Args& args) {
   return given && !given->empty() ? given : std::nullopt;
 }
 
-Result<EngineOptions> EngineOptionsOf(const Args& args) {
+Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwise) {
   KV_TRY(CheckTarget());
   KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
   const auto* found = std::ranges::find(kLogLevelNames, level);
@@ -240,7 +244,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args) {
     KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 1));
   }
   options.pin_threads = args.Has("pin-threads");
-  KV_TRY(ReadDisk(args, &options));
+  KV_TRY(ReadDisk(args, disk_otherwise, &options));
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));

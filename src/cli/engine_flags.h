@@ -1,6 +1,7 @@
 // Flags that several commands take, and the EngineOptions made from them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,8 +32,11 @@ std::vector<Flag> SchedulingFlags();
 std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: for commands that generate.
 std::vector<Flag> SamplingFlags();
+// --disk and its limits. A server keeps its cache in the cache folder where no flag names another;
+// a command of one prompt keeps it only where a folder is named.
+enum class DiskDefault : uint8_t { kNone, kCacheFolder };
+std::vector<Flag> DiskFlags(DiskDefault otherwise);
 // Flags of parts that do not exist yet; each is refused with the part's name.
-std::vector<Flag> DiskFlags();
 std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
@@ -41,7 +45,8 @@ std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);
 std::optional<std::string> CacheDirOf(const Args& args);
 // Reads the given flags of those above and sets the log's level. Also checks KVASIR_TARGET. What
 // the library warns of goes to the log, each sentence once.
-Result<EngineOptions> EngineOptionsOf(const Args& args);
+Result<EngineOptions> EngineOptionsOf(const Args& args,
+                                      DiskDefault disk_otherwise = DiskDefault::kNone);
 // Reads sampling, stop strings and max_tokens of a request. The default temperature is 0, so that
 // the same command line gives the same answer again.
 Status ReadSampling(const Args& args, GenerateRequest& request);

@@ -150,7 +150,7 @@ Command RunCommand() {
            GenerationConfigFlags(),
            LoadFlags(),
            CacheFlags(),
-           DiskFlags()}),
+           DiskFlags(DiskDefault::kNone)}),
       RunPrompt};
 }
 

@@ -92,7 +92,7 @@ std::vector<Flag> ServeFlags() {
        QueueFlags(),
        TimeFlags(),
        RequestFlags(),
-       DiskFlags(),
+       DiskFlags(DiskDefault::kCacheFolder),
        AbsentFlags()});
 }
 
@@ -169,8 +169,8 @@ std::string DiskLine(const Engine& engine) {
   if (disk->state != TierStats::State::kOn) {
     state = fmt::format("; {}: {}", ToString(disk->state), disk->reason);
   }
-  return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}\n", disk->folder,
-                     FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
+  return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}; --disk none turns it off\n",
+                     disk->folder, FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
                      engine.options().disk->ttl_hours, state);
 }
 
@@ -206,7 +206,7 @@ Result<int> RunServe(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   SetLogStyle(LogStyle::kServer);
-  KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args));
+  KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args, DiskDefault::kCacheFolder));
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal

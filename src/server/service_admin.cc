@@ -306,8 +306,8 @@ Outcome Service::ListTenants(const Call&) {
 
 Outcome Service::FlushCache(const Call&) {
   if (!engine_.DiskStats()) {
-    return ErrorResponse({Code::kUnsupported,
-                          "there is nothing to flush: this server has no disk tier (--disk DIR)"});
+    return ErrorResponse(
+        {Code::kUnsupported, "there is nothing to flush: this server has no disk tier (--disk)"});
   }
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   return LaterAnswer{[this, shows_sizes](LaterAnswer::Reply reply) {
