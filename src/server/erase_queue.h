@@ -1,4 +1,4 @@
-// EraseQueue: erasures of the cache, one at a time for each tenant.
+// EraseQueue: erasures of the cache, one at a time for each owner.
 #pragma once
 
 #include <memory>
@@ -8,17 +8,18 @@
 
 namespace kvasir {
 
-// A tenant has at most one erasure in the engine and one that follows. All calls that come while an
-// erasure runs share the following one: it starts after all of them, so it erases everything that
-// was cached at each call. Thread-safe; no call waits. `done` of an earlier call may be called
-// after the queue's end, or never; the engine must outlive those calls too.
+// An owner (a tenant or a share group) has at most one erasure in the engine and one that follows.
+// All calls that come while an erasure runs share the following one: it starts after all of them,
+// so it erases everything that was cached at each call. Thread-safe; no call waits. `done` of an
+// earlier call may be called after the queue's end, or never; the engine must outlive those calls
+// too.
 class EraseQueue {
  public:
   explicit EraseQueue(Engine& engine);
 
-  // Calls `done` once, on the engine's thread (it must not block), when everything that the tenant
+  // Calls `done` once, on the engine's thread (it must not block), when everything that the owner
   // had cached at this call is erased.
-  void Erase(const std::string& tenant, ErasureSink done);
+  void Erase(const std::string& owner, ErasureSink done);
 
  private:
   struct State;

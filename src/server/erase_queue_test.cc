@@ -15,8 +15,8 @@ class EraseQueueTest : public testing::Test {
  protected:
   EraseQueueTest() { engine_.holds_erasures = true; }
 
-  void Erase(const std::string& tenant, std::string name) {
-    queue_->Erase(tenant, [this, name](const Erasure& erasure) {
+  void Erase(const std::string& owner, std::string name) {
+    queue_->Erase(owner, [this, name](const Erasure& erasure) {
       told_.push_back(name + std::to_string(erasure.tokens));
     });
   }
@@ -55,7 +55,7 @@ TEST_F(EraseQueueTest, WhatComesMeanwhileSharesTheNextErasureAndNotTheRunningOne
   Finish(1);
 }
 
-TEST_F(EraseQueueTest, TenantsDoNotWaitForEachOther) {
+TEST_F(EraseQueueTest, OwnersDoNotWaitForEachOther) {
   Erase("a", "a");
   Erase("b", "b");
   Erase("a", "A");
