@@ -191,7 +191,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     late_ = false;
     // An unreadable request must not keep the fields of the one before.
     request_ = HttpRequest();
-    writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
+    writer_.SetRequest({});
     SetDeadline(options_.read_timeout_ms);
     reader_.ReadHead(Then([this](ErrorCode ec, size_t) { OnHead(ec); }));
   }
@@ -206,7 +206,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     log_->set_id(request_.id);
     if (head.is_head) request_.method = "GET";
     keep_alive_ = head.keep_alive;
-    writer_.SetRequest(head.http11, head.is_head);
+    writer_.SetRequest({.version = head.version, .is_head = head.is_head});
     if (head.refusal) {
       keep_alive_ = false;
       return Respond(ErrorResponse(*head.refusal));
@@ -424,7 +424,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   std::string Head(int status, std::string_view content_type) {
     if (log_) log_->set_status(status);
-    return HeadText(status, content_type, keep_alive_, service_.CommonHeaders(request_));
+    const AfterAnswer after = keep_alive_ ? AfterAnswer::kKeepAlive : AfterAnswer::kClose;
+    return HeadText(status, content_type, after, service_.CommonHeaders(request_));
   }
 
   void BeginStream() {

@@ -20,25 +20,27 @@ Error InHead(std::string message) { return {Code::kInvalidArgument, std::move(me
 
 }  // namespace
 
-std::string HeadText(int status, std::string_view content_type, bool keep_alive,
+std::string HeadText(int status, std::string_view content_type, AfterAnswer after,
                      const std::vector<std::pair<std::string, std::string>>& headers) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: {}\r\n", status,
                                  std::string_view(reason.data(), reason.size()), content_type,
-                                 keep_alive ? "keep-alive" : "close");
+                                 after == AfterAnswer::kKeepAlive ? "keep-alive" : "close");
   for (const auto& [name, value] : headers) head += fmt::format("{}: {}\r\n", name, value);
   return head;
 }
 
-std::string ChunkedHeader(bool http11) {
-  return http11 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
+std::string ChunkedHeader(HttpVersion version) {
+  return version == HttpVersion::k11 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
 }
 
-std::string ChunkText(const std::string& text, bool http11) {
-  return http11 ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : text;
+std::string ChunkText(const std::string& text, HttpVersion version) {
+  return version == HttpVersion::k11 ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : text;
 }
 
-std::string LastChunkText(bool http11) { return http11 ? "0\r\n\r\n" : ""; }
+std::string LastChunkText(HttpVersion version) {
+  return version == HttpVersion::k11 ? "0\r\n\r\n" : "";
+}
 
 std::optional<Error> CheckFraming(const http::request_header<>& head) {
   const auto [begin, end] = head.equal_range(http::field::transfer_encoding);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "server/errors.h"
+#include "server/http_text.h"
 #include "server/service.h"
 
 namespace kvasir {
@@ -20,7 +21,7 @@ struct RequestHead {
   HttpRequest request;                 // without its body
   std::optional<uint64_t> body_bytes;  // what Content-Length says
   std::optional<Error> refusal;        // what to answer instead; the body must not be read
-  bool http11 = true;
+  HttpVersion version = HttpVersion::k11;
   bool keep_alive = false;
   bool is_head = false;  // the answer has no body
   bool whole = false;    // no body follows

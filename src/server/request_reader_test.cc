@@ -76,7 +76,8 @@ TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   EXPECT_EQ(head.request.requested_headers, "x-a");
   EXPECT_EQ(head.body_bytes, 3u);
   EXPECT_FALSE(head.refusal) << head.refusal->message;
-  EXPECT_TRUE(head.http11 && head.keep_alive);
+  EXPECT_EQ(head.version, HttpVersion::k11);
+  EXPECT_TRUE(head.keep_alive);
   EXPECT_FALSE(head.is_head || head.whole);
   sockets_.Send("abc");
   EXPECT_FALSE(ReadBody());
@@ -88,11 +89,12 @@ TEST_F(RequestReaderTest, TellsWhatAHeadSays) {
   EXPECT_EQ(head.request.authorization + head.request.origin,
             "");  // not from the request before
   EXPECT_EQ(head.body_bytes, std::nullopt);
-  EXPECT_TRUE(head.is_head && head.whole && head.http11);
+  EXPECT_TRUE(head.is_head && head.whole && head.version == HttpVersion::k11);
   EXPECT_FALSE(head.keep_alive);
 
   head = HeadOf("GET / HTTP/1.0\r\n\r\n");
-  EXPECT_FALSE(head.http11 || head.keep_alive || head.is_head);
+  EXPECT_EQ(head.version, HttpVersion::k10);
+  EXPECT_FALSE(head.keep_alive || head.is_head);
   head = HeadOf("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
   EXPECT_TRUE(head.keep_alive);
 }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "server/http_text.h"
 
 namespace kvasir {
 namespace {
@@ -28,22 +27,25 @@ void ResponseWriter::Put(std::string head, HttpResponse response) {
     head += fmt::format("{}: {}\r\n", name, value);
   }
   unsent_ += head;
-  unsent_ += response.rest ? ChunkedHeader(http11_)
+  unsent_ += response.rest ? ChunkedHeader(request_.version)
                            : fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
-  ended_ = is_head_ || !response.rest;
-  if (is_head_) return;
-  unsent_ += response.rest ? ChunkText(response.body, http11_) : response.body;
+  ended_ = request_.is_head || !response.rest;
+  if (request_.is_head) return;
+  unsent_ += response.rest ? ChunkText(response.body, request_.version) : response.body;
   parts_ = std::move(response.rest);
 }
 
 void ResponseWriter::PutStreamHead(const std::string& head) {
-  unsent_ += head + "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" + ChunkedHeader(http11_);
+  unsent_ += head + "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" +
+             ChunkedHeader(request_.version);
 }
 
-void ResponseWriter::PutStreamText(const std::string& text) { unsent_ += ChunkText(text, http11_); }
+void ResponseWriter::PutStreamText(const std::string& text) {
+  unsent_ += ChunkText(text, request_.version);
+}
 
 void ResponseWriter::PutStreamEnd() {
-  unsent_ += LastChunkText(http11_);
+  unsent_ += LastChunkText(request_.version);
   ended_ = true;
 }
 
@@ -65,7 +67,7 @@ bool ResponseWriter::Advance() {
   if (!parts_) return false;
   const std::string part = parts_.Next();
   if (!part.empty()) {
-    unsent_ = ChunkText(part, http11_);
+    unsent_ = ChunkText(part, request_.version);
   } else {
     parts_ = Parts();
     PutStreamEnd();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/errors.h"
+#include "server/http_text.h"
 #include "server/parts.h"
 
 namespace kvasir {
@@ -21,14 +22,16 @@ class ResponseWriter {
   explicit ResponseWriter(boost::asio::ip::tcp::socket& socket)  // must outlive the writer
       : socket_(socket) {}
 
-  // The next answers are to a request in HTTP/1.1 or 1.0, with the method HEAD or another one.
-  void SetRequest(bool http11, bool is_head) {
-    http11_ = http11;
-    is_head_ = is_head;
-  }
+  // What an answer's framing depends on.
+  struct Request {
+    HttpVersion version = HttpVersion::k11;
+    bool is_head = false;  // its method is HEAD
+  };
+  // The next answers are to this request.
+  void SetRequest(Request request) { request_ = request; }
   // Whether the client can find the end of a body of unknown length; if not, closing the connection
   // ends the body.
-  bool frames() const { return http11_; }
+  bool frames() const { return request_.version == HttpVersion::k11; }
 
   // Generates the beginning of a body that comes in parts. A short body becomes complete and then
   // has no parts.
@@ -59,7 +62,7 @@ class ResponseWriter {
 
  private:
   boost::asio::ip::tcp::socket& socket_;
-  bool http11_ = true, is_head_ = false;
+  Request request_;
   bool writing_ = false;
   bool ended_ = false;  // all of the answer is in unsent_ or in_flight_
   Parts parts_;         // parts of the current body

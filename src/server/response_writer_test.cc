@@ -150,7 +150,7 @@ TEST_F(ResponseWriterTest, ALongAnswerComesInChunksThatAreMadeAsTheyAreSent) {
 }
 
 TEST_F(ResponseWriterTest, Http10GetsNoChunks) {
-  writer_.SetRequest(/*http11=*/false, /*is_head=*/false);
+  writer_.SetRequest({.version = HttpVersion::k10});
   EXPECT_FALSE(writer_.frames());
   writer_.Put(kHead, ResponseOf(Letters(3)));
   EXPECT_TRUE(Sent() == kHead + "\r\n" + LettersText(3));
@@ -158,7 +158,7 @@ TEST_F(ResponseWriterTest, Http10GetsNoChunks) {
 }
 
 TEST_F(ResponseWriterTest, AnAnswerToHeadHasNoBody) {
-  writer_.SetRequest(/*http11=*/true, /*is_head=*/true);
+  writer_.SetRequest({.is_head = true});
   HttpResponse response;
   response.body = "hello";
   writer_.Put(kHead, std::move(response));
@@ -169,7 +169,7 @@ TEST_F(ResponseWriterTest, AnAnswerToHeadHasNoBody) {
   EXPECT_EQ(Sent(), kHead + "Transfer-Encoding: chunked\r\n\r\n");
   EXPECT_FALSE(writer_.Advance());
   writer_.NextAnswer();
-  writer_.SetRequest(/*http11=*/true, /*is_head=*/false);
+  writer_.SetRequest({});
   response.body = "there";
   writer_.Put(kHead, std::move(response));
   EXPECT_TRUE(Sent().ends_with("\r\n\r\nthere"));
