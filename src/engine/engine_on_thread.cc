@@ -1,0 +1,244 @@
+#include "engine/engine_on_thread.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/cpu_topology.h"
+#include "base/start_thread.h"
+#include "base/until_done.h"
+
+namespace kvasir {
+namespace {
+
+// How long the engine's thread sleeps while all that is left waits for the tier, and how long it
+// goes on handing blocks over when the engine ends.
+constexpr auto kTierPause = std::chrono::milliseconds(20);
+constexpr auto kTierEnd = std::chrono::seconds(10);
+
+uint64_t Nanoseconds(std::chrono::nanoseconds time) { return static_cast<uint64_t>(time.count()); }
+
+}  // namespace
+
+EngineOnThread::EngineOnThread(Parts parts)
+    : parts_(std::move(parts)),
+      prompt_key_(parts_.prompt_secret),
+      scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
+      seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)),
+      places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()) {
+  const CachePlan& cache = parts_.cache->plan();
+  KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
+  KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
+           parts_.plan.scratch_bytes);
+  KV_CHECK(cache.pool_bytes == parts_.plan.kv_bytes);
+  KV_CHECK(cache.index_bytes == parts_.plan.index_bytes);
+  KV_CHECK(cache.cursor_bytes == parts_.plan.cursor_bytes);
+  KV_CHECK(cache.total_bytes() <= parts_.plan.kv_memory_bytes);
+  scheduler_.set_on_stats([this](const EngineStats& stats) {
+    const MutexLock lock(stats_mutex_);
+    stats_ = stats;
+    workload_ = scheduler_.workload();
+  });
+  if (parts_.disk.tier) {
+    parts_.disk.tier->set_on_progress([this] {
+      const MutexLock lock(mutex_);
+      tier_progress_ = true;
+      wake_.notify_one();
+    });
+  }
+  scheduler_.set_on_end([this](const Request& request) {
+    RememberAnswers(request);
+    const MutexLock lock(mutex_);
+    places_.Give(request.spec.tenant, request.bytes);
+  });
+}
+
+Status EngineOnThread::Start() {
+  KV_ASSIGN(thread_, StartThread("engine", [this] { Run(); }));
+  return {};
+}
+
+EngineOnThread::~EngineOnThread() {
+  // The tier's threads tell this object of their progress: they end while all of it is there.
+  struct EndTier {
+    std::unique_ptr<DiskTier>& tier;
+    ~EndTier() { tier.reset(); }
+  } end{parts_.disk.tier};
+  if (!thread_.joinable()) return;  // never started
+  CheckMayWait();
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  if (!parts_.disk.tier) return;
+  // What was handed over is stored before the process ends.
+  const auto told = std::make_shared<std::promise<void>>();
+  parts_.disk.tier->Flush([told](const Result<TierFlushed>&) { told->set_value(); });
+  told->get_future().wait_for(kTierEnd);
+}
+
+void EngineOnThread::Post(Command command) {
+  {
+    const MutexLock lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+Status EngineOnThread::SetTenants(const TenantTable& tenants) {
+  TenantsCommand command{tenants};
+  KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
+  const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
+  const uint32_t headroom = HeadroomBlocks(parts_.options.kv_headroom, num_blocks);
+  KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
+  const MutexLock lock(mutex_);
+  commands_.push_back(std::move(command));
+  for (auto tenant = rejected_of_.begin(); tenant != rejected_of_.end();) {
+    if (tenants.contains(tenant->first)) {
+      ++tenant;
+    } else {
+      rejected_of_nobody_ += tenant->second;
+      tenant = rejected_of_.erase(tenant);
+    }
+  }
+  tenants_ = tenants;
+  quotas_ = std::move(quotas);
+  wake_.notify_one();
+  return {};
+}
+
+void EngineOnThread::Drain() {
+  CheckMayWait();
+  MutexLock lock(mutex_);
+  if (draining_) {
+    commands_.push_back(CancelAllCommand{});
+    wake_.notify_one();
+  }
+  draining_ = true;
+  while (num_outstanding_ + num_erasures_ > 0) lock.Wait(drained_);
+}
+
+void EngineOnThread::Erase(std::string_view owner, ErasureSink done) {
+  EraseCommand command{std::string(owner), std::move(done)};
+  {
+    const MutexLock lock(mutex_);
+    seen_prompts_.Forget(owner);
+    commands_.push_back(std::move(command));
+    ++num_erasures_;
+  }
+  wake_.notify_one();
+}
+
+void EngineOnThread::Erase(std::string_view owner) {
+  CheckMayWait();
+  const auto told = std::make_shared<std::promise<void>>();  // outlives the sink's last call
+  const std::future<void> done = told->get_future();
+  Erase(owner, [told](const Erasure&) { told->set_value(); });
+  done.wait();
+}
+
+void EngineOnThread::Flush(FlushSink done) {
+  if (!parts_.disk.tier) {
+    done(
+        Fail(Code::kUnsupported, "there is nothing to flush: this engine keeps nothing on a disk"));
+    return;
+  }
+  Post(FlushCommand{std::move(done)});
+}
+
+void EngineOnThread::CheckInvariants() {
+  CheckMayWait();
+  CheckCommand command;
+  const std::future<void> done = command.done.get_future();
+  Post(std::move(command));
+  done.wait();
+}
+
+EngineStats EngineOnThread::Stats() const {
+  EngineStats stats;
+  {
+    const MutexLock lock(stats_mutex_);
+    stats = stats_;
+  }
+  const MutexLock lock(mutex_);
+  stats.requests.rejected = rejected_;
+  for (TenantStats& tenant : stats.tenants) {
+    const auto found = rejected_of_.find(tenant.name);
+    if (found != rejected_of_.end()) tenant.rejected = found->second;
+  }
+  if (!stats.tenants.empty()) stats.tenants[0].rejected += rejected_of_nobody_;
+  return stats;
+}
+
+void EngineOnThread::Run() {
+  EnterComputeThread();
+  const PinScope pin(parts_.cpus);
+  std::deque<Command> commands;
+  std::optional<uint64_t> stopped_ns;
+  for (bool stopping = false; !stopping || !scheduler_.idle();) {
+    const bool waits = scheduler_.WaitsForTier();
+    {
+      MutexLock lock(mutex_);
+      while (scheduler_.idle() && commands_.empty() && !stopping_) lock.Wait(wake_);
+      if (waits && commands_.empty() && !tier_progress_) lock.WaitFor(wake_, kTierPause);
+      tier_progress_ = false;
+      commands.swap(commands_);
+      stopping = stopping_;
+    }
+    if (stopping && !stopped_ns) stopped_ns = MonotonicNs();
+    if (stopped_ns && MonotonicNs() - *stopped_ns > Nanoseconds(kTierEnd)) {
+      scheduler_.DropUnsealed();
+    }
+    for (Command& command : commands) UntilDone([&] { Apply(command); });
+    commands.clear();
+    if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
+    CountEnded(Step());
+  }
+}
+
+void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {
+  if (ended.count + ended.num_erased == 0) return;
+  const MutexLock lock(mutex_);
+  num_outstanding_ -= ended.count;
+  waiting_bytes_ -= ended.bytes;
+  num_erasures_ -= ended.num_erased;
+  if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
+}
+
+// No exception may leave the engine's thread. A step without memory ends its requests; the cache,
+// which allocates nothing, keeps what they committed before.
+Scheduler::Ended EngineOnThread::Step() {
+  try {
+    return scheduler_.Step();
+  } catch (...) {
+    UntilDone([&] {
+      scheduler_.FailAll({Code::kUnavailable, "engine: the system is out of memory; try again"});
+    });
+    return {};
+  }
+}
+
+void EngineOnThread::Apply(Command& command) {
+  if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
+    scheduler_.Enqueue(std::move(*request));
+  } else if (const auto* cancel = std::get_if<CancelCommand>(&command)) {
+    scheduler_.Cancel(cancel->id);
+  } else if (std::holds_alternative<CancelAllCommand>(command)) {
+    scheduler_.CancelAll();
+  } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
+    scheduler_.Erase(erase->owner, std::move(erase->done));
+  } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
+    scheduler_.SetTenants(rules->tenants);
+  } else if (auto* check = std::get_if<CheckCommand>(&command)) {
+    scheduler_.CheckInvariants();
+    check->done.set_value();
+  } else if (auto* list = std::get_if<ListCommand>(&command)) {
+    list->done(scheduler_.States(list->tenant));
+  } else if (auto* flush = std::get_if<FlushCommand>(&command)) {
+    scheduler_.Flush(std::move(flush->done));
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,172 @@
+// EngineOnThread: the Engine, with one thread for all steps.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/secret.h"
+#include "engine/kv_quotas.h"
+#include "engine/model_files.h"
+#include "engine/queue_places.h"
+#include "engine/scheduler.h"
+#include "engine/seen_prompts.h"
+#include "engine/sequence.h"
+#include "engine/start_parts.h"
+#include "engine/workload.h"
+#include "import/file_watch.h"
+#include "kvasir/engine.h"
+#include "model/runner.h"
+#include "simd/target.h"
+
+namespace kvasir {
+
+// Callers put commands into a queue, and the engine thread takes them between steps. Only the
+// engine thread uses runner, cache and scheduler.
+class EngineOnThread final : public Engine {
+ public:
+  struct Parts {
+    EngineOptions options;
+    MemoryPlan plan;
+    ModelCard card;
+    ModelText text;
+    Target target{};
+    std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
+    std::unique_ptr<Runner> runner;
+    std::unique_ptr<FileWatch> files;
+    Disk disk;  // the cache's tier
+    std::unique_ptr<KvCache> cache;
+    SchedulerOptions scheduler;
+    Secret prompt_secret{};  // of SeenPrompts' hashes
+  };
+
+  explicit EngineOnThread(Parts parts);
+  ~EngineOnThread() override;
+  // Must be called once, first. kExhausted when the system refuses the thread.
+  Status Start();
+
+  Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
+                                           IndexedSink sink) override;
+  void Cancel(RequestId id) override { Post(CancelCommand{id}); }
+  void Drain() override;
+  void Erase(std::string_view owner, ErasureSink done) override;
+  void Erase(std::string_view owner) override;
+  void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
+    Post(ListCommand{std::move(tenant), std::move(done)});
+  }
+  void Flush(FlushSink done) override;
+  std::optional<TierStats> DiskStats() const override {
+    return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
+  }
+  Status CheckRoom(const std::string& tenant) const override;
+  void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
+  Status SetTenants(const TenantTable& tenants) override;
+  Status CheckModel() override { return parts_.files->CheckLately(); }
+  EngineStats Stats() const override;
+  const MemoryPlan& plan() const override { return parts_.plan; }
+  const ModelCard& card() const override { return parts_.card; }
+  const EngineOptions& options() const override { return parts_.options; }
+  const Tokenizer* tokenizer() const override { return parts_.text.tokenizer.get(); }
+  const ChatTemplate* chat_template() const override { return parts_.text.chat_template.get(); }
+  const char* target() const override { return NameOf(parts_.target).data(); }
+  void CheckInvariants() override;
+
+ private:
+  struct CancelCommand {
+    RequestId id;
+  };
+  struct CancelAllCommand {};
+  struct EraseCommand {
+    std::string owner;
+    ErasureSink done;
+  };
+  struct TenantsCommand {
+    TenantTable tenants;
+  };
+  struct CheckCommand {
+    std::promise<void> done;
+  };
+  struct FlushCommand {
+    FlushSink done;
+  };
+  struct ListCommand {
+    std::optional<std::string> tenant;
+    SequencesSink done;
+  };
+  using Command =
+      std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, EraseCommand,
+                   TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
+
+  // A refusal that is counted.
+  void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)
+      KV_REQUIRES(mutex_);
+  tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
+                               tl::unexpected<Error> error) KV_REQUIRES(mutex_);
+  // A sink must not wait for the engine's thread: the wait would never end.
+  void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
+  void Post(Command command);
+  uint32_t MostBlocksOf(const GenerateRequest& spec) const;
+  TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
+  Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  Workload WorkloadNow() const KV_REQUIRES(mutex_);
+  Error Full(Error error) const;
+  uint64_t MostWaitingBytes() const { return parts_.options.request_memory_bytes / kWaitingShare; }
+  Status CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const
+      KV_REQUIRES(mutex_);
+  Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
+  bool SharesCache(const GenerateRequest& spec) const {
+    return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
+  }
+  void RememberAnswers(const Request& request);
+  void CountEnded(const Scheduler::Ended& ended);
+  void Run();
+  void Apply(Command& command);
+  Scheduler::Ended Step();
+
+  Parts parts_;
+  const HmacKey prompt_key_;
+  Scheduler scheduler_;  // engine thread
+
+  mutable Mutex mutex_;
+  std::condition_variable wake_, drained_;
+  std::deque<Command> commands_ KV_GUARDED_BY(mutex_);
+  uint64_t next_id_ KV_GUARDED_BY(mutex_) = 1;
+  // Number and bytes of requests without their last event; the bytes are a part of
+  // request_memory_bytes.
+  uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  TenantTable tenants_ KV_GUARDED_BY(mutex_);
+  KvQuotas quotas_ KV_GUARDED_BY(mutex_);
+  SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
+  QueuePlaces places_ KV_GUARDED_BY(mutex_);  // requests whose sink has not had the last event
+  uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
+  RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
+  std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
+  uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
+  bool draining_ KV_GUARDED_BY(mutex_) = false;
+  bool stopping_ KV_GUARDED_BY(mutex_) = false;
+  bool tier_progress_ KV_GUARDED_BY(mutex_) = false;  // since the engine thread looked
+
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
+  Workload workload_ KV_GUARDED_BY(stats_mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,289 @@
+// What EngineOnThread does with a request before it is queued: checks, counts, refusals.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <new>
+
+#include "base/clock.h"
+#include "base/random_bytes.h"
+#include "engine/engine_on_thread.h"
+#include "engine/request_check.h"
+#include "engine/request_tracing.h"
+
+namespace kvasir {
+namespace {
+
+// Bytes that a request holds until its last event.
+uint64_t BytesOf(const GenerateRequest& spec) {
+  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_salt.capacity() +
+                   spec.prompt.capacity() * sizeof(TokenId) +
+                   spec.message_ends.capacity() * sizeof(uint32_t) +
+                   spec.stop_ids.capacity() * sizeof(TokenId) +
+                   spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
+  bytes += spec.id.capacity();
+  if (spec.cache_owner) bytes += spec.cache_owner->capacity();
+  for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
+  for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
+  return bytes;
+}
+
+Result<uint64_t> RandomSeed() {
+  std::array<uint8_t, 8> bytes;
+  KV_TRY(FillRandom(bytes));
+  return std::bit_cast<uint64_t>(bytes);
+}
+
+}  // namespace
+
+// The next turn of a chat begins with this one's prompt and answer. (The last token has no KV.)
+void EngineOnThread::RememberAnswers(const Request& request) {
+  if (!SharesCache(request.spec)) return;
+  try {
+    for (const auto& sequence : request.sequences) {
+      if (sequence->tokens.size() <= request.prompt_tokens()) continue;
+      const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
+      const SeenPrompts::Beginnings text =
+          SeenPrompts::Of(prompt_key_, request.cache_owner(), request.spec.cache_salt, known);
+      const std::vector<uint32_t> points = parts_.cache->ResumePointsOf(text.tokens, {});
+      const MutexLock lock(mutex_);
+      seen_prompts_.Add(text, points);
+    }
+  } catch (const std::bad_alloc&) {  // estimates are too high then
+  }
+}
+
+Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
+                                                         IndexedSink sink) {
+  RequestLimits limits{.ctx_size = parts_.card.ctx_size,
+                       .max_positions = parts_.card.max_positions,
+                       .vocab_size = parts_.card.vocab_size,
+                       .parallel = parts_.options.parallel,
+                       .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                       .pool_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
+                       .layout = &parts_.cache->layout(),
+                       .step_tokens = parts_.cache->step_tokens(),
+                       .cache_mode = parts_.options.cache_mode,
+                       .tokenizer = parts_.text.tokenizer.get(),
+                       .no_text = parts_.text.no_text ? *parts_.text.no_text : std::string_view()};
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (requests.size() > limit) {
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} prompts; at most {} may run or wait at once", requests.size(), limit);
+  }
+  std::vector<std::unique_ptr<Request>> checked;
+  std::vector<SeenPrompts::Beginnings> beginnings;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto one = [sink, i](const Event& event) { sink(i, event); };
+    limits.num_blocks = MostBlocksOf(requests[i]);
+    KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
+    if (const auto seed = request->spec.sampling.seed) {
+      request->seed = *seed;
+    } else {
+      KV_ASSIGN(request->seed, RandomSeed());
+    }
+    request->submitted_ns = MonotonicNs();
+    bytes += request->bytes = BytesOf(request->spec);
+    if (request->spec.on_trace) request->trace = NewTrace();
+    beginnings.push_back(SharesCache(request->spec)
+                             ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
+                                               request->spec.cache_salt, request->spec.prompt)
+                             : SeenPrompts::Beginnings());
+    checked.push_back(std::move(request));
+  }
+  const MutexLock lock(mutex_);
+  if (checked.empty()) return std::vector<RequestId>();
+  const std::string& tenant = checked.front()->spec.tenant;
+  if (draining_) {
+    return Reject(RejectReason::kDraining, tenant,
+                  Fail(Code::kUnavailable, "engine: shutting down"));
+  }
+  const uint64_t most_bytes = MostWaitingBytes();
+  if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
+    return Reject(RejectReason::kMemory, tenant,
+                  Fail(Code::kExhausted,
+                       "engine: {} bytes of requests do not fit beside those that run or wait (at "
+                       "most {} bytes in all); try again later",
+                       bytes, most_bytes));
+  }
+  KV_TRY(CheckQuota(checked));
+  if (Status room = CheckQueue(tenant, checked.size(), bytes); !room) {
+    return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
+  }
+  for (size_t i = 0; i < checked.size(); ++i) {
+    checked[i]->seen_tokens = seen_prompts_.SeenTokens(beginnings[i]);
+  }
+  if (Status times = CheckTimes(checked); !times) {
+    const bool late = times.error().code == Code::kUnavailable;  // else it waits too long
+    return Reject(late ? RejectReason::kDeadline : RejectReason::kQueueTime, tenant,
+                  tl::unexpected(std::move(times.error())));
+  }
+  for (size_t i = 0; i < checked.size(); ++i) {
+    const GenerateRequest& spec = checked[i]->spec;
+    if (!SharesCache(spec)) continue;
+    seen_prompts_.Add(beginnings[i],
+                      parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends));
+  }
+  std::vector<RequestId> ids;
+  ids.reserve(checked.size());
+  try {
+    places_.MakeRoomFor(tenant);
+    for (auto& request : checked) {
+      request->id = RequestId{next_id_++};
+      commands_.push_back(std::move(request));
+      ids.push_back(RequestId{next_id_ - 1});
+    }
+  } catch (const std::bad_alloc&) {
+    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
+    return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
+  }
+  waiting_bytes_ += bytes;
+  places_.Take(tenant, ids.size(), bytes);
+  num_outstanding_ += static_cast<uint32_t>(ids.size());
+  wake_.notify_one();
+  return ids;
+}
+
+uint32_t EngineOnThread::MostBlocksOf(const GenerateRequest& spec) const {
+  const MutexLock lock(mutex_);
+  return MostBlocks(quotas_, spec.cache_owner.value_or(spec.tenant),
+                    static_cast<uint32_t>(parts_.plan.num_blocks));
+}
+
+TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? TenantRules() : found->second;
+}
+
+// REQUIRES: they have one tenant.
+Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requests) const {
+  for (const auto& request : requests) {
+    const uint32_t most = RulesOf(request->spec.tenant).max_running;
+    if (request->spec.n <= most) continue;
+    return FailField(Code::kInvalidArgument, "n",
+                     "{} answers at once; of this API key's tenant at most {} run at once",
+                     request->spec.n, most);
+  }
+  return {};
+}
+
+// Says when a running choice is expected to end.
+Error EngineOnThread::Full(Error error) const {
+  constexpr double kLeastMs = 50;  // whoever comes back at once is likely to be refused again
+  const MutexLock lock(stats_mutex_);
+  const double wait_ns = workload_.running_ns / std::max(workload_.running, 1u);
+  error.retry_ms = static_cast<uint64_t>(std::max(std::ceil(wait_ns / 1e6), kLeastMs));
+  return error;
+}
+
+// Whether `count` more requests of a tenant, of so many bytes, may run or wait. The messages do not
+// show the number or size of other tenants' requests.
+Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const {
+  const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
+  if (places_.requests() + count > limit) {
+    return tl::unexpected(Full(
+        {Code::kExhausted,
+         fmt::format("engine: the queue has no room for {} more (at most {} requests run or wait); "
+                     "try again later",
+                     count, limit)}));
+  }
+  if (places_.ExceedsShare(tenant, count, bytes, tenants_, MonotonicNs())) {
+    return tl::unexpected(
+        Full({Code::kExhausted,
+              "engine: the queue is more than half full, and the requests of this API key's tenant "
+              "that run or wait are its share of it; try again later"}));
+  }
+  const TenantRules rules = RulesOf(tenant);
+  if (rules.max_queued == TenantRules::kNoLimit) return {};
+  const uint64_t own_limit =
+      uint64_t{std::min(rules.max_running, parts_.options.parallel)} + rules.max_queued;
+  const uint64_t present = places_.requests_of(tenant);
+  if (present + count <= own_limit) return {};
+  return tl::unexpected(
+      Full({Code::kExhausted,
+            fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
+                        "may; try again later",
+                        present, own_limit),
+            "max_queued"}));
+}
+
+// What the engine's thread knew after its last step, and what it has not seen yet.
+Workload EngineOnThread::WorkloadNow() const {
+  Workload workload;
+  {
+    const MutexLock lock(stats_mutex_);
+    workload = workload_;
+  }
+  for (const Command& command : commands_) {
+    const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
+    if (request == nullptr) continue;
+    Workload::Tenant& tenant = workload.Of((*request)->spec.tenant);
+    const uint64_t answer = std::min((*request)->max_tokens, tenant.expected_answer);
+    tenant.waiting_ns += workload.WorkNs((*request)->new_tokens(), answer * (*request)->spec.n);
+    ++workload.waiting;
+  }
+  return workload;
+}
+
+// Refuses requests that are expected to start or to end too late.
+Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requests) const {
+  Workload workload = WorkloadNow();
+  const double most_ms = parts_.options.max_queue_ms;
+  for (const auto& request : requests) {
+    const WaitEstimate estimate =
+        EstimateWait(workload, request->spec.tenant, request->new_tokens(), request->max_tokens);
+    const double start_ms = estimate.start_ns / 1e6;
+    if (start_ms > most_ms) {
+      Error error{Code::kExhausted,
+                  fmt::format("engine: the request would start in about {:.1f} s, and requests may "
+                              "wait {:.1f} s (--max-queue-ms); try again later",
+                              start_ms / 1e3, most_ms / 1e3)};
+      error.retry_ms = static_cast<uint64_t>(start_ms - most_ms) + 1;
+      return tl::unexpected(std::move(error));
+    }
+    const double end_ns = estimate.knows_end ? estimate.end_ns : estimate.first_token_ns;
+    const auto limit = request->spec.timeout_ms;
+    if (limit && end_ns / 1e6 > static_cast<double>(*limit)) {
+      return FailField(Code::kUnavailable, "deadline",
+                       "the request is expected to take {:.0f} ms, {:.0f} of them in the queue, "
+                       "and its time limit is {} ms; allow more time or ask for less",
+                       end_ns / 1e6, start_ms, *limit);
+    }
+    if (workload.row_ns > 0) request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
+  }
+  return {};
+}
+
+Status EngineOnThread::CheckRoom(const std::string& tenant) const {
+  const MutexLock lock(mutex_);
+  return CheckQueue(tenant, 1, 0);
+}
+
+void EngineOnThread::CountRefusal(RejectReason reason, const std::optional<std::string>& tenant) {
+  ++rejected_[static_cast<size_t>(reason)];
+  if (!tenant) return;
+  if (reason == RejectReason::kQueueFull || reason == RejectReason::kMemory) {
+    places_.NoteRefusal(*tenant, MonotonicNs());
+  }
+  if (rejected_of_.contains(*tenant) || rejected_of_.size() < parts_.options.max_tenants) {
+    ++rejected_of_[*tenant];
+  } else {
+    ++rejected_of_nobody_;
+  }
+}
+
+tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::string& tenant,
+                                             tl::unexpected<Error> error) {
+  CountRefusal(reason, tenant);
+  return error;
+}
+
+void EngineOnThread::CountRejection(RejectReason reason, const std::optional<std::string>& tenant) {
+  const MutexLock lock(mutex_);
+  CountRefusal(reason, tenant);
+}
+
+}  // namespace kvasir
