@@ -86,6 +86,7 @@ void BlockPool::Reclaim(BlockId id) {
   State& state = states_[Index(id)];
   KV_CHECK(state.pins == 0 && state.retained);
   --num_idle_;
+  if (state.scrub) Zero(id);
   state = {};
   PushFree(id);
 }

@@ -58,10 +58,11 @@ std::optional<std::span<const float>> CursorStore::Find(NodeId parent,
   return std::span<const float>(hidden_).subspan(*i * hidden_size_, hidden_size_);
 }
 
-void CursorStore::Drop(NodeId parent) {
+void CursorStore::DropWith(NodeId parent, std::span<const TokenId> tokens) {
   if (std::ranges::count(parents_, parent) == 0) return;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (parents_[i] != parent) continue;
+    if (parents_[i] != parent || slots_[i].tail_tokens < tokens.size()) continue;
+    if (!std::equal(tokens.begin(), tokens.end(), tails_.begin() + i * block_tokens_)) continue;
     parents_[i] = kNoParent;
     slots_[i] = {};
     std::fill_n(tails_.begin() + i * block_tokens_, block_tokens_, 0);

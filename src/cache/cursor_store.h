@@ -24,7 +24,9 @@ class CursorStore {
   // The hidden state, valid until the next Keep or Drop; the Cursor becomes the newest. O(cursors).
   std::optional<std::span<const float>> Find(NodeId parent, std::span<const TokenId> tail);
   // Forgets, and zeroes, all Cursors of a node that leaves the index. O(cursors).
-  void Drop(NodeId parent);
+  void Drop(NodeId parent) { DropWith(parent, {}); }
+  // The same for those of its Cursors whose tails begin with `tokens`.
+  void DropWith(NodeId parent, std::span<const TokenId> tokens);
 
   uint32_t num_cursors() const { return num_used_; }
   // The parents of all Cursors, for invariants.

@@ -341,6 +341,21 @@ class KvCache final : private BlockPool::Observer {
   // any.
   uint64_t Forget(NamespaceId ns);
   uint64_t Forget(std::string_view owner);  // all its namespaces
+  // What a call to forget a part of a prompt found.
+  struct Forgotten {
+    uint64_t erased_blocks = 0, erased_tokens = 0;  // they left the index
+    uint64_t kept_shared = 0;                       // blocks that are wholly in `kept`
+    uint64_t point = 0;                             // for IsZeroed
+  };
+  // Forgets token `first` of a prompt and all that was computed after it, in this namespace: every
+  // block whose tokens begin with ids[0, first], other continuations and tails included, and their
+  // Cursors. Blocks that lie wholly in one of `kept` stay, without their Cursors. Blocks in use are
+  // zeroed at their last release, the others by ZeroForgotten; so are all free blocks that this
+  // namespace wrote. A sequence whose last full block is forgotten publishes nothing more; one
+  // before it goes on. A tier keeps its records. O(blocks + forgotten nodes * cursors). REQUIRES:
+  // first < ids.size().
+  Forgotten Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
+                   std::span<const std::span<const TokenId>> kept = {});
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes);
   // Whether all blocks are zeroed that were free after the Forget that returned `point`.
@@ -411,6 +426,7 @@ class KvCache final : private BlockPool::Observer {
   }
   std::optional<size_t> Recyclable(const Namespace* like) const;
   std::optional<size_t> OldestSalted() const;
+  uint64_t ForgetUnlinked(NamespaceId ns);
 
   // kv_cache_match.cc
   bool MayPin(NodeId node, AccountId account) const;

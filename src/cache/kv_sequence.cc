@@ -36,6 +36,8 @@ NodeHold NodeHold::Share() const {
   stale.epoch_ = epoch_;
   stale.node_ = node_;
   if (cache_ != nullptr) ++cache_->Of(ns_).users;
+  // Of a removed node: its place stays taken until the last one is reset.
+  if (same_epoch()) cache_->index_->Hold(node_);
   return stale;
 }
 
@@ -51,14 +53,17 @@ void NodeHold::MoveTo(NodeId node) {
 void NodeHold::Reset() {
   if (cache_ == nullptr) return;
   --cache_->Of(ns_).users;
-  if (!PrefixIndex::is_root(node_) && is_current()) {
+  if (!PrefixIndex::is_root(node_) && same_epoch()) {
+    const bool removed = cache_->index_->is_removed(node_);
     cache_->index_->Unhold(node_);
-    cache_->Prune(node_);
+    if (!removed) cache_->Prune(node_);
   }
   cache_ = nullptr;
 }
 
-bool NodeHold::is_current() const { return cache_ != nullptr && cache_->Of(ns_).epoch == epoch_; }
+bool NodeHold::same_epoch() const { return cache_ != nullptr && cache_->Of(ns_).epoch == epoch_; }
+
+bool NodeHold::is_current() const { return same_epoch() && !cache_->index_->is_removed(node_); }
 
 void KvSequence::AddResumePoint(uint32_t point) {
   const auto at = std::ranges::lower_bound(resume_points_, point);

@@ -33,10 +33,12 @@ class NodeHold {
 
   NamespaceId ns() const { return ns_; }
   NodeId node() const { return node_; }  // a full block's, or the root; REQUIRES: is_current()
-  // Whether the namespace was not erased since.
+  // Whether neither the namespace nor the node was erased since.
   bool is_current() const;
 
  private:
+  bool same_epoch() const;  // the namespace was not erased since
+
   KvCache* cache_ = nullptr;
   NamespaceId ns_{};
   uint32_t epoch_ = 0;  // of the namespace when this was made
@@ -47,8 +49,8 @@ class NodeHold {
 // num_committed) are computed, accepted and published where they fill blocks; tokens
 // [num_committed, num_tokens) have room from Extend and are being computed. Tables of a window hold
 // what the next token sees and what is being computed. Move-only; releases its blocks, tail first.
-// Must not outlive its cache. A sequence that was fetched with reuse off, or whose namespace was
-// erased since, publishes nothing. One thread at a time.
+// Must not outlive its cache. A sequence that was fetched with reuse off, or whose namespace or
+// place was erased since, publishes nothing. One thread at a time.
 class KvSequence {
  public:
   KvSequence() = default;  // empty; only good for being assigned to

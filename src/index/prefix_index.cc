@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <compare>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fault.h"
@@ -161,6 +163,39 @@ std::optional<PrefixIndex::Partial> PrefixIndex::BestPartial(
   return best;
 }
 
+std::vector<NodeId> PrefixIndex::ChildrenWith(NodeId parent,
+                                              std::span<const TokenId> tokens) const {
+  std::vector<NodeId> found;
+  std::vector<uint32_t> path;
+  // Whether the children before this node, or after it, may begin with `tokens` too: the node's
+  // first tokens against them, < 0, 0 or > 0.
+  const auto compare = [&](uint32_t node) {
+    const auto theirs = this->tokens(NodeId{node});
+    const auto first = theirs.first(std::min(theirs.size(), tokens.size()));
+    const auto order = std::lexicographical_compare_three_way(first.begin(), first.end(),
+                                                              tokens.begin(), tokens.end());
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
+  };
+  uint32_t node = ChildrenOf(Raw(parent));
+  while (node != kNone || !path.empty()) {
+    while (node != kNone) {
+      if (compare(node) < 0) {
+        node = nodes_[node].right;
+        continue;
+      }
+      path.push_back(node);
+      node = nodes_[node].left;
+    }
+    if (path.empty()) break;
+    node = path.back();
+    path.pop_back();
+    if (compare(node) > 0) break;  // so are all after it
+    found.push_back(NodeId{node});
+    node = nodes_[node].right;
+  }
+  return found;
+}
+
 bool PrefixIndex::WasEvicted(NodeId parent, std::span<const TokenId> tokens,
                              uint32_t num_tokens) const {
   for (size_t n = num_tokens + 1; n <= tokens.size(); ++n) {
@@ -243,9 +278,14 @@ void PrefixIndex::Remove(NodeId node, RemoveKind kind) {
 
 void PrefixIndex::Clear(NodeId root, const std::function<void(NodeId)>& leaving) {
   for (uint32_t id = 0; id < nodes_.size(); ++id) {
-    if (nodes_[id].num_tokens == 0 || nodes_[id].root != Raw(root)) continue;
-    leaving(NodeId{id});
-    FreeNode(id);
+    if (nodes_[id].root != Raw(root)) continue;
+    const uint32_t holds = std::exchange(nodes_[id].holds, 0);  // they are stale from now on
+    if (nodes_[id].num_tokens > 0) {
+      leaving(NodeId{id});
+      FreeNode(id);
+    } else if (holds > 0) {
+      free_stack_[nodes_.size() - num_nodes_--] = id;
+    }
   }
   Root& entry = roots_[Raw(root) & ~kRootBit];
   entry.children = kNone;
@@ -262,7 +302,13 @@ void PrefixIndex::FreeNode(uint32_t node) {
   // No token of an erased prompt stays in memory.
   std::fill_n(&tokens_[size_t{node} * block_tokens_], block_tokens_, 0);
   keys_[node] = {};
+  if (nodes_[node].holds > 0) return;  // its last Unhold frees the place
   free_stack_[nodes_.size() - num_nodes_--] = node;
+}
+
+void PrefixIndex::Unhold(NodeId node) {
+  Node& at = nodes_[Raw(node)];
+  if (--at.holds == 0 && at.num_tokens == 0) free_stack_[nodes_.size() - num_nodes_--] = Raw(node);
 }
 
 // Treap ("randomized search tree", Seidel and Aragon, 1996): ordered by tokens, heap by Priority.
@@ -368,15 +414,16 @@ void PrefixIndex::CheckInvariants() const {
   for (uint32_t id = 0; id < nodes_.size(); ++id) {
     if (nodes_[id].num_tokens > 0) CheckChildren(id, seen);
   }
-  uint32_t used = 0, full = 0;
+  uint32_t used = 0, full = 0, removed = 0;
   uint64_t total = 0;
   for (uint32_t id = 0; id < nodes_.size(); ++id) {
     KV_CHECK(seen[id] == (nodes_[id].num_tokens > 0));
     used += seen[id];
+    removed += nodes_[id].num_tokens == 0 && nodes_[id].holds > 0;
     full += nodes_[id].num_tokens == block_tokens_;
     total += nodes_[id].num_tokens;
   }
-  KV_CHECK(used == num_nodes_ && total == num_tokens_);
+  KV_CHECK(used + removed == num_nodes_ && total == num_tokens_);
   KV_CHECK(full == table_.size() - std::ranges::count(table_, kNone));
   KV_CHECK(num_blocks_ == node_of_block_.size() - std::ranges::count(node_of_block_, kNone));
   KV_CHECK(num_blocks_ == blocks_.size() - std::ranges::count(blocks_, kNone));

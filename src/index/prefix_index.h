@@ -55,6 +55,9 @@ class PrefixIndex {
   // The child with the most leading tokens in common with `tokens`; absent when there is no child.
   // O(log children). REQUIRES: 0 < tokens.size() <= block_tokens.
   std::optional<Partial> BestPartial(NodeId parent, std::span<const TokenId> tokens) const;
+  // The children whose tokens begin with `tokens`, in lexicographic order; all of them when it is
+  // empty. O(log children + result).
+  std::vector<NodeId> ChildrenWith(NodeId parent, std::span<const TokenId> tokens) const;
   // Whether a child whose tokens are a prefix of `tokens`, longer than num_tokens, was evicted
   // lately.
   bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
@@ -66,7 +69,8 @@ class PrefixIndex {
   void SetBlock(NodeId node, uint32_t group, BlockId block);
   void ClearBlock(NodeId node, uint32_t group);    // REQUIRES: the node has a block of the group
   enum class RemoveKind { kForgotten, kEvicted };  // evicted ones are remembered for WasEvicted
-  // Removes a node and its blocks. REQUIRES: it has no children.
+  // Removes a node and its blocks. While somebody holds it, its place stays taken (is_removed).
+  // REQUIRES: it has no children.
   void Remove(NodeId node, RemoveKind kind);
   // Removes all nodes under a root, and forgets which of them were evicted. Calls `leaving` for
   // each node before it is removed. O(max_nodes).
@@ -80,7 +84,9 @@ class PrefixIndex {
   }
   // Counts those who need the node, even if it has no block. REQUIRES: not a root.
   void Hold(NodeId node) { ++nodes_[Raw(node)].holds; }
-  void Unhold(NodeId node) { --nodes_[Raw(node)].holds; }
+  void Unhold(NodeId node);
+  // Whether a node that is held was removed. REQUIRES: it is held, and no Clear since then.
+  bool is_removed(NodeId node) const { return !is_root(node) && At(node).num_tokens == 0; }
   // Whether nothing needs the node: it has no block, no child and no hold. REQUIRES: not a root.
   bool is_bare(NodeId node) const;
   std::span<const TokenId> tokens(NodeId node) const {

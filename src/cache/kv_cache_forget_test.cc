@@ -1,0 +1,140 @@
+// KvCache::Forget of a part of a prompt: what leaves, what stays, and that no byte of it is left.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cache/cache_driver_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using enum KvCache::CommitKind;
+
+class KvCacheForget : public KvCacheTest {
+ protected:
+  KvCache::Forgotten Forget(const Tokens& ids, uint32_t first) {
+    const auto forgotten = cache().Forget(ns_, ids, first);
+    cache().CheckInvariants();
+    return forgotten;
+  }
+  bool IsZero(const std::byte* base) {
+#if defined(__SANITIZE_ADDRESS__)  // free blocks are poisoned there
+    return base != nullptr;
+#else
+    const auto bytes = static_cast<ptrdiff_t>(cache().layout().block_bytes());
+    return std::count(base, base + bytes, std::byte{0}) == bytes;
+#endif
+  }
+};
+
+TEST_F(KvCacheForget, TheBlockThatHoldsTheTokenAndAllBelowItLeave) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  Run(Join(First(prompt, 20), TokensFrom(2, 30)));  // leaves it at token 20
+  Run(Join(First(prompt, 36), TokensFrom(3, 30)));  // leaves it at token 36
+  const auto forgotten = Forget(prompt, 33);
+  EXPECT_EQ(forgotten.erased_blocks, 4u);  // a tail of 8; 16, 16 and 2 of another
+  EXPECT_EQ(forgotten.erased_tokens, 8u + 16u + 16u + 2u);
+  EXPECT_EQ(forgotten.kept_shared, 0u);
+  Run(Join(First(prompt, 20), TokensFrom(2, 30)));
+  EXPECT_EQ(reused(), 50u);
+  Run(prompt);
+  EXPECT_EQ(reused(), 32u);
+}
+
+TEST_F(KvCacheForget, OtherPromptsAndWhatComesBeforeStay) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  Run(TokensFrom(2, 40));
+  EXPECT_EQ(Forget(prompt, 0).erased_tokens, 40u);
+  EXPECT_EQ(Forget(prompt, 0).erased_tokens, 0u);  // it is gone already
+  EXPECT_EQ(Forget(TokensFrom(4, 40), 20).erased_tokens, 0u);
+  Run(TokensFrom(2, 40));
+  EXPECT_EQ(reused(), 40u);
+  Run(prompt);
+  EXPECT_EQ(reused(), 0u);
+  ExpectMiss(MissReason::kCold, 0);
+}
+
+TEST_F(KvCacheForget, CursorsWhoseTailHoldsTheTokenLeave) {
+  const Tokens prompt = TokensFrom(1, 20);
+  Run(prompt);
+  Run(First(prompt, 17));
+  EXPECT_EQ(cache().usage().num_cursors, 2u);
+  Forget(prompt, 18);
+  EXPECT_EQ(cache().usage().num_cursors, 1u);
+  Forget(prompt, 16);
+  EXPECT_EQ(cache().usage().num_cursors, 0u);
+}
+
+TEST_F(KvCacheForget, WhatIsWhollyInAKeptPromptStays) {
+  const Tokens prompt = TokensFrom(1, 80);
+  Run(prompt);
+  const Tokens fork = First(prompt, 50);  // three whole blocks
+  const std::span<const TokenId> kept[] = {fork};
+  const auto forgotten = cache().Forget(ns_, prompt, 20, kept);
+  cache().CheckInvariants();
+  EXPECT_EQ(forgotten.kept_shared, 2u);
+  EXPECT_EQ(forgotten.erased_blocks, 2u);
+  Run(prompt);
+  EXPECT_EQ(reused(), 48u);
+}
+
+TEST_F(KvCacheForget, NoByteOfItIsLeftInAnyBlock) {
+  const Tokens prompt = TokensFrom(1, 48);
+  std::vector<const std::byte*> bases;
+  {
+    const KvSequence sequence = Run(prompt);
+    bases.assign(sequence.table().bases().begin(), sequence.table().bases().end());
+  }
+  const auto forgotten = Forget(prompt, 16);
+  for (int i = 0; i < 100 && !cache().IsZeroed(forgotten.point); ++i) cache().ZeroForgotten(1);
+  EXPECT_TRUE(cache().IsZeroed(forgotten.point));
+  EXPECT_TRUE(IsZero(bases[1]) && IsZero(bases[2]));
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_FALSE(IsZero(bases[0]));
+#endif
+}
+
+TEST_F(KvCacheForget, ARunningSequenceGoesOnAndLeavesNothing) {
+  const Tokens prompt = TokensFrom(1, 40);
+  KvSequence running = Run(prompt);
+  KvSequence fork = cache().Fork(running, 64);
+  Forget(prompt, 20);
+  EXPECT_FALSE(running.publishes());
+  driver_->Verify(running, 7);
+  ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 20), kEnd));
+  driver_->Verify(running, 7);
+  EXPECT_EQ(cache().usage().cached_tokens, 16u);
+  cache().KeepCursor(running, HiddenOf(7, running.tokens()));
+  EXPECT_EQ(cache().usage().num_cursors, 0u);
+  const std::vector<std::byte*> bases(running.table().bases().begin(),
+                                      running.table().bases().end());
+  KvSequence late = cache().Fork(fork, 64);  // its place is gone already
+  EXPECT_FALSE(late.publishes());
+  cache().CheckInvariants();
+  running = KvSequence();
+  fork = KvSequence();
+  cache().CheckInvariants();
+  cache().Erase(ns_);  // while its place is held
+  cache().CheckInvariants();
+  late = KvSequence();
+  cache().CheckInvariants();
+  for (const std::byte* base : bases) EXPECT_TRUE(IsZero(base));
+  Run(prompt);
+  EXPECT_EQ(reused(), 0u);
+}
+
+TEST_F(KvCacheForget, ASequenceBeforeTheTokenStillPublishes) {
+  const Tokens prompt = TokensFrom(1, 40);
+  Run(prompt);
+  KvSequence before = Run(First(prompt, 17));
+  Forget(prompt, 30);
+  EXPECT_TRUE(before.publishes());
+  ASSERT_TRUE(driver_->Append(before, 7, TokensFrom(3, 20), kEnd));
+  EXPECT_EQ(cache().usage().cached_tokens, 37u);
+  cache().CheckInvariants();
+}
+
+}  // namespace
+}  // namespace kvasir
