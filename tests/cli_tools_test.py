@@ -130,7 +130,7 @@ class PlanTest(CliTest):
         for flags in [[], ["--ctx-size", "512", "--parallel", "3", "--kv-memory", "20MiB"],
                       ["--block-tokens", "64", "--kv-format", "f32", "--kv-memory", "30000000"],
                       ["--cache", "none", "--ctx-size", "300", "--request-memory", "32MiB"]]:
-            plan = self.ok_json("plan", "--json", *flags)
+            plan = self.ok_json("plan", "--json", "--disk", "none", *flags)
             self.assertEqual(list(plan), PLAN_KEYS)
             with server(*flags) as (url, _):
                 state = get_json(url + "/v1/cache")
@@ -220,7 +220,8 @@ class PlanTest(CliTest):
         self.assertEqual(plan["num_blocks"] * plan["block_bytes"], plan["kv_bytes"])
         self.assertEqual(plan["total_bytes"],
                          sum(plan[key + "_bytes"]
-                             for key in ["weights", "kv", "index", "cursor", "scratch", "request"]))
+                             for key in ["weights", "kv", "index", "cursor", "scratch", "request",
+                                         "tier_index", "tier_buffer"]))
 
     def test_a_mode_that_keeps_nothing_takes_what_it_uses(self):
         for mode, tokens in [("none", 2048), ("sequence", 2048)]:
@@ -340,7 +341,7 @@ class WeightsTest(CliTest):
         for weights in ["i8", "q8_0"]:
             self.assertEqual(self.ok_json(*run, "--weights", weights)["tokens"], stored)
         flags = ["--weights", "i4", *SMALL]
-        plan = self.ok_json("plan", "--json", *flags)
+        plan = self.ok_json("plan", "--json", "--disk", "none", *flags)
         with server(*flags) as (url, _):
             state = get_json(url + "/v1/cache")
         for key, value in plan.items():
