@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 
-from serve_bench import Client, Server, check
+from serve_bench import Client, Server, check, show
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEED = 20261124
@@ -280,13 +280,7 @@ def main():
         ("computed_share", computed, computed <= 0.02, "<= 0.02",
          f"of {asked} tokens, four pools, asked a second time in turn"),
     ]
-    if arguments.json:
-        print(json.dumps({name: {"value": value, "met": met, "target": target, "what": what}
-                          for name, value, met, target, what in rows}, indent=2))
-        return
-    for name, value, met, target, what in rows:
-        mark = "" if met is None else "ok" if met else "MISSED"
-        print(f"{mark:<7}{name:<21} {value:9.3f}  {'target ' + target if target else '':<16} {what}")
+    show(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -189,6 +189,17 @@ def waste_of_replay(server):
     return metrics["kvasir_worst_waste_ratio"], statistics.mean(lengths), full
 
 
+def show(figures, as_json):
+    """Prints (name, value, met, target, what) of each figure; one without a target has None and ""."""
+    if as_json:
+        print(json.dumps({name: {"value": value, "met": met, "target": target, "what": what}
+                          for name, value, met, target, what in figures}, indent=2))
+        return
+    marks = {True: "ok", False: "MISSED", None: ""}
+    for name, value, met, target, what in figures:
+        print(f"{marks[met]:<7}{name:<24} {value:9.4f}  {target and 'target ' + target:<16} {what}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one object instead of lines")
@@ -214,12 +225,7 @@ def main():
         ("worst_waste", waste, waste < 0.01, "< 0.01",
          f"200 conversations of {mean_tokens:.0f} tokens on average, the pool {full:.0%} full"),
     ]
-    if arguments.json:
-        print(json.dumps({name: {"value": value, "met": met, "target": target, "what": what}
-                          for name, value, met, target, what in figures}, indent=2))
-        return
-    for name, value, met, target, what in figures:
-        print(f"{'ok' if met else 'MISSED':<7}{name:<24} {value:8.4f}  target {target:<8} {what}")
+    show(figures, arguments.json)
 
 
 if __name__ == "__main__":
