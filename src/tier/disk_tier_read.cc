@@ -196,28 +196,24 @@ bool DiskTier::ReaderStep() {
     scan_done_.notify_all();
     return true;
   }
-  IoStatus read = ReadRun(*files, run_);
-  // A bad sector costs its own record only: each is read alone.
+  const IoStatus read = ReadRun(*files, run_);
   std::array<bool, kMaxRun> is_bad;
   is_bad.fill(!read);
-  if (!read && read.error() != ECANCELED && run_.size() > 1) {
-    bool any = false;
-    for (size_t i = 0; i < run_.size(); ++i) {
+  if (!read && read.error() != ECANCELED) {
+    CountError(&TierStats::fault_read);
+    // A bad sector costs its own record only: each is read alone.
+    for (size_t i = 0; run_.size() > 1 && i < run_.size(); ++i) {
       is_bad[i] = !ReadRun(*files, std::span(run_).subspan(i, 1));
-      any |= !is_bad[i];
     }
-    CountError(&TierStats::fault_read);
-    if (any) read = {};
-  } else if (!read && read.error() != ECANCELED) {
-    CountError(&TierStats::fault_read);
   }
   NoteStalls();
   {
     MutexLock lock(mutex_);
     const uint64_t took_ns = storage_.MonotonicNs() - reading_since_ns_;
-    const uint64_t bytes = run_.size() * options_.shape.slot_bytes();
+    const auto num_read = std::ranges::count(std::span(is_bad).first(run_.size()), false);
+    const uint64_t bytes = static_cast<uint64_t>(num_read) * options_.shape.slot_bytes();
     reading_since_ns_ = 0;
-    if (read) stats_.read_bytes += bytes;
+    stats_.read_bytes += bytes;
     if (read && took_ns > 0) {
       const double speed = static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns);
       read_bytes_per_s_ = read_bytes_per_s_ == 0 ? speed : read_bytes_per_s_ * 0.9 + speed * 0.1;
