@@ -137,7 +137,7 @@ class Drill {
     const bool full = bytes_.Below(3) > 0;
     const Tokens tokens =
         SomeTokens(full ? options_.block_tokens : bytes_.Between(1, options_.block_tokens));
-    if (nodes_.size() == options_.num_nodes) return;
+    if (nodes_.size() + removed_.size() == options_.num_nodes) return;
     for (const TwinNode& node : nodes_) {
       if (node.parent != parent) continue;
       const uint32_t common = Common(node.tokens, tokens);
@@ -164,8 +164,12 @@ class Drill {
 
   // A block more or less, or somebody who holds it.
   void ChangeNode() {
-    if (nodes_.empty()) return;
-    TwinNode& node = nodes_[bytes_.Below(static_cast<uint32_t>(nodes_.size()))];
+    const auto num_nodes = static_cast<uint32_t>(nodes_.size());
+    const auto num_removed = static_cast<uint32_t>(removed_.size());
+    if (num_nodes + num_removed == 0) return;
+    const uint32_t at = bytes_.Below(num_nodes + num_removed);
+    if (at >= num_nodes) return UnholdRemoved(at - num_nodes);
+    TwinNode& node = nodes_[at];
     const uint32_t group = bytes_.Below(options_.num_groups);
     if (bytes_.Below(3) == 0) {
       const bool hold = node.holds == 0 || bytes_.Below(2) == 0;
@@ -180,6 +184,14 @@ class Drill {
       free_.pop_back();
       index_.SetBlock(node.id, group, *node.blocks[group]);
     }
+  }
+
+  // A node that was removed keeps its place until nobody holds it.
+  void UnholdRemoved(uint32_t at) {
+    TwinNode& node = removed_[at];
+    KV_CHECK(index_.is_removed(node.id));
+    index_.Unhold(node.id);
+    if (--node.holds == 0) removed_.erase(removed_.begin() + at);
   }
 
   void Free(const TwinNode& node) {
@@ -200,6 +212,7 @@ class Drill {
     index_.Remove(node.id, evict ? kEvicted : kForgotten);
     Free(node);
     nodes_.erase(nodes_.begin() + i);
+    if (node.holds > 0) removed_.push_back(node);
     if (!evict) return;
     evicted_.insert({RootIndex(node.root), node.path});
     if (options_.hash_mask == ~uint64_t{0}) {
@@ -219,6 +232,7 @@ class Drill {
     });
     KV_CHECK(std::cmp_equal(left.size(), std::ranges::count(nodes_, root, &TwinNode::root)));
     std::erase_if(nodes_, [&](const TwinNode& node) { return node.root == root; });
+    std::erase_if(removed_, [&](const TwinNode& node) { return node.root == root; });
     std::erase_if(evicted_, [&](const auto& entry) { return entry.first == RootIndex(root); });
   }
 
@@ -241,7 +255,21 @@ class Drill {
       KV_CHECK(found->num_equal == *best && index_.parent(found->node) == parent);
       KV_CHECK(Common(index_.tokens(found->node), tokens) == *best);
     }
+    QueryChildren(parent, tokens);
     QueryEvicted(parent, tokens);
+  }
+
+  void QueryChildren(NodeId parent, const Tokens& tokens) {
+    const auto first = std::span(tokens).first(bytes_.Below(options_.block_tokens));
+    std::vector<const TwinNode*> expected;
+    for (const TwinNode& node : nodes_) {
+      if (node.parent == parent && Common(node.tokens, first) == first.size()) {
+        expected.push_back(&node);
+      }
+    }
+    std::ranges::sort(expected, {}, &TwinNode::tokens);
+    KV_CHECK(
+        std::ranges::equal(index_.ChildrenWith(parent, first), expected, {}, {}, &TwinNode::id));
   }
 
   // The index may forget an evicted path, but must not invent one, unless hashes are cut.
@@ -275,8 +303,10 @@ class Drill {
       if (full) KV_CHECK(index_.key(node.id) == node.key);
       total += node.tokens.size();
     }
+    for (const TwinNode& node : removed_) KV_CHECK(index_.is_removed(node.id));
     for (const BlockId block : free_) KV_CHECK(!index_.node_of(block));
-    KV_CHECK(index_.num_nodes() == nodes_.size() && index_.num_tokens() == total);
+    KV_CHECK(index_.num_nodes() == nodes_.size() + removed_.size());
+    KV_CHECK(index_.num_tokens() == total);
   }
 
   ByteSource& bytes_;
@@ -285,6 +315,7 @@ class Drill {
   std::vector<NodeId> roots_;
   std::vector<HmacKey> hmacs_;  // [root]
   std::vector<TwinNode> nodes_;
+  std::vector<TwinNode> removed_;  // those of them that somebody still holds
   std::vector<BlockId> free_;
   std::set<std::pair<size_t, Tokens>> evicted_;  // root and path
 };
