@@ -123,6 +123,9 @@ class SeveralKeys(WithServer):
         self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"))
         self.assertIn("264", answer["error"]["message"])  # the limit
         self.assertNotIn("200", answer["error"]["message"])
+        # What is left of the prompts takes blocks from others until it is cancelled.
+        self.server.until("the prompts of a client that left end", lambda: not self.server.get(
+            "/v1/cache/sequences", **{"x-api-key": "root"})["data"])
 
 
 class WhoReadsMetrics(unittest.TestCase):
