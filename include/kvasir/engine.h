@@ -118,7 +118,8 @@ struct SamplingDefaults {
   std::optional<uint32_t> top_k;
 
   SamplingParams Over(SamplingParams params) const;  // `params`, with what is said here
-  std::string Text() const;  // "temperature 0.6, top_k 20"; "": nothing is said
+  // "temperature 0.6, top_k 20"; absent: nothing is said.
+  std::optional<std::string> Text() const;
 };
 
 // kInvalidArgument naming the field that is outside its range (kvasir/sampling_ranges.h) or not
@@ -173,7 +174,9 @@ struct GenerateRequest {
   std::string tenant = "default";  // who is charged
   // Whose cache it uses, if not the tenant's: that of a group of tenants.
   std::optional<std::string> cache_owner;
-  std::string cache_salt;  // another text: a separate cache of that owner (KvCache::OpenNamespace)
+  // Each text: a separate cache of that owner (KvCache::OpenNamespace). Absent: the owner's main
+  // one.
+  std::optional<std::string> cache_salt;
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -200,7 +203,7 @@ struct GenerateRequest {
   std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt
-  std::string id;                    // what a server calls it, for SequenceState
+  std::optional<std::string> id;     // what a server calls it, for SequenceState
   // Absent: no trace is kept. Called once, after the last event, as a sink is; must not throw.
   std::function<void(RequestTrace trace)> on_trace;
 };
@@ -228,7 +231,8 @@ using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventS
 
 // What one choice of a request that waits or runs has now.
 struct SequenceState {
-  std::string id, tenant;  // of the request
+  std::optional<std::string> id;  // GenerateRequest::id
+  std::string tenant;
   uint32_t choice = 0;
   const char* state = "";                  // "waiting", "following", "loading", "prefill", ...
   uint32_t tokens = 0, computed = 0;       // known of prompt and answer; those with KV
@@ -257,7 +261,7 @@ struct EngineStats {
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
-  uint64_t preemptions[kNumPreemptCauses] = {};  // of requests, by PreemptCause
+  uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
@@ -283,8 +287,8 @@ struct ModelCard {
   uint64_t parameters = 0;
   uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
   // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
-  // past it is computed again. 0: the rotation does not depend on the length.
-  uint32_t long_rope_after = 0;
+  // past it is computed again. Absent: the rotation does not depend on the length.
+  std::optional<uint32_t> long_rope_after;
   std::vector<TokenId> bos, eos;
   SamplingDefaults sampling;
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
@@ -322,7 +326,7 @@ class Engine {
   // Queues requests, all of them or none; EngineOptions::schedule says who runs first.
   // kInvalidArgument when one can never fit (the message has the numbers), kExhausted when the
   // queue has no room for all of them or one would start too late, kUnavailable while draining and
-  // (field "deadline") when a request is not expected to end within its timeout_ms. After success
+  // (Cause::kDeadline) when a request is not expected to end within its timeout_ms. After success
   // `sink` gets the events of each request, up to its last one.
   virtual Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                                    IndexedSink sink) = 0;
@@ -350,7 +354,7 @@ class Engine {
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
   // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
-  // when there may be room. Of the field max_queued: because of the tenant's own limit.
+  // when there may be room. Cause::kMaxQueued: because of the tenant's own limit.
   virtual Status CheckRoom(const std::string& tenant) const = 0;
   // Counts a request that the caller refused before submission, in RequestStats::rejected and for
   // its tenant. Absent: none is known.

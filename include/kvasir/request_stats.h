@@ -16,7 +16,7 @@ inline constexpr uint32_t kNumRejectReasons = 7;
 const char* ToString(RejectReason reason);  // "queue_full", "queue_time", ...
 // Of an error of Engine::CheckRoom: the tenant has as many requests as it may, or the engine has.
 inline RejectReason QueueReason(const Error& error) {
-  return error.field == "max_queued" ? RejectReason::kQuota : RejectReason::kQueueFull;
+  return error.cause == Cause::kMaxQueued ? RejectReason::kQuota : RejectReason::kQueueFull;
 }
 // Requests by RejectReason.
 using RejectCounts = std::array<uint64_t, kNumRejectReasons>;

@@ -9,11 +9,11 @@
 
 namespace kvasir {
 
-// Why a running request gave up its blocks.
-// kRope: to be computed again as a long one.
+// Why a running request gave up its blocks. kRope is last: it is a restart, to be computed again as
+// a long one, and does not count as a preemption.
 enum class PreemptCause { kMemory, kFairness, kPriority, kRope };
-inline constexpr uint32_t kNumPreemptCauses = 3;  // that count as preemptions
-const char* ToString(PreemptCause cause);         // "memory", "fairness", "priority", "rope"
+inline constexpr uint32_t kNumCountedCauses = static_cast<uint32_t>(PreemptCause::kRope);
+const char* ToString(PreemptCause cause);  // "memory", "fairness", "priority", "rope"
 
 // How a traced request ended.
 enum class TraceEnd { kFinished, kCancelled, kFailed };

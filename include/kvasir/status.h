@@ -23,14 +23,27 @@ enum class Code {
   kModelChanged = 11,  // the model's files were changed while in use: restart (503)
 };
 
+// Kinds of errors that callers tell apart where neither the code nor the field does.
+enum class Cause {
+  kRate,        // the tenant has used up its requests or tokens of this minute
+  kMaxQueued,   // the tenant has as many requests as it may (TenantRules::max_queued)
+  kKvMax,       // the cache's owner has as many blocks as it may (TenantRules::kv_max)
+  kDeadline,    // the request would not end within its time limit: trying again is in vain
+  kKeyRevoked,  // the API key was removed while its request was answered
+  kNoTenant,    // the API key has no tenant, and the request needs one
+  kNotAdmin,    // the API key is not an admin's, and the request needs one
+};
+
 struct Error {
   Code code;
   std::string message;  // what is wrong, where, with numbers; and the fix where one is known
   // The name of the wrong field of the options or of the request, as a user writes it: singular and
-  // without a unit ("kv_memory", "api_key"). Absent when the error is not about a field.
+  // without a unit ("kv_memory", "api_key"). Absent when the error is not about a field. The
+  // message does not repeat it.
   std::optional<std::string> field = {};
   std::optional<uint64_t> index = {};     // which of the field's values
   std::optional<uint64_t> retry_ms = {};  // when there may be room
+  std::optional<Cause> cause = {};
 
   // The text for users: "prompt[3]: token 9 is ...".
   std::string text() const {

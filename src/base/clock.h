@@ -1,5 +1,5 @@
-// Clock: the one place that reads the time, so that a test can replace it (base/clock_for_test.h).
-// Timers and condition variables still wait in real time.
+// Clock: the one place that reads the time, so that OwnClock (base/own_clock.h) can replace it for
+// a test or a simulation. Timers and condition variables still wait in real time.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// A time that changes only when a test changes it.
+// A time that changes only when its owner changes it.
 struct OwnedTime {
   std::atomic<uint64_t> monotonic_ns;
   std::atomic<int64_t> unix_ns;

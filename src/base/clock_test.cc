@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/clock_for_test.h"
+#include "base/own_clock.h"
 
 namespace kvasir {
 namespace {

@@ -37,17 +37,6 @@ Digest Sha256::Finish() {
 
 Digest Sha256Of(std::string_view bytes) { return Sha256().Update(bytes).Finish(); }
 
-std::string ToHex(std::span<const uint8_t> bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(bytes.size() * 2);
-  for (uint8_t b : bytes) {
-    hex += kDigits[b >> 4];
-    hex += kDigits[b & 15];
-  }
-  return hex;
-}
-
 HmacKey::HmacKey(std::span<const uint8_t> key) {
   unsigned char block[64] = {};
   if (key.size() > sizeof(block)) {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace kvasir {
@@ -29,7 +28,6 @@ class Sha256 {
 };
 
 Digest Sha256Of(std::string_view bytes);
-std::string ToHex(std::span<const uint8_t> bytes);
 
 // HMAC-SHA-256 under one key; its two pad states are computed once, so that a message of up to 55
 // bytes past a block boundary costs only its own compressions and one more. Immutable after

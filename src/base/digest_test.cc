@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {

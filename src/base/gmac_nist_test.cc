@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/gmac.h"
+#include "base/hex.h"
 #include "source_paths.h"
 
 namespace kvasir {

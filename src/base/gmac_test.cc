@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "base/digest.h"
+#include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "base/clock_for_test.h"
+#include "base/own_clock.h"
 
 namespace kvasir {
 namespace {

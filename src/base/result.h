@@ -1,5 +1,5 @@
-// Short forms for Result: Fail() makes an error, FailField() an error about a field, KV_TRY returns
-// an error to the caller.
+// Short forms for Result: Fail() makes an error, FailField() an error about a field, FailCause()
+// one with a Cause, KV_TRY returns an error to the caller.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,6 +21,15 @@ tl::unexpected<Error> FailField(Code code, std::string field, fmt::format_string
                                 Args&&... args) {
   auto failed = Fail(code, format, std::forward<Args>(args)...);
   failed.value().field = std::move(field);
+  return failed;
+}
+
+// Makes an error with a Cause, which callers distinguish; the message says all of it.
+template <typename... Args>
+tl::unexpected<Error> FailCause(Code code, Cause cause, fmt::format_string<Args...> format,
+                                Args&&... args) {
+  auto failed = Fail(code, format, std::forward<Args>(args)...);
+  failed.value().cause = cause;
   return failed;
 }
 

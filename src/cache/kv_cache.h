@@ -30,7 +30,7 @@ namespace kvasir {
 
 class CursorStore;
 class KvCache;
-// The namespace of tenants for which the cache has no room: it shares and keeps nothing.
+// The namespace of owners for which the cache has no room: it shares and keeps nothing.
 inline constexpr NamespaceId kSharesNothing{0};
 
 // What one cache holds, in bytes and tokens; a snapshot, O(1).
@@ -80,7 +80,7 @@ struct KvCacheOptions {
   uint64_t budget_bytes;
   uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
   uint32_t num_cursors = 256;    // 0 without reuse
-  uint32_t num_namespaces = 16;  // tenants times Identities, at most
+  uint32_t num_namespaces = 16;  // owners times Identities, at most
   // At most this many blocks, whatever the budget: a cache without reuse can use only so many. In
   // [2, 2^31): a cache has at least two, and PrefixIndex marks roots by bit 31.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
@@ -107,7 +107,7 @@ class MatchResult {
   //   disabled          reuse is off, for the cache or for this prompt
   //   evicted           the next block or tail was cached and has been evicted
   //   window            more is cached, but not the window that its next token would see
-  //   identity_changed  no whole block is cached, but the same tenant has this prompt's beginning
+  //   identity_changed  no whole block is cached, but the same owner has this prompt's beginning
   //                     under another Identity
   //   diverged          the cached text continues with another token than this prompt
   //   rope_changed      more is cached, but rotated for sequences of another length
@@ -115,7 +115,7 @@ class MatchResult {
   //   pool_full         more is cached, but using it takes blocks (a pin of an idle one, a copy of
   //                     one used in part) that others have reserved
   //   cold              nothing of this prompt is cached
-  // The reason depends only on namespaces of the prompt's own tenant. message_index is left empty.
+  // The reason depends only on namespaces of the prompt's own owner. message_index is left empty.
   std::optional<Miss> miss;
   // Why the KV of the prompt's source must be computed, before anything else
   // (KvCache::ExtendSource); absent when it is here, or there is none. The prompt's own tokens may
@@ -123,7 +123,7 @@ class MatchResult {
   //   disabled          reuse is off
   //   evicted           it was here and had to go
   //   pool_full         it is here, but its idle blocks are reserved by others
-  //   identity_changed  the same tenant has this source under another Identity
+  //   identity_changed  the same owner has this source under another Identity
   //   cold              nothing is known of this source
   std::optional<MissReason> source_miss;
 
@@ -160,7 +160,7 @@ struct MatchOptions {
   bool use_cursor = true;  // false: the last prompt token is always computed
   // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
   PromptSource source = {};
-  // Where the tenant's KV of the same model is that RoPE longrope rotated by its other factors.
+  // Where the owner's KV of the same model is that RoPE longrope rotated by its other factors.
   // Never served; only the miss's reason looks there.
   NamespaceId other_rope = kSharesNothing;
   // false: the tier is not asked, and what is computed is not handed over to it.
@@ -205,20 +205,20 @@ class KvCache final : private BlockPool::Observer {
 
   // The same (owner, identity, salt) gives the same id, which stays valid while something uses or
   // fills the namespace, and until the call after the next one. Two owners never share a block, nor
-  // do two salts of an owner ("": none). A namespace without blocks and users is recycled: when all
-  // num_namespaces are open, or kMaxSalts of this owner. Where there is none to recycle, one
-  // without a salt takes the place of the salted one without users that was opened longest ago,
-  // whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
+  // do two salts of an owner, nor a salt and none. A namespace without blocks and users is
+  // recycled: when all num_namespaces are open, or kMaxSalts of this owner. Where there is none to
+  // recycle, one without a salt takes the place of the salted one without users that was opened
+  // longest ago, whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
   // O(namespaces); O(blocks) to recycle.
   static constexpr uint32_t kMaxSalts = 8;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
-                            std::string_view salt = "");
+                            std::optional<std::string_view> salt = std::nullopt);
 
   // Tokens of `prompt` in whole resident blocks of that namespace, 0 if it is not open. An upper
   // bound of what Match would reuse of them: windows are not looked at. Changes and pins nothing.
   // O(blocks) token comparisons, O(namespaces).
-  uint32_t Probe(std::string_view owner, const Identity& identity, std::string_view salt,
-                 std::span<const TokenId> prompt) const;
+  uint32_t Probe(std::string_view owner, const Identity& identity,
+                 std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
   // What a tier knows an owner by.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
@@ -407,7 +407,8 @@ class KvCache final : private BlockPool::Observer {
     return (uint64_t{num_namespaces} + 1) * (sizeof(Namespace) + sizeof(NamespaceId) /* scope_ */);
   }
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
-  Namespace Named(std::string_view owner, const Identity& identity, std::string_view salt) const;
+  Namespace Named(std::string_view owner, const Identity& identity,
+                  std::optional<std::string_view> salt) const;
   Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
   const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);

@@ -260,7 +260,7 @@ std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<cons
   return std::nullopt;
 }
 
-// Whether a namespace of the same tenant and another Identity holds a first block or tail that is a
+// Whether a namespace of the same owner and another Identity holds a first block or tail that is a
 // beginning of this prompt, longer than num_covered.
 bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, uint32_t num_covered,
                                const SourceKey* source) const {

@@ -171,7 +171,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const MatchOptions options{.reuse = random_.Below(10) != 0,
                                .use_cursor = random_.Below(2) == 0,
                                .source = {space.source, has_cross() ? SourceTokens(space) : 0}};
-    const uint32_t probed = cache().Probe(space.tenant, IdentityNamed(space.identity), "", prompt);
+    const uint32_t probed = cache().Probe(space.tenant, IdentityNamed(space.identity), {}, prompt);
     EXPECT_EQ(cache().Probe(space.tenant, IdentityNamed(space.identity), "salted", prompt), 0u);
     MatchResult match = cache().Match(space.id, prompt, options);
     if (space.source.empty()) {

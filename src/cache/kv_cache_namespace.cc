@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/hex.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
 
@@ -13,16 +14,17 @@ namespace kvasir {
 
 // What a namespace of this name is compared by.
 KvCache::Namespace KvCache::Named(std::string_view owner, const Identity& identity,
-                                  std::string_view salt) const {
+                                  std::optional<std::string_view> salt) const {
   static constexpr Identity kNoIdentity{};
   const bool shared = FaultActive(Fault::kForeignNamespace);
   Namespace named{.owner = Sha256Of(shared ? std::string_view() : owner),
                   .identity = shared ? kNoIdentity : identity};
-  if (!salt.empty() && !shared) named.salt = Sha256Of(salt);
+  if (salt && !shared) named.salt = Sha256Of(*salt);
   return named;
 }
 
-uint32_t KvCache::Probe(std::string_view owner, const Identity& identity, std::string_view salt,
+uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
+                        std::optional<std::string_view> salt,
                         std::span<const TokenId> prompt) const {
   const Namespace named = Named(owner, identity, salt);
   for (size_t i = 1; i < namespaces_.size(); ++i) {
@@ -42,7 +44,7 @@ uint32_t KvCache::Probe(std::string_view owner, const Identity& identity, std::s
 }
 
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
-                                   std::string_view salt) {
+                                   std::optional<std::string_view> salt) {
   const bool shared = FaultActive(Fault::kForeignNamespace);
   Namespace wanted = Named(owner, identity, salt);
   wanted.account = accounts_.Open(wanted.owner);
@@ -102,7 +104,7 @@ std::optional<size_t> KvCache::Recyclable(const Namespace* like) const {
   return best;
 }
 
-// The salted namespace without users that was opened longest ago, blocks or not: one tenant's salts
+// The salted namespace without users that was opened longest ago, blocks or not: one owner's salts
 // must leave namespaces for others. Not of an owner with a guarantee.
 std::optional<size_t> KvCache::OldestSalted() const {
   std::optional<size_t> best;

@@ -147,9 +147,9 @@ void KvCache::Shorten(MatchResult& match, uint32_t num_tokens) const {
 Status KvCache::Promise(Reservation::State& state, uint64_t num_blocks) {
   if (num_blocks > accounts_.available(state.account)) {
     if (num_blocks <= accounts_.unreserved(state.account)) {
-      return FailField(
-          Code::kExhausted, "kv_max",
-          "{} blocks to reserve, but only {} are left of the {} that the owner may have",
+      return FailCause(
+          Code::kExhausted, Cause::kKvMax,
+          "kv_max: {} blocks to reserve, but only {} are left of the {} that the owner may have",
           num_blocks, accounts_.available(state.account), accounts_.of(state.account).quota.max);
     }
     return Fail(Code::kExhausted,

@@ -74,7 +74,7 @@ TEST_F(KvQuotas, AMaximumTakesTheOwnersBlocksWhileOthersAreFree) {
   EXPECT_EQ(Of(0).idle, 5u);
   const auto refused = Reserve(0, TokensFrom(3, 1), 16 * 6);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().field, "kv_max");
+  EXPECT_EQ(refused.error().cause, Cause::kKvMax);
   ASSERT_TRUE(Leave(0, TokensFrom(3, 16 * 4)));
   EXPECT_EQ(Of(0).held(), 5u);
   EXPECT_EQ(Of(1).idle, 8u);

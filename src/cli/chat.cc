@@ -158,11 +158,11 @@ Result<int> RunChat(const Args& args) {
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   TakeDefaults(args, engine->card().sampling, request.sampling);
-  if (const std::string text = engine->card().sampling.Text(); !text.empty()) {
+  if (const std::optional<std::string> text = engine->card().sampling.Text()) {
     fmt::print(
         "(generation_config.json: {}; flags come first, --generation-config none is "
         "without it)\n",
-        text);
+        *text);
   }
   // A model without a tokenizer or template is refused before the first line is read.
   KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
 #include "cli/command.h"

@@ -15,7 +15,7 @@ Status Crossed(Lab& lab, Check& check) {
   EngineOptions options = lab.options();
   options.ctx_size = after + 2 * lab.answer_tokens() + 1;
   KV_ASSIGN(const auto engine, lab.Load(options));
-  if (engine->card().long_rope_after == 0) return {};
+  if (!engine->card().long_rope_after) return {};
   GenerateRequest request = lab.Ask(lab.RandomTokens(after - std::min(after, 6u) + 1));
   request.n = 2;
   std::vector<TokenId> tokens = request.prompt;

@@ -107,7 +107,8 @@ Result<Lab> Lab::Create(EngineOptions options) {
   lab.options_.ctx_size = ctx_size;
   KV_ASSIGN(lab.engine_, lab.Load(lab.options_));
   const bool large = lab.engine_->card().parameters > kLargeParameters;
-  if (const uint32_t after = lab.engine_->card().long_rope_after; after > 0) {
+  if (const auto long_after = lab.engine_->card().long_rope_after) {
+    const uint32_t after = *long_after;
     if (!large) lab.rope_switch_ = after;
     const uint32_t shortest = large ? kLargePromptTokens : std::ranges::min(kPromptTokens);
     if (after >= std::min(shortest, ctx_size / 4)) {  // prompts on this side of it, else beyond

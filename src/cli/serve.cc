@@ -222,8 +222,8 @@ Result<int> RunServe(const Args& given) {
     if (engine->tokenizer() != nullptr && options.chat_template) continue;
     options.summary += "text     " + note + "\n";
   }
-  if (const std::string text = engine->card().sampling.Text(); !text.empty()) {
-    options.summary += "sampling " + text +
+  if (const std::optional<std::string> text = engine->card().sampling.Text()) {
+    options.summary += "sampling " + *text +
                        " unless a request says otherwise (generation_config.json; "
                        "--generation-config none: without it)\n";
   }

@@ -298,8 +298,10 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
                      ctx_size, trained);
   }
   const RopeConfig& rope = model.config.rope;
-  const uint32_t long_rope_after =
-      UsesLongFactors(rope, ctx_size) ? static_cast<uint32_t>(rope.original_max_positions) : 0;
+  std::optional<uint32_t> long_rope_after;
+  if (UsesLongFactors(rope, ctx_size)) {
+    long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
+  }
   // Every running sequence wants one row a step; a few more serve requests for all rows.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
   runner.max_positions = ctx_size;
@@ -307,7 +309,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
-                       .num_namespaces = options.max_tenants * (long_rope_after == 0 ? 1 : 2),
+                       .num_namespaces = options.max_tenants * (long_rope_after ? 2 : 1),
                        .secret = {},
                        // A load extends a sequence by whole blocks.
                        .step_tokens = options.disk ? std::max(runner.max_rows, options.block_tokens)

@@ -13,8 +13,8 @@ namespace kvasir {
 struct Assembly {
   ImportedModel model;
   uint32_t ctx_size = 0;
-  uint32_t long_rope_after = 0;  // ModelCard's
-  uint32_t logit_rows = 0;       // rows of one call to Runner::Logits
+  std::optional<uint32_t> long_rope_after = {};  // ModelCard's
+  uint32_t logit_rows = 0;                       // rows of one call to Runner::Logits
   RunnerOptions runner;
   KvCacheOptions cache;  // the secret is still zero, and the tier not there
   Runner::Plan runner_plan{};

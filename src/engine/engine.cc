@@ -6,6 +6,7 @@
 #include <future>
 
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "engine/assembly.h"
 #include "engine/engine_on_thread.h"
@@ -108,11 +109,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                      .end_tokens = parts.card.eos,
                      .tokenizer = tokenizer,
                      .files = parts.files.get()};
-  if (assembly.long_rope_after > 0) {
+  if (assembly.long_rope_after) {
     IdentityParts long_content = content;
     long_content.config += " rope=long";
     parts.scheduler.long_rope = {
-        assembly.long_rope_after,
+        *assembly.long_rope_after,
         IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
   }
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));

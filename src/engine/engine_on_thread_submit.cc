@@ -18,13 +18,13 @@ namespace {
 
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const GenerateRequest& spec) {
-  uint64_t bytes = sizeof(Request) + spec.tenant.capacity() + spec.cache_salt.capacity() +
-                   spec.prompt.capacity() * sizeof(TokenId) +
-                   spec.message_ends.capacity() * sizeof(uint32_t) +
-                   spec.stop_ids.capacity() * sizeof(TokenId) +
-                   spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
-  bytes += spec.id.capacity();
-  if (spec.cache_owner) bytes += spec.cache_owner->capacity();
+  uint64_t bytes =
+      sizeof(Request) + spec.tenant.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
+      spec.message_ends.capacity() * sizeof(uint32_t) + spec.stop_ids.capacity() * sizeof(TokenId) +
+      spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
+  for (const auto* text : {&spec.id, &spec.cache_owner, &spec.cache_salt}) {
+    if (*text) bytes += (*text)->capacity();
+  }
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
   return bytes;
@@ -204,10 +204,13 @@ Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uin
   if (present + count <= own_limit) return {};
   return tl::unexpected(
       Full({Code::kExhausted,
-            fmt::format("engine: {} requests of this API key's tenant run or wait, and at most {} "
-                        "may; try again later",
+            fmt::format("max_queued: engine: {} requests of this API key's tenant run or wait, and "
+                        "at most {} may; try again later",
                         present, own_limit),
-            "max_queued"}));
+            {},
+            {},
+            {},
+            Cause::kMaxQueued}));
 }
 
 // What the engine's thread knew after its last step, and what it has not seen yet.
@@ -247,10 +250,11 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
     const double end_ns = estimate.knows_end ? estimate.end_ns : estimate.first_token_ns;
     const auto limit = request->spec.timeout_ms;
     if (limit && end_ns / 1e6 > static_cast<double>(*limit)) {
-      return FailField(Code::kUnavailable, "deadline",
-                       "the request is expected to take {:.0f} ms, {:.0f} of them in the queue, "
-                       "and its time limit is {} ms; allow more time or ask for less",
-                       end_ns / 1e6, start_ms, *limit);
+      return FailCause(
+          Code::kUnavailable, Cause::kDeadline,
+          "deadline: the request is expected to take {:.0f} ms, {:.0f} of them in the queue, "
+          "and its time limit is {} ms; allow more time or ask for less",
+          end_ns / 1e6, start_ms, *limit);
     }
     if (workload.row_ns > 0) request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
   }

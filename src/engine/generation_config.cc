@@ -63,7 +63,7 @@ SamplingParams SamplingDefaults::Over(SamplingParams params) const {
   return params;
 }
 
-std::string SamplingDefaults::Text() const {
+std::optional<std::string> SamplingDefaults::Text() const {
   std::string text;
   const auto add = [&text](const char* name, const auto& value) {
     if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
@@ -73,6 +73,7 @@ std::string SamplingDefaults::Text() const {
   add("top_p", top_p);
   add("min_p", min_p);
   add("repetition_penalty", repetition_penalty);
+  if (text.empty()) return std::nullopt;
   return text;
 }
 

@@ -345,7 +345,7 @@ bool Scheduler::TryAdmit(Request& request) {
 
 // Counts that blocks were refused; true when the account's maximum left none.
 bool Scheduler::CountRefusal(const Error& error) {
-  const bool over_quota = error.field == "kv_max";
+  const bool over_quota = error.cause == Cause::kKvMax;
   ++(over_quota ? stats_.requests.quota_reservations_failed : stats_.requests.reservations_failed);
   return over_quota;
 }

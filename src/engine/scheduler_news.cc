@@ -57,7 +57,8 @@ void Scheduler::UseDraw(Draw& draw) {
       (!spec.ignore_eos &&
        std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
       std::find(spec.stop_ids.begin(), spec.stop_ids.end(), id) != spec.stop_ids.end();
-  const FinishReason reason = AppendToken(request, sequence, ends, event);
+  const FinishReason reason =
+      AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {

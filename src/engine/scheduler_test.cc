@@ -12,8 +12,8 @@
 #include <map>
 #include <ranges>
 
-#include "base/clock_for_test.h"
 #include "base/fault.h"
+#include "base/own_clock.h"
 #include "base/random.h"
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"

@@ -20,9 +20,11 @@ uint32_t SeenPrompts::EpochOf(std::string_view owner) {
 }
 
 SeenPrompts::Beginnings SeenPrompts::Of(const HmacKey& key, std::string_view owner,
-                                        std::string_view salt, std::span<const TokenId> prompt) {
-  const std::string name = std::to_string(owner.size()) + ':' + std::string(owner);
-  const Digest digest = key.Of(std::as_bytes(std::span(name)), std::as_bytes(std::span(salt)));
+                                        std::optional<std::string_view> salt,
+                                        std::span<const TokenId> prompt) {
+  const std::string name = std::to_string(owner.size()) + (salt ? '+' : ':') + std::string(owner);
+  const Digest digest = key.Of(std::as_bytes(std::span(name)),
+                               std::as_bytes(std::span(salt.value_or(std::string_view()))));
   uint64_t start_and_key[2];
   std::memcpy(start_and_key, digest.data(), sizeof(start_and_key));
   auto [hash, token_key] = start_and_key;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -23,14 +24,16 @@ class SeenPrompts {
   explicit SeenPrompts(uint64_t cache_tokens);
 
   // Of each whole chunk of a prompt, and of the whole prompt: a hash of everything up to its end.
-  // Prompts of two owners, or of two salts of one, have none in common: their chains start at
-  // digests under a key that no caller knows, so none can choose a salt that makes them meet.
+  // Prompts of two owners, or of two salts of one (or a salt and none), have none in common: their
+  // chains start at digests under a key that no caller knows, so none can choose a salt that makes
+  // them meet.
   struct Beginnings {
     uint32_t owner = 0;   // which of epochs_
     uint32_t tokens = 0;  // of the prompt
     std::vector<uint64_t> hashes;
   };
-  static Beginnings Of(const HmacKey& key, std::string_view owner, std::string_view salt,
+  static Beginnings Of(const HmacKey& key, std::string_view owner,
+                       std::optional<std::string_view> salt,
                        std::span<const TokenId> prompt);  // O(tokens)
 
   // Tokens of the longest beginning that was added. O(hashes).

@@ -17,13 +17,13 @@ Event& EventOf(Request& request, uint32_t choice) {
   return event;
 }
 
-FinishReason AppendToken(Request& request, Sequence& sequence, bool ends, Event& event) {
+FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, Event& event) {
   GeneratedToken& token = event.tokens.back();
   sequence.tokens.push_back(token.id);
   ++request.completion_tokens;
   const auto answer = static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
   request.longest_answer = std::max(request.longest_answer, answer);
-  if (ends) return FinishReason::kStop;
+  if (role == TokenRole::kEnd) return FinishReason::kStop;
   if (sequence.text) {
     token.text = sequence.text->Append(token.id);
     if (const auto match = sequence.stop->Append(token.text, &event.text)) {

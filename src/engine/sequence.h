@@ -127,9 +127,13 @@ struct Request {
 // The event of a choice in this step; empty if nothing happened to the choice yet.
 Event& EventOf(Request& request, uint32_t choice);
 
-// Adds event.tokens.back(), just sampled, to the sequence and its text. `ends`: this token ends the
-// answer. Returns why the choice is done, or kNone when it goes on.
-FinishReason AppendToken(Request& request, Sequence& sequence, bool ends, Event& event);
+// What a sampled token does: it goes into the text, or it ends the answer (end of sequence,
+// stop_ids).
+enum class TokenRole { kText, kEnd };
+
+// Adds event.tokens.back(), just sampled, to the sequence and, unless it ends the answer, to its
+// text. Returns why the choice is done, or kNone when it goes on.
+FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, Event& event);
 
 // Ends the choice. Adds the text that was held back to its event, unless a stop string cuts it.
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason);

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/clock_for_test.h"
+#include "base/own_clock.h"
 #include "base/random.h"
 #include "engine/request_check.h"
 #include "model/timed_runner.h"

@@ -15,6 +15,7 @@
 #include "base/atomic_file.h"
 #include "base/descriptor.h"
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/system_error.h"
 #include "kvasir/images.h"
 

@@ -11,6 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/check.h"
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "base/system_error.h"
 

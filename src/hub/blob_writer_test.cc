@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hex.h"
 #include "hub/cache_for_test.h"
 
 namespace kvasir::hub {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/digest.h"
+#include "base/hex.h"
 #include "hub/hub_cache.h"
 
 namespace kvasir::hub {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/hex.h"
 #include "base/result.h"
 
 namespace kvasir::hub {

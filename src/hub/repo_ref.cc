@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/hex.h"
 #include "base/utf8.h"
 
 namespace kvasir::hub {
@@ -63,11 +64,6 @@ std::optional<RepoRef> ParseRepoRef(std::string_view text) {
   if (ref.choice && !IsSafeFile(*ref.choice)) return std::nullopt;
   ref.repo = text;
   return ref;
-}
-
-bool IsHex(std::string_view text) {
-  return std::ranges::all_of(
-      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 bool IsCommit(std::string_view text) { return text.size() == 40 && IsHex(text); }

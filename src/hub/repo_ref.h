@@ -24,8 +24,6 @@ std::optional<RepoRef> ParseRepoRef(std::string_view text);
 
 // Whether `text` is a commit: 40 hexadecimal digits, lower case.
 bool IsCommit(std::string_view text);
-// Whether `text` consists of hexadecimal digits, lower case.
-bool IsHex(std::string_view text);
 
 // Whether a hub's file name leads to a place below the folder that it is put into: relative, UTF-8,
 // without empty parts, ".", "..", backslashes and control characters, and not too long.

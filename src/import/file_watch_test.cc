@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "base/clock_for_test.h"
+#include "base/own_clock.h"
 #include "import/model_files_for_test.h"
 
 namespace kvasir {

@@ -4,6 +4,7 @@
 //   digest <64 hex digits> check <HMAC-SHA-256 of all before it, 64 hex digits>
 #include "base/atomic_file.h"
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "import/file_watch.h"
 #include "import/importer.h"
@@ -40,18 +41,6 @@ fs::path RememberedPath(const ImportedModel& model, const fs::path& cache_dir) {
   return cache_dir / ("weights-" + ToHex(paths.Finish()).substr(0, 32) + ".digest");
 }
 
-std::optional<Digest> FromHex(std::string_view hex) {
-  Digest digest;
-  if (hex.size() != 2 * digest.size()) return std::nullopt;
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const size_t high = kDigits.find(hex[2 * i]), low = kDigits.find(hex[2 * i + 1]);
-    if (high == kDigits.npos || low == kDigits.npos) return std::nullopt;
-    digest[i] = static_cast<uint8_t>(high << 4 | low);
-  }
-  return digest;
-}
-
 std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 std::string Render(const std::string& key, const Digest& digest, const Secret& secret) {
@@ -64,7 +53,8 @@ std::optional<Digest> Recall(const fs::path& path, const std::string& key, const
   const auto text = ReadTextFile(path, kMaxRememberedBytes);
   const size_t at = key.size() + std::string_view("digest ").size();
   if (!text || text->size() < at + 64 || !text->starts_with(key)) return std::nullopt;
-  const auto digest = FromHex(std::string_view(*text).substr(at, 64));
+  const auto digest =
+      FromHex<sizeof(Digest)>(std::string_view(*text).substr(at, 64), HexCase::kLower);
   if (!digest || *text != Render(key, *digest, secret)) return std::nullopt;
   return digest;
 }

@@ -12,9 +12,9 @@ namespace kvasir {
 
 using BlockKey = Digest;
 
-// HMAC-SHA-256(secret, le64(tenant.size()) || tenant || identity). Without the secret nobody can
+// HMAC-SHA-256(secret, le64(owner.size()) || owner || identity). Without the secret nobody can
 // tell which prompts a key stands for.
-BlockKey NamespaceRoot(std::span<const uint8_t> secret, std::string_view tenant,
+BlockKey NamespaceRoot(std::span<const uint8_t> secret, std::string_view owner,
                        const Digest& identity);
 
 // HMAC-SHA-256(namespace_key, parent || tokens as le32). `parent` of a first block is the root.

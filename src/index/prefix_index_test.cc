@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/hex.h"
 #include "base/result.h"
 #include "base/utf8.h"
 #include "jinja/text.h"
@@ -215,7 +216,7 @@ class Lexer {
         std::string_view("xXoObB").find(source_[at_ + 1]) != std::string::npos) {
       at_ += 2;
       while (at_ < source_.size() &&
-             (std::isxdigit(static_cast<unsigned char>(source_[at_])) || source_[at_] == '_')) {
+             (HexDigit(source_[at_], HexCase::kAny) || source_[at_] == '_')) {
         ++at_;
       }
     } else {
@@ -307,11 +308,10 @@ class Lexer {
   void LexCodePoint(size_t begin, size_t digits, std::string& value) {
     uint32_t code = 0;
     for (size_t i = 0; i < digits; ++i, ++at_) {
-      if (at_ >= source_.size() || !std::isxdigit(static_cast<unsigned char>(source_[at_]))) {
-        return Fail(begin, "escape with too few digits");
-      }
-      const char c = source_[at_];
-      code = code * 16 + (IsDigit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
+      const auto digit =
+          at_ < source_.size() ? HexDigit(source_[at_], HexCase::kAny) : std::nullopt;
+      if (!digit) return Fail(begin, "escape with too few digits");
+      code = code * 16 + *digit;
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
       return Fail(begin, "escape that is not a character");

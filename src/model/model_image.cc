@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/system_error.h"
 

@@ -13,6 +13,7 @@
 
 #include "attention/kernels.h"
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/random.h"
 #include "block/sequence_tables.h"
 #include "format/pack.h"

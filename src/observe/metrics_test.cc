@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "base/clock_for_test.h"
+#include "base/own_clock.h"
 #include "observe/metric_series.h"
 #include "source_paths.h"
 

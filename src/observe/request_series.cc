@@ -15,7 +15,7 @@ void WriteOutcomes(const MetricsView& view, SeriesWriter& out) {
 }
 
 void WritePreemptions(const MetricsView& view, SeriesWriter& out) {
-  for (size_t i = 0; i < kNumPreemptCauses; ++i) {
+  for (size_t i = 0; i < kNumCountedCauses; ++i) {
     out.Write(view.stats.preemptions[i], {ToString(static_cast<PreemptCause>(i))});
   }
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/hex.h"
 #include "server/fake_engine_for_test.h"
 #include "server/socket_pair_for_test.h"
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/hex.h"
 #include "base/result.h"
 
 namespace kvasir {

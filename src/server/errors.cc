@@ -45,13 +45,21 @@ constexpr FieldRow kFields[] = {
     {"host", {Code::kPermissionDenied, 421, "misdirected"}},
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
-    {"revoked_key", {Code::kPermissionDenied, 401, "key_revoked"}},
-    {"tenant", {Code::kPermissionDenied, 403, "not_tenant"}},
-    {"admin_key", {Code::kPermissionDenied, 403, "not_admin"}},
-    {"rate", {Code::kExhausted, 429, "rate_limit_exceeded"}},
-    {"max_queued", {Code::kExhausted, 429, "exhausted"}},
-    {"deadline", {Code::kUnavailable, 503, "deadline_unmeetable"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
+};
+
+// Causes with another status or name than their codes.
+struct CauseRow {
+  Cause cause;
+  CodeRow row;
+};
+
+constexpr CauseRow kCauses[] = {
+    {Cause::kKeyRevoked, {Code::kPermissionDenied, 401, "key_revoked"}},
+    {Cause::kNoTenant, {Code::kPermissionDenied, 403, "not_tenant"}},
+    {Cause::kNotAdmin, {Code::kPermissionDenied, 403, "not_admin"}},
+    {Cause::kRate, {Code::kExhausted, 429, "rate_limit_exceeded"}},
+    {Cause::kDeadline, {Code::kUnavailable, 503, "deadline_unmeetable"}},
 };
 
 const FieldRow* FieldRowOf(const Error& error) {
@@ -62,6 +70,9 @@ const FieldRow* FieldRowOf(const Error& error) {
 }
 
 const CodeRow& RowOf(const Error& error) {
+  for (const CauseRow& row : kCauses) {
+    if (row.cause == error.cause && row.row.code == error.code) return row.row;
+  }
   if (const FieldRow* row = FieldRowOf(error)) return row->row;
   for (const CodeRow& row : kCodes) {
     if (row.code == error.code) return row;
@@ -110,7 +121,7 @@ HttpResponse ErrorResponse(const Error& error) {
   response.status = HttpStatus(error);
   response.refusal = RefusalOf(error);
   response.body = "{\"error\":" + ErrorObject(error) + "}";
-  if (error.field == "deadline") {
+  if (error.cause == Cause::kDeadline) {
     response.headers.emplace_back("x-should-retry", "false");
   } else if (response.status == 429 || response.status == 503) {
     const uint64_t retry_ms = error.retry_ms.value_or(response.status == 429 ? 1000 : 5000);
@@ -122,12 +133,14 @@ HttpResponse ErrorResponse(const Error& error) {
 }
 
 Error KeyRevoked() {
-  return {Code::kPermissionDenied, "the API key of this request was removed", "revoked_key"};
+  return {.code = Code::kPermissionDenied,
+          .message = "revoked_key: the API key of this request was removed",
+          .cause = Cause::kKeyRevoked};
 }
 
 Error SubmitError(Error error, const std::string& prompt_field) {
   if (error.code != Code::kInvalidArgument) {
-    if (!FieldRowOf(error)) error = {error.code, error.text(), {}, {}, error.retry_ms};
+    if (!FieldRowOf(error)) error = {error.code, error.text(), {}, {}, error.retry_ms, error.cause};
     return error;
   }
   if (!error.field || error.field == "prompt") error.field = prompt_field;

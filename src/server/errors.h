@@ -1,4 +1,4 @@
-// Errors as HTTP clients see them: one table from Code and field to status, one JSON shape
+// Errors as HTTP clients see them: one table from Code, field and Cause to status, one JSON shape
 // (OpenAI's).
 #pragma once
 

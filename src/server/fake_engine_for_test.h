@@ -36,12 +36,12 @@ class FakeEngine : public Engine {
   }
   void Cancel(RequestId id) override { cancelled.push_back(id); }
   void Drain() override {}
-  void Erase(std::string_view tenant, ErasureSink done) override {
-    erased.emplace_back(tenant);
+  void Erase(std::string_view owner, ErasureSink done) override {
+    erased.emplace_back(owner);
     if (holds_erasures) return erasing.push_back(std::move(done));
     done(erasure);
   }
-  void Erase(std::string_view tenant) override { erased.emplace_back(tenant); }
+  void Erase(std::string_view owner) override { erased.emplace_back(owner); }
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     std::vector<SequenceState> own;
     for (const SequenceState& state : sequences) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/descriptor.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "server/json_body.h"
@@ -56,22 +57,6 @@ void ReadPriority(JsonFields& fields, TenantEntry* tenant) {
   tenant->most_priority = static_cast<int32_t>(ends[1]);
 }
 
-std::optional<Digest> DigestOf(std::string_view hex) {
-  Digest digest;
-  if (hex.size() != 2 * digest.size()) return std::nullopt;
-  const auto digit = [&](size_t at) -> int {
-    const char c = static_cast<char>(hex[at] | 32);
-    if (hex[at] >= '0' && hex[at] <= '9') return hex[at] - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-  };
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const int high = digit(2 * i), low = digit(2 * i + 1);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest[i] = static_cast<uint8_t>(high * 16 + low);
-  }
-  return digest;
-}
-
 Status RefuseUnread(const JsonFields& fields, const std::string& at) {
   const std::vector<std::string> unread = fields.Unread();
   if (unread.empty()) return {};
@@ -89,7 +74,7 @@ Status ReadKey(const JsonValue& value, const std::string& at, size_t tenant, Key
   fields.Bool("admin", &key.admin);
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_TRY(RefuseUnread(fields, at + ": "));
-  const std::optional<Digest> digest = DigestOf(hex);
+  const auto digest = FromHex<sizeof(Digest)>(hex, HexCase::kAny);
   if (!digest) {
     return Fail(Code::kInvalidArgument,
                 "{}.sha256 is not 64 hex digits; 'kvasir key new' prints a key and its entry", at);
@@ -134,9 +119,10 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   fields.Unsigned("max_queued", 0, TenantRules::kNoLimit, &tenant->rules.max_queued);
   fields.Unsigned("requests_per_minute", 1, UINT32_MAX, &tenant->requests_per_minute);
   fields.Unsigned("tokens_per_minute", 1, UINT32_MAX, &tenant->tokens_per_minute);
-  fields.String("share_group", &tenant->share_group);
-  if (fields.Has("share_group") && !IsName(tenant->share_group)) {
-    fields.Fail("share_group", std::string(kNameRule));
+  if (fields.Has("share_group")) {
+    tenant->share_group.emplace();
+    fields.String("share_group", &*tenant->share_group);
+    if (!IsName(*tenant->share_group)) fields.Fail("share_group", std::string(kNameRule));
   }
 }
 
@@ -160,7 +146,7 @@ Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file)
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_TRY(RefuseUnread(fields, at + ": "));
   // Names have no '/', so a group's cache differs from every tenant's.
-  if (!tenant.share_group.empty()) tenant.rules.cache_owner = "group/" + tenant.share_group;
+  if (tenant.share_group) tenant.rules.cache_owner = "group/" + *tenant.share_group;
   const size_t index = file->tenants.size();
   file->tenants.push_back(std::move(tenant));
   for (size_t i = 0; keys && i < keys->size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ namespace kvasir {
 // A tenant as the server knows it.
 struct TenantEntry {
   std::string name;
-  std::string share_group;  // "": none
+  std::optional<std::string> share_group;
   TenantRules rules;
   // The range of `priority`: requests are clamped to it.
   int32_t least_priority = std::numeric_limits<int32_t>::min();

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
+#include "base/hex.h"
 #include "base/utf8.h"
 #include "server/json_body.h"
 #include "text/byte_level.h"
@@ -37,10 +37,10 @@ std::optional<std::string> FromByteLevel(std::string_view token) {
 
 // The raw bytes of a token that is not whole UTF-8, from its form in the vocabulary.
 std::optional<std::string> PartialBytes(std::string_view token) {
-  unsigned byte = 0;
-  if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>' &&
-      std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ec == std::errc()) {
-    return std::string(1, static_cast<char>(byte));
+  if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>') {
+    if (const auto byte = HexByte(token[3], token[4], HexCase::kAny)) {
+      return std::string(1, static_cast<char>(*byte));
+    }
   }
   return FromByteLevel(token);
 }

@@ -201,10 +201,13 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
   }
-  fields.String("cache_salt", &request->cache_salt);
-  const size_t salt_bytes = request->cache_salt.size();
-  if (fields.Has("cache_salt") && (salt_bytes == 0 || salt_bytes > kMaxSaltBytes)) {
-    fields.Fail("cache_salt", fmt::format("has {} bytes; give 1 to {}", salt_bytes, kMaxSaltBytes));
+  if (fields.Has("cache_salt")) {
+    std::string& salt = request->cache_salt.emplace();
+    fields.String("cache_salt", &salt);
+    if (salt.empty() || salt.size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  fmt::format("has {} bytes; give 1 to {}", salt.size(), kMaxSaltBytes));
+    }
   }
   bool cache_prompt = true;
   fields.Bool("cache_prompt", &cache_prompt);

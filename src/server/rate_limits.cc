@@ -16,11 +16,12 @@ double WaitS(double level, double wanted, uint32_t limit) {
 }
 
 Error UsedUp(const char* what, uint32_t limit, double wait_s) {
-  Error error{Code::kExhausted,
-              fmt::format("this API key's tenant may take {} {} a minute, and these are used up; "
-                          "try again in {:.1f} s",
-                          limit, what, wait_s),
-              "rate"};
+  Error error{
+      Code::kExhausted,
+      fmt::format("rate: this API key's tenant may take {} {} a minute, and these are used up; "
+                  "try again in {:.1f} s",
+                  limit, what, wait_s)};
+  error.cause = Cause::kRate;
   error.retry_ms = static_cast<uint64_t>(std::ceil(wait_s * 1000));
   return error;
 }

@@ -37,7 +37,7 @@ TEST_F(RateLimitsTest, RequestsFillEvenly) {
   for (int i = 0; i < 6; ++i) EXPECT_FALSE(limits_.TakeRequest(tenant_));
   const auto refused = limits_.TakeRequest(tenant_);
   ASSERT_TRUE(refused);
-  EXPECT_EQ(refused->field, "rate");
+  EXPECT_EQ(refused->cause, Cause::kRate);
   EXPECT_EQ(refused->retry_ms, 10'000u);
   EXPECT_EQ(Header("limit-requests"), "6");
   EXPECT_EQ(Header("remaining-requests"), "0");

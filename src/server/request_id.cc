@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/digest.h"
+#include "base/hex.h"
 #include "base/random_bytes.h"
 
 namespace kvasir {

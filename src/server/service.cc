@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
 #include "server/request_memory.h"
@@ -255,7 +256,8 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
       request.cache_owner = entry.rules.cache_owner;
       request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
     }
-    if (const Status traced = Trace(from.request.traceparent, request.id, request); !traced) {
+    if (const Status traced = Trace(from.request.traceparent, start.answer->id(), request);
+        !traced) {
       return ErrorResponse(traced.error());
     }
   }

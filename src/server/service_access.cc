@@ -104,8 +104,10 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
 }
 
 HttpResponse Service::NoTenant() {
-  return ErrorResponse({Code::kPermissionDenied,
-                        "the admin key has no prompts and no cache; send an API key", "tenant"});
+  return ErrorResponse(
+      {.code = Code::kPermissionDenied,
+       .message = "tenant: the admin key has no prompts and no cache; send an API key",
+       .cause = Cause::kNoTenant});
 }
 
 std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
@@ -118,11 +120,12 @@ std::optional<HttpResponse> Service::CheckAdmin(std::string_view path, const Cal
   const std::shared_ptr<const Credentials> keys = credentials();
   if (!keys->sums_are_admins() || caller.is_admin) return std::nullopt;
   if (!keys->required()) return NoValidKey();  // only the admin's is asked for
-  return ErrorResponse({Code::kPermissionDenied,
-                        fmt::format("{} is about all tenants; send the key that the server was "
-                                    "given as --admin-key, or an admin key of --keys",
-                                    path),
-                        "admin_key"});
+  return ErrorResponse({.code = Code::kPermissionDenied,
+                        .message = fmt::format(
+                            "admin_key: {} is about all tenants; send the key that the server was "
+                            "given as --admin-key, or an admin key of --keys",
+                            path),
+                        .cause = Cause::kNotAdmin});
 }
 
 Outcome Service::Preflight(const HttpRequest& request) const {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/hex.h"
 #include "observe/metrics.h"
 #include "plan/plan_json.h"
 #include "server/json_fields.h"
@@ -34,14 +35,11 @@ json ModelEntry(const std::string& name, const ModelCard& card, int64_t created)
 std::string PercentDecoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](size_t at) {
-      const char c = at < text.size() ? text[at] : '\0';
-      return c >= '0' && c <= '9'                 ? c - '0'
-             : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87
-                                                  : -1;
-    };
-    if (text[i] == '%' && digit(i + 1) >= 0 && digit(i + 2) >= 0) {
-      out += static_cast<char>(digit(i + 1) * 16 + digit(i + 2));
+    const auto byte = text[i] == '%' && i + 2 < text.size()
+                          ? HexByte(text[i + 1], text[i + 2], HexCase::kAny)
+                          : std::nullopt;
+    if (byte) {
+      out += static_cast<char>(*byte);
       i += 2;
     } else {
       out += text[i];
@@ -91,7 +89,7 @@ json CostJson(const StepCostStats& cost) {
 }
 
 json SequenceJson(const SequenceState& state, uint32_t ctx_size) {
-  return {{"id", state.id},
+  return {{"id", state.id ? json(*state.id) : json()},
           {"choice", state.choice},
           {"tenant", state.tenant},
           {"state", state.state},
@@ -187,7 +185,7 @@ json TenantJson(const TenantEntry& entry, const EngineStats& stats) {
   const CacheOwnerStats blocks = owner == stats.cache_owners.end() ? CacheOwnerStats() : *owner;
   return {{"tenant", entry.name},
           {"weight", rules.weight},
-          {"share_group", entry.share_group.empty() ? json() : json(entry.share_group)},
+          {"share_group", entry.share_group ? json(*entry.share_group) : json()},
           {"max_running", LimitJson(rules.max_running, TenantRules::kNoLimit)},
           {"max_queued", LimitJson(rules.max_queued, TenantRules::kNoLimit)},
           {"requests_per_minute", LimitJson(entry.requests_per_minute, 0)},

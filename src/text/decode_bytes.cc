@@ -1,5 +1,6 @@
 #include "text/decode_bytes.h"
 
+#include "base/hex.h"
 #include "base/utf8.h"
 #include "text/byte_level.h"
 
@@ -9,15 +10,8 @@ namespace {
 // The byte of a token <0xXX>.
 std::optional<uint8_t> ByteOf(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  };
-  const int high = token[3] == '+' ? 0 : digit(token[3]);  // as Rust reads numbers
-  const int low = digit(token[4]);
-  if (high < 0 || low < 0) return std::nullopt;
-  return static_cast<uint8_t>(high * 16 + low);
+  const char high = token[3] == '+' ? '0' : token[3];  // as Rust reads numbers
+  return HexByte(high, token[4], HexCase::kAny);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/hex.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

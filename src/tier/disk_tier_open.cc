@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/system_error.h"

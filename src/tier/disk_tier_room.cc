@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "tier/disk_tier.h"
 
@@ -107,7 +108,7 @@ bool DiskTier::RemoveForeignSegment() {
   const std::string ours = ToHex(store_);
   std::string store, segment;
   for (const std::string& name : *names) {
-    if (!IsStoreName(name) || name == ours) continue;
+    if (!ParseStoreName(name) || name == ours) continue;
     const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
     if (!locked || *locked) continue;
     const IoResult<OpenedFile> folder = Own(storage_, storage_.OpenFolder(root, name));
@@ -283,7 +284,7 @@ uint32_t DiskTier::NumActiveStores() {
   uint32_t active = 1;
   const std::string ours = ToHex(store_);
   for (const std::string& name : names ? *names : std::vector<std::string>()) {
-    if (!IsStoreName(name) || name == ours) continue;
+    if (!ParseStoreName(name) || name == ours) continue;
     const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
     active += locked && *locked ? 1 : 0;
   }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/fault.h"
+#include "base/hex.h"
 #include "tier/tier_driver_for_test.h"
 
 namespace kvasir {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "base/system_error.h"
 

@@ -17,7 +17,7 @@
 #include <system_error>
 
 #include "base/clock.h"
-#include "base/digest.h"
+#include "base/hex.h"
 #include "base/random_bytes.h"
 
 namespace kvasir {

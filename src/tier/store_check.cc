@@ -39,7 +39,7 @@ Result<OpenStores> OpenAll(Storage& storage, const std::string& path) {
   if (!names) return Failed(names.error(), path);
   std::ranges::sort(*names);
   for (const std::string& name : *names) {
-    if (!IsStoreName(name)) continue;
+    if (!ParseStoreName(name)) continue;
     auto folder = Own(storage, storage.OpenFolder(all.root.id(), name));
     if (folder) all.stores.push_back({name, std::move(*folder)});
   }
@@ -62,16 +62,6 @@ StoreAbout AboutOf(Storage& storage, FileId folder) {
   return text ? ParseAbout(*text) : StoreAbout();
 }
 
-// REQUIRES: IsStoreName(name).
-StoreId StoreIdOfName(std::string_view name) {
-  StoreId id;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (size_t i = 0; i < id.size(); ++i) {
-    id[i] = static_cast<uint8_t>(digit(name[2 * i]) * 16 + digit(name[2 * i + 1]));
-  }
-  return id;
-}
-
 // Calls `each` with the slots' headers in turn. False: the file cannot be read.
 bool ForEachHeader(Storage& storage, FileId file, const SegmentShape& shape,
                    const std::function<void(uint32_t, std::span<const std::byte>)>& each) {
@@ -89,7 +79,7 @@ class StoreChecker {
   StoreChecker(Storage& storage, const OpenStore& store, const Secret& secret, StoreCheck* check)
       : storage_(storage),
         store_(store),
-        id_(StoreIdOfName(store.name)),
+        id_(*ParseStoreName(store.name)),
         head_key_(HeadKeyOf(secret)),
         check_(*check) {}
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "base/system_error.h"
@@ -21,8 +22,8 @@ constexpr std::string_view kTagText =
 constexpr uint64_t kMaxAuditBytes = uint64_t{1} << 20, kMaxTagBytes = 4096;
 constexpr uint64_t kScanBytes = 64 * 1024;
 
-bool IsHex(std::string_view text, size_t digits) {
-  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
+bool IsKeyFileName(std::string_view name) {
+  return name.size() == 2 * sizeof(Digest) && IsHex(name);
 }
 
 Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const std::byte> rest) {
@@ -30,7 +31,7 @@ Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const s
 }
 
 bool IsOurName(std::string_view name) {
-  return name == "lock" || name == kAuditName || IsStoreName(name) || IsTierDraft(name) ||
+  return name == "lock" || name == kAuditName || ParseStoreName(name) || IsTierDraft(name) ||
          name.starts_with(kIntentPrefix) || name == "lost+found";
 }
 
@@ -104,7 +105,9 @@ std::optional<uint32_t> ParseSegmentFileName(std::string_view name) {
   }
   return static_cast<uint32_t>(*number);
 }
-bool IsStoreName(std::string_view name) { return IsHex(name, 2 * sizeof(StoreId)); }
+std::optional<StoreId> ParseStoreName(std::string_view name) {
+  return FromHex<sizeof(StoreId)>(name, HexCase::kLower);
+}
 
 Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path) {
   if (path.empty()) return Fail(Code::kInvalidArgument, "disk tier: the folder's name is empty");
@@ -164,7 +167,7 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
   if (!names) return IoFailed(names.error());
   std::vector<OwnerKey> loaded;
   for (const std::string& name : *names) {
-    if (!IsHex(name, 2 * sizeof(Digest))) continue;
+    if (!IsKeyFileName(name)) continue;
     const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
     if (!file) {
       // Not a key file. Any other failure does not make an owner's records orphans.
@@ -251,7 +254,7 @@ IoResult<std::vector<EraseIntent>> ListIntents(Storage& storage, FileId root,
     const std::string rest = name.substr(kIntentPrefix.size());
     if (rest.size() <= kStoreDigits || rest[kStoreDigits] != '-') continue;
     const EraseIntent intent{rest.substr(0, kStoreDigits), rest.substr(kStoreDigits + 1)};
-    if (!IsStoreName(intent.store) || !IsHex(intent.key_file_name, 2 * sizeof(Digest))) continue;
+    if (!ParseStoreName(intent.store) || !IsKeyFileName(intent.key_file_name)) continue;
     const IoResult<std::string> text = ReadSmallFile(storage, root, name, 256);
     if (!text && text.error() == EIO) return IoFailed(EIO);
     if (text && *text == IntentText(secret, intent)) intents.push_back(intent);
@@ -273,16 +276,6 @@ IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& s
 }
 
 namespace {
-
-std::optional<StoreId> ParseStoreName(std::string_view name) {
-  if (!IsStoreName(name)) return std::nullopt;
-  StoreId id;
-  for (size_t i = 0; i < id.size(); ++i) {
-    const auto digit = [&](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-    id[i] = static_cast<uint8_t>(digit(name[2 * i]) * 16 + digit(name[2 * i + 1]));
-  }
-  return id;
-}
 
 // Zeros the slots of a segment whose owners have no key.
 IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
@@ -378,7 +371,7 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
   StoresErased erased;
   std::optional<int> error;
   for (const std::string& name : *names) {
-    if (!IsStoreName(name) || name == except_store) continue;
+    if (!ParseStoreName(name) || name == except_store) continue;
     const IoStatus done = EraseInStore(storage, root, name, secret, key_file_name, scope, &erased);
     if (!done) error = done.error();  // the others are erased all the same
   }

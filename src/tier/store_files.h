@@ -25,8 +25,8 @@ StoreId StoreIdOf(const Secret& secret, const Digest& identity);
 HmacKey HeadKeyOf(const Secret& secret);
 std::string SegmentFileName(uint32_t segment);
 std::optional<uint32_t> ParseSegmentFileName(std::string_view name);
-// The names of stores among those of a folder.
-bool IsStoreName(std::string_view name);
+// The store that a folder is named after; absent: the name is not a store's.
+std::optional<StoreId> ParseStoreName(std::string_view name);
 
 // Opens the tier's folder, makes it where it is missing, and marks it as a cache. Refuses one that
 // others may write to, and one that holds something else.

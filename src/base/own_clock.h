@@ -1,4 +1,4 @@
-// OwnClock: lets a test control the time of this process.
+// OwnClock: lets a simulation or a test control the time of this process.
 #pragma once
 
 #include "base/check.h"
