@@ -41,6 +41,8 @@ const std::vector<Flag>& Flags() {
        FlagKind::kSwitch},
       {"slo-ttft-ms", "MS", "a good request's first token comes within this (default 1000)"},
       {"slo-itl-ms", "MS", "and its tokens follow within this on average (default 200)"},
+      {"lengths-out", "F", "writes the tokens of each answer to F, a line each"},
+      {"lengths", "F", "sends them as max_tokens: the same answers, of known lengths"},
       {"pid", "PID", "of the server, to report its memory"},
       {"json", "", "one object instead of lines", FlagKind::kSwitch}};
   return flags;
@@ -97,6 +99,26 @@ std::optional<uint64_t> MemoryOf(uint64_t pid, const std::string& key) {
   return std::nullopt;
 }
 
+Status WriteLengths(const std::string& path, const std::vector<Sample>& samples) {
+  std::ofstream file(path);
+  for (const Sample& sample : samples) file << sample.completion_tokens << '\n';
+  if (!file.flush()) return Fail(Code::kIoError, "--lengths-out: {} cannot be written", path);
+  return {};
+}
+
+Status ReadLengths(const std::string& path, std::vector<LoadRequest>& requests) {
+  std::ifstream file(path);
+  for (LoadRequest& request : requests) {
+    if (!(file >> request.max_tokens) || request.max_tokens == 0) {
+      return Fail(Code::kInvalidArgument,
+                  "--lengths: {} has no length above 0 for each of the {} requests; write it with "
+                  "--lengths-out and the same workload",
+                  path, requests.size());
+    }
+  }
+  return {};
+}
+
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -114,7 +136,10 @@ Result<int> Main(const Args& args) {
   if (const auto path = args.Text("trace")) {
     KV_ASSIGN(trace, ReadTrace(*path));
   }
-  KV_ASSIGN(const auto requests, MakeWorkload(workload, trace));
+  KV_ASSIGN(auto requests, MakeWorkload(workload, trace));
+  if (const auto path = args.Text("lengths")) {
+    KV_TRY(ReadLengths(*path, requests));
+  }
   ReportOptions report;
   KV_ASSIGN(report.slo_ttft_ms, args.Float("slo-ttft-ms", {0, 1e9}, 1000));
   KV_ASSIGN(report.slo_itl_ms, args.Float("slo-itl-ms", {0, 1e9}, 200));
@@ -124,6 +149,9 @@ Result<int> Main(const Args& args) {
   if (pid > 0) {
     report.server_rss_bytes = MemoryOf(pid, "VmRSS");
     report.server_peak_rss_bytes = MemoryOf(pid, "VmHWM");
+  }
+  if (const auto path = args.Text("lengths-out")) {
+    KV_TRY(WriteLengths(*path, result.samples));
   }
   const Report all = MakeReport(result, report);
   fmt::print("{}", args.Has("json") ? JsonOf(all) : TextOf(all));

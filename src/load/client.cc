@@ -222,7 +222,8 @@ Result<LoadResult> RunLoad(const std::vector<LoadRequest>& requests, const RunOp
 std::string BodyOf(const LoadRequest& request, const Target& target) {
   nlohmann::json body = {{"stream", true},
                          {"stream_options", {{"include_usage", true}}},
-                         {"temperature", target.temperature}};
+                         {"temperature", target.temperature},
+                         {"seed", request.seed}};
   if (!target.model.empty()) body["model"] = target.model;
   if (request.max_tokens > 0) body["max_tokens"] = request.max_tokens;
   if (request.to_the_end) body["ignore_eos"] = true;

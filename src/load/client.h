@@ -30,7 +30,7 @@ struct RunOptions {
 };
 
 struct LoadResult {
-  std::vector<Sample> samples;  // of the requests that went out, or should have
+  std::vector<Sample> samples;  // by request, of those that went out, or should have
   double seconds = 0;           // from the start to the last answer
 };
 

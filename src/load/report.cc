@@ -44,13 +44,14 @@ double Fairness(const std::map<uint32_t, TenantReport>& tenants) {
 
 Report MakeReport(const LoadResult& result, const ReportOptions& options) {
   Report report{.requests = result.samples.size(), .seconds = result.seconds, .of = options};
-  std::vector<double> ttft_ms, itl_ms;
+  std::vector<double> ttft_ms, itl_ms, refusal_ms;
   std::map<uint32_t, std::vector<double>> tenant_ttft_ms;
   for (const Sample& sample : result.samples) {
     TenantReport& tenant = report.tenants[sample.tenant];
     ++tenant.requests;
     if (sample.status != 200) {
       ++report.refusals[sample.status];
+      if (sample.status > 0) refusal_ms.push_back(sample.whole_ms());
       continue;
     }
     const bool finished = sample.done && sample.first_ns > 0;
@@ -74,6 +75,7 @@ Report MakeReport(const LoadResult& result, const ReportOptions& options) {
   }
   report.ttft_ms = PercentilesOf(std::move(ttft_ms));
   report.itl_ms = PercentilesOf(std::move(itl_ms));
+  report.refusal_ms = PercentilesOf(std::move(refusal_ms));
   const double seconds = std::max(report.seconds, 1e-9);
   report.requests_per_s = static_cast<double>(report.finished) / seconds;
   report.goodput_per_s = static_cast<double>(report.good) / seconds;
@@ -102,6 +104,7 @@ std::string JsonOf(const Report& report) {
                              {"slo_itl_ms", report.of.slo_itl_ms},
                              {"ttft_ms", JsonOf(report.ttft_ms)},
                              {"itl_ms", JsonOf(report.itl_ms)},
+                             {"refusal_ms", JsonOf(report.refusal_ms)},
                              {"prompt_tokens", report.prompt_tokens},
                              {"cached_tokens", report.cached_tokens},
                              {"completion_tokens", report.completion_tokens},
@@ -128,6 +131,7 @@ std::string TextOf(const Report& report) {
       "goodput   {:.2f} requests/s with a first token within {} ms and {} ms between tokens\n",
       report.goodput_per_s, report.of.slo_ttft_ms, report.of.slo_itl_ms);
   text += TextOf("ttft", report.ttft_ms) + TextOf("itl", report.itl_ms);
+  if (report.refusal_ms.count > 0) text += TextOf("refusals", report.refusal_ms);
   text += fmt::format("tokens    {} of prompts, {} of them from the cache; {} of answers\n",
                       report.prompt_tokens, report.cached_tokens, report.completion_tokens);
   if (report.tenants.size() > 1) {

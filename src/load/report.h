@@ -34,6 +34,7 @@ struct Report {
   uint64_t broken = 0;  // begun with 200, and not finished
   double seconds = 0, requests_per_s = 0, goodput_per_s = 0, tokens_per_s = 0;
   Percentiles ttft_ms, itl_ms;  // of finished requests; between any two tokens
+  Percentiles refusal_ms;       // from when a request was due to the end of its refusal
   uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
   std::map<uint32_t, uint64_t> refusals;  // by HTTP status; 0: no answer
   std::map<uint32_t, TenantReport> tenants;

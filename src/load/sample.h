@@ -19,6 +19,7 @@ struct Sample {
   uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
 
   double ttft_ms() const { return static_cast<double>(first_ns - due_ns) * 1e-6; }
+  double whole_ms() const { return static_cast<double>(end_ns - due_ns) * 1e-6; }
   // Mean time per token after the first one.
   double itl_ms() const {
     if (gaps_ms.empty()) return 0;

@@ -108,6 +108,7 @@ Result<std::vector<LoadRequest>> MakeWorkload(const WorkloadOptions& options,
   for (size_t i = 0; i < requests.size(); ++i) {
     LoadRequest& request = requests[i];
     request.tenant = request.client % std::max(options.tenants, 1u);
+    request.seed = Mix64(options.seed + i) >> 33;
     if (options.rate > 0) {
       due_s -= std::log(1 - random.Uniform()) / options.rate;
       request.due_s = due_s;

@@ -21,6 +21,7 @@ struct LoadRequest {
   std::vector<TokenId> prompt;
   uint32_t max_tokens = 0;  // 0: not sent, the server decides
   bool to_the_end = true;   // exactly max_tokens are generated
+  uint64_t seed = 0;        // of its random draws
 };
 
 struct WorkloadOptions {
