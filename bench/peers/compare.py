@@ -8,7 +8,8 @@
 Needs peers built by build.sh, models made by make_models.sh, and build/release/bench/limits. The
 rows are TEST-AMOUNT/WEIGHTS/KV: prefill of that many tokens, decode at that depth, eight sequences
 that share a prefix of that length, decode beside that many busy processes; --rows is a regular
-expression over those names. In each round the engines take turns, and memory bandwidth is read
+expression over those names. With --shape NAME (models of make_models.sh in another shape than
+llama-1b) they are NAME/TEST-AMOUNT/WEIGHTS/KV. In each round the engines take turns, and memory bandwidth is read
 before and after each. Every sample is kept at once in --out, so a run may be stopped and started
 again: it goes on with what is missing. Samples of another version of an engine do not count;
 --fresh drops those of the chosen rows.
@@ -19,6 +20,7 @@ again: it goes on with what is missing. Samples of another version of an engine 
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -37,8 +39,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 READ_MIB = "1024"
 
 
-def all_rows():
+def all_rows(shape):
     """In the order of the report."""
+    return [dataclasses.replace(row, shape=shape) for row in rows_of_one_shape()]
+
+
+def rows_of_one_shape():
     for weights in report.WEIGHTS:
         for tokens in (512, 2048, 4096, 16384):
             yield engines.Row("prefill", tokens, weights)
@@ -144,7 +150,7 @@ class Results:
 
 def compare(o):
     results = Results(o.out or default_out(cpu_info("model name")))
-    rows = [r for r in all_rows() if re.search(o.rows, r.name)]
+    rows = [r for r in all_rows(o.shape) if re.search(o.rows, r.name)]
     if not rows:
         raise SystemExit(f"--rows {o.rows}: matches none; the names are like decode-4096/Q8_0/q8_0")
     if o.fresh:
@@ -160,7 +166,7 @@ def compare(o):
     versions = {e: engines.engine_of(e, o, "").version() for e in o.engines}
     models = results.data.setdefault("models", {})
     for row in rows:
-        models.setdefault(row.weights, vars(report.gguf.read(model_path(o, row))))
+        models.setdefault(row.model, vars(report.gguf.read(model_path(o, row))))
     for round_number in range(o.rounds):
         for row in rows:
             turn = round_number % len(o.engines)
@@ -203,6 +209,7 @@ def parse():
     p.add_argument(
         "--models", default="", help="a folder of Q8_0.gguf, Q4_0.gguf, Q4_K_M.gguf, BF16.gguf"
     )
+    p.add_argument("--shape", default="", help="of --models, where it is not llama-1b")
     p.add_argument("--kvasir", default=str(ROOT / "build/release/kvasir"))
     p.add_argument("--kvasir-flag", action="append", default=[], help="one more flag for kvasir")
     p.add_argument("--limits", default=str(ROOT / "build/release/bench/limits"))

@@ -22,10 +22,20 @@ class Row:
     amount: int  # tokens of the prompt, depth, tokens of the shared prefix, number of hogs
     weights: str  # name of the GGUF file without its ending
     kv: str = "f16"
+    shape: str = ""  # of make_model.py; empty: llama-1b, the one of docs/performance.md
+
+    @property
+    def title(self):
+        """The name without weights and KV."""
+        return f"{self.shape}/{self.test}-{self.amount}".lstrip("/")
 
     @property
     def name(self):
-        return f"{self.test}-{self.amount}/{self.weights}/{self.kv}"
+        return f"{self.title}/{self.weights}/{self.kv}"
+
+    @property
+    def model(self):
+        return f"{self.shape}/{self.weights}".lstrip("/")
 
     @property
     def depth(self):
@@ -33,9 +43,9 @@ class Row:
 
 
 def row_of(name):
-    test, weights, kv = name.split("/")
+    *shape, test, weights, kv = name.split("/")
     kind, amount = test.rsplit("-", 1)
-    return Row(kind, int(amount), weights, kv)
+    return Row(kind, int(amount), weights, kv, *shape)
 
 
 def run(command, env=None):

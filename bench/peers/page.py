@@ -54,7 +54,7 @@ class Section:
 
 def short(rows):
     """Names of rows without weights and KV, each once, in the order of the table."""
-    return ", ".join(dict.fromkeys(n.split("/")[0] for n in sorted(rows, key=report.place)))
+    return ", ".join(dict.fromkeys(engines.row_of(n).title for n in sorted(rows, key=report.place)))
 
 
 def sections(folder=RESULTS):

@@ -86,7 +86,7 @@ def spread(samples):
 
 def alone(row, spreads):
     """The same engine's decode without the busy neighbours."""
-    return spreads.get(engines.Row("decode", 0, row.weights).name, {})
+    return spreads.get(engines.Row("decode", 0, row.weights, shape=row.shape).name, {})
 
 
 TESTS = ("prefill", "decode", "shared", "hog")
@@ -97,7 +97,7 @@ def place(name):
     """Where a row stands in the table."""
     row = engines.row_of(name)
     weights = WEIGHTS.index(row.weights) if row.weights in WEIGHTS else len(WEIGHTS)
-    return TESTS.index(row.test), row.amount, weights, row.kv
+    return row.shape, TESTS.index(row.test), row.amount, weights, row.kv
 
 
 @dataclasses.dataclass
@@ -189,7 +189,7 @@ def measured_rows(data):
         read = statistics.median(x for s in by_row[name] for x in s["read_gb_s"])
         most = None
         if row.test != "hog":
-            model = gguf.Model(**data["models"][row.weights])
+            model = gguf.Model(**data["models"][row.model])
             most = bound(row, model, data["machine"]["limits"], target, read)
         goals = goal(row, target)
         rows.append(Measured(row, spreads[name], alone(row, spreads), read, most, *goals))
