@@ -23,6 +23,7 @@
 #include "source_paths.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
+#include "tensor/router.h"
 
 namespace kvasir {
 namespace {
@@ -87,6 +88,31 @@ void AddTensorKernels(Target target, Digests& digests) {
   gated = wide;
   kernels.soft_cap(3.0f, 4096, gated.data());
   digests["kernel.soft_cap"] = DigestOf(gated);
+}
+
+// Sums and choices that have no kernel beside them: residual branches with a multiplier, experts.
+void AddExperts(Target target, Digests& digests) {
+  Random random(105);
+  constexpr uint32_t kExperts = 75, kChosen = 9;
+  auto sum = RandomFloats(random, kExperts, 2);
+  const auto x = RandomFloats(random, kExperts, 2);
+  for (const float factor : {0.22f, -3.0f}) {
+    TensorKernelsFor(target).add_scaled(factor, x.data(), kExperts, sum.data());
+  }
+  digests["kernel.add_scaled"] = DigestOf(sum);
+  auto logits = RandomFloats(random, kExperts, 9);
+  logits[60] = logits[7] = logits[31] = 10;  // ties go to the lower index
+  Sha256 routes;
+  for (const Routing routing : {Routing::kChosen, Routing::kAll, Routing::kAllNormed}) {
+    for (const uint32_t count : {1u, 2u, kChosen}) {
+      std::vector<uint32_t> chosen(count);
+      std::vector<float> weights(count);
+      ASSERT_TRUE(Route(routing, logits, chosen, weights));
+      routes.Update(std::as_bytes(std::span<const uint32_t>(chosen)));
+      routes.Update(std::as_bytes(std::span<const float>(weights)));
+    }
+  }
+  digests["kernel.router"] = ToHex(routes.Finish());
 }
 
 // Products with quantised weights of random codes and scales.
@@ -181,9 +207,10 @@ void AddAttention(Target target, Digests& digests) {
   }
 }
 
-// A prompt through a model: hidden states, logits, and the packed K and V of each layer.
+// A prompt of at most max_tokens through a model: hidden states, logits, and the packed K and V of
+// each layer.
 void AddModel(Target target, const std::string& name, ImportedModel model, KvFormat format,
-              Digests& digests) {
+              Digests& digests, uint32_t max_tokens = 592) {
   RunnerOptions options;
   options.target = target;
   options.threads = 2;
@@ -192,7 +219,8 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   auto runner = std::move(*Runner::Create(std::move(model), options, nullptr));
   const KvLayout groups = Runner::LayoutFor(runner->config(), options);
   // Over two spans of attention where the model has so many positions.
-  const uint32_t num_tokens = runner->config().max_positions < 592 ? 240 : 592;
+  const uint32_t num_tokens =
+      std::min(max_tokens, runner->config().max_positions < 592 ? 240u : 592u);
   const uint32_t step = num_tokens / 4;
   const SequenceTables blocks = std::move(*SequenceTables::Create(groups, num_tokens));
   Random random(102);
@@ -232,6 +260,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
 Digests ComputeAll(Target target) {
   Digests digests;
   AddTensorKernels(target, digests);
+  AddExperts(target, digests);
   AddQuantKernels(target, digests);
   AddAttention(target, digests);
   for (KvFormat format : kAllFormats) {
@@ -244,6 +273,11 @@ Digests ComputeAll(Target target) {
     EXPECT_TRUE(model) << (model ? "" : model.error().message);
     AddModel(target, family, std::move(*model), KvFormat::kF16, digests);
   }
+  auto longrope = ImportModel(TinyModelPath("tiny-longrope"));
+  EXPECT_TRUE(longrope) << (longrope ? "" : longrope.error().message);
+  const auto short_tokens = static_cast<uint32_t>(longrope->config.rope.original_max_positions);
+  AddModel(target, "tiny-longrope-short", std::move(*longrope), KvFormat::kF16, digests,
+           short_tokens);
   auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
   EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);
   AddModel(target, "tiny", std::move(*tiny), KvFormat::kF16, digests);
