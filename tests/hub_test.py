@@ -75,6 +75,39 @@ class Pull(HubTest):
                          {path.name for path in folder.iterdir()} - {"golden.json", "golden.npz", "model-f16.gguf"})
         self.assertEqual(self.done("run", *RUN, "--model", "o/shards"), self.done("run", *RUN, "--model", folder))
 
+    def test_the_index_says_which_files_the_weights_are(self):
+        folder = DATA / "tiny-mqa"
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        new_names = {name: f"part {i}/m.safetensors" for i, name in enumerate(sorted(set(index["weight_map"].values())))}
+        index["weight_map"] = {tensor: new_names[shard] for tensor, shard in index["weight_map"].items()}
+        files = {name: (folder / name).read_bytes() for name in ("config.json", "tokenizer.json")
+                 if (folder / name).exists()}
+        files |= {new: (folder / old).read_bytes() for old, new in new_names.items()}
+        wanted = files | {"model.safetensors.index.json": json.dumps(index).encode()}
+        self.hub.add("o/named", wanted | {"model-00001-of-00001.safetensors": b"of another index"})
+        self.done("pull", "o/named")
+        snapshot = self.snapshot("o/named")
+        self.assertEqual({str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()},
+                         set(wanted))
+        self.assertEqual(self.done("run", *RUN, "--model", "o/named"), self.done("run", *RUN, "--model", folder))
+        row, = json.loads(self.done("models", "--json"))["models"]
+        self.assertEqual(row["bytes"], sum(map(len, wanted.values())))
+        self.assertIn("0 B were fetched now", self.done("pull", "o/named"))
+
+    def test_an_index_without_its_files_installs_nothing(self):
+        index = {"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors"}}
+        self.hub.add("o/named", {"config.json": b"{}", "model-1.safetensors": b"1",
+                                 "model.safetensors.index.json": json.dumps(index).encode()})
+        self.fails("pull", "o/named", says="o/named: model.safetensors.index.json names model-2.safetensors, which the "
+                   "repository does not have", status=2)
+        self.assertEqual(self.hub.asked("hub", "model-1"), [])
+        self.assertFalse((self.snapshot("o/named")).exists())
+        for bad in ({"x": "../model-1.safetensors"}, {"x": "/etc/passwd"}, {"x": "config.json"}, ["x"]):
+            self.hub.add("o/bad", {"config.json": b"{}", "model-1.safetensors": b"1",
+                                   "model.safetensors.index.json": json.dumps({"weight_map": bad}).encode()})
+            self.fails("pull", "o/bad", says="o/bad: model.safetensors.index.json: ", status=2)
+            self.assertFalse(self.snapshot("o/bad").exists())
+
     def test_all_parts_of_a_file_are_fetched(self):
         parts = {f"m-Q8_0-0000{i}-of-00002.gguf": GGUF[i:] for i in (1, 2)}
         self.hub.add("o/parts", parts)

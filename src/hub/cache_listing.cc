@@ -56,7 +56,8 @@ std::vector<CachedModel> ListCache(const HubCache& cache) {
     for (const std::string& commit : FoldersIn(cache.Repo(*repo) / "snapshots")) {
       if (!IsCommit(commit)) continue;
       const fs::path snapshot = cache.Snapshot(*repo, commit);
-      for (const FileChoice& choice : ModelsAmong(cache.FilesOf(*repo, commit))) {
+      for (const FileChoice& choice :
+           ModelsAmong(cache.FilesOf(*repo, commit), cache.ShardsOf(*repo, commit))) {
         CachedModel model{*repo, commit, {}, choice.label, snapshot, 0};
         for (const CachedRef& ref : refs) {
           if (ref.commit == commit) model.refs.push_back(ref.name);

@@ -98,7 +98,8 @@ class Remover {
     const std::vector<std::string> files = cache_.FilesOf(ref_.repo, commit);
     std::vector<std::string> chosen = files;
     if (ref_.choice) {
-      const auto choice = ChooseParts(files, ref_.choice, snapshot.string());
+      const auto choice =
+          ChooseParts(files, cache_.ShardsOf(ref_.repo, commit), ref_.choice, snapshot.string());
       if (!choice && choice.error().code == Code::kNotFound) return {};
       if (!choice) return tl::unexpected(choice.error());
       chosen = Removable(files, choice->files);

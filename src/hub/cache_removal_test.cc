@@ -71,6 +71,39 @@ TEST(CacheRemoval, TextStaysWhileAnotherModelOfTheSnapshotMayReadIt) {
   EXPECT_FALSE(fs::exists(test.cache().Repo("a/b"))) << "text alone is not a model";
 }
 
+TEST(CacheRemoval, AFolderGoesWithTheShardsThatItsIndexNames) {
+  CacheForTest test("hub_removal_shards");
+  test.Add(kOldCommit, "config.json", "{}");
+  test.Add(kOldCommit, "model.safetensors.index.json",
+           R"({"weight_map": {"x": "first.safetensors", "y": "more/second.safetensors"}})");
+  test.Add(kOldCommit, "first.safetensors", "11");
+  test.Add(kOldCommit, "more/second.safetensors", "222");
+  test.Add(kOldCommit, "model-00001-of-00001.safetensors", "of another index");
+  test.Add(kOldCommit, "m-Q4_0.gguf", "4");
+  const std::vector<CachedModel> models = ListCache(test.cache());
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(models[1].bytes, 2u + 74 + 2 + 3);
+  const auto removed = Remove(test, "a/b:safetensors");
+  ASSERT_TRUE(removed) << removed.error().message;
+  EXPECT_EQ(removed->freed_bytes, 74u + 2 + 3);
+  EXPECT_EQ(
+      test.cache().FilesOf("a/b", kOldCommit),
+      (std::vector<std::string>{"config.json", "m-Q4_0.gguf", "model-00001-of-00001.safetensors"}));
+}
+
+TEST(CacheRemoval, ADamagedIndexNamesNothing) {
+  CacheForTest test("hub_removal_index");
+  test.Add(kOldCommit, "config.json", "{}");
+  test.Add(kOldCommit, "model.safetensors.index.json",
+           R"({"weight_map": {"x": "model-1.safetensors", "y": "../../../precious"}})");
+  test.Add(kOldCommit, "model-1.safetensors", "1");
+  EXPECT_TRUE(test.cache().ShardsOf("a/b", kOldCommit).empty());
+  ASSERT_EQ(ListCache(test.cache()).size(), 1u);
+  ASSERT_TRUE(Remove(test, "a/b:safetensors"));
+  EXPECT_EQ(test.cache().FilesOf("a/b", kOldCommit),
+            std::vector<std::string>{"model-1.safetensors"});
+}
+
 TEST(CacheRemoval, ASplitFileWithoutAllPartsIsListedAsSuchAndRemoved) {
   CacheForTest test("hub_removal_parts");
   test.Add(kOldCommit, "m-Q8_0-00002-of-00003.gguf", "22");

@@ -6,13 +6,16 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include "base/result.h"
+#include "hub/shard_index.h"
 
 namespace kvasir::hub {
 namespace {
 
 constexpr std::string_view kDefaultQuant = "q4_k_m";
+constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr size_t kListed = 12;  // choices that an error lists
 
 // What a model needs beside its weights, where a repository has it.
@@ -50,20 +53,20 @@ std::optional<size_t> PartAt(std::string_view name, std::string_view suffix) {
 }
 
 // Empty where the files are not a folder that can be loaded.
-std::vector<std::string> FolderFiles(std::span<const std::string> files) {
+std::vector<std::string> FolderFiles(std::span<const std::string> files,
+                                     std::span<const std::string> shards) {
   const auto has = [&](std::string_view name) {
     return std::ranges::find(files, name) != files.end();
   };
-  const bool is_single = has("model.safetensors");
-  const bool is_split = !is_single && has("model.safetensors.index.json");
+  const bool is_single = has(kSingleFile);
+  const bool is_split = !is_single && has(kIndexFile);
   if (!has("config.json") || (!is_single && !is_split)) return {};
+  const std::set<std::string_view> weights(shards.begin(), shards.end());
   std::vector<std::string> chosen;
   for (const std::string& file : files) {
     const bool is_weights =
-        is_single ? file == "model.safetensors"
-                  : file == "model.safetensors.index.json" ||
-                        PartAt(file, ".safetensors") == std::string_view("model").size();
-    if (IsTextFile(file) || (is_weights && file.starts_with("model"))) chosen.push_back(file);
+        is_single ? file == kSingleFile : file == kIndexFile || weights.contains(file);
+    if (IsTextFile(file) || is_weights) chosen.push_back(file);
   }
   return chosen;
 }
@@ -107,7 +110,8 @@ std::vector<FileChoice> Default(const std::vector<FileChoice>& models) {
 
 }  // namespace
 
-std::vector<FileChoice> ModelsAmong(std::span<const std::string> files) {
+std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
+                                    std::span<const std::string> shards) {
   std::map<std::string, FileChoice> found;  // by file without part
   for (const std::string& file : files) {
     if (!IsGguf(Lower(file))) continue;
@@ -122,7 +126,7 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files) {
     model.label = model.files.front();
     models.push_back(std::move(model));
   }
-  if (std::vector<std::string> folder = FolderFiles(files); !folder.empty()) {
+  if (std::vector<std::string> folder = FolderFiles(files, shards); !folder.empty()) {
     models.push_back({std::string(kFolderChoice), std::move(folder)});
   }
   return models;
@@ -134,8 +138,9 @@ bool IsTextFile(std::string_view file) {
 }
 
 Result<FileChoice> ChooseParts(std::span<const std::string> files,
+                               std::span<const std::string> shards,
                                const std::optional<std::string>& choice, std::string_view where) {
-  const std::vector<FileChoice> models = ModelsAmong(files);
+  const std::vector<FileChoice> models = ModelsAmong(files, shards);
   if (models.empty()) {
     return Fail(Code::kNotFound,
                 "{} has no model that Kvasir reads: neither a GGUF file nor a config.json with "
@@ -155,7 +160,7 @@ Result<FileChoice> ChooseParts(std::span<const std::string> files,
 
 Result<FileChoice> ChooseModel(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where) {
-  KV_ASSIGN(FileChoice model, ChooseParts(files, choice, where));
+  KV_ASSIGN(FileChoice model, ChooseParts(files, {}, choice, where));
   if (model.is_whole()) return model;
   return Fail(Code::kNotFound, "{} has {} of the {} parts of {}", where, model.files.size(),
               model.parts, model.label);

@@ -18,6 +18,7 @@ inline constexpr std::string_view kFolderChoice = "safetensors";
 struct FileChoice {
   std::string label;               // what to write behind ':': the (first) GGUF file, kFolderChoice
   std::vector<std::string> files;  // a GGUF file or all its parts in order; or a folder's files
+                                   // (of its shards, those that `shards` named)
   size_t parts = 1;                // that a split GGUF file says it has
 
   bool is_folder() const { return label == kFolderChoice; }
@@ -25,8 +26,10 @@ struct FileChoice {
 };
 
 // The models among `files`: each GGUF file (the parts of a split one are one model; mmproj files
-// do not count), and the folder, if there are a config.json and safetensors. O(n log n).
-std::vector<FileChoice> ModelsAmong(std::span<const std::string> files);
+// do not count), and the folder, if there are a config.json and safetensors. `shards`: what the
+// index among them names (ReadShardNames). O(n log n).
+std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
+                                    std::span<const std::string> shards = {});
 
 // The one that `choice` means: a file's name, kFolderChoice, or a quant that the names of the GGUF
 // files contain as a word, in either case. Without a choice: the only model, else the Q4_K_M.
@@ -34,8 +37,9 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files);
 // kInvalidArgument: several are meant; the message lists them.
 Result<FileChoice> ChooseModel(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where);
-// The same, also where parts of it are missing.
+// The same, also where parts of it are missing, and with `shards`.
 Result<FileChoice> ChooseParts(std::span<const std::string> files,
+                               std::span<const std::string> shards,
                                const std::optional<std::string>& choice, std::string_view where);
 
 // Whether a file is one that models need beside their weights: config.json, tokenizer.json, ...

@@ -63,21 +63,28 @@ TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
                        "consolidated.safetensors",
                        "model-00001-of-00002.safetensors",
                        "model-00002-of-00002.safetensors",
+                       "model-00003-of-00003.safetensors",
                        "model.fp32-00001-of-00002.safetensors",
                        "model.safetensors.index.json",
                        "onnx/config.json",
                        "qwen.tiktoken",
+                       "part/rest.safetensors",
                        "tokenizer.json",
                        "vocab.json"};
-  const auto model = ChooseModel(files, {}, "a/b");
+  const Names shards = {"model-00001-of-00002.safetensors", "part/rest.safetensors",
+                        "gone.safetensors"};
+  const auto model = ChooseParts(files, shards, {}, "a/b");
   ASSERT_TRUE(model) << model.error().message;
-  EXPECT_EQ(model->files,
-            (Names{"added_tokens.json", "config.json", "model-00001-of-00002.safetensors",
-                   "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-                   "qwen.tiktoken", "tokenizer.json"}));
+  EXPECT_EQ(model->files, (Names{"added_tokens.json", "config.json",
+                                 "model-00001-of-00002.safetensors", "model.safetensors.index.json",
+                                 "qwen.tiktoken", "part/rest.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(ChooseModel(files, {}, "a/b")->files,
+            (Names{"added_tokens.json", "config.json", "model.safetensors.index.json",
+                   "qwen.tiktoken", "tokenizer.json"}))
+      << "the index is not read yet";
   Names both = files;
   both.push_back("model.safetensors");
-  EXPECT_EQ(ChooseModel(both, {}, "a/b")->files,
+  EXPECT_EQ(ChooseParts(both, shards, {}, "a/b")->files,
             (Names{"added_tokens.json", "config.json", "qwen.tiktoken", "tokenizer.json",
                    "model.safetensors"}));
 }

@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/system_error.h"
+#include "hub/shard_index.h"
 
 namespace kvasir::hub {
 namespace {
@@ -76,6 +77,10 @@ std::vector<std::string> HubCache::FilesOf(std::string_view repo, std::string_vi
   }
   std::ranges::sort(files);
   return files;
+}
+
+std::vector<std::string> HubCache::ShardsOf(std::string_view repo, std::string_view commit) const {
+  return ReadShardNames(Snapshot(repo, commit) / kIndexFile).value_or(std::vector<std::string>());
 }
 
 Result<FoundModel> HubCache::Find(const RepoRef& ref) const {

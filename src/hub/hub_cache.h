@@ -47,6 +47,9 @@ class HubCache {
   std::optional<std::string> CommitOf(const RepoRef& ref) const;
   // The files of a snapshot whose bytes are there, relative, in order of their names.
   std::vector<std::string> FilesOf(std::string_view repo, std::string_view commit) const;
+  // What the index of a snapshot names (ReadShardNames); nothing where it has no index, or one that
+  // is damaged.
+  std::vector<std::string> ShardsOf(std::string_view repo, std::string_view commit) const;
   // kNotFound: the cache does not hold it; the message names the command that fetches it.
   // kInvalidArgument: it holds several models that ref may mean. A snapshot with a config.json and
   // without weights is found as a folder.

@@ -9,6 +9,7 @@
 #include "hub/file_choice.h"
 #include "hub/hub_cache.h"
 #include "hub/hub_client.h"
+#include "hub/shard_index.h"
 
 namespace kvasir::hub {
 namespace {
@@ -22,12 +23,18 @@ std::optional<uint64_t> SizeOf(const fs::path& path) {
   return error ? std::nullopt : std::optional(bytes);
 }
 
-std::vector<HubFile> FilesOf(const RepoListing& listing, const FileChoice& choice) {
+std::vector<HubFile> FilesOf(const RepoListing& listing, const std::vector<std::string>& names) {
   std::vector<HubFile> files;
   for (const HubFile& file : listing.files) {
-    if (std::ranges::find(choice.files, file.name) != choice.files.end()) files.push_back(file);
+    if (std::ranges::find(names, file.name) != names.end()) files.push_back(file);
   }
   return files;
+}
+
+std::vector<std::string> Joined(std::vector<std::string> names,
+                                const std::vector<std::string>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
 }
 
 // One pull: the commit's files that are wanted, and the steps over them.
@@ -40,10 +47,11 @@ class Puller {
     KV_ASSIGN(const RepoListing listing, client.List(ref_));
     KV_ASSIGN(const FileChoice choice, ChooseModel(listing.Names(), ref_.choice,
                                                    RepoRef{ref_.repo, ref_.revision, {}}.Text()));
-    files_ = FilesOf(listing, choice);
     pulled_.commit = listing.commit;
     KV_ASSIGN(const auto lock, cache_.Lock(ref_.repo, kRepoLock, watch_.wait));
     KV_TRY(MakeFolder(cache_.Repo(ref_.repo) / "blobs"));
+    KV_ASSIGN(const std::vector<std::string> shards, FetchShardNames(client, listing, choice));
+    files_ = FilesOf(listing, Joined(choice.files, shards));
     KV_TRY(CheckRoom());
     for (const HubFile& file : files_) KV_TRY(FetchOne(client, file));
     for (const HubFile& file : files_) {
@@ -64,6 +72,36 @@ class Puller {
   }
   bool IsHere(const HubFile& file) const {
     return SizeOf(BlobPath(file)) == file.size_bytes || IsLinked(file);
+  }
+
+  // Fetches the index of a folder that has one: which files the weights are, only it says.
+  Result<std::vector<std::string>> FetchShardNames(HubClient& client, const RepoListing& listing,
+                                                   const FileChoice& choice) {
+    const auto is_index = [](const std::string& file) { return file == kIndexFile; };
+    if (!choice.is_folder() || std::ranges::none_of(choice.files, is_index)) {
+      return std::vector<std::string>();
+    }
+    const HubFile index = FilesOf(listing, {std::string(kIndexFile)}).front();
+    if (index.size_bytes > kMaxIndexBytes) {
+      return Fail(Code::kCorruption, "{}: {} has {} bytes; at most {} are read", ref_.Text(),
+                  index.name, index.size_bytes, kMaxIndexBytes);
+    }
+    if (!IsHere(index)) total_bytes_ += index.size_bytes;
+    KV_TRY(FetchOne(client, index));
+    const fs::path blob = BlobPath(index);
+    auto shards = ReadShardNames(SizeOf(blob) == index.size_bytes
+                                     ? blob
+                                     : cache_.Snapshot(ref_.repo, pulled_.commit) / index.name);
+    if (!shards) {
+      return Fail(shards.error().code, "{}: {}: {}", ref_.Text(), index.name,
+                  shards.error().message);
+    }
+    for (const std::string& shard : *shards) {
+      if (!FilesOf(listing, {shard}).empty()) continue;
+      return Fail(Code::kNotFound, "{}: {} names {}, which the repository does not have",
+                  ref_.Text(), index.name, Printable(shard));
+    }
+    return shards;
   }
 
   Status CheckRoom() {
