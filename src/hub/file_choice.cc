@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <set>
 
+#include "base/part_name.h"
 #include "base/result.h"
 #include "hub/shard_index.h"
 
@@ -35,21 +35,6 @@ bool IsGguf(std::string_view lower) {
   const size_t slash = lower.rfind('/');
   const std::string_view name = slash == lower.npos ? lower : lower.substr(slash + 1);
   return name.ends_with(".gguf") && name.find("mmproj") == name.npos;
-}
-
-bool IsDigits(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// The place of "-00001-of-00003" in a name that ends in it and `suffix`; nullopt: not such a name.
-std::optional<size_t> PartAt(std::string_view name, std::string_view suffix) {
-  constexpr size_t kBytes = std::string_view("-00001-of-00003").size();
-  if (!name.ends_with(suffix) || name.size() < kBytes + suffix.size()) return std::nullopt;
-  const size_t at = name.size() - suffix.size() - kBytes;
-  const std::string_view part = name.substr(at, kBytes);
-  const bool is_part = part[0] == '-' && IsDigits(part.substr(1, 5)) &&
-                       part.substr(6, 4) == "-of-" && IsDigits(part.substr(10));
-  return is_part ? std::optional(at) : std::nullopt;
 }
 
 // Empty where the files are not a folder that can be loaded.
@@ -112,13 +97,13 @@ std::vector<FileChoice> Default(const std::vector<FileChoice>& models) {
 
 std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
                                     std::span<const std::string> shards) {
-  std::map<std::string, FileChoice> found;  // by file without part
+  std::map<std::string, FileChoice> found;  // by the name of the first part
   for (const std::string& file : files) {
     if (!IsGguf(Lower(file))) continue;
-    const std::optional<size_t> part = PartAt(Lower(file), ".gguf");
-    FileChoice& model = found[part ? file.substr(0, *part) + file.substr(*part + 6) : file];
+    const std::optional<PartName> part = ParsePartName(file);
+    FileChoice& model = found[part ? part->Text(1) : file];
     model.files.push_back(file);
-    if (part) model.parts = std::strtoul(file.c_str() + *part + 10, nullptr, 10);
+    if (part) model.parts = part->count;
   }
   std::vector<FileChoice> models;
   for (auto& [name, model] : found) {

@@ -56,6 +56,13 @@ TEST(FileChoice, PartsOfAFileAreOneModel) {
   EXPECT_EQ(Chosen({files[0], files[2]}), "a/b has 2 of the 3 parts of " + files[0]);
 }
 
+TEST(FileChoice, PartsAreReadAsALoaderReadsThem) {
+  EXPECT_EQ(Chosen({"m-00001-of-00002.GGUF", "m-00002-of-00002.GGUF"}), "m-00001-of-00002.GGUF");
+  for (const char* not_a_part : {"-00001-of-00002.gguf", "m-00000-of-00002.gguf"}) {
+    EXPECT_EQ(Chosen({not_a_part}), not_a_part);
+  }
+}
+
 TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
   const Names files = {"README.md",
                        "added_tokens.json",

@@ -1,7 +1,5 @@
 #include "import/gguf_parts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -32,7 +30,7 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
   const Metadata split(gguf, "split.", file);
   const uint64_t count = split.Whole("count").value_or(1);
   if (count <= 1) return 1;
-  const std::optional<GgufPart> name = PartOf(path);
+  const std::optional<PartName> name = PartOf(path);
   if (!name || name->count != count) {
     return Fail(Code::kInvalidArgument,
                 "{}: is one of {} parts of a model, but its name does not say so; parts are called "
@@ -42,10 +40,10 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
   if (name->number != 1 || split.Whole("no").value_or(0) != 0) {
     return Fail(Code::kInvalidArgument, "{}: is part {} of {} of a model; give the first one, {}",
                 path.string(), split.Whole("no").value_or(name->number - 1) + 1, count,
-                name->FileName(1));
+                name->Text(1));
   }
   for (uint32_t number = 2; number <= count; ++number) {
-    const fs::path other = path.parent_path() / name->FileName(number);
+    const fs::path other = path.parent_path() / name->Text(number);
     KV_ASSIGN(const bool exists, Exists(other));
     if (!exists) {
       return Fail(Code::kNotFound, "{}: part {} of {} is missing; all parts must lie in one folder",
@@ -75,27 +73,8 @@ Result<uint32_t> AddParts(const fs::path& path, GgufExtent extent, GgufFile& ggu
 
 }  // namespace
 
-std::string GgufPart::FileName(uint32_t of_number) const {
-  return fmt::format("{}-{:05}-of-{:05}.gguf", stem, of_number, count);
-}
-
-std::optional<GgufPart> PartOf(const fs::path& path) {
-  const std::string name = path.filename().string();
-  static constexpr std::string_view kPattern = "-00000-of-00000.gguf";
-  if (name.size() <= kPattern.size()) return std::nullopt;
-  const std::string_view end = std::string_view(name).substr(name.size() - kPattern.size());
-  GgufPart part{.stem = name.substr(0, name.size() - kPattern.size()), .number = 0, .count = 0};
-  for (size_t i = 0; i < kPattern.size(); ++i) {
-    if (kPattern[i] != '0') {
-      if (end[i] != kPattern[i]) return std::nullopt;
-      continue;
-    }
-    if (end[i] < '0' || end[i] > '9') return std::nullopt;
-    uint32_t& number = i < 6 ? part.number : part.count;
-    number = number * 10 + static_cast<uint32_t>(end[i] - '0');
-  }
-  if (part.number < 1 || part.number > part.count) return std::nullopt;
-  return part;
+std::optional<PartName> PartOf(const fs::path& path) {
+  return ParsePartName(path.filename().string());
 }
 
 Result<OpenedGguf> OpenGguf(const fs::path& path, GgufExtent extent) {

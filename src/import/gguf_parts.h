@@ -5,24 +5,17 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "base/part_name.h"
 #include "import/gguf.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
 
-// A part of a split model by the name of its file: STEM-00001-of-00003.gguf.
-struct GgufPart {
-  std::string stem;
-  uint32_t number, count;  // number: from 1
-
-  std::string FileName(uint32_t of_number) const;
-};
-// Absent for a file with another name.
-std::optional<GgufPart> PartOf(const std::filesystem::path& path);
+// The name of a part of a split model, without its folder. Absent for a file with another name.
+std::optional<PartName> PartOf(const std::filesystem::path& path);
 
 // The metadata of the first part, with the tensors of all parts, which borrow from `files`.
 struct OpenedGguf {

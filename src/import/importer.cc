@@ -33,7 +33,7 @@ Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
   std::ranges::sort(found);
   const fs::path first = found.front();
   std::erase_if(found, [](const fs::path& path) {  // a model in parts is known by its first
-    const std::optional<GgufPart> part = PartOf(path);
+    const std::optional<PartName> part = PartOf(path);
     return part && part->number > 1;
   });
   if (found.empty()) return first;
