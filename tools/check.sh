@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The checks of `dev check`: all of them, or those named (format words layers headers sizes tidy,
-# and kernels).
+# The checks of `dev check`: all of them, or those named (format words layers headers sizes leftovers
+# tidy, and kernels).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,8 +35,14 @@ check_headers() { python3 tools/headers.py; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }
+check_leftovers() {
+  local files
+  files=$(git ls-files '*.orig' '*.rej')
+  [ -z "$files" ] || { echo "leftovers: what merges left behind is tracked:" $files; return 1; }
+  echo "leftovers: no .orig and .rej files are tracked"
+}
 
-[ $# -gt 0 ] || set -- format words layers headers sizes tidy
+[ $# -gt 0 ] || set -- format words layers headers sizes leftovers tidy
 failed=()
 # `set -e` does not work inside these functions, so each returns its failure.
 for name in "$@"; do "check_$name" || failed+=("$name"); done
