@@ -108,6 +108,7 @@ class Packer {
       if (filling_ != nullptr && !AllFinite(table)) return NotFinite(table.view);
     }
     plan_.arena_bytes = arena_.used();
+    out.quant_columns = plan_.quant_columns;
     return {};
   }
 

@@ -82,6 +82,7 @@ struct PackedWeights {
   PackedNorm final_norm;
   const float* positions = nullptr;  // [max_positions][hidden], learned; nullptr: none
   PackedMatrix head;
+  uint32_t quant_columns = 0;               // PackedPlan's
   std::shared_ptr<const MappedFile> image;  // set if the arena is over an image's bytes
   Arena arena;
 };

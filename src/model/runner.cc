@@ -312,13 +312,13 @@ KvLayout Runner::LayoutFor(const ModelConfig& config, const RunnerOptions& optio
 
 Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const RunnerOptions& options,
                                                const std::function<void(double)>& progress) {
-  if (model.config.head_dim > 512 || model.config.head_dim % 2 != 0) {
-    return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to 512 are supported",
-                model.name, model.config.head_dim);
+  if (model.config.head_dim > ConfigLimits::kHeadDim || model.config.head_dim % 2 != 0) {
+    return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to {} are supported",
+                model.name, model.config.head_dim, ConfigLimits::kHeadDim);
   }
   KV_ASSIGN(PackedWeights weights,
             LoadWeights(model, options.weights, options.threads, options.images, progress));
-  const uint32_t quant_columns = PlanPacked(model, options.weights).quant_columns;
+  const uint32_t quant_columns = weights.quant_columns;
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
   auto runner = std::make_unique<ComposedRunner>(std::move(model), std::move(weights),
                                                  std::move(arena), options, quant_columns);
