@@ -3,6 +3,7 @@
 // names what is wrong.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "import/gguf.h"
 #include "import/gguf_importer.h"
@@ -23,15 +24,30 @@ std::string ReadAll(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A folder of tests/data, whose config.json and table of tensors a test changes.
+// A folder of tests/data, whose config.json and table of tensors a test changes. Shards become one
+// file.
 struct HfFiles {
   explicit HfFiles(const fs::path& from)
       : name(from.filename()), config(json::parse(ReadAll(from / "config.json"))) {
-    const std::string file = ReadAll(from / "model.safetensors");
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(from)) {
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    }
+    std::ranges::sort(files);
+    for (const fs::path& file : files) Add(ReadAll(file));
+  }
+  void Add(const std::string& file) {
     uint64_t header_bytes = 0;
     std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
-    tensors = json::parse(file.substr(8, header_bytes));
-    data = file.substr(8 + header_bytes);
+    const json added = json::parse(file.substr(8, header_bytes));
+    for (const auto& [tensor, about] : added.items()) {
+      tensors[tensor] = about;
+      if (tensor == "__metadata__") continue;
+      for (json& offset : tensors[tensor]["data_offsets"]) {
+        offset = offset.get<uint64_t>() + data.size();
+      }
+    }
+    data += file.substr(8 + header_bytes);
   }
   // Each call writes over the files of the one before.
   Result<ImportedModel> Import(const TemporaryFolder& folder) const {
@@ -50,10 +66,40 @@ struct HfFiles {
 std::vector<HfFiles> Folders() {
   std::vector<HfFiles> all;
   for (const auto& entry : fs::directory_iterator(kData)) {
-    if (fs::exists(entry.path() / "model.safetensors")) all.emplace_back(entry.path());
+    const bool is_sharded = fs::exists(entry.path() / "model.safetensors.index.json");
+    if (is_sharded || fs::exists(entry.path() / "model.safetensors")) {
+      all.emplace_back(entry.path());
+    }
   }
-  EXPECT_GE(all.size(), 16u);
+  EXPECT_GE(all.size(), 22u);
   return all;
+}
+
+// What a test has damaged: each file and each key must have had its turn.
+class Damaged {
+ public:
+  void Add(const std::string& name, const std::string& key) {
+    names_.insert(name);
+    keys_.insert(key);
+    ++count_;
+  }
+  void ExpectAllNames(const std::vector<std::string>& names) const {
+    for (const std::string& name : names) EXPECT_TRUE(names_.contains(name)) << name;
+  }
+  void ExpectAllKeys(const std::vector<std::string>& keys) const {
+    for (const std::string& key : keys) EXPECT_TRUE(keys_.contains(key)) << key;
+  }
+  size_t count() const { return count_; }
+
+ private:
+  std::set<std::string> names_, keys_;
+  size_t count_ = 0;
+};
+
+std::vector<std::string> NamesOf(const std::vector<HfFiles>& folders) {
+  std::vector<std::string> names;
+  for (const HfFiles& folder : folders) names.push_back(folder.name);
+  return names;
 }
 
 std::vector<std::pair<std::string, std::string>> GgufFiles() {  // name, bytes
@@ -62,8 +108,14 @@ std::vector<std::pair<std::string, std::string>> GgufFiles() {  // name, bytes
     if (entry.path().extension() != ".gguf") continue;
     all.emplace_back(entry.path().parent_path().filename(), ReadAll(entry.path()));
   }
-  EXPECT_GE(all.size(), 10u);
+  EXPECT_GE(all.size(), 14u);
   return all;
+}
+
+std::vector<std::string> NamesOf(const std::vector<std::pair<std::string, std::string>>& files) {
+  std::vector<std::string> names;
+  for (const auto& file : files) names.push_back(file.first);
+  return names;
 }
 
 // Without a file: the importer waits 20 ms for a file that has just been written.
@@ -98,8 +150,9 @@ void ExpectRefused(const Result<ImportedModel>& model, const std::vector<std::st
 
 TEST(FamilyDamage, ATensorThatIsMissingIsNamed) {
   const TemporaryFolder folder;
-  size_t count = 0;
-  for (const HfFiles& whole : Folders()) {
+  Damaged damaged;
+  const std::vector<HfFiles> folders = Folders();
+  for (const HfFiles& whole : folders) {
     EXPECT_TRUE(whole.Import(folder)) << whole.name;
     for (const auto& tensor : whole.tensors.items()) {
       if (!Stands(tensor.key())) continue;
@@ -108,10 +161,11 @@ TEST(FamilyDamage, ATensorThatIsMissingIsNamed) {
       files.tensors.erase(tensor.key());
       ExpectRefused(files.Import(folder), {Named(tensor.key())},
                     whole.name + " without " + tensor.key());
-      ++count;
+      damaged.Add(whole.name, tensor.key());
     }
   }
-  EXPECT_GT(count, 200u);
+  damaged.ExpectAllNames(NamesOf(folders));
+  EXPECT_GT(damaged.count(), 200u);
 }
 
 TEST(FamilyDamage, ATensorOfAnotherShapeIsNamed) {
@@ -147,34 +201,50 @@ TEST(FamilyDamage, ATensorOfALayerThatNoSlotTakesIsNamed) {
 }
 
 // The figures that shapes follow from.
-constexpr const char* kFigures[] = {
-    "vocab_size", "hidden_size",         "n_embd", "intermediate_size",   "num_hidden_layers",
-    "n_layer",    "num_attention_heads", "n_head", "num_key_value_heads", "n_positions",
-    "head_dim"};
+const std::vector<std::string> kFigures = {"vocab_size",
+                                           "hidden_size",
+                                           "n_embd",
+                                           "intermediate_size",
+                                           "n_inner",
+                                           "num_hidden_layers",
+                                           "n_layer",
+                                           "num_attention_heads",
+                                           "n_head",
+                                           "num_key_value_heads",
+                                           "n_positions",
+                                           "head_dim",
+                                           "num_experts",
+                                           "num_local_experts",
+                                           "moe_intermediate_size"};
 
 TEST(FamilyDamage, AFigureThatDisagreesWithTheTensorsOrIsAbsurdIsRefused) {
   const TemporaryFolder folder;
-  size_t count = 0;
-  for (const HfFiles& whole : Folders()) {
-    for (const char* key : kFigures) {
+  Damaged damaged;
+  const std::vector<HfFiles> folders = Folders();
+  for (const HfFiles& whole : folders) {
+    for (const std::string& key : kFigures) {
       HfFiles files = whole;
       json& figure = files.figures()[key];
+      if (key == "n_inner" && files.config.contains("n_embd")) {
+        figure = 4 * files.config["n_embd"].get<uint64_t>();  // what null means
+      }
       if (!figure.is_number()) continue;
       const uint64_t right = figure;
       // Where all layers have experts of another size, no tensor follows from it.
-      const bool unused = key == std::string("intermediate_size") &&
-                          whole.name == std::string("tiny-qwen3-moe-norm");
+      const bool unused = key == "intermediate_size" && whole.name == "tiny-qwen3-moe-norm";
       for (const json& wrong : {json(right * 2), json(right + 1), json(0), json(-1), json(1.5),
                                 json(uint64_t{1} << 33), json(uint64_t{1} << 63), json("8")}) {
         if (unused && wrong.is_number_unsigned() && wrong >= 1 && wrong < 1000) continue;
         figure = wrong;
         ExpectRefused(files.Import(folder), {key, "tensor", "multiple", "odd", "layer_types"},
                       whole.name + ", " + key + " " + wrong.dump());
-        ++count;
+        damaged.Add(whole.name, key);
       }
     }
   }
-  EXPECT_GT(count, 500u);
+  damaged.ExpectAllNames(NamesOf(folders));
+  damaged.ExpectAllKeys(kFigures);
+  EXPECT_GT(damaged.count(), 500u);
 }
 
 // Families that never have these biases do not read the flags.
@@ -204,35 +274,69 @@ size_t ValueOf(const std::string& file, const std::string& key) {
   return at == file.npos ? 0 : at + 8 + key.size() + 4;
 }
 
+// Figures that tensors follow from, and two from which none follows: of those only what is absurd
+// is wrong.
+const std::vector<std::string> kGgufFigures = {"embedding_length",
+                                               "block_count",
+                                               "feed_forward_length",
+                                               "attention.head_count",
+                                               "attention.head_count_kv",
+                                               "attention.key_length",
+                                               "vocab_size",
+                                               "expert_count",
+                                               "expert_feed_forward_length",
+                                               "expert_used_count",
+                                               "rope.dimension_count"};
+const std::vector<std::string> kGgufFamilies = {"llama",   "qwen2",  "qwen3",   "qwen3moe",
+                                                "granite", "olmo2",  "smollm3", "phi3",
+                                                "gpt2",    "gemma2", "gemma3"};
+
+std::vector<uint32_t> WrongValues(const std::string& key, uint32_t right) {
+  std::vector<uint32_t> wrong = {0, 0x80000000, 0xffffffff};
+  if (key == "expert_used_count") {
+    wrong.push_back(4096);
+  } else {
+    wrong.push_back(right + 1);
+    if (key != "rope.dimension_count") wrong.push_back(right * 2);
+  }
+  return wrong;
+}
+
 TEST(FamilyDamage, AFigureOfAGgufFileThatDisagreesOrIsAbsurdIsRefused) {
-  size_t count = 0;
-  for (const auto& [name, whole] : GgufFiles()) {
-    for (const char* key :
-         {"embedding_length", "block_count", "feed_forward_length", "attention.head_count",
-          "attention.head_count_kv", "attention.key_length", "vocab_size"}) {
-      for (const char* family : {"llama", "qwen2", "qwen3", "granite", "olmo2", "smollm3", "phi3",
-                                 "gpt2", "gemma2", "gemma3"}) {
-        const size_t at = ValueOf(whole, std::string(family) + "." + key);
+  Damaged damaged;
+  const auto files = GgufFiles();
+  for (const auto& [name, whole] : files) {
+    for (const std::string& key : kGgufFigures) {
+      for (const std::string& family : kGgufFamilies) {
+        const size_t at = ValueOf(whole, family + "." + key);
         if (at == 0) continue;
         uint32_t right = 0;
         std::memcpy(&right, whole.data() + at, sizeof(right));
-        for (const uint32_t wrong : {right * 2, right + 1, 0u, 0x80000000u, 0xffffffffu}) {
+        // All layers have experts of another size: no tensor follows from it.
+        if (key == "feed_forward_length" && family == "qwen3moe") continue;
+        for (const uint32_t wrong : WrongValues(key, right)) {
           std::string file = whole;
           file.replace(at, 4, Le(wrong));
-          ExpectRefused(FromGguf(file), {key, "tensor", "multiple", "odd", "heads"},
+          ExpectRefused(FromGguf(file),
+                        {key, "tensor", "multiple", "odd", "heads", "experts", "rotate"},
                         name + ", " + key + " " + std::to_string(wrong));
-          ++count;
+          damaged.Add(name, key);
+          damaged.Add(family, key);
         }
       }
     }
   }
-  EXPECT_GT(count, 200u);
+  damaged.ExpectAllNames(NamesOf(files));
+  damaged.ExpectAllNames(kGgufFamilies);
+  damaged.ExpectAllKeys(kGgufFigures);
+  EXPECT_GT(damaged.count(), 400u);
 }
 
 // Renamed to a name that no file has: missing, and where it belongs to a layer unknown too.
 TEST(FamilyDamage, ATensorThatAGgufFileLacksIsNamed) {
-  size_t count = 0;
-  for (const auto& [name, whole] : GgufFiles()) {
+  Damaged damaged;
+  const auto files = GgufFiles();
+  for (const auto& [name, whole] : files) {
     const auto model = FromGguf(whole);
     ASSERT_TRUE(model) << name << ": " << model.error().text();
     std::vector<std::string> names = {model->embedding.name, model->final_norm.name};
@@ -248,10 +352,11 @@ TEST(FamilyDamage, ATensorThatAGgufFileLacksIsNamed) {
       ASSERT_NE(at, file.npos) << tensor;
       file[at + stored.size() - 1] = 'X';
       ExpectRefused(FromGguf(file), {whole_tensor}, name);
-      ++count;
+      damaged.Add(name, whole_tensor);
     }
   }
-  EXPECT_GT(count, 200u);
+  damaged.ExpectAllNames(NamesOf(files));
+  EXPECT_GT(damaged.count(), 200u);
 }
 
 }  // namespace
