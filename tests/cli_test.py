@@ -4,6 +4,7 @@
 usage: cli_test.py [path of kvasir]   (or KVASIR_BINARY)
 """
 import fcntl
+import json
 import os
 import pathlib
 import pty
@@ -217,6 +218,40 @@ class RunTest(CliTest):
         self.assertNotEqual(tokens(*hot, "7"), tokens(*hot, "8"))
         self.assertEqual(tokens(), tokens("--temperature", "0", "--seed", "9"))
         self.assertEqual(tokens(), tokens(*hot, "7", "--top-k", "1"))
+
+    def test_generation_config_is_the_default_and_flags_come_first(self):
+        said = ["--temperature", "1.25", "--top-k", "5"]
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (cli_support.ROOT / "models/kvasir-demo").iterdir():
+                if path.name != "generation_config.json":
+                    os.symlink(path, os.path.join(folder, path.name))
+            with open(os.path.join(folder, "generation_config.json"), "w") as file:
+                json.dump({"temperature": 1.25, "top_k": 5, "do_sample": False, "max_new_tokens": 2,
+                           "eos_token_id": 2}, file)
+
+            def run(*arguments):
+                return self.ok_json("run", "--ids", "1,4", "--max-tokens", "20", "--ignore-eos", "--json", *SMALL,
+                                    "--model", folder, *arguments)["tokens"]
+
+            def chat(*arguments):
+                text = self.ok("chat", "--max-tokens", "12", *SMALL, "--model", folder, *arguments,
+                               stdin="Tell me a story.\nAnd then?\n")
+                notice = "(generation_config.json: temperature 1.25, top_k 5; "
+                self.assertEqual(text.startswith(notice), "none" not in arguments)
+                lines = text.splitlines()
+                return [line for line in lines if not line.startswith((notice, "[prompt "))]
+
+            for command in (run, chat):
+                with self.subTest(command.__name__):
+                    greedy = command("--generation-config", "none")
+                    sampled = command("--seed", "7")
+                    self.assertNotEqual(sampled, greedy)
+                    self.assertEqual(sampled, command("--seed", "7"))
+                    self.assertEqual(sampled, command("--seed", "7", *said))
+                    self.assertEqual(sampled, command("--seed", "7", "--generation-config", "none", *said))
+                    self.assertEqual(command("--seed", "7", "--generation-config", "none"), greedy)
+                    self.assertEqual(command("--seed", "7", "--temperature", "0"), greedy)
+                    self.assertEqual(command("--seed", "7", "--top-k", "1"), greedy)
 
     def test_stop_strings_do_not_show(self):
         answer = self.ok_json("run", "--chat", "--prompt", "Hello!", "--stop", " I help", "--json",
