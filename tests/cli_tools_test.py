@@ -180,6 +180,44 @@ class PlanTest(CliTest):
                         self.assertEqual(plan[key], whole[key], f"{gguf}: {key}")
                     self.wrong("run", "--ids", "1", "--model", str(cut), says="cut short")
 
+    def test_a_window_takes_at_most_18_percent_of_what_all_layers_would(self):
+        # Gemma 3 1B as its config.json has it; K and V as f16.
+        config = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262144,
+                  "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+                  "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+                  "rope_theta": 1000000, "rope_local_base_freq": 10000, "sliding_window": 512,
+                  "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "torch_dtype": "bfloat16",
+                  "hidden_activation": "gelu_pytorch_tanh", "eos_token_id": [1, 106], "bos_token_id": 2}
+        tokens = 32768
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.json"
+            plans = []
+            for change in ({}, {"layer_types": ["full_attention"] * 26}):
+                path.write_text(json.dumps(config | change))
+                plans.append(self.ok_json("plan", "--json", "--model", str(path), "--ctx-size", str(tokens),
+                                          "--kv-format", "f16", "--kv-memory", "4GiB", "--disk", "none"))
+        windows, full = plans
+        self.assertEqual([(group["group"], group["layers"], group["window"]) for group in full["groups"]],
+                         [("full", 26, None)])
+        self.assertEqual(sum(group["layers"] for group in windows["groups"]), 26)
+        self.assertEqual({group["window"] for group in windows["groups"]}, {None, 512})
+        self.assertEqual(full["sequence_tokens"], tokens)
+        self.assertGreaterEqual(full["sequence_bytes"], 26 * 2 * 256 * 2 * tokens)
+        self.assertLessEqual(windows["sequence_bytes"] / full["sequence_bytes"], 0.18)
+        self.assertGreaterEqual(windows["sequences"], full["sequences"] / 0.18 - 1)
+
+    def test_groups_of_a_plan_are_those_of_a_server(self):
+        flags = ["--model", str(DATA / "tiny-gemma3"), "--ctx-size", "256", *SMALL]
+        plan = self.ok_json("plan", "--json", "--disk", "none", *flags)
+        with server(*flags) as (url, _):
+            state = get_json(url + "/v1/cache")
+        for key, value in plan.items():
+            self.assertEqual(state[key], value, key)
+        self.assertEqual({group["window"] for group in state["groups"]}, {None, 17})
+        self.assertEqual(sum(group["layers"] for group in state["groups"]), 7)
+        self.assertEqual(state["sequence_bytes"],
+                         sum(group["sequence_blocks"] * group["block_bytes"] for group in state["groups"]))
+
     def test_weights_that_git_lfs_did_not_fetch_are_planned(self):
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
