@@ -179,6 +179,17 @@ TEST(HfConfig, RefusesHeadsThatDoNotFit) {
   ExpectInvalid("hidden_size", 6 * 1024, "head_dim 1024; at most 512");
 }
 
+// Their bytes are multiplied by the sequences that fit: no product of sizes may wrap.
+TEST(HfConfig, KAndVOfTheWholeContextHaveALimit) {
+  json config = Base();
+  config["num_hidden_layers"] = 1 << 14;
+  config["max_position_embeddings"] = 1 << 30;
+  ExpectError(Parse(config), Code::kInvalidArgument,
+              {"config.json: K and V of 16384 layers and 1073741824 positions", "at most 2^48"});
+  config["max_position_embeddings"] = 1 << 20;
+  EXPECT_TRUE(Parse(config));
+}
+
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndSimilarOnes) {
   ExpectError(With("architectures", {"GptOssForCausalLM"}), Code::kUnsupported,
               {"'GptOssForCausalLM' is not supported yet; docs/models.md"});

@@ -137,6 +137,10 @@ std::optional<uint64_t> NumbersOf(const ModelConfig& config) {
   return sum;
 }
 
+std::string TextOf(const std::optional<uint64_t>& number) {
+  return number ? std::to_string(*number) : "more than 2^64";
+}
+
 Status CheckSize(const ModelConfig& config, const std::string& file) {
   if (config.experts &&
       uint64_t{config.num_layers} * config.experts->count > ConfigLimits::kAllExperts) {
@@ -146,10 +150,19 @@ Status CheckSize(const ModelConfig& config, const std::string& file) {
                 uint64_t{config.num_layers} * config.experts->count, ConfigLimits::kAllExperts);
   }
   const std::optional<uint64_t> numbers = NumbersOf(config);
-  if (numbers && *numbers <= ConfigLimits::kNumbers) return {};
-  return Fail(Code::kInvalidArgument,
-              "{}: {} layers of these sizes have {} weights; at most 2^48 are supported", file,
-              config.num_layers, numbers ? std::to_string(*numbers) : "more than 2^64");
+  if (!numbers || *numbers > ConfigLimits::kNumbers) {
+    return Fail(Code::kInvalidArgument,
+                "{}: {} layers of these sizes have {} weights; at most 2^48 are supported", file,
+                config.num_layers, TextOf(numbers));
+  }
+  const auto of_token =
+      CheckedMul(uint64_t{2} * config.num_layers * config.num_kv_heads, uint64_t{config.head_dim});
+  const auto kv = of_token ? CheckedMul(*of_token, uint64_t{config.max_positions}) : of_token;
+  if (kv && *kv <= ConfigLimits::kNumbers) return {};
+  return Fail(
+      Code::kInvalidArgument,
+      "{}: K and V of {} layers and {} positions have {} numbers; at most 2^48 are supported", file,
+      config.num_layers, config.max_positions, TextOf(kv));
 }
 
 // What follows type and theta in CanonicalText.
