@@ -63,13 +63,12 @@ std::string_view TakeLine(std::string_view* bytes) {
 struct Family {
   std::string_view architecture, stem, pre;
 };
-constexpr std::array<Family, 9> kFamilies = {{
+constexpr std::array<Family, 8> kFamilies = {{
     {"qwen2", "qwen", "qwen2"},
     {"qwen3", "", "qwen2"},
     {"qwen3moe", "", "qwen2"},
     {"llama", "", "llama-bpe"},
     {"phi3", "cl100k_base", "dbrx"},
-    {"dbrx", "", "dbrx"},
     {"gpt2", "r50k_base", "gpt-2"},
     {"", "p50k_base", "gpt-2"},
     {"", "o200k_base", "gpt-4o"},
@@ -85,8 +84,8 @@ std::string_view PatternOf(std::string_view architecture, std::string_view stem)
   return "";
 }
 
-// The special tokens, whose ids follow the ranks. They are in the code of a family, not in the
-// file.
+// The special tokens, whose ids follow the ranks, as tiktoken and the families have them. They are
+// in the code of a family, not in the file.
 void AddSpecials(Vocabulary& vocabulary) {
   const auto add = [&](std::string text) {
     vocabulary.tokens.push_back({std::move(text), TokenKind::kControl});
@@ -105,6 +104,26 @@ void AddSpecials(Vocabulary& vocabulary) {
           "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>"}) {
       add(text);
     }
+  } else if (vocabulary.pre == "gpt-2") {
+    // r50k_base ends before it; p50k_base has more ranks behind it, and left its id free.
+    constexpr size_t kEnd = 50256;
+    if (vocabulary.tokens.size() > kEnd && vocabulary.tokens[kEnd].text.empty()) {
+      vocabulary.tokens[kEnd] = {"<|endoftext|>", TokenKind::kControl};
+      vocabulary.bos = vocabulary.eos = static_cast<TokenId>(kEnd);
+    } else {
+      vocabulary.bos = vocabulary.eos = add("<|endoftext|>");
+    }
+  } else if (vocabulary.pre == "dbrx" || vocabulary.pre == "gpt-4o") {
+    // cl100k_base: 100257 to 100260 and 100276. o200k_base: 199999 and 200018.
+    const bool is_cl100k = vocabulary.pre == "dbrx";
+    const auto skip = [&](size_t ids) { vocabulary.tokens.resize(vocabulary.tokens.size() + ids); };
+    skip(1);
+    vocabulary.eos = add("<|endoftext|>");
+    if (is_cl100k) {
+      for (const char* text : {"<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"}) add(text);
+    }
+    skip(is_cl100k ? 15 : 18);
+    add("<|endofprompt|>");
   }
 }
 

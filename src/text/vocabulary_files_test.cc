@@ -193,6 +193,67 @@ TEST(TiktokenRanks, HaveThePatternAndTheSpecialTokensOfTheFamily) {
   EXPECT_EQ(ParseTiktoken(kRanks, "dir/qwen.tiktoken", "else")->pre, "qwen2");
 }
 
+// Each rank in base64 (three bytes of it), but the one of `gap`.
+std::string Ranks(uint32_t count, uint32_t gap) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string ranks;
+  for (uint32_t rank = 0; rank < count; ++rank) {
+    if (rank == gap) continue;
+    for (const int shift : {18, 12, 6, 0}) ranks += kDigits[(rank >> shift) & 63];
+    ranks += " " + std::to_string(rank) + "\n";
+  }
+  return ranks;
+}
+
+// Ids of tiktoken's own encodings.
+TEST(TiktokenRanks, HaveTheSpecialTokensOfTiktokensEncodings) {
+  struct Case {
+    const char *file, *architecture;
+    uint32_t ranks, gap;
+    std::vector<std::pair<const char*, TokenId>> specials;
+  };
+  const uint32_t none = UINT32_MAX;
+  for (const Case& known :
+       std::vector<Case>{{"r50k_base.tiktoken", "else", 50256, none, {{"<|endoftext|>", 50256}}},
+                         {"x.tiktoken", "gpt2", 50256, none, {{"<|endoftext|>", 50256}}},
+                         {"p50k_base.tiktoken", "else", 50281, 50256, {{"<|endoftext|>", 50256}}},
+                         {"x.tiktoken",
+                          "phi3",
+                          100256,
+                          none,
+                          {{"<|endoftext|>", 100257},
+                           {"<|fim_prefix|>", 100258},
+                           {"<|fim_middle|>", 100259},
+                           {"<|fim_suffix|>", 100260},
+                           {"<|endofprompt|>", 100276}}},
+                         {"o200k_base.tiktoken",
+                          "else",
+                          199998,
+                          none,
+                          {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}}}) {
+    const auto vocabulary =
+        ParseTiktoken(Ranks(known.ranks, known.gap), known.file, known.architecture);
+    ASSERT_TRUE(vocabulary) << vocabulary.error().message;
+    EXPECT_EQ(vocabulary->eos, known.specials[0].second) << known.file;
+    for (const auto& [text, id] : known.specials) {
+      EXPECT_EQ(vocabulary->tokens[static_cast<size_t>(id)].text, text) << known.file;
+      EXPECT_EQ(vocabulary->tokens[static_cast<size_t>(id)].kind, TokenKind::kControl);
+    }
+    EXPECT_EQ(vocabulary->tokens.size(),
+              std::max<size_t>(known.ranks, static_cast<size_t>(known.specials.back().second) + 1));
+  }
+  EXPECT_FALSE(ParseTiktoken(kRanks, "x.tiktoken", "dbrx")) << "no family that runs";
+}
+
+TEST(TiktokenRanks, SpecialTokensWithFreeIdsBetweenThemAreRead) {
+  const auto vocabulary = ParseTiktoken(kRanks, "cl100k_base.tiktoken", "");
+  ASSERT_TRUE(vocabulary);
+  const auto tokenizer = Tokenizer::Make(*vocabulary);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  EXPECT_EQ((*tokenizer)->Encode("ab<|endoftext|>a<|endofprompt|>").value(), (Ids{3, 6, 0, 25}));
+}
+
 TEST(TiktokenRanks, RefuseUnknownFamiliesAndDamage) {
   const auto unknown = ParseTiktoken(kRanks, "x.tiktoken", "mystery");
   EXPECT_EQ(unknown.error().code, Code::kUnsupported);
