@@ -305,8 +305,10 @@ TEST(GgufVocabulary, NamesWhatIsWrongAndHowToGoOn) {
   file = Pieces();
   file.without.insert("scores");
   expect(file, Code::kCorruption, "scores' is missing");
-  file = VocabularyFile("rwkv");
-  expect(file, Code::kUnsupported, "'rwkv'");
+  for (const char* kind : {"bert", "t5", "rwkv"}) {
+    file = VocabularyFile(kind);
+    expect(file, Code::kUnsupported, "'" + std::string(kind) + "'");
+  }
 }
 
 // Each entry of a list takes 8 bytes of a (sparse) file and 80 of memory.
