@@ -51,6 +51,7 @@ inline void RunVocabulary(const Vocabulary& vocabulary, std::string_view input) 
   EncodeOptions users;
   users.add_special = false;
   users.literal = {{0, text.size()}};
+  users.written = "<table>";
   const auto ids = (*tokenizer)->Encode(text, users);
   for (TokenId id : ids ? *ids : std::vector<TokenId>{}) {
     const TokenKind kind = vocabulary.tokens[static_cast<size_t>(id)].kind;

@@ -26,6 +26,7 @@ std::vector<TokenId> Chat(const Engine& engine, const nlohmann::json& messages, 
   EncodeOptions encode;
   encode.add_special = false;
   encode.literal = rendered->literal;
+  encode.written = *rendered->written;
   return *engine.tokenizer()->Encode(rendered->text, encode);
 }
 

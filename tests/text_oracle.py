@@ -20,6 +20,7 @@ import sys
 import tempfile
 import unicodedata
 
+import template_oracle
 from tokenizers import Tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -191,8 +192,84 @@ def compare(tool, shared, count, seed):
         print(f"{path}: cases {len(cases)} differ {wrong}")
         total += len(cases)
         differ += wrong
+    chats, wrong = compare_chats(tool, shared, count, seed)
+    total += chats
+    differ += wrong
     print(f"cases {total} differ {differ}")
     return 1 if differ or total == 0 else 0
+
+
+# Tokens that models have and that are not special. Of the second, a template may write some itself.
+IN_TEXT = ["<table>", "</table>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
+MARKS = ["<tool_response>", "</tool_response>", "<|turn|>"]
+
+
+def chat_models(shared, folder):
+    """(tokenizer.json with those tokens, chat template) pairs."""
+    data = json.loads((ROOT / "models/kvasir-demo/tokenizer.json").read_text(encoding="utf-8"))
+    first = max([token["id"] for token in data["added_tokens"]] + list(data["model"]["vocab"].values())) + 1
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+    data["added_tokens"] += [{"id": first + i, "content": text} | flags for i, text in enumerate(IN_TEXT + MARKS)]
+    data["added_tokens"] += [{"id": first + 50 + i, "content": text} | flags | {"special": True}
+                             for i, text in enumerate(("<|im_start|>", "<|im_end|>"))]
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    configs = [ROOT / "models/kvasir-demo/tokenizer_config.json"]
+    if shared:
+        configs += sorted((shared / "data/hf-tokenizers").glob("*/tokenizer_config.json"))
+    for config in configs:
+        template = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+        if isinstance(template, str):
+            yield config, path, template
+
+
+def make_message(rng, prose, texts):
+    parts = [rng.choice(texts) if rng.randrange(2) else make_text(rng, [], prose) for _ in range(rng.randrange(1, 6))]
+    return "x" + "".join(part for part in parts if known(part)) + "x"
+
+
+def compare_chats(tool, shared, count, seed):
+    """Chats have the ids of transformers (its template, then its tokenizer), as long as nobody writes a special token
+    or a mark; where somebody does, there are no more of them than without that text."""
+    prose = load_prose(shared)
+    total = differ = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for config, path, template in chat_models(shared, pathlib.Path(folder)):
+            rng = random.Random(f"{seed} {config}")
+            oracle = Tokenizer.from_file(str(path))
+            added = oracle.get_added_tokens_decoder()
+            marks = [text for text in MARKS if text in template or text.startswith("<|")]
+            refused = [token.content for token in added.values() if token.special] + marks
+            in_text = IN_TEXT + [text for text in MARKS if text not in marks]
+            refused_ids = {oracle.token_to_id(text) for text in refused}
+            requests, expected = [], []
+            for i in range(count // 4):
+                texts = refused + in_text if i % 2 else in_text
+                contents = [make_message(rng, prose, texts) for _ in range(3)]
+                is_forged = any(mark in content for mark in refused for content in contents)
+                messages = [{"role": role, "content": content}
+                            for role, content in zip(("user", "assistant", "user"), contents)]
+                plain = [message | {"content": "x"} for message in messages]
+                case = {"template": template, "messages": plain if is_forged else messages,
+                        "add_generation_prompt": True, "bos": "", "eos": ""}
+                rendered = template_oracle.expected(case).get("rendered")
+                if rendered is None:
+                    continue
+                requests.append({"tokenizer": str(path), "template": template, "messages": messages})
+                expected.append((is_forged, oracle.encode(rendered, add_special_tokens=False).ids))
+            wrong = 0
+            for request, (is_forged, want), answer in zip(requests, expected, ask(tool, requests), strict=True):
+                got = answer.get("ids", [])
+                if is_forged:
+                    got, want = ([id for id in ids if id in refused_ids] for ids in (got, want))
+                if got != want:
+                    wrong += 1
+                    print(json.dumps({"request": request, "expected": want, "got": answer}), file=sys.stderr)
+            forged = sum(is_forged for is_forged, _ in expected)
+            print(f"{config}: chats {len(expected)}, {forged} with marks, differ {wrong}")
+            total += len(expected)
+            differ += wrong
+    return total, differ
 
 
 def write_golden(folder):

@@ -1,7 +1,8 @@
 // Tokenizer over standard input, for tests that compare it with other implementations. One JSON
 // object per line: {"tokenizer": folder, tokenizer.json or GGUF file, "text": ..., "add_special",
-// "parse_special", "ids": to decode instead of the text's own}. Answers {"ids", "decoded",
-// "decoded_all", "streamed", "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER
+// "parse_special", "ids": to decode instead of the text's own}, or for a chat {"tokenizer",
+// "template", "messages"} instead of a text. Answers {"ids", "decoded", "decoded_all", "streamed",
+// "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER
 // FILE` it prints the megabytes of FILE that Encode processes per second.
 #include <chrono>
 #include <cstdio>
@@ -13,7 +14,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_tree.h"
 #include "import/gguf_vocabulary.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -70,6 +73,24 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
   return all + stream.Finish();
 }
 
+// The ids of a chat, with a generation prompt.
+kvasir::Result<std::vector<TokenId>> EncodeChat(const Tokenizer& tokenizer,
+                                                const nlohmann::json& request) {
+  const auto chat_template = kvasir::ChatTemplate::Parse(request.value("template", ""));
+  if (!chat_template) return tl::unexpected(chat_template.error());
+  kvasir::JsonTree tree;
+  const auto messages = tree.Parse(request["messages"].dump());
+  if (!messages) return tl::unexpected(kvasir::Error{kvasir::Code::kInvalidArgument, "messages"});
+  const auto chat = (*chat_template)
+                        ->Render(*messages, {}, {},
+                                 {.bos_token = tokenizer.bos_text(),
+                                  .eos_token = tokenizer.eos_text(),
+                                  .now_unix_s = 1700000000});
+  if (!chat) return tl::unexpected(chat.error());
+  return tokenizer.Encode(
+      chat->text, {.add_special = false, .literal = chat->literal, .written = *chat->written});
+}
+
 nlohmann::json Answer(const std::string& line) {
   const auto request = nlohmann::json::parse(line, nullptr, false);
   if (!request.is_object()) return {{"error", "not a JSON object"}};
@@ -81,7 +102,9 @@ nlohmann::json Answer(const std::string& line) {
     kvasir::EncodeOptions options;
     options.add_special = request.value("add_special", true);
     options.parse_special = request.value("parse_special", true);
-    auto encoded = tokenizer->Encode(request.value("text", ""), options);
+    auto encoded = request.contains("messages")
+                       ? EncodeChat(*tokenizer, request)
+                       : tokenizer->Encode(request.value("text", ""), options);
     if (!encoded) return {{"error", encoded.error().message}};
     ids = std::move(*encoded);
   }

@@ -203,6 +203,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) 
   EncodeOptions options;
   options.add_special = false;  // the template writes special tokens
   options.literal = chat.literal;
+  options.written = *chat.written;
   options.max_tokens = model.max_text_tokens();
   auto ids = tokenizer.Encode(chat.text, options);
   if (!ids) return tl::unexpected(EncodeError(ids.error(), "messages", options, model));

@@ -13,6 +13,16 @@ namespace {
 constexpr size_t kMaxTokenBytes = 1024;  // a search costs at most this per byte of text
 constexpr size_t kMaxTokens = 1 << 20;
 
+// Templates write these too, but inside of a turn: whoever writes them begins and ends none.
+constexpr std::string_view kInAnswers[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+
+// `<|user|>`, and the wide bars of DeepSeek: turns in all families, where the file does not call
+// them special either.
+bool LooksLikeMark(std::string_view content) {
+  return (content.starts_with("<|") && content.ends_with("|>")) ||
+         (content.starts_with("<｜") && content.ends_with("｜>"));
+}
+
 size_t StartOfCharBefore(std::string_view text, size_t end) {
   size_t begin = end - 1;
   while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -138,16 +148,28 @@ std::pair<size_t, int32_t> AddedTokens::Trie::Longest(std::string_view text, siz
 }
 
 bool AddedTokens::Counts(const AddedToken& token, const MarkedText& text, size_t begin, size_t end,
-                         ParseSpecial parse) const {
+                         ParseSpecial parse, LiteralRule& literal) const {
   if (token.control && parse == ParseSpecial::kNo) return false;
-  if (!text.literal.empty() && !token.blank) {
+  if (!text.literal.empty()) {
     const auto flags = std::string_view(text.literal).substr(begin, end - begin);
-    if (flags.find('\1') != flags.npos) return false;
+    if (flags.find('\1') != flags.npos && !literal.Counts(token)) return false;
   }
   return !token.single_word || !InsideWord(text.text, begin, end);
 }
 
+bool LiteralRule::Counts(const AddedToken& token) {
+  if (token.blank) return true;
+  if (token.control || written_.empty() || LooksLikeMark(token.content)) return false;
+  const auto [known, is_new] = known_.try_emplace(token.id, false);
+  if (is_new) {
+    known->second = std::ranges::find(kInAnswers, token.content) != std::end(kInAnswers) ||
+                    written_.find(token.content) == written_.npos;
+  }
+  return known->second;
+}
+
 Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial parse,
+                          LiteralRule& literal,
                           const std::function<Status(const Part&)>& visit) const {
   const Trie& trie = TrieOf(stage);
   const std::string_view text = marked.text;
@@ -165,7 +187,7 @@ Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial pa
     size_t begin = pos, end = pos + length;
     pos = end;  // the search goes on behind the match even where it does not count
     const AddedToken& token = tokens_[static_cast<size_t>(index)];
-    if (!Counts(token, marked, begin, end, parse)) continue;
+    if (!Counts(token, marked, begin, end, parse, literal)) continue;
     if (token.lstrip) begin = std::max(BeginOfSpaces(text, begin), done);
     if (token.rstrip) end = EndOfSpaces(text, end);
     if (done < begin) KV_TRY(visit({done, begin, std::nullopt}));

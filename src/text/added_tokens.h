@@ -32,6 +32,21 @@ struct AddedToken {
 // Which tokens count.
 enum class ParseSpecial { kNo, kYes };
 
+// Which added tokens count in the literal bytes of a chat: those that cannot mark a turn. Special
+// tokens, BOS and EOS never count there; nor do tokens that look like `<|...|>`, and those that the
+// chat template may write, except marks inside of an answer (<think>, <tool_call>). For the time of
+// one Encode; one thread.
+class LiteralRule {
+ public:
+  // written: EncodeOptions::written; empty: only tokens of white space count.
+  explicit LiteralRule(std::string_view written) : written_(written) {}
+  bool Counts(const AddedToken& token);
+
+ private:
+  const std::string_view written_;
+  std::unordered_map<TokenId, bool> known_;  // a token may be in the text a million times
+};
+
 // Leftmost-longest matches of the tokens, as `tokenizers` finds them. Immutable after Parse;
 // thread-safe.
 class AddedTokens {
@@ -51,9 +66,9 @@ class AddedTokens {
                                    std::string_view eos);
 
   // Visits the parts of text, in order and without gaps (except the overlaps of `tokenizers`, where
-  // a token swallows spaces that are a token themselves), until a visit fails. A token that is not
-  // blank and overlaps a literal byte is not recognised.
-  Status Split(const MarkedText& text, Stage stage, ParseSpecial parse,
+  // a token swallows spaces that are a token themselves), until a visit fails. Where a token
+  // overlaps a literal byte, `literal` decides too.
+  Status Split(const MarkedText& text, Stage stage, ParseSpecial parse, LiteralRule& literal,
                const std::function<Status(const Part&)>& visit) const;
 
   const AddedToken* Find(TokenId id) const;
@@ -75,7 +90,7 @@ class AddedTokens {
   };
   const Trie& TrieOf(Stage stage) const { return stage == Stage::kPlain ? plain_ : normalized_; }
   bool Counts(const AddedToken& token, const MarkedText& text, size_t begin, size_t end,
-              ParseSpecial parse) const;
+              ParseSpecial parse, LiteralRule& literal) const;
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, size_t> by_content_;

@@ -15,6 +15,11 @@ namespace {
 using jinja::Text;
 using jinja::Value;
 
+const std::vector<const char*> kProbes[] = {{"user", "assistant", "user"},
+                                            {"system", "user", "assistant", "user"},
+                                            {"developer", "user"},
+                                            {"user", "assistant", "tool", "assistant", "user"}};
+
 std::vector<std::pair<size_t, size_t>> LiteralRanges(const Text& text) {
   std::vector<std::pair<size_t, size_t>> out;
   size_t begin = 0;
@@ -58,10 +63,12 @@ std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   return ends;
 }
 
-class JinjaChatTemplate : public ChatTemplate {
+class JinjaChatTemplate final : public ChatTemplate {
  public:
   JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body)
-      : source_(std::move(source)), body_(std::move(body)) {}
+      : source_(std::move(source)), body_(std::move(body)) {
+    written_ = std::make_shared<const std::string>(source_ + Probe());
+  }
 
   const std::string& source() const override { return source_; }
 
@@ -92,14 +99,39 @@ class JinjaChatTemplate : public ChatTemplate {
     jinja::Interpreter interpreter(source_, jinja::Limits::For(names),
                                    options.now_unix_s ? options.now_unix_s : UnixS());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
-    RenderedChat chat{"", LiteralRanges(text), MessageEnds(text, messages.size())};
+    RenderedChat chat{"", LiteralRanges(text), MessageEnds(text, messages.size()), written_};
     chat.text = std::move(text).TakeBytes();
     return chat;
   }
 
  private:
+  // What the template itself writes in chats of each role: marks that it makes out of roles, as
+  // '<|' + role + '|>', are not in its source. Chats that it refuses write nothing.
+  std::string Probe() const {
+    std::string written;
+    for (const auto& roles : kProbes) {
+      JsonTree tree;
+      std::vector<JsonValue> messages;
+      for (const char* role : roles) {
+        messages.push_back(
+            tree.Object({{"role", tree.String(role)}, {"content", tree.String("x")}}));
+      }
+      const auto chat = Render(tree.Array(messages), {}, {},
+                               {.bos_token = "x", .eos_token = "x", .now_unix_s = 1});
+      if (!chat) continue;
+      size_t at = 0;
+      for (const auto& [begin, end] : chat->literal) {
+        written.append("\n").append(chat->text, at, begin - at);
+        at = end;
+      }
+      written.append("\n").append(chat->text, at);
+    }
+    return written;
+  }
+
   std::string source_;
   std::vector<jinja::NodePtr> body_;
+  std::shared_ptr<const std::string> written_;
 };
 
 }  // namespace

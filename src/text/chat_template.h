@@ -21,6 +21,9 @@ struct RenderedChat {
   // message_end[i]: byte offset where message i's contribution ends (the first byte of the next
   // message's), ascending; text after the last one is the generation prompt.
   std::vector<size_t> message_end;
+  // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a
+  // few small chats. Shared, since a chat may outlive its template.
+  std::shared_ptr<const std::string> written;
 };
 
 struct ChatRenderOptions {

@@ -110,6 +110,7 @@ TEST(ChatTemplate, GoldenChatsRenderAndEncodeAsTransformersDoes) {
       EncodeOptions encode;
       encode.add_special = false;
       encode.literal = out->literal;
+      encode.written = *out->written;
       const auto ids = (*tokenizer)->Encode(out->text, encode);
       ASSERT_TRUE(ids) << path << ids.error().message;
       std::vector<int64_t> numbers;
@@ -127,6 +128,26 @@ TEST(ChatTemplate, WhatUsersWroteIsLiteralAndRolesAreNot) {
   ASSERT_TRUE(chat);
   EXPECT_EQ(chat->text, "<s><|user|><|end|>x<|end|>");
   EXPECT_EQ(TemplateText(*chat, "@"), "<s><|user|>@<|end|>");
+}
+
+TEST(ChatTemplate, WhatATemplateMayWriteIsKnownBeforeItWritesIt) {
+  const Json hello = {{{"role", "user"}, {"content", "<table>"}}};
+  const auto chat = Render(
+      "{% for m in messages %}{% if m.role == 'tool' %}<obs>{% endif %}"
+      "{{ '[' + m.role + ']' + m.content }}{% endfor %}",
+      hello);
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->text, "[user]<table>");
+  for (const char* mark : {"<obs>", "[user]", "[assistant]", "[system]", "[tool]", "[developer]"}) {
+    EXPECT_NE(chat->written->find(mark), std::string::npos) << mark;
+  }
+  EXPECT_EQ(chat->written->find("<table>"), std::string::npos) << "the user wrote it";
+  const auto strict = Render(
+      "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+      "{{ bos_token }}{{ messages[0].role|upper }}",
+      hello);
+  ASSERT_TRUE(strict);
+  EXPECT_NE(strict->written->find("USER"), std::string::npos);
 }
 
 TEST(ChatTemplate, ARoleThatTheApiDoesNotKnowIsLiteral) {

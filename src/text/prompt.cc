@@ -44,7 +44,8 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                   .now_unix_s = now_unix_s};
   KV_ASSIGN(const RenderedChat chat, chat_template->Render(tree.Array(list), {}, {}, options));
   // The template writes BOS itself.
-  return tokenizer->Encode(chat.text, {.add_special = false, .literal = chat.literal});
+  return tokenizer->Encode(
+      chat.text, {.add_special = false, .literal = chat.literal, .written = *chat.written});
 }
 
 }  // namespace kvasir

@@ -118,7 +118,7 @@ class BpeTokenizer : public Tokenizer {
   BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
   bool NameIds(Config& config) const;
   void Adopt(Config config);
-  Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
+  Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options, LiteralRule& rule,
                     std::vector<TokenId>* ids) const;
   Status EncodeWords(std::string_view text, bool at_start, Bpe::Special special, size_t max_tokens,
                      std::vector<TokenId>* ids) const;
@@ -252,13 +252,15 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   ids.reserve(std::min(text.size() / 3, options.max_tokens) + 8);
   if (options.add_special) ids = post_processor_.prefix;
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
-  KV_TRY(added_.Split(marked, AddedTokens::Stage::kPlain, parse, [&](const auto& part) -> Status {
+  LiteralRule rule(options.written);
+  const auto visit = [&](const AddedTokens::Part& part) -> Status {
     if (!part.id) {
-      return EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, &ids);
+      return EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, rule, &ids);
     }
     ids.push_back(*part.id);
     return CheckCount(ids.size(), options.max_tokens);
-  }));
+  };
+  KV_TRY(added_.Split(marked, AddedTokens::Stage::kPlain, parse, rule, visit));
   if (options.add_special) {
     ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
   }
@@ -268,14 +270,14 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
 
 // Text between two tokens of the first kind: normalised, then split at those of the second kind.
 Status BpeTokenizer::EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
-                                std::vector<TokenId>* ids) const {
+                                LiteralRule& rule, std::vector<TokenId>* ids) const {
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
   const auto special = options.parse_special && options.literal.empty() ? Bpe::Special::kAllowed
                                                                         : Bpe::Special::kProtected;
   KV_TRY(normalizer_->Apply(&text));
   const std::string_view all = text.text;
   return added_.Split(
-      text, AddedTokens::Stage::kNormalized, parse, [&](const auto& part) -> Status {
+      text, AddedTokens::Stage::kNormalized, parse, rule, [&](const auto& part) -> Status {
         if (!part.id) {
           return EncodeWords(all.substr(part.begin, part.end - part.begin),
                              at_start && part.begin == 0, special, options.max_tokens, ids);

@@ -23,11 +23,14 @@ struct EncodeOptions {
   // Text such as "<|end|>" becomes the special token. When false, added tokens that the file does
   // not call special still count (as in `tokenizers` and llama.cpp).
   bool parse_special = true;
-  // Byte ranges [begin, end) of the text, ascending, in which no added token is recognised whatever
-  // parse_special says: what users wrote in a chat. A token that overlaps one is not recognised.
-  // Exception: added tokens of white space only, such as phi-2's runs of spaces, are recognised
-  // everywhere.
+  // Byte ranges [begin, end) of the text, ascending: what users wrote in a chat. Whatever
+  // parse_special says, no token that could mark a turn is recognised where it overlaps one: no
+  // special token, BOS or EOS, nothing that looks like `<|...|>`, and of the other added tokens
+  // none that is in `written`, except <think> and <tool_call> and their ends.
   std::vector<std::pair<size_t, size_t>> literal;
+  // RenderedChat::written. Empty: of the other added tokens only those of white space, such as
+  // phi-2's runs of spaces, are recognised in `literal`. REQUIRES: outlives the call.
+  std::string_view written;
   // kExhausted when there are more; encoding stops soon after the limit.
   size_t max_tokens = std::numeric_limits<size_t>::max();
   // With parse_special = false or literal ranges, no merge and no look-up of a whole word yields

@@ -178,6 +178,37 @@ TEST(Tokenizer, BlankAddedTokensCountInLiteralTextAndMarkersDoNot) {
   EXPECT_EQ(tokenizer->Encode("<t><e>", plain).value(), (Ids{8, 3, 2}));
 }
 
+// "<e>" is special, "<t>" and "<|t|>" are not, and "<think>" the template writes itself.
+TEST(Tokenizer, LiteralTextHasTheTokensThatMarkNoTurn) {
+  json file = ForgeFile();
+  for (const char* text : {"<t>", "<|t|>", "<\xEF\xBD\x9Ct\xEF\xBD\x9C>", "<think>", "<turn>"}) {
+    file["added_tokens"].push_back({{"content", text}, {"special", false}, {"normalized", false}});
+  }
+  const auto tokenizer = Make(file);
+  EncodeOptions options;
+  options.written = "{{ '<think>' }}<turn>";
+  const auto is_token = [&](const std::string& text) {
+    options.literal = {{0, text.size()}};
+    return tokenizer->Encode(text, options).value() == Ids{*tokenizer->IdOf(text)};
+  };
+  EXPECT_TRUE(is_token("<t>"));
+  EXPECT_TRUE(is_token("<think>"));
+  EXPECT_FALSE(is_token("<e>"));
+  EXPECT_FALSE(is_token("<turn>")) << "the template writes it";
+  EXPECT_FALSE(is_token("<|t|>")) << "it looks like a mark of turns";
+  EXPECT_FALSE(is_token("<\xEF\xBD\x9Ct\xEF\xBD\x9C>"));
+  options.written = "";
+  EXPECT_FALSE(is_token("<think>")) << "nobody said what the template writes";
+  options.literal = {{0, 4}};
+  EXPECT_NE(tokenizer->Encode("a<t>", options).value(), (Ids{5, 8}));
+  options.written = "<turn>";
+  options.literal = {{2, 5}};  // the template began a token that the user's text completes
+  EXPECT_EQ(tokenizer->Encode("<t>ae", options).value()[0], 8);
+  options.literal = {{0, 12}};
+  EXPECT_EQ(tokenizer->Encode("<e><turn><t>", options).value().back(), 8);
+  EXPECT_EQ(tokenizer->Encode("<e><turn><t>", options).value()[0], 3);
+}
+
 TEST(Tokenizer, RefusesBrokenText) {
   const auto tokenizer = LoadDemo();
   for (const char* text : {"a\xC3", "\xFF", "\xED\xA0\x80", "\xC0\x80", "\xF4\x90\x80\x80"}) {
