@@ -9,6 +9,7 @@
 #include "import/gguf_vocabulary.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
+#include "text/chat_template.h"
 
 namespace kvasir {
 
@@ -19,6 +20,10 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   KV_ASSIGN(model.config, GgufConfig(gguf, file));
   Metadata tokenizer(gguf, "tokenizer.", file);
   model.chat_template = tokenizer.Text("chat_template").value_or("");
+  const auto tool_use = tokenizer.Text("chat_template.tool_use");  // as llama.cpp's converter
+  if (tool_use && !model.chat_template.empty()) {
+    model.chat_template = WithToolUse(model.chat_template, *tool_use);
+  }
   KV_TRY(tokenizer.status());
   model.special_tokens_json = GgufSpecialTokens(gguf);
   model.vocabulary = ReadGgufVocabulary(gguf, file);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "import/handmade_model_for_test.h"
+#include "text/chat_template.h"
 
 namespace kvasir {
 namespace {
@@ -17,6 +18,14 @@ TEST_F(GgufModel, IsReadFromItsMetadata) {
   EXPECT_EQ(m->config.eos, (std::vector<TokenId>{2, 3}));
   EXPECT_EQ(m->chat_template, "{{ x }}");
   EXPECT_TRUE(m->lm_head);
+}
+
+TEST_F(GgufModel, ATemplateForToolsJoinsTheOther) {
+  const auto m = ImportWith([](GgufBuilder& b, Tensors&) {
+    b.Text("tokenizer.chat_template", "{{ x }}").Text("tokenizer.chat_template.tool_use", "tools");
+  });
+  ASSERT_TRUE(m) << m.error().message;
+  EXPECT_EQ(m->chat_template, WithToolUse("{{ x }}", "tools"));
 }
 
 TEST_F(GgufModel, BiasesAndTyingFollowFromTheTensors) {

@@ -7,7 +7,9 @@
 
 #include "import/architecture.h"
 #include "import/model_files_for_test.h"
+#include "import/tokenizer_files.h"
 #include "source_paths.h"
+#include "text/chat_template.h"
 
 namespace kvasir {
 namespace {
@@ -108,6 +110,24 @@ TEST(Importer, ReadsTheBundledModel) {
   EXPECT_NE(m.tokenizer_json.find("\"model\""), std::string::npos);
   EXPECT_FALSE(m.tokenizer_config_json.empty());
   EXPECT_NE(m.chat_template.find("message"), std::string::npos);
+}
+
+TEST(Importer, AListOfTemplatesHasOneForTools) {
+  const auto of = [](const std::string& list) {
+    const TemporaryFolder folder;
+    folder.Write("tokenizer_config.json", R"({"chat_template": )" + list + "}");
+    ImportedModel model;
+    EXPECT_TRUE(ReadTokenizerFiles(folder.path(), model)) << list;
+    return model.chat_template;
+  };
+  const std::string plain = R"({"name": "default", "template": "d"})";
+  const std::string tools = R"({"name": "tool_use", "template": "t"})";
+  EXPECT_EQ(of("[" + plain + "]"), "d");
+  EXPECT_EQ(of("[" + plain + ", 7, {}, " + tools + "]"), WithToolUse("d", "t"));
+  EXPECT_EQ(of(R"([{"name": "rag", "template": "r"}, )" + tools + ", " + plain + "]"),
+            WithToolUse("d", "t"));
+  EXPECT_EQ(of("[" + tools + "]"), "") << "a chat without tools has no template";
+  EXPECT_EQ(of(R"("{{ x }}")"), "{{ x }}");
 }
 
 TEST(Importer, ViewsOutliveTheImportedModelsMove) {

@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "import/gguf_metadata.h"
+#include "text/chat_template.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/vocabulary_config.h"
@@ -33,7 +34,7 @@ Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
 }
 
 // The "chat_template" of tokenizer_config.json: text, or a list of {name, template} of which
-// "default" counts.
+// "default" counts, and beside it "tool_use" where tools are given.
 Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::path& path) {
   if (tokenizer_config.empty()) return std::string();
   KV_ASSIGN(const json object, ParseJsonObject(tokenizer_config, path.string()));
@@ -41,13 +42,17 @@ Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::pa
   if (found == object.end()) return std::string();
   if (found->is_string()) return found->get<std::string>();
   if (!found->is_array()) return std::string();
+  std::optional<std::string> plain, tool_use;
   for (const json& entry : *found) {
-    if (entry.is_object() && entry.value("name", json()) == "default" &&
-        entry.contains("template") && entry["template"].is_string()) {
-      return entry["template"].get<std::string>();
+    if (!entry.is_object() || !entry.contains("template") || !entry["template"].is_string()) {
+      continue;
     }
+    const json name = entry.value("name", json());
+    if (name == "default" && !plain) plain = entry["template"];
+    if (name == "tool_use" && !tool_use) tool_use = entry["template"];
   }
-  return std::string();
+  if (!plain) return std::string();
+  return tool_use ? WithToolUse(*plain, *tool_use) : *plain;
 }
 
 // The first file of ranks in a folder, by name; "": there is none.

@@ -136,6 +136,15 @@ class JinjaChatTemplate final : public ChatTemplate {
 
 }  // namespace
 
+std::string WithToolUse(std::string_view plain, std::string_view tool_use) {
+  // A template alone loses the line end at its end, one behind a block loses it at its begin, and
+  // a block loses the spaces before it where nothing else is on its line.
+  const auto body = [](std::string_view source) {
+    return "\n" + jinja::NormalizeNewlines(source) + "{{ '' }}";
+  };
+  return "{% if tools is not none %}" + body(tool_use) + "{% else %}" + body(plain) + "{% endif %}";
+}
+
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source) {
   std::string normalized = jinja::NormalizeNewlines(source);
   KV_ASSIGN(std::vector<jinja::NodePtr> body, jinja::ParseTemplate(normalized));

@@ -66,4 +66,8 @@ class ChatTemplate {
                                       const ChatRenderOptions& options) const = 0;
 };
 
+// One source for a model with two templates: renders as `tool_use` where tools are given, else as
+// `plain`, byte for byte.
+std::string WithToolUse(std::string_view plain, std::string_view tool_use);
+
 }  // namespace kvasir

@@ -150,6 +150,29 @@ TEST(ChatTemplate, WhatATemplateMayWriteIsKnownBeforeItWritesIt) {
   EXPECT_NE(strict->written->find("USER"), std::string::npos);
 }
 
+TEST(ChatTemplate, ATemplateForToolsIsUsedWhereToolsAreGiven) {
+  const Json hello = {{{"role", "user"}, {"content", "hi"}}};
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const std::vector<std::string> sources = {
+      "",
+      "\n\n  {% if true %}\n  a\n  {% endif %}\n",
+      "  {{ messages[0].content }}  \n\n",
+      "{% macro m(x) %}<{{ x }}>{% endmacro %}\n{{ m('a') }}\r\n",
+      "\n{%- for m in messages %}{{ m.role }}{% endfor -%}\n   ",
+      "{% set ns = namespace(n=1) %}{{ ns.n }}\n  {# end #}  ",
+      "{% if tools %}tools{% else %}none{% endif %}"};
+  for (const std::string& plain : sources) {
+    for (const std::string& tool_use : sources) {
+      const std::string both = WithToolUse(plain, tool_use);
+      const auto without = Render(both, hello), with = Render(both, hello, {}, tools);
+      ASSERT_TRUE(without) << both << without.error().message;
+      ASSERT_TRUE(with) << both << with.error().message;
+      EXPECT_EQ(without->text, Render(plain, hello)->text) << both;
+      EXPECT_EQ(with->text, Render(tool_use, hello, {}, tools)->text) << both;
+    }
+  }
+}
+
 TEST(ChatTemplate, ARoleThatTheApiDoesNotKnowIsLiteral) {
   const auto chat =
       Render("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", {{{"role", "end|><|system"}}});
