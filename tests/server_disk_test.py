@@ -5,6 +5,7 @@ that fails, is damaged or is full may change (never an answer).
     server_disk_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import calendar
 import contextlib
 import errno
 import json
@@ -20,6 +21,7 @@ import time
 import unittest
 from unittest import mock
 
+import segment_reader
 from fault_shim import FOREVER, SHIM, Faults
 from server_harness import BINARY, ROOT, WAIT_S, Server
 
@@ -546,6 +548,52 @@ class Plan(WithHome):
         server.flush()
         server.kill()
         self.assertEqual(plan(self.serve()), before)
+
+
+class Listing(WithHome):
+    """`kvasir inspect` without a key, and a reader that was written from docs/formats/segment.md alone."""
+
+    def inspected(self):
+        status, said, printed = run("inspect", "--json", "--disk", str(self.home / "kv"), home=self.home)
+        self.assertEqual(status, 0, said)
+        stores = json.loads(printed)["stores"]
+        self.assertEqual(segment_reader.list_stores(self.home / "kv"), stores)
+        return stores
+
+    def test_is_what_the_format_says(self):
+        ids = prompt(140, 700)
+        for flags in ((), ("--kv-format", "int8", "--block-tokens", "96")):
+            self.stored(ids, flags=flags)
+        server = self.serve()
+        self.check(server, ids, disk=whole_blocks(ids))
+        self.assertEqual(server.end(), 0)
+        stores = {store["kv_format"]: store for store in self.inspected()}
+        self.assertEqual(set(stores), {"f16", "int8"})
+        f16, int8 = stores["f16"], stores["int8"]
+        self.assertEqual((f16["model"], f16["blocks"], f16["hits"]), ("kvasir-demo", 43, 43))
+        self.assertEqual((int8["blocks"], int8["hits"]), (7, 0))
+        self.assertLess(abs(time.time() - calendar.timegm(time.strptime(f16["last_use"], "%Y-%m-%dT%H:%M:%SZ"))), 7201)
+
+    def test_of_damaged_files(self):
+        self.stored(prompt(141, 700))
+        store = next(path for path in (self.home / "kv").iterdir() if path.is_dir())
+        segment = self.segments()[0]
+        head = segment.read_bytes()
+        counted = {"segments": 0, "blocks": 0, "bytes": 0}
+        segment_reader.list_segment(segment, counted)
+        self.assertGreater(counted["blocks"], 20)
+        (store / "seg-000004.kvs").write_bytes(head[:4096 + 20 * 512 + 100])
+        (store / "seg-0000005.kvs").write_bytes(head)
+        (store / "seg-000006.kvs").symlink_to(segment)
+        (store / "seg-000007.kvs").write_bytes(head[:20] + b"\x01" + head[21:])
+        (store / "seg-000008.kvs").write_bytes(head[:511])
+        (store / "seg-1234567.kvs").write_bytes(head[:4096] + bytes(512) + head[4096 + 512:])
+        (self.home / "kv" / ("a" * 32)).mkdir()
+        self.assertEqual([s["blocks"] for s in self.inspected() if s["blocks"]], [43 + 20 + counted["blocks"] - 1])
+        for text in ("{", "[]", '{"hits": -1, "last_hour": "x", "model": 3, "kv_format": "f16"}',
+                     '{"hits": 18446744073709551615, "last_hour": 18446744073709551615, "model": "\\u00e9"}'):
+            (store / "about.json").write_text(text)
+            self.inspected()
 
 
 class TwoServers(WithHome):
