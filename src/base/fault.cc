@@ -17,6 +17,9 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"foreign-namespace", Fault::kForeignNamespace},
     {"lane-order", Fault::kLaneOrder},
     {"stale-resume", Fault::kStaleResume},
+    {"skipped-tag", Fault::kUncheckedPayloadTag},
+    {"stale-slot", Fault::kUncheckedSlot},
+    {"kept-key", Fault::kKeptKey},
 };
 
 }  // namespace

@@ -10,13 +10,16 @@ namespace kvasir {
 
 enum class Fault {
   kNone,
-  kStaleBlock,        // a block is published with another block's bytes
-  kWrongPosition,     // tokens after a hit are computed one position off
-  kSkippedCompare,    // the index trusts any child instead of comparing tokens
-  kChunkEdge,         // the first token of a later chunk does not see itself
-  kForeignNamespace,  // all namespaces share one root
-  kLaneOrder,         // reductions of single-row batches add lanes in another order
-  kStaleResume,       // a request that goes on after a preemption computes one position off
+  kStaleBlock,           // a block is published with another block's bytes
+  kWrongPosition,        // tokens after a hit are computed one position off
+  kSkippedCompare,       // the index trusts any child instead of comparing tokens
+  kChunkEdge,            // the first token of a later chunk does not see itself
+  kForeignNamespace,     // all namespaces share one root
+  kLaneOrder,            // reductions of single-row batches add lanes in another order
+  kStaleResume,          // a request that goes on after a preemption computes one position off
+  kUncheckedPayloadTag,  // the disk tier serves a payload with a wrong tag
+  kUncheckedSlot,        // the disk tier takes a record of another slot
+  kKeptKey,              // an erase leaves the key file of the disk tier
   // Of the scheduler, for its tests alone: no name selects them.
   kNoCooldown,         // a request that just came back may be preempted again
   kForgottenRequest,   // a preempted request never goes on
@@ -30,8 +33,6 @@ enum class Fault {
   kBelievedSync,         // a failed sync counts as done
   kUnsyncedKeyFolder,    // a key file's name is not synced
   kUncheckedGeneration,  // a record of another segment of the same name is taken
-  kUncheckedSlot,        // a record of another slot is taken
-  kUncheckedPayloadTag,  // a payload with a wrong tag is served
   kErasedBeforeSync,     // an erase is answered before anything of it is durable
   kCapAfterGrowth,       // the cap is looked at after a segment is made
   kChildWithoutParent,   // a record is written although the one before it is not stored
