@@ -173,6 +173,7 @@ class Restart(WithHome):
         receipt = self.check(server, ids, disk=0)  # the second time they are in the pool
         self.assertGreaterEqual(receipt["reused"]["pool"], whole_blocks(ids))
         self.assertEqual(server.get("/v1/cache")["cache"]["tokens"]["reused_disk"], whole_blocks(ids))
+        self.assertGreater(server.metric('kvasir_tier_read_seconds_count{tier="disk"}'), 0)
         self.assertEqual(server.end(), 0)
 
     def test_kill_9_right_behind_a_flush(self):

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/histogram.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -34,6 +35,8 @@ struct TierStats {
   uint64_t evicted_cap = 0, evicted_space = 0, evicted_ttl = 0, evicted_erase = 0;  // blocks
   uint64_t dropped_buffer = 0, dropped_budget = 0, dropped_failed = 0;              // blocks
   uint64_t fault_read = 0, fault_write = 0, fault_sync = 0, fault_damaged = 0, fault_stalled = 0;
+  Histogram read_seconds{kTierTimeBounds};   // of a read: records that lie side by side
+  Histogram write_seconds{kTierTimeBounds};  // of a group: making room, writing, syncing
 };
 const char* ToString(TierStats::State state);  // "on", "waiting", "broken"
 

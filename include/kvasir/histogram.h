@@ -51,7 +51,11 @@ inline constexpr double kStepTokenBounds[] = {1,   8,    16,   32,   64,   128, 
                                               512, 1024, 2048, 4096, 8192, 16384};
 inline constexpr double kChoiceBounds[] = {1, 2, 5, 10, 20};
 inline constexpr double kPreemptionBounds[] = {1, 2, 3, 4, 5, 10, 20};
-// Ours: a share of a whole, and a real figure by its estimate.
+// Ours: a read or a write of the disk tier in seconds, a share of a whole, and a real figure by its
+// estimate.
+inline constexpr double kTierTimeBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
+                                             0.01,   0.025,   0.05,   0.1,   0.25,   0.5,
+                                             1.0,    2.5,     5.0,    10.0,  30.0};
 inline constexpr double kShareBounds[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4,
                                           0.5,  0.6,  0.7,  0.8, 0.9, 1};
 inline constexpr double kRatioBounds[] = {0.25, 0.5,  0.67, 0.75, 0.8, 0.9, 1,

@@ -135,6 +135,20 @@ TEST(Metrics, TheOldestWaitGrowsBetweenSteps) {
   EXPECT_TRUE(Has(facts.Text(), "kvasir_oldest_wait_seconds 5"));
 }
 
+TEST(Metrics, ADiskHasTheTimesOfItsReadsAndWrites) {
+  Facts facts;
+  EXPECT_EQ(facts.Text().find("kvasir_tier_read_seconds"), std::string::npos);
+  MetricsView view = facts.View();
+  view.disk = TierStats();
+  view.disk->read_seconds.Observe(0.003);
+  view.disk->write_seconds.Observe(0.2);
+  const std::string text = PrometheusText(view);
+  EXPECT_TRUE(Has(text, R"(kvasir_tier_read_seconds_bucket{tier="disk",le="0.0025"} 0)"));
+  EXPECT_TRUE(Has(text, R"(kvasir_tier_read_seconds_bucket{tier="disk",le="0.005"} 1)"));
+  EXPECT_TRUE(Has(text, R"(kvasir_tier_write_seconds_count{tier="disk"} 1)"));
+  EXPECT_TRUE(Has(text, R"(kvasir_tier_write_seconds_sum{tier="disk"} 0.2)"));
+}
+
 TEST(Metrics, TheProcessReadsItsOwnFigures) {
   const ProcessUsage usage = ReadProcessUsage();
   EXPECT_GT(usage.resident_bytes, uint64_t{1} << 20);

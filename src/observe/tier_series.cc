@@ -74,6 +74,12 @@ constexpr MetricSeries kTierSeries[] = {
      WriteTierDropped},
     {"kvasir_tier_faults_total", MetricType::Counter, "tier,kind", "tier",
      "Calls that failed, records that did not open, reads that took seconds.", WriteTierFaults},
+    {"kvasir_tier_read_seconds", MetricType::Histogram, "tier", "tier",
+     "Time of a read, which takes up to 4 MiB of blocks that lie side by side.",
+     OfDisk<&TierStats::read_seconds>},
+    {"kvasir_tier_write_seconds", MetricType::Histogram, "tier", "tier",
+     "Time of a group of blocks, from making room for it until it is durable.",
+     OfDisk<&TierStats::write_seconds>},
 };
 
 }  // namespace

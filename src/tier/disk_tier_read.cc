@@ -214,6 +214,7 @@ bool DiskTier::ReaderStep() {
     const uint64_t bytes = static_cast<uint64_t>(num_read) * options_.shape.slot_bytes();
     reading_since_ns_ = 0;
     stats_.read_bytes += bytes;
+    if (read) stats_.read_seconds.Observe(static_cast<double>(took_ns) * 1e-9);
     if (read && took_ns > 0) {
       const double speed = static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns);
       read_bytes_per_s_ = read_bytes_per_s_ == 0 ? speed : read_bytes_per_s_ * 0.9 + speed * 0.1;

@@ -90,6 +90,7 @@ bool DiskTier::IsGroupDue() {
 
 // False: nothing could be done now.
 bool DiskTier::WriteGroup() {
+  const uint64_t start_ns = storage_.MonotonicNs();
   uint32_t wanted;
   {
     MutexLock lock(mutex_);
@@ -111,6 +112,10 @@ bool DiskTier::WriteGroup() {
   } else {
     SyncSegments();
     EndGroup();
+  }
+  {
+    MutexLock lock(mutex_);
+    stats_.write_seconds.Observe(static_cast<double>(storage_.MonotonicNs() - start_ns) * 1e-9);
   }
   touched_.clear();
   CallProgress();
