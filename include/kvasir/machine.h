@@ -13,6 +13,11 @@ namespace kvasir {
 
 // The rules that, with weights and tokens, decide each bit of a logit: docs/numerics.md.
 inline constexpr const char* kNumericsVersion = "portable-1";
+// What this version's bits are: SHA-256 of the lines "key digest" of tests/data/numerics.json, of
+// the keys that tests/data/numerics-covered.txt lists. It changes only together with the version,
+// or with a longer list.
+inline constexpr const char* kNumericsDigest =
+    "b4bce51c87208af3b8c9e3f51e8347f949ee10fe8c82c0dd217a429e92a49622";
 
 // Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first. They
 // always include "scalar".

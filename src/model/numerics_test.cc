@@ -3,12 +3,15 @@
 // To write the file again: KVASIR_WRITE_NUMERICS=1 model_test --gtest_filter=*Numerics*
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "attention/kernels.h"
@@ -18,6 +21,7 @@
 #include "block/sequence_tables.h"
 #include "format/pack.h"
 #include "import/tiny_models_for_test.h"
+#include "kvasir/machine.h"
 #include "model/runner.h"
 #include "simd/half.h"
 #include "source_paths.h"
@@ -29,7 +33,8 @@ namespace kvasir {
 namespace {
 
 using Digests = std::map<std::string, std::string>;
-const std::string kFile = std::string(KVASIR_SOURCE_DIR) + "/tests/data/numerics.json";
+const std::string kData = std::string(KVASIR_SOURCE_DIR) + "/tests/data/";
+const std::string kFile = kData + "numerics.json", kCoveredFile = kData + "numerics-covered.txt";
 
 std::vector<float> RandomFloats(Random& random, size_t count, double scale) {
   std::vector<float> x(count);
@@ -290,11 +295,44 @@ TEST_P(Numerics, DigestsAreThoseOfEveryOtherMachine) {
   const Digests digests = ComputeAll(GetParam());
   if (std::getenv("KVASIR_WRITE_NUMERICS") != nullptr) {
     std::ofstream(kFile)
-        << nlohmann::json({{"numerics", "portable-1"}, {"sha256", digests}}).dump(1) << "\n";
+        << nlohmann::json({{"numerics", kNumericsVersion}, {"sha256", digests}}).dump(1) << "\n";
   }
   const auto expected = nlohmann::json::parse(std::ifstream(kFile)).at("sha256");
   EXPECT_EQ(expected.size(), digests.size());
   for (const auto& [name, digest] : digests) EXPECT_EQ(expected.value(name, ""), digest) << name;
+}
+
+// Absent: a covered key is missing.
+std::optional<std::string> DigestOfCovered(const Digests& digests,
+                                           const std::vector<std::string>& covered) {
+  std::string text;
+  for (const std::string& key : covered) {
+    const auto found = digests.find(key);
+    if (found == digests.end()) return std::nullopt;
+    text += key + " " + found->second + "\n";
+  }
+  return ToHex(Sha256().Update(std::as_bytes(std::span(text))).Finish());
+}
+
+// Caches on disks are found by the version: other bits under the same name would be served.
+TEST(NumericsVersion, NamesTheBitsThatWereCoveredWhenItWasGiven) {
+  const auto json = nlohmann::json::parse(std::ifstream(kFile));
+  EXPECT_EQ(json.at("numerics"), kNumericsVersion);
+  Digests digests = json.at("sha256");
+  std::vector<std::string> covered;
+  std::ifstream list(kCoveredFile);
+  for (std::string key; std::getline(list, key);) covered.push_back(key);
+  ASSERT_FALSE(covered.empty());
+  EXPECT_TRUE(std::ranges::is_sorted(covered));
+  EXPECT_EQ(DigestOfCovered(digests, covered), kNumericsDigest)
+      << "the bits changed: give kNumericsVersion another name";
+  digests["a.new.key"] = "00";
+  EXPECT_EQ(DigestOfCovered(digests, covered), kNumericsDigest);
+  Digests changed = digests;
+  changed[covered.back()][0] ^= 1;
+  EXPECT_NE(DigestOfCovered(changed, covered), kNumericsDigest);
+  digests.erase(covered.front());
+  EXPECT_EQ(DigestOfCovered(digests, covered), std::nullopt);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Numerics, testing::ValuesIn(SupportedTargets()),
