@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import stat
@@ -540,6 +541,18 @@ class Plan(WithHome):
                 self.assertGreaterEqual(state["tier_buffer_bytes"], 32 << 20)
                 server.stop()
                 shutil.rmtree(self.home / "kv")
+
+    def test_says_what_of_the_cap_cannot_be_used(self):
+        says = re.compile(r"(\S+ \S+) of the cap of 1.00 TiB cannot be used: at most 262144 blocks of 16 tokens are kept")
+        for cap, is_too_much in (("1TiB", True), (CAP, False)):
+            disk = ("--disk", str(self.home / "kv"), "--disk-cap", cap)
+            planned = run("plan", "--kv-memory", "64MiB", *disk, home=self.home)[2]
+            server = self.serve(disk=disk)
+            found = [says.search(text) for text in (planned, "".join(server.log))]
+            self.assertEqual([bool(one) for one in found], [is_too_much] * 2, (planned, server.log))
+            state = server.get("/v1/cache")
+            self.assertEqual(state["tier_usable_bytes"] < state["cache"]["disk"]["cap_bytes"], is_too_much, state)
+            server.stop()
 
     def test_does_not_depend_on_what_is_stored(self):
         plan = lambda server: {k: v for k, v in server.get("/v1/cache").items() if k.endswith("_bytes")}

@@ -11,6 +11,9 @@
 
 namespace kvasir {
 
+inline constexpr uint64_t kDefaultDiskCapBytes = uint64_t{20} << 30;
+inline constexpr uint32_t kMaxDiskBlocks = 1u << 18;  // of a store, whatever its cap
+
 struct DiskOptions {
   // Absent: "kv" in EngineOptions::cache_dir. Where that cannot be used, Load warns and goes on
   // without it; where a folder is named here and cannot be used, Load fails.

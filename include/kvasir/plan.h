@@ -39,6 +39,8 @@ struct MemoryPlan {
   // tokenizer file (ten times its bytes).
   uint64_t load_peak_bytes = 0;
   uint64_t kv_memory_bytes = 0;  // limit of kv + index + cursors
+  // What of the disk's cap (20 GiB where none is given) can be used: blocks on it are at most 2^18.
+  uint64_t tier_usable_bytes = 0;
   uint64_t block_bytes = 0;
   uint32_t block_tokens = 0;
   uint64_t num_blocks = 0;

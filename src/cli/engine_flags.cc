@@ -374,6 +374,15 @@ Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
   return ChatTemplate::Parse(*text);
 }
 
+std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan) {
+  if (cap_bytes <= plan.tier_usable_bytes) return "";
+  return fmt::format(
+      "{}{} of the cap of {} cannot be used: at most {} blocks of {} tokens are kept, which is "
+      "{}\n",
+      begin, FormatBytes(cap_bytes - plan.tier_usable_bytes), FormatBytes(cap_bytes),
+      kMaxDiskBlocks, plan.block_tokens, FormatBytes(plan.tier_usable_bytes));
+}
+
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // warned once
   Progress progress;

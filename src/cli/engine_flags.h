@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/args.h"
@@ -36,6 +38,9 @@ std::vector<Flag> SamplingFlags();
 // a command of one prompt keeps it only where a folder is named.
 enum class DiskDefault : uint8_t { kNone, kCacheFolder };
 std::vector<Flag> DiskFlags(DiskDefault otherwise);
+// A line that says what of the disk's cap cannot be used, because blocks on it are at most 2^18;
+// empty where all of it can.
+std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan);
 // Flags of parts that do not exist yet; each is refused with the part's name.
 std::vector<Flag> AbsentFlags();
 

@@ -11,7 +11,7 @@
 namespace kvasir::cli {
 namespace {
 
-void PrintTable(const MemoryPlan& plan) {
+void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   const auto bytes = [](const char* what, uint64_t n, const char* note) {
     fmt::print("{:<18}{:>12}  {:>16} bytes  {}\n", what, FormatBytes(n), n, note);
   };
@@ -21,6 +21,10 @@ void PrintTable(const MemoryPlan& plan) {
   bytes("cursors", plan.cursor_bytes, "");
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
+  if (plan.tier_index_bytes > 0) {
+    bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
+    bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");
+  }
   bytes("total", plan.total_bytes, "");
   bytes("process", plan.process_bytes,
         "program, libraries, stacks and tokenizer, beside the total");
@@ -49,6 +53,9 @@ void PrintTable(const MemoryPlan& plan) {
     fmt::print("the weights are not here: they are counted as {}\n", plan.weights);
   }
   fmt::print("when the pool is full, blocks leave by {} (--eviction)\n", plan.eviction);
+  if (plan.tier_index_bytes > 0) {
+    fmt::print("{}", UnusableCapLine("on the disk ", disk_cap_bytes, plan));
+  }
 }
 
 void PrintComparison(std::span<const MemoryPlan> plans) {
@@ -80,7 +87,7 @@ Result<int> RunPlan(const Args& given) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
-    PrintTable(plan);
+    PrintTable(plan, options.disk ? options.disk->cap_bytes.value_or(kDefaultDiskCapBytes) : 0);
     if (!plans.empty()) PrintComparison(plans);
     return kExitDone;
   }

@@ -171,7 +171,8 @@ std::string DiskLine(const Engine& engine) {
   }
   return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}; --disk none turns it off\n",
                      disk->folder, FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
-                     engine.options().disk->ttl_hours, state);
+                     engine.options().disk->ttl_hours, state) +
+         UnusableCapLine("disk     ", disk->cap_bytes, engine.plan());
 }
 
 // The lines before `listening on`: model, cache, memory, threads.

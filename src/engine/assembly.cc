@@ -199,6 +199,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
     plan.tier_index_bytes =
         DiskTier::IndexBytes(*a.disk) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
     plan.tier_buffer_bytes = DiskTier::BufferBytes(*a.disk);
+    plan.tier_usable_bytes = DiskTier::UsableBytes(*a.disk);
   }
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.tier_index_bytes +

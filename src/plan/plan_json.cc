@@ -30,6 +30,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"process_bytes", plan.process_bytes},
       {"load_peak_bytes", plan.load_peak_bytes},
       {"kv_memory_bytes", plan.kv_memory_bytes},
+      {"tier_usable_bytes", plan.tier_usable_bytes},
       {"block_bytes", plan.block_bytes},
       {"block_tokens", plan.block_tokens},
       {"num_blocks", plan.num_blocks},

@@ -21,6 +21,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.total_bytes = 7;
   plan.load_peak_bytes = 17;
   plan.kv_memory_bytes = 8;
+  plan.tier_usable_bytes = 24;
   plan.block_bytes = 9;
   plan.block_tokens = 10;
   plan.num_blocks = 11;
@@ -41,7 +42,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
       R"("scratch_bytes":6,"request_bytes":16,"tier_index_bytes":22,"tier_buffer_bytes":23,)"
       R"("total_bytes":7,"process_bytes":50331648,"load_peak_bytes":17,"kv_memory_bytes":8,)"
-      R"("block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
+      R"("tier_usable_bytes":24,"block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"
       R"("max_tokens":13,"groups":[{"group":"full","layers":4,"window":null,"block_bytes":100,)"
       R"("kv_bytes_per_token":101,"sequence_blocks":102},{"group":"window","layers":22,)"
       R"("window":512,"block_bytes":100,"kv_bytes_per_token":103,"sequence_blocks":104}],)"

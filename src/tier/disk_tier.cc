@@ -25,9 +25,14 @@ uint64_t ScratchBytes(const RecordShape& shape) {
 }  // namespace
 
 uint32_t DiskTier::MaxRecords(const DiskTierOptions& options) {
-  const uint64_t cap = options.cap_bytes.value_or(kDefaultCapBytes);
+  const uint64_t cap = options.cap_bytes.value_or(kDefaultDiskCapBytes);
   return static_cast<uint32_t>(
-      std::clamp<uint64_t>(cap / options.shape.slot_bytes(), 16, kMaxRecords));
+      std::clamp<uint64_t>(cap / options.shape.slot_bytes(), 16, kMaxDiskBlocks));
+}
+
+uint64_t DiskTier::UsableBytes(const DiskTierOptions& options) {
+  const uint64_t cap = options.cap_bytes.value_or(kDefaultDiskCapBytes);
+  return std::min(cap, kMaxDiskBlocks * options.shape.slot_bytes());
 }
 
 uint32_t DiskTier::NumBuffers(const DiskTierOptions& options) {
@@ -94,7 +99,7 @@ DiskTier::DiskTier(const DiskTierOptions& options, Storage& storage, Arena index
                    OwnerKeys keys)
     : options_(options),
       storage_(storage),
-      index_cap_bytes_(options.cap_bytes.value_or(kDefaultCapBytes)),
+      index_cap_bytes_(options.cap_bytes.value_or(kDefaultDiskCapBytes)),
       store_(StoreIdOf(options.secret, options.identity)),
       head_key_(HeadKeyOf(options.secret)),
       num_buffers_(NumBuffers(options)),

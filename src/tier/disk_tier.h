@@ -61,8 +61,6 @@ StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps it
 // opened anew after 60 s), on.
 class DiskTier : public Tier {
  public:
-  static constexpr uint64_t kDefaultCapBytes = uint64_t{20} << 30;
-  static constexpr uint32_t kMaxRecords = 1u << 18;
   static constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
 
   // Opens the folder and reads what the store has. kInvalidArgument, kPermissionDenied, kIoError,
@@ -75,6 +73,8 @@ class DiskTier : public Tier {
   static uint64_t IndexBytes(const DiskTierOptions& options);
   static uint64_t BufferBytes(const DiskTierOptions& options);
   static uint32_t MaxRecords(const DiskTierOptions& options);
+  // What of the cap MaxRecords can fill; the cap, unless kMaxDiskBlocks is the limit.
+  static uint64_t UsableBytes(const DiskTierOptions& options);
   // The least cap that holds two segments and what is kept beside them.
   static uint64_t MinCapBytes(const RecordShape& shape);
 

@@ -127,7 +127,7 @@ TEST_F(DiskTierTest, TakesTheMemoryThatItPlans) {
   EXPECT_GT(index, DiskTier::MaxRecords(options_) * 80u);
   DiskTierOptions other = options_;
   other.cap_bytes.reset();
-  EXPECT_EQ(DiskTier::MaxRecords(other), DiskTier::kMaxRecords);
+  EXPECT_EQ(DiskTier::MaxRecords(other), kMaxDiskBlocks);
   other.shape.payload_bytes = uint64_t{16} << 20;
   EXPECT_GE(DiskTier::BufferBytes(other), 8 * (uint64_t{16} << 20));
   const auto tier = OpenTier();  // it checks that its arenas are used up exactly
