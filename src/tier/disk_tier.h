@@ -174,8 +174,19 @@ class DiskTier : public Tier {
   Status AddSegments();
   void ScanSegments(uint32_t thread);
   void ScanSegment(uint32_t segment, std::span<std::byte> scratch);
-  void ScanHeader(uint32_t segment, uint32_t slot, std::span<const std::byte> header,
-                  std::span<std::byte> tokens);
+  // An owner's key, and its pads: computed once for many records.
+  struct ScannedOwner {
+    ScannedOwner() = default;
+    ScannedOwner(const ScannedOwner&) = delete;
+    ~ScannedOwner();  // wipes both
+
+    std::optional<OwnerId> id;
+    OwnerKey key;
+    std::optional<HmacKey> sealing;
+  };
+  void ScanHeader(SlotRef slot, const RecordPlace& expected, uint32_t hour,
+                  std::span<const std::byte> header, std::span<std::byte> tokens,
+                  ScannedOwner* owner);
   bool PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key);
   void DropOrphans() KV_REQUIRES(mutex_);
   void RemoveUnusedKeys();

@@ -1,4 +1,6 @@
 // DiskTier: opening a store, reading what it has, leaving it.
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -169,20 +171,24 @@ void DiskTier::ScanSegments(uint32_t thread) {
 
 void DiskTier::ScanSegment(uint32_t index, std::span<std::byte> scratch) {
   SegmentShape shape;
-  uint32_t number;
+  RecordPlace place{.store = store_};
   std::shared_ptr<const StoreFiles> files = writing_files_;
   {
     MutexLock lock(mutex_);
-    shape = memory_.segments.at(index).shape;
-    number = memory_.segments.at(index).number;
+    const SegmentTable::Segment& segment = memory_.segments.at(index);
+    shape = segment.shape;
+    place.segment = segment.number;
+    place.generation = segment.generation;
   }
   const auto failed = [&](int error) {
     MutexLock lock(mutex_);
     scan_error_ = error;
   };
-  const IoResult<OpenedFile> file = Own(
-      storage_, storage_.OpenFile(files->folder.id(), SegmentFileName(number), OpenMode::kRead));
+  const IoResult<OpenedFile> file =
+      Own(storage_,
+          storage_.OpenFile(files->folder.id(), SegmentFileName(place.segment), OpenMode::kRead));
   if (!file) return failed(file.error());
+  ScannedOwner owner;
   const uint64_t header_bytes = shape.record.header_bytes();
   // The scratch holds headers, the tokens of one, and the hours of use of the same slots.
   const uint64_t token_bytes = uint64_t{4} * shape.record.block_tokens;
@@ -196,71 +202,71 @@ void DiskTier::ScanSegment(uint32_t index, std::span<std::byte> scratch) {
     if (read) read = ReadAll(storage_, file->id(), hours, shape.hour_at(first));
     if (!read) return failed(read.error());
     for (uint32_t i = 0; i < count; ++i) {
-      const auto header = headers.subspan(i * header_bytes, header_bytes);
-      ScanHeader(index, first + i, header, tokens);
       uint32_t hour;
       std::memcpy(&hour, hours.data() + 4 * i, sizeof(hour));
-      MutexLock lock(mutex_);
-      const std::optional<EntryId> entry = memory_.segments.entry({index, first + i});
-      if (!entry) continue;
-      const auto record = DecodePublic(header.first<kPublicBytes>());
-      const uint32_t used = std::max(record->hour, hour <= latest_hour_ ? hour : 0);
-      memory_.records.Touch(*entry, uint64_t{std::min(used, latest_hour_)} << 32);
+      place.slot = first + i;
+      ScanHeader({index, first + i}, place, hour, headers.subspan(i * header_bytes, header_bytes),
+                 tokens, &owner);
     }
   }
 }
 
-void DiskTier::ScanHeader(uint32_t segment, uint32_t slot, std::span<const std::byte> header,
-                          std::span<std::byte> tokens) {
+DiskTier::ScannedOwner::~ScannedOwner() {
+  OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
+  if (sealing) OPENSSL_cleanse(static_cast<void*>(&*sealing), sizeof(*sealing));
+}
+
+// Takes the lock once, since two threads do this for each record of a store. `expected`: where it
+// lies; `owner`: of the record before, or nobody.
+void DiskTier::ScanHeader(SlotRef slot, const RecordPlace& expected, uint32_t hour,
+                          std::span<const std::byte> header, std::span<std::byte> tokens,
+                          ScannedOwner* owner) {
   const auto record = DecodePublic(header.first<kPublicBytes>());
   if (!record) return;
-  const SlotRef place{segment, slot};
-  std::optional<OwnerId> owner;
-  OwnerKey key;
-  RecordPlace expected;
-  {
+  if (!owner->id || owner->key.namespace_id != record->namespace_id) {
     MutexLock lock(mutex_);
-    owner = keys_.FindNamespace(record->namespace_id);
-    if (!owner) return;
-    memory_.segments.set_owner(place, *owner);
-    key = keys_.KeyOf(*owner);
-    const SegmentTable::Segment& one = memory_.segments.at(segment);
-    expected = {.store = store_, .segment = one.number, .slot = slot, .generation = one.generation};
+    owner->id = keys_.FindNamespace(record->namespace_id);
+    if (!owner->id) return;
+    owner->key = keys_.KeyOf(*owner->id);
+    owner->sealing.emplace(owner->key.key);
   }
   RecordPlace found = record->place;
   if (FaultActive(Fault::kUncheckedGeneration)) found.generation = expected.generation;
   if (FaultActive(Fault::kUncheckedSlot)) found.slot = expected.slot;
-  if (found != expected || record->identity != options_.identity ||
-      record->payload_bytes != options_.shape.payload_bytes) {
-    return;
-  }
-  const AesKey record_key = RecordKeyOf(key.key, record->salt);
-  if (!OpenHeader(record_key, record->placings, options_.shape.block_tokens, header, tokens)) {
-    return;
-  }
+  const bool opens = found == expected && record->identity == options_.identity &&
+                     record->payload_bytes == options_.shape.payload_bytes &&
+                     OpenHeader(RecordKeyOf(*owner->sealing, record->salt), record->placings,
+                                options_.shape.block_tokens, header, tokens);
   // A record that was written twice: its first writing may have failed. The payload decides.
-  const auto place_it = [&](bool opens) {
+  const auto place_it = [&](bool payload_opens) {
     MutexLock lock(mutex_);
+    // Absent: an erase has begun since.
+    if (keys_.FindNamespace(record->namespace_id) != owner->id) return true;
+    memory_.segments.set_owner(slot, *owner->id);
+    if (!opens) return true;
+    const uint32_t used = std::max(record->hour, hour <= latest_hour_ ? hour : 0);
+    const uint64_t order = uint64_t{std::min(used, latest_hour_)} << 32;
     const std::optional<EntryId> known = memory_.records.Find(record->name);
-    if (known && !opens) return false;
-    if (!memory_.segments.TakeThis(place)) return true;
+    if (known && !payload_opens) return false;
+    if (!memory_.segments.TakeThis(slot)) return true;
     if (known) {
       memory_.segments.FreeSlot(memory_.records.at(*known).slot);
-      memory_.records.Move(*known, place);
-      memory_.segments.SetEntry(place, *known);
+      memory_.records.Move(*known, slot);
+      memory_.records.Touch(*known, order);
+      memory_.segments.SetEntry(slot, *known);
       return true;
     }
-    const auto entry = memory_.records.Add(record->name, *owner, record->after, 0);
+    const auto entry = memory_.records.Add(record->name, *owner->id, record->after, order);
     if (!entry) {
-      memory_.segments.FreeSlot(place);
+      memory_.segments.FreeSlot(slot);
       return true;
     }
-    keys_.AddUse(*owner);
-    memory_.records.SetStored(*entry, place);
-    memory_.segments.SetEntry(place, *entry);
+    keys_.AddUse(*owner->id);
+    memory_.records.SetStored(*entry, slot);
+    memory_.segments.SetEntry(slot, *entry);
     return true;
   };
-  if (!place_it(false) && PayloadOpens(place, *record, key)) (void)place_it(true);
+  if (!place_it(false) && PayloadOpens(slot, *record, owner->key)) (void)place_it(true);
 }
 
 bool DiskTier::PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key) {

@@ -220,10 +220,13 @@ std::optional<RecordPublic> DecodePublic(std::span<const std::byte, kPublicBytes
   return record;
 }
 
+AesKey RecordKeyOf(const HmacKey& owner_key, const RecordSalt& salt) {
+  return owner_key.Of(std::as_bytes(std::span(kRecordPurpose)), std::as_bytes(std::span(salt)));
+}
+
 AesKey RecordKeyOf(const AesKey& owner_key, const RecordSalt& salt) {
   HmacKey key(owner_key);
-  const AesKey record_key =
-      key.Of(std::as_bytes(std::span(kRecordPurpose)), std::as_bytes(std::span(salt)));
+  const AesKey record_key = RecordKeyOf(key, salt);
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
   return record_key;
 }

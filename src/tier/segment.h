@@ -105,6 +105,7 @@ std::optional<RecordPublic> DecodePublic(std::span<const std::byte, kPublicBytes
 // HMAC-SHA-256(owner's key, "kvasir record" || salt). The salt is random for each record, so no
 // pair of key and nonce occurs twice.
 AesKey RecordKeyOf(const AesKey& owner_key, const RecordSalt& salt);
+AesKey RecordKeyOf(const HmacKey& owner_key, const RecordSalt& salt);  // with its pads at hand
 
 // The payload has nonce 0. False only where OpenSSL has no memory.
 bool SealPayload(const AesKey& record_key, std::span<const std::byte> payload,
