@@ -4,6 +4,7 @@
 //   bytes 0 to 31: the kind, the first argument of a KIND below; 32: u32 errno;
 //   36: u32 how many calls fail from the n-th on; 40: u64 n, from 1; 48: u64 calls of the kind so
 //   far; 56: u64 calls that failed; 64: u32 1 while armed.
+// With the errno kHang they do not fail: they do not return as long as it is armed.
 // Calls that the C library makes inside itself are not seen.
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -40,6 +41,7 @@ struct Control {
   _Atomic uint32_t armed;
 };
 
+static const uint32_t kHang = 0xFFFF;
 static struct Control* control;
 
 __attribute__((constructor)) static void Open(void) {
@@ -60,6 +62,10 @@ static int Fails(const char* kind) {
   const uint64_t number = atomic_fetch_add(&c->seen, 1) + 1;
   if (number < c->first || number - c->first >= c->how_many) return 0;
   atomic_fetch_add(&c->failed, 1);
+  if (c->error == kHang) {
+    while (atomic_load(&c->armed)) usleep(1000);
+    return 0;
+  }
   errno = (int)c->error;
   return 1;
 }

@@ -31,6 +31,7 @@ KINDS = {
     "malloc": (errno.ENOMEM,),
 }
 FOREVER = 0xFFFFFFFF
+HANG = 0xFFFF  # as an error: the call does not return while it is armed
 
 
 class Faults:

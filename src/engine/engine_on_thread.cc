@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/cpu_topology.h"
+#include "base/log.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
 
@@ -15,6 +16,11 @@ namespace {
 // goes on handing blocks over when the engine ends.
 constexpr auto kTierPause = std::chrono::milliseconds(20);
 constexpr auto kTierEnd = std::chrono::seconds(10);
+constexpr auto kTierClose = std::chrono::seconds(1);  // at least, for its threads to end
+
+uint64_t DroppedBlocks(const TierStats& stats) {
+  return stats.dropped_buffer + stats.dropped_failed;
+}
 
 uint64_t Nanoseconds(std::chrono::nanoseconds time) { return static_cast<uint64_t>(time.count()); }
 
@@ -59,13 +65,21 @@ Status EngineOnThread::Start() {
 }
 
 EngineOnThread::~EngineOnThread() {
-  // The tier's threads tell this object of their progress: they end while all of it is there.
+  // The tier's threads tell this object of their progress: they end, or are left, while all of it
+  // is there.
   struct EndTier {
-    std::unique_ptr<DiskTier>& tier;
-    ~EndTier() { tier.reset(); }
-  } end{parts_.disk.tier};
+    Disk& disk;
+    std::chrono::nanoseconds patience = kTierEnd;
+    ~EndTier() {
+      if (disk.tier)
+        DiskTier::Close(std::move(disk.tier), std::move(disk.storage),
+                        std::chrono::ceil<std::chrono::milliseconds>(patience));
+    }
+  } end{parts_.disk};
   if (!thread_.joinable()) return;  // never started
   CheckMayWait();
+  const uint64_t end_ns = MonotonicNs() + Nanoseconds(kTierEnd);
+  const uint64_t dropped_before = parts_.disk.tier ? DroppedBlocks(parts_.disk.tier->Stats()) : 0;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -76,7 +90,16 @@ EngineOnThread::~EngineOnThread() {
   // What was handed over is stored before the process ends.
   const auto told = std::make_shared<std::promise<void>>();
   parts_.disk.tier->Flush([told](const Result<TierFlushed>&) { told->set_value(); });
-  told->get_future().wait_for(kTierEnd);
+  const auto left = [&] {
+    return std::chrono::nanoseconds(end_ns - std::min(MonotonicNs(), end_ns));
+  };
+  told->get_future().wait_for(left());
+  end.patience = std::max<std::chrono::nanoseconds>(left(), kTierClose);
+  const TierStats stats = parts_.disk.tier->Stats();
+  const uint64_t dropped = DroppedBlocks(stats) - dropped_before + stats.pending_blocks;
+  if (dropped == 0) return;
+  Log(LogLevel::kWarning, "disk tier: the end does not wait for blocks that are not stored yet",
+      LogField("dropped", dropped), LogField("folder", stats.folder));
 }
 
 void EngineOnThread::Post(Command command) {
@@ -188,8 +211,10 @@ void EngineOnThread::Run() {
       stopping = stopping_;
     }
     if (stopping && !stopped_ns) stopped_ns = MonotonicNs();
-    if (stopped_ns && MonotonicNs() - *stopped_ns > Nanoseconds(kTierEnd)) {
-      scheduler_.DropUnsealed();
+    if (stopped_ns) {
+      const uint64_t end_ns = *stopped_ns + Nanoseconds(kTierEnd);
+      scheduler_.EndTierWaits(end_ns);
+      if (MonotonicNs() >= end_ns) scheduler_.DropUnsealed();
     }
     for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
@@ -227,6 +252,7 @@ void EngineOnThread::Apply(Command& command) {
     scheduler_.Cancel(cancel->id);
   } else if (std::holds_alternative<CancelAllCommand>(command)) {
     scheduler_.CancelAll();
+    scheduler_.EndTierWaits(MonotonicNs());
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->owner, std::move(erase->done));
   } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {

@@ -49,6 +49,8 @@ struct SchedulerOptions {
   uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;  // of one call to Runner::Logits
   Tier* tier = nullptr;      // the cache's; nullptr: there is none
+  // How long a flush or an erasure waits for the tier, which may never answer.
+  uint64_t tier_answer_ns = 60'000'000'000;
   Identity identity{};
   std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
   std::vector<TokenId> end_tokens;    // ascending
@@ -92,8 +94,11 @@ class Scheduler {
   void Erase(std::string_view owner, ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
-  // stored. If this throws, the caller still owns `done`. REQUIRES: there is a tier.
+  // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
+  // `done`. REQUIRES: there is a tier.
   void Flush(FlushSink&& done);
+  // Flushes and erasures wait for the tier no longer than until then.
+  void EndTierWaits(uint64_t at_ns);
 
   bool idle() const {
     return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty() &&
@@ -225,6 +230,7 @@ class Scheduler {
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
   uint32_t TellErasures();
+  void TellFlushes();
   void CountStep(uint64_t step_ns);
   void CountTenants();
   void FillWorkload();
@@ -263,11 +269,16 @@ class Scheduler {
     Erasure erasure;
     // Of the tier; not valid: there is none, or its answer is in `erasure`.
     std::future<Result<TierErased>> tier;
+    uint64_t deadline_ns;
     ErasureSink done;
   };
   std::deque<Erasing> erasures_;
   struct Flushing {
     uint64_t point;  // of KvCache::seal_point
+    uint64_t deadline_ns;
+    // Of the tier; not valid: not all blocks have been handed over.
+    std::future<Result<TierFlushed>> tier;
+    std::optional<Result<TierFlushed>> answer;
     FlushSink done;
   };
   std::deque<Flushing> flushes_;

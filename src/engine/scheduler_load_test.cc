@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <thread>
 
 #include "base/mutex.h"
@@ -11,6 +12,8 @@
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
 #include "model/fake_runner.h"
+#include "tier/blocking_storage_for_test.h"
+#include "tier/disk_tier.h"
 #include "tier/memory_tier_for_test.h"
 
 namespace kvasir {
@@ -32,7 +35,8 @@ std::vector<TokenId> Prompt(uint64_t seed, uint32_t tokens) {
 // An engine without its thread: a scheduler on a tier, which outlives it.
 class Process {
  public:
-  Process(Tier* tier, std::vector<uint32_t> windows)
+  Process(Tier* tier, std::vector<uint32_t> windows,
+          milliseconds tier_answer = milliseconds(60'000))
       : tier_(tier),
         runner_({.vocab_size = kVocab,
                  .max_positions = kContext,
@@ -47,7 +51,11 @@ class Process {
                                  .step_tokens = kRows,
                                  .tier = tier})),
         scheduler_(runner_, *cache_,
-                   {.parallel = 4, .max_rows = kRows, .tier = tier, .end_tokens = {}}) {
+                   {.parallel = 4,
+                    .max_rows = kRows,
+                    .tier = tier,
+                    .tier_answer_ns = static_cast<uint64_t>(tier_answer.count()) * 1'000'000,
+                    .end_tokens = {}}) {
     if (tier != nullptr) {
       tier->set_on_progress([this] {
         const MutexLock lock(mutex_);
@@ -98,20 +106,18 @@ class Process {
     EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt.size());
     return answer;
   }
-  // Hands all blocks over, and waits until they are stored.
-  void Store() {
-    bool is_stored = false;
-    scheduler_.Flush([&](const Result<TierFlushed>&) {
-      const MutexLock lock(mutex_);
-      is_stored = true;
-    });
-    for (;;) {
-      {
-        const MutexLock lock(mutex_);
-        if (is_stored) return;
-      }
-      Step();
-    }
+  // Hands all blocks over, and waits for the answer.
+  Result<TierFlushed> Store() {
+    std::optional<Result<TierFlushed>> answer;
+    scheduler_.Flush([&](const Result<TierFlushed>& flushed) { answer = flushed; });
+    while (!answer) Step();
+    return *answer;
+  }
+  Erasure Erase() {
+    std::optional<Erasure> answer;
+    scheduler_.Erase("default", [&](const Erasure& erasure) { answer = erasure; });
+    while (!answer) Step();
+    return *answer;
   }
   const EngineStats& Stats() {
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
@@ -154,7 +160,7 @@ Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& win
     Process first(&tier, windows);
     timed.cold_ms = first.Ask(longest).receipt.ttft_ms;
     first.Ask(shorter);
-    first.Store();
+    EXPECT_TRUE(first.Store());
   }
   Process second(&tier, windows);
   second.Ask(other);
@@ -253,6 +259,66 @@ TEST(SchedulerLoad, AWindowThatFailsIsComputed) {
   options.damaged_at = 31 + 3 + 2;
   const Timed timed = Measure(options, {0, 40});
   ExpectNoSlower(timed);
+}
+
+class DiskThatHangs : public testing::Test {
+ protected:
+  DiskThatHangs() {
+    std::string pattern = testing::TempDir() + "/kvasir-load-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    storage_ = std::make_unique<BlockingStorage>(gate_);
+    auto tier = DiskTier::Open(
+        {.folder = folder_ / "kv",
+         .cap_bytes = uint64_t{16} << 20,
+         .shape = {.block_tokens = kBlockTokens, .payload_bytes = Options().payload_bytes},
+         .num_buffers = 64},
+        *storage_);
+    EXPECT_TRUE(tier) << tier.error().message;
+    tier_ = std::move(*tier);
+  }
+  ~DiskThatHangs() override {
+    gate_->Block(Blocked::kNothing);
+    EXPECT_TRUE(DiskTier::Close(std::move(tier_), std::move(storage_), milliseconds(20'000)));
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::filesystem::path folder_;
+  std::shared_ptr<BlockingStorage::Gate> gate_ = std::make_shared<BlockingStorage::Gate>();
+  std::unique_ptr<BlockingStorage> storage_;
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
+  const milliseconds patience(500);
+  Process process(tier_.get(), {0}, patience);
+  const auto within = [&](auto&& call) {
+    const uint64_t start_ns = MonotonicNs();
+    auto answer = call();
+    const uint64_t took_ms = (MonotonicNs() - start_ns) / 1'000'000;
+    EXPECT_GE(took_ms, 499u);
+    EXPECT_LT(took_ms, 10'000u);
+    return answer;
+  };
+  for (const Blocked blocked : {Blocked::kWrite, Blocked::kSync}) {
+    process.Ask(Prompt(10 + static_cast<uint64_t>(blocked), 256));
+    ASSERT_TRUE(process.Store());
+    gate_->Block(blocked);
+    const auto prompt = Prompt(20 + static_cast<uint64_t>(blocked), 256);
+    process.Ask(prompt);
+    EXPECT_EQ(within([&] { return process.Store(); }).error().code, Code::kUnavailable);
+    const Erasure erasure = within([&] { return process.Erase(); });
+    ASSERT_TRUE(erasure.error);
+    EXPECT_EQ(erasure.error->code, Code::kIoError);
+    EXPECT_EQ(process.Ask(prompt).receipt.computed, prompt.size());
+    // When the disk answers again, the erase is done, and what is new is stored.
+    gate_->Block(Blocked::kNothing);
+    EXPECT_FALSE(process.Erase().error);
+    EXPECT_EQ(tier_->Stats().blocks, 0u);
+    ASSERT_TRUE(process.Store());
+    process.Ask(prompt);
+    ASSERT_TRUE(process.Store());
+    EXPECT_GE(tier_->Stats().blocks, 15u);
+  }
 }
 
 }  // namespace

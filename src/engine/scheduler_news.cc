@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/result.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 
@@ -22,6 +23,11 @@ double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 constexpr uint64_t kZeroingShare = 8;
 constexpr uint64_t kLeastZeroingNs = 1'000'000;
 constexpr uint64_t kZeroedAtOnce = 1 << 20;  // bytes between two looks at the clock
+
+template <typename T>
+bool IsReady(const std::future<T>& answer) {
+  return answer.valid() && answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 }  // namespace
 
@@ -179,7 +185,10 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   erasures_.push_back({.point = point,
                        .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
                                    .tokens = before.cached_tokens - after.cached_tokens,
-                                   .cursors = before.num_cursors - after.num_cursors}});
+                                   .cursors = before.num_cursors - after.num_cursors},
+                       .tier = {},
+                       .deadline_ns = MonotonicNs() + options_.tier_answer_ns,
+                       .done = {}});
   erasures_.back().tier = std::move(tier);
   erasures_.back().done = std::move(done);
   retry_admission_ = true;
@@ -196,17 +205,23 @@ uint32_t Scheduler::TellErasures() {
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     Erasing& first = erasures_.front();
-    if (first.tier.valid()) {
-      if (first.tier.wait_for(std::chrono::seconds(0)) != std::future_status::ready) break;
-      if (const Result<TierErased> erased = first.tier.get()) {
-        first.erasure.disk_blocks = erased->blocks;
-        first.erasure.disk_bytes = erased->bytes;
-        first.erasure.locked_stores = erased->locked_stores;
-      } else {
-        first.erasure.error = erased.error();
-      }
-    }
+    if (first.tier.valid() && !IsReady(first.tier) && MonotonicNs() < first.deadline_ns) break;
     try {
+      if (first.tier.valid() && !IsReady(first.tier)) {
+        first.erasure.error = {Code::kIoError,
+                               "disk tier: its folder does not answer; the erase goes on when it "
+                               "does, or at the next start"};
+        first.tier = {};
+      } else if (first.tier.valid()) {
+        const Result<TierErased> erased = first.tier.get();
+        if (erased) {
+          first.erasure.disk_blocks = erased->blocks;
+          first.erasure.disk_bytes = erased->bytes;
+          first.erasure.locked_stores = erased->locked_stores;
+        } else {
+          first.erasure.error = erased.error();
+        }
+      }
       erasures_.front().done(erasures_.front().erasure);
     } catch (...) {  // no memory: tries again after the next step
       std::this_thread::sleep_for(kMemoryPause);
@@ -215,6 +230,28 @@ uint32_t Scheduler::TellErasures() {
     erasures_.pop_front();
   }
   return num_told;
+}
+
+// Those that the tier has answered, and those for which it takes too long.
+void Scheduler::TellFlushes() {
+  try {
+    for (auto flush = flushes_.begin(); flush != flushes_.end();) {
+      if (!flush->answer && IsReady(flush->tier)) {
+        flush->answer = flush->tier.get();
+      } else if (!flush->answer && MonotonicNs() >= flush->deadline_ns) {
+        flush->answer =
+            Fail(Code::kUnavailable, "disk tier: not all was written in time; it is still queued");
+      }
+      if (!flush->answer) {
+        ++flush;
+        continue;
+      }
+      flush->done(*flush->answer);
+      flush = flushes_.erase(flush);
+    }
+  } catch (...) {  // no memory: tries again after the next step
+    std::this_thread::sleep_for(kMemoryPause);
+  }
 }
 
 void Scheduler::CollectEnded() {
@@ -258,6 +295,7 @@ Scheduler::Ended Scheduler::Deliver() {
   Ended ended;
   for (const auto& request : running_) tell(*request);
   ended.num_erased = TellErasures();
+  TellFlushes();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);

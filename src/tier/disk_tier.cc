@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/result.h"
-#include "base/start_thread.h"
 
 namespace kvasir {
 namespace {
@@ -85,12 +84,13 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options,
   KV_ASSIGN(OwnerKeys keys, OwnerKeys::Create(OwnerKeys::kMaxOwners));
   std::unique_ptr<DiskTier> tier(
       new DiskTier(options, storage, std::move(index), std::move(buffers), std::move(keys)));
-  if (options.threads > 0) {
-    KV_ASSIGN(tier->reader_, StartThread("disk tier", [tier = tier.get()] { tier->ReaderLoop(); }));
+  const bool has_threads = options.threads > 0;
+  if (has_threads) {
+    KV_ASSIGN(tier->reader_, tier->StartThreadOf(&DiskTier::ReaderLoop));
   }
   KV_TRY(tier->OpenStore());
-  if (options.threads > 0) {
-    KV_ASSIGN(tier->writer_, StartThread("disk tier", [tier = tier.get()] { tier->WriterLoop(); }));
+  if (has_threads) {
+    KV_ASSIGN(tier->writer_, tier->StartThreadOf(&DiskTier::WriterLoop));
   }
   return tier;
 }
@@ -117,29 +117,6 @@ DiskTier::DiskTier(const DiskTierOptions& options, Storage& storage, Arena index
   group_.reserve(num_buffers_);
   dropped_group_.reserve(num_buffers_);
   run_.reserve(num_buffers_);
-}
-
-DiskTier::~DiskTier() {
-  {
-    MutexLock lock(mutex_);
-    is_stopping_ = true;
-  }
-  Wake();
-  if (writer_.joinable()) writer_.join();
-  if (reader_.joinable()) reader_.join();
-  if (writing_files_ != nullptr) {
-    WriteHours();
-    WriteAbout();
-  }
-  LeaveStore(State::kBroken, "the tier is closed");
-  std::vector<EraseJob> erases;
-  {
-    MutexLock lock(mutex_);
-    erases.swap(erases_);
-  }
-  for (EraseJob& job : erases) {
-    if (job.done) job.done(Fail(Code::kUnavailable, "disk tier: it was closed before the erase"));
-  }
 }
 
 std::span<std::byte> DiskTier::HeaderOf(uint32_t buffer) const {
@@ -217,9 +194,17 @@ void DiskTier::CallProgress() {
   const std::function<void()>* call;
   {
     MutexLock lock(mutex_);
+    if (is_left_ || !on_progress_) return;
     call = &on_progress_;  // set once, before anything else
+    ++progress_calls_;
   }
-  if (*call) (*call)();
+  try {
+    (*call)();
+  } catch (...) {  // it had no memory; the next one tells as much
+  }
+  MutexLock lock(mutex_);
+  --progress_calls_;
+  thread_ended_.notify_all();
 }
 
 bool DiskTier::Has(const RecordName& name) const {
@@ -352,22 +337,27 @@ void DiskTier::CountDropped(WriteRefusal why) {
 
 void DiskTier::set_on_progress(std::function<void()> on_progress) {
   MutexLock lock(mutex_);
+  while (progress_calls_ > 0) lock.Wait(thread_ended_);  // of the one before
   on_progress_ = std::move(on_progress);
 }
 
 void DiskTier::Flush(std::function<void(Result<TierFlushed>)> done) {
+  std::list<FlushJob> job(1);
+  job.front().done = std::move(done);
   {
     MutexLock lock(mutex_);
     if (!is_stopping_) {
-      flushes_.push_back({.number = last_write_,
-                          .blocks = stats_.blocks,
-                          .bytes = stats_.written_bytes,
-                          .dropped = stats_.dropped_failed,
-                          .done = std::exchange(done, nullptr)});
+      job.front().number = last_write_;
+      job.front().blocks = stats_.blocks;
+      job.front().bytes = stats_.written_bytes;
+      job.front().dropped = stats_.dropped_failed;
+      flushes_.splice(flushes_.end(), job);
       writer_has_news_ = true;
     }
   }
-  if (done) return done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
+  for (const FlushJob& refused : job) {
+    refused.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
+  }
   writer_wake_.notify_one();
 }
 

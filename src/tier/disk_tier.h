@@ -2,7 +2,10 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
+#include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,6 +62,9 @@ StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps it
 //
 // State: waiting (another process has the store; asked each second), broken (the folder failed;
 // opened anew after 60 s), on.
+//
+// A call of the storage may never return. Only the two threads make such calls once the tier is
+// open; Close leaves a tier behind whose threads do not end.
 class DiskTier : public Tier {
  public:
   static constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
@@ -67,7 +73,15 @@ class DiskTier : public Tier {
   // ...: the folder cannot be used, and why. Where another process has the store, the
   // state is waiting. `storage` must outlive the tier.
   static Result<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, Storage& storage);
+  // Waits for the threads, as long as a call of the storage takes. Close does not.
   ~DiskTier() override;
+  // Ends the tier and its storage, without waiting for what is queued (Flush does). False: a thread
+  // has not ended within `patience`. Tier and storage then stay until it does, or until the process
+  // ends; on_progress is not called any more, and all whose answers are missing have kUnavailable,
+  // but an erase that is being done may still answer later. REQUIRES: the tier was opened with
+  // *storage.
+  static bool Close(std::unique_ptr<DiskTier> tier, std::unique_ptr<Storage> storage,
+                    std::chrono::milliseconds patience);
 
   // What Open allocates for its index and for its buffers: of the options alone.
   static uint64_t IndexBytes(const DiskTierOptions& options);
@@ -128,16 +142,20 @@ class DiskTier : public Tier {
     AesTag payload_tag{};
   };
   struct FlushJob {
-    uint64_t number;  // of the last write that it waits for
-    uint64_t blocks, bytes, dropped;
+    uint64_t number = 0;  // of the last write that it waits for
+    uint64_t blocks = 0, bytes = 0, dropped = 0;
     std::function<void(Result<TierFlushed>)> done;
+    std::optional<Result<TierFlushed>> answer = {};  // absent: not known yet
   };
   struct EraseJob {
     Digest owner{};
-    std::string key_file_name;
+    std::string folder, key_file_name;
     std::optional<OwnerId> id;
     TierErased erased;
-    std::function<void(Result<TierErased>)> done;  // empty: it is tried again
+    std::function<void(Result<TierErased>)> done;  // empty: it was called
+    uint64_t due_ns = 0;                           // when it is tried again; 0: it is new
+    std::optional<int> error = {};                 // of the last try
+    bool is_done = false;                          // and not told yet
   };
   struct Memory {  // both arenas, and what lies in them
     Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);
@@ -168,11 +186,19 @@ class DiskTier : public Tier {
   void Wake();
   void CallProgress();
 
+  // disk_tier_close.cc: threads, and their end
+  Result<std::thread> StartThreadOf(void (DiskTier::*loop)());
+  void Stop();
+  void EndThread();
+  bool WaitForThreads(std::chrono::milliseconds patience);
+  void LeaveClosed();
+  void RefuseErases();
+
   // disk_tier_open.cc: states
   Status OpenStore();
   Status ScanStore();
   Status AddSegments();
-  void ScanSegments(uint32_t thread);
+  void ScanSegments(uint32_t thread) noexcept;
   void ScanSegment(uint32_t segment, std::span<std::byte> scratch);
   // An owner's key, and its pads: computed once for many records.
   struct ScannedOwner {
@@ -211,13 +237,16 @@ class DiskTier : public Tier {
   void SyncSegments();
   void EndGroup();
   void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex_);
+  void FindAnswers();
   bool AnswerFlushes();
+  static bool TellFlush(FlushJob& job);
 
   // disk_tier_read.cc: the reader
   void ReaderLoop();
   bool ReaderStep();
   std::vector<uint32_t>& GatherRun() KV_REQUIRES(mutex_);
-  IoStatus ReadRun(const StoreFiles& files, std::span<const uint32_t> run);
+  IoStatus ReadRun(const StoreFiles& files, std::span<const uint32_t> run) noexcept;
+  IoStatus ReadRecords(const StoreFiles& files, std::span<const uint32_t> run);
   void NoteStalls();
 
   // disk_tier_room.cc: cap, free space, time
@@ -242,12 +271,15 @@ class DiskTier : public Tier {
 
   // disk_tier_erase.cc
   bool RunErases();
+  IoStatus TryErase(EraseJob& job) noexcept;
   IoStatus RunErase(EraseJob& job);
+  static bool TellErase(EraseJob& job);
   void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
   bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
 
+  std::unique_ptr<Storage> owned_storage_;  // of Close; destroyed last
   const DiskTierOptions options_;
   Storage& storage_;
   const uint64_t index_cap_bytes_;
@@ -256,7 +288,7 @@ class DiskTier : public Tier {
   const uint32_t num_buffers_;
 
   mutable Mutex mutex_;
-  std::condition_variable writer_wake_, reader_wake_, scan_done_;
+  std::condition_variable writer_wake_, reader_wake_, scan_done_, thread_ended_;
   Arena index_arena_, buffer_arena_;
   Memory memory_ KV_GUARDED_BY(mutex_);
   // Guarded by mutex_, except that the fields and bytes of a buffer that is being sealed, written
@@ -282,12 +314,16 @@ class DiskTier : public Tier {
   mutable double open_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;
   double kept_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;  // of about.json
   TierStats stats_ KV_GUARDED_BY(mutex_);              // blocks: how many were ever stored
-  std::vector<FlushJob> flushes_ KV_GUARDED_BY(mutex_);
-  std::vector<EraseJob> erases_ KV_GUARDED_BY(mutex_);
+  // Lists, so that a job moves without memory: none may be lost.
+  std::list<FlushJob> flushes_ KV_GUARDED_BY(mutex_);
+  std::list<EraseJob> erases_ KV_GUARDED_BY(mutex_);
   // Of erases that have not succeeded yet. Nothing of them is stored meanwhile: the erase, when it
   // is tried again, would remove the new key too.
   std::vector<Digest> erasing_ KV_GUARDED_BY(mutex_);
   std::function<void()> on_progress_ KV_GUARDED_BY(mutex_);
+  uint32_t progress_calls_ KV_GUARDED_BY(mutex_) = 0;   // that have not returned
+  uint32_t threads_running_ KV_GUARDED_BY(mutex_) = 0;  // that use this object
+  bool is_left_ KV_GUARDED_BY(mutex_) = false;          // by Close: the last thread destroys it
   std::array<uint64_t, 8> error_ns_ KV_GUARDED_BY(mutex_) = {};
   std::array<uint64_t, 3> stall_ns_ KV_GUARDED_BY(mutex_) = {};
   uint64_t num_errors_ KV_GUARDED_BY(mutex_) = 0, num_stalls_ KV_GUARDED_BY(mutex_) = 0;
@@ -313,11 +349,11 @@ class DiskTier : public Tier {
   std::vector<std::string> unusable_;  // files of segments that are not read
   uint32_t next_segment_ = 0;
   uint64_t group_number_ = 0;
-  uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0,
-           erase_retry_ns_ = 0;
+  uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0;
   uint32_t maintained_hour_ = 0;
   StoreAbout about_written_;
   bool is_failure_logged_ = false;
+  bool has_left_ = false;  // LeaveClosed was called
   // The reader's alone.
   std::vector<uint32_t> run_;
 

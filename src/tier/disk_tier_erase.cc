@@ -14,21 +14,22 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kRetryNs = 60'000'000'000;
+constexpr uint64_t kTellAgainNs = 1'000'000;  // a callback had no memory
 
 }  // namespace
 
 // Takes the records out of the index here; the writer does the rest, after the group that it
 // writes.
 void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
-  EraseJob job{.owner = owner,
-               .key_file_name = KeyFileName(options_.secret, owner),
-               .id = {},
-               .erased = {},
-               .done = std::move(done)};
-  bool is_stopping;
+  std::list<EraseJob> jobs(1);
+  EraseJob& job = jobs.front();
+  job.owner = owner;
+  job.folder = options_.folder;
+  job.key_file_name = KeyFileName(options_.secret, owner);
+  job.done = std::move(done);
   {
     MutexLock lock(mutex_);
-    is_stopping = is_stopping_;
+    erasing_.reserve(erasing_.size() + 1);  // if this throws, nothing has changed yet
     job.id = keys_.Find(owner);
     if (job.id) {
       keys_.AddUse(*job.id);  // of this job
@@ -55,9 +56,9 @@ void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)
         }
       }
     }
-    if (!is_stopping) {
+    if (!is_stopping_) {
       erasing_.push_back(owner);
-      erases_.push_back(std::move(job));
+      erases_.splice(erases_.end(), jobs);
       writer_has_news_ = true;
       writer_wake_.notify_one();
       return;
@@ -66,42 +67,68 @@ void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)
   job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
 }
 
+// One by one, so that the others are in the list while the disk does not answer.
 bool DiskTier::RunErases() {
-  std::vector<EraseJob> jobs;
-  {
-    MutexLock lock(mutex_);
-    if (erases_.empty()) return false;
-    const bool has_new =
-        std::ranges::any_of(erases_, [](const EraseJob& job) { return job.done != nullptr; });
-    if (!has_new && storage_.MonotonicNs() < erase_retry_ns_) return false;
-    jobs.swap(erases_);
-  }
-  for (EraseJob& job : jobs) {
-    const IoStatus done = RunErase(job);
-    if (done) {
-      {
-        MutexLock lock(mutex_);
-        erasing_.erase(std::ranges::find(erasing_, job.owner));
+  bool has_worked = false;
+  for (;;) {
+    std::list<EraseJob> jobs;
+    {
+      MutexLock lock(mutex_);
+      const auto due = std::ranges::find_if(erases_, [&](const EraseJob& job) {
+        return job.due_ns == 0 || storage_.MonotonicNs() >= job.due_ns;
+      });
+      if (due == erases_.end()) return has_worked;
+      jobs.splice(jobs.end(), erases_, due);
+    }
+    EraseJob& job = jobs.front();
+    if (!job.is_done) {
+      const IoStatus done = TryErase(job);
+      job.is_done = done.has_value();
+      if (!done) CountError(&TierStats::fault_write);
+      if (!done && !job.error) {
+        Log(LogLevel::kWarning,
+            "disk tier: an erase failed; it is tried again each minute and at start",
+            LogField("folder", options_.folder));
       }
-      if (job.done) job.done(job.erased);
-      continue;
+      if (!done) job.error = done.error();
+      MutexLock lock(mutex_);
+      if (done) erasing_.erase(std::ranges::find(erasing_, job.owner));
     }
-    CountError(&TierStats::fault_write);
-    if (job.done) {
-      Log(LogLevel::kWarning,
-          "disk tier: an erase failed; it is tried again each minute and at start",
-          LogField("folder", options_.folder));
-    }
-    if (job.done) {
-      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}", options_.folder,
-                    std::strerror(done.error())));
+    const bool is_told = TellErase(job);
+    if (is_told) CallProgress();
+    has_worked |= is_told;
+    if (is_told && job.is_done) continue;
+    MutexLock lock(mutex_);
+    job.due_ns = storage_.MonotonicNs() + (is_told ? kRetryNs : kTellAgainNs);
+    erases_.splice(erases_.end(), jobs);
+  }
+}
+
+IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
+  try {
+    return RunErase(job);
+  } catch (...) {
+    return IoFailed(ENOMEM);
+  }
+}
+
+// False: the callback threw; it is called again.
+bool DiskTier::TellErase(EraseJob& job) {
+  if (!job.done) return true;
+  try {
+    if (job.is_done) {
+      job.done(job.erased);
+    } else if (job.error) {
+      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}", job.folder,
+                    std::strerror(*job.error)));
+    } else {
+      job.done(Fail(Code::kUnavailable, "disk tier: it was closed before the erase"));
     }
     job.done = nullptr;
-    MutexLock lock(mutex_);
-    erase_retry_ns_ = storage_.MonotonicNs() + kRetryNs;
-    erases_.push_back(std::move(job));
+    return true;
+  } catch (...) {
+    return false;
   }
-  return true;
 }
 
 // Intent, keys, slots, audit; each durable before the next. What fails is done again from the
@@ -122,10 +149,11 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   if (FaultActive(Fault::kErasedBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
+  const bool is_first_try = !job.error;
   // What was begun before may lack a key already, and still have its slots.
   const IoResult<std::vector<EraseIntent>> begun = ListIntents(storage_, root, options_.secret);
   if (!begun) return IoFailed(begun.error());
-  const bool goes_on = !job.done || std::ranges::any_of(*begun, [&](const EraseIntent& other) {
+  const bool goes_on = !is_first_try || std::ranges::any_of(*begun, [&](const EraseIntent& other) {
     return other.store == intent.store && other.key_file_name == intent.key_file_name;
   });
   const EraseScope scope = goes_on ? EraseScope::kAllStores : EraseScope::kStoresWithKey;
@@ -159,8 +187,8 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   job.erased.bytes += others->bytes;
   job.erased.locked_stores = others->locked_stores;
   const StoresErased all{job.erased.blocks, job.erased.bytes, job.erased.locked_stores};
-  IoStatus done =
-      AppendAudit(storage_, root, AuditLine(job.key_file_name, storage_.UnixS(), all, !job.done));
+  IoStatus done = AppendAudit(storage_, root,
+                              AuditLine(job.key_file_name, storage_.UnixS(), all, !is_first_try));
   if (done) done = RemoveIntent(storage_, root, intent);
   return done;
 }

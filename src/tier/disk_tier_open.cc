@@ -156,7 +156,7 @@ Status DiskTier::AddSegments() {
 }
 
 // Takes segments until none is left. Both threads may do so at once.
-void DiskTier::ScanSegments(uint32_t thread) {
+void DiskTier::ScanSegments(uint32_t thread) noexcept {
   for (;;) {
     uint32_t segment;
     {
@@ -165,7 +165,12 @@ void DiskTier::ScanSegments(uint32_t thread) {
       if (scan_next_ >= scan_end_) return;
       segment = scan_next_++;
     }
-    ScanSegment(segment, ScratchOf(thread));
+    try {
+      ScanSegment(segment, ScratchOf(thread));
+    } catch (...) {
+      MutexLock lock(mutex_);
+      scan_error_ = ENOMEM;
+    }
   }
 }
 
@@ -337,11 +342,10 @@ Status DiskTier::FinishErases(FileId root) {
 
 // Forgets the store: nothing is found any more, what is under way comes to nothing.
 void DiskTier::LeaveStore(State state, std::string reason) {
-  std::vector<FlushJob> flushes;
   {
     MutexLock lock(mutex_);
     state_ = state;
-    reason_ = reason;
+    reason_ = std::move(reason);
     ++epoch_;
     memory_.write_queue.Clear();
     memory_.read_queue.Clear();
@@ -368,15 +372,12 @@ void DiskTier::LeaveStore(State state, std::string reason) {
     keys_.Clear();
     for (EraseJob& job : erases_) job.id.reset();
     files_.reset();
-    flushes.swap(flushes_);
     retry_ns_ =
         storage_.MonotonicNs() + (state == State::kWaiting ? kRetryWaitingNs : kRetryBrokenNs);
   }
   touched_.clear();
   writing_files_.reset();
-  for (FlushJob& job : flushes) {
-    job.done(Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason));
-  }
+  FindAnswers();  // of all: none can be stored any more
   CallProgress();
 }
 

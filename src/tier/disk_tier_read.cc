@@ -275,7 +275,15 @@ std::vector<uint32_t>& DiskTier::GatherRun() {
 }
 
 // Records side by side. ECANCELED: nobody wants any of them.
-IoStatus DiskTier::ReadRun(const StoreFiles& files, std::span<const uint32_t> run) {
+IoStatus DiskTier::ReadRun(const StoreFiles& files, std::span<const uint32_t> run) noexcept {
+  try {
+    return ReadRecords(files, run);
+  } catch (...) {
+    return IoFailed(ENOMEM);
+  }
+}
+
+IoStatus DiskTier::ReadRecords(const StoreFiles& files, std::span<const uint32_t> run) {
   SegmentShape shape;
   uint32_t number, first;
   {

@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/until_done.h"
 #include "tier/disk_tier.h"
 
 namespace kvasir {
@@ -21,14 +22,20 @@ constexpr uint8_t kMaxPlacings = 3;
 
 void DiskTier::WriterLoop() {
   for (;;) {
-    while (WriterStep()) {
+    try {
+      while (WriterStep()) {
+      }
+    } catch (...) {
+      // What was under way may be half done: it is dropped, and the store is read again later.
+      UntilDone([&] { LeaveStore(State::kBroken, "the system is out of memory"); });
     }
     MutexLock lock(mutex_);
-    if (is_stopping_) return;
+    if (is_stopping_) break;
     if (!std::exchange(writer_has_news_, false)) {
       lock.WaitFor(writer_wake_, std::chrono::milliseconds(memory_.write_queue.empty() ? 250 : 20));
     }
   }
+  UntilDone([&] { LeaveClosed(); });
 }
 
 // Whether it did something.
@@ -370,44 +377,65 @@ void DiskTier::EndFailedWrite(uint32_t index) {
   FreeBufferOf(index);
 }
 
-// Those for whom nothing that came before them is under way any more.
-bool DiskTier::AnswerFlushes() {
-  struct Answer {
-    FlushJob job;
-    Result<TierFlushed> result;
-  };
-  std::vector<Answer> answers;
-  {
-    MutexLock lock(mutex_);
-    uint64_t oldest = last_write_ + 1;
-    for (uint32_t i = 0; i < num_buffers_ && !flushes_.empty(); ++i) {
-      const Buffer& one = buffer(i);
-      if (one.use == Buffer::Use::kQueued || one.use == Buffer::Use::kWriting) {
-        oldest = std::min(oldest, one.number);
-      }
+// Of those for whom nothing that came before them is under way any more.
+void DiskTier::FindAnswers() {
+  MutexLock lock(mutex_);
+  uint64_t oldest = last_write_ + 1;
+  for (uint32_t i = 0; i < num_buffers_ && !flushes_.empty(); ++i) {
+    const Buffer& one = buffer(i);
+    if (one.use == Buffer::Use::kQueued || one.use == Buffer::Use::kWriting) {
+      oldest = std::min(oldest, one.number);
     }
-    std::vector<FlushJob> waiting;
-    const bool is_on = state_ == State::kOn;
-    for (FlushJob& job : flushes_) {
-      if (is_on && oldest <= job.number) {
-        waiting.push_back(std::move(job));
-        continue;
-      }
-      Result<TierFlushed> result = TierFlushed{.durable = is_durable_,
-                                               .blocks = stats_.blocks - job.blocks,
-                                               .bytes = stats_.written_bytes - job.bytes};
-      if (!is_on) {
-        result = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
-      } else if (stats_.dropped_failed > job.dropped) {
-        result = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored",
-                      options_.folder, stats_.dropped_failed - job.dropped);
-      }
-      answers.push_back({std::move(job), std::move(result)});
-    }
-    flushes_ = std::move(waiting);
   }
-  for (Answer& answer : answers) answer.job.done(std::move(answer.result));
-  return !answers.empty();
+  const bool is_on = state_ == State::kOn;
+  for (FlushJob& job : flushes_) {
+    if (job.answer || (is_on && oldest <= job.number)) continue;
+    if (!is_on) {
+      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
+    } else if (stats_.dropped_failed > job.dropped) {
+      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored",
+                        options_.folder, stats_.dropped_failed - job.dropped);
+    } else {
+      job.answer = TierFlushed{.durable = is_durable_,
+                               .blocks = stats_.blocks - job.blocks,
+                               .bytes = stats_.written_bytes - job.bytes};
+    }
+  }
+}
+
+// Whether a callback was called. One that throws is called again in the next step.
+bool DiskTier::AnswerFlushes() {
+  FindAnswers();
+  bool has_told = false;
+  for (;;) {
+    std::list<FlushJob> job;
+    {
+      MutexLock lock(mutex_);
+      const auto first = std::ranges::find_if(
+          flushes_, [](const FlushJob& one) { return one.answer.has_value(); });
+      if (first == flushes_.end()) break;
+      job.splice(job.end(), flushes_, first);
+    }
+    if (TellFlush(job.front())) {
+      has_told = true;
+      continue;
+    }
+    MutexLock lock(mutex_);
+    flushes_.splice(flushes_.end(), job);
+    break;
+  }
+  if (has_told) CallProgress();
+  return has_told;
+}
+
+// False: the callback threw.
+bool DiskTier::TellFlush(FlushJob& job) {
+  try {
+    job.done(*job.answer);
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace kvasir

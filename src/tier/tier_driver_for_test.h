@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -65,10 +66,10 @@ class TierDriver {
   explicit TierDriver(Tier& tier, std::function<void()> run = {}, bool sets_progress = true)
       : tier_(tier), run_(std::move(run)) {
     if (!sets_progress) return;
-    tier_.set_on_progress([this] {
-      MutexLock lock(mutex_);
-      ++progress_;
-      changed_.notify_all();
+    // The tier may report to it after this object.
+    tier_.set_on_progress([progress = progress_] {
+      MutexLock lock(progress->mutex);
+      progress->changed.notify_all();
     });
   }
 
@@ -78,8 +79,8 @@ class TierDriver {
       if (run_) run_();
       if (is_done()) return true;
       if (run_) return false;
-      MutexLock lock(mutex_);
-      lock.WaitFor(changed_, std::chrono::milliseconds(10));
+      MutexLock lock(progress_->mutex);
+      lock.WaitFor(progress_->changed, std::chrono::milliseconds(10));
     }
     return false;
   }
@@ -127,24 +128,26 @@ class TierDriver {
   Result<T> Answer(Ask&& ask) {
     std::optional<Result<T>> answer;
     ask([&](Result<T> result) {
-      MutexLock lock(mutex_);
+      MutexLock lock(progress_->mutex);
       answer = std::move(result);
-      changed_.notify_all();
+      progress_->changed.notify_all();
     });
     const bool came = WaitUntil([&] {
-      MutexLock lock(mutex_);
+      MutexLock lock(progress_->mutex);
       return answer.has_value();
     });
     if (!came) return tl::unexpected(Error{Code::kDeadlineExceeded, "no answer came"});
-    MutexLock lock(mutex_);
+    MutexLock lock(progress_->mutex);
     return *answer;
   }
 
   Tier& tier_;
   std::function<void()> run_;
-  Mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t progress_ = 0;
+  struct Progress {
+    Mutex mutex;
+    std::condition_variable changed;
+  };
+  const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
 };
 
 }  // namespace kvasir

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""kvasir serve --disk on a disk that does not answer: requests are answered, and the server ends."""
+
+import contextlib
+import os
+import signal
+import time
+import unittest
+
+from fault_shim import FOREVER, HANG, SHIM, Faults
+from server_disk_test import WithHome, prompt, whole_blocks
+
+
+@unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
+class Hang(WithHome):
+    @contextlib.contextmanager
+    def hanging(self, kind):
+        """A server with a stored prompt, whose disk then hangs in this kind of call."""
+        stored, queued = prompt(1, 300), prompt(2, 300)
+        with contextlib.closing(Faults()) as faults:
+            environment = {k: faults.environment[k] for k in ("LD_PRELOAD", "KVASIR_FAULTS")}
+            server = self.serve(environment=environment)
+            server.ask(stored)
+            server.flush()
+            faults.arm(kind, HANG, 1, FOREVER)
+            self.check(server, queued)
+            server.until("the disk hangs", lambda: faults.failed > 0)
+            yield server
+            faults.disarm()
+        server = self.serve()
+        self.check(server, stored, disk=whole_blocks(stored))
+        self.assertEqual(server.end(), 0)
+
+    def ends(self, kind):
+        with self.hanging(kind) as server:
+            begin = time.monotonic()
+            self.assertEqual(server.end(), 0)
+            self.assertLess(time.monotonic() - begin, 25)
+            dropped = [line for line in server.log if "dropped=" in line]
+            self.assertEqual(len(dropped), 1, server.log)
+            self.assertIn("dropped=18", dropped[0])
+
+    def test_a_sigterm_ends_it_in_a_write(self):
+        self.ends("write")
+
+    def test_a_sigterm_ends_it_in_a_sync(self):
+        self.ends("sync")
+
+    def test_a_second_signal_ends_it_at_once(self):
+        with self.hanging("sync") as server:
+            server.process.send_signal(signal.SIGTERM)
+            server.until("the server is gone", lambda: self.is_closed(server))
+            begin = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(), -signal.SIGTERM)
+            self.assertLess(time.monotonic() - begin, 5)
+
+    @staticmethod
+    def is_closed(server):
+        try:
+            server.get("/health")
+        except OSError:
+            time.sleep(0.5)  # what is left of the server goes; then the engine ends
+            return True
+        return False
+
+
+if __name__ == "__main__":
+    unittest.main()
