@@ -13,6 +13,9 @@ namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
 constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
+// Of a draft of the audit, which lies beside the old one until it takes its name, and of an intent
+// and an about.json, which may come with it.
+constexpr uint64_t kDraftBytes = kMaxAuditBytes + (uint64_t{64} << 10);
 
 // The folder's lock, for as long as the object lives; absent while another process has it.
 IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
@@ -36,7 +39,7 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   MutexLock lock(mutex_);
   const bool is_segment = bytes == segment_bytes_;
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
-  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes);
+  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kDraftBytes;
   return whole + std::max(other, kBesideBytes) <= cap_bytes_;
 }
 

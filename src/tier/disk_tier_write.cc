@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kGroupNs = 100'000'000;
 constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 constexpr uint8_t kMaxPlacings = 3;
+constexpr uint64_t kKeyRoomNs = 1'000'000'000;  // no segment takes the room of key files
 
 }  // namespace
 
@@ -103,6 +104,10 @@ bool DiskTier::WriteGroup() {
     MutexLock lock(mutex_);
     const uint64_t most = std::max<uint64_t>(1, kGroupBytes / options_.shape.slot_bytes());
     wanted = static_cast<uint32_t>(std::min<uint64_t>(memory_.write_queue.size(), most));
+  }
+  // Key files take the room of records.
+  if (std::exchange(needs_key_room_, false) && ReleaseSegment(EvictCause::kCap)) {
+    no_growth_until_ns_ = storage_.MonotonicNs() + kKeyRoomNs;
   }
   MakeSlotsFree(wanted);
   uint32_t queued;
@@ -202,12 +207,15 @@ bool DiskTier::WriteKeysOfGroup() {
       key = keys_.KeyOf(buffer(index).owner);
     }
     const StoreFiles& files = *writing_files_;
+    const std::optional<bool> has_room = HasRoomFor(2 * kTierPageBytes);
+    needs_key_room_ = has_room == false;
     IoStatus written = IoFailed(ENOSPC);
-    if (HasRoomFor(2 * kTierPageBytes).value_or(false))
+    if (has_room == true) {
       written = WriteKeyFile(storage_, files.keys.id(), options_.secret, store_, key);
+    }
     OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
     if (!written) {
-      CountError(&TierStats::fault_write);
+      if (has_room == true) CountError(&TierStats::fault_write);
       MutexLock lock(mutex_);
       for (const uint32_t other : group_) buffer(other).is_bad = true;
       return false;
@@ -285,9 +293,10 @@ IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
   OPENSSL_cleanse(record_key.data(), record_key.size());
   if (!sealed) return IoFailed(ENOMEM);
-  const IoStatus written = WriteAll(storage_, file, PayloadOf(index), shape.payload_at(slot.slot));
-  if (!written) return written;
-  return WriteAll(storage_, file, header, shape.header_at(slot.slot));
+  IoStatus written = WriteAll(storage_, file, PayloadOf(index), shape.payload_at(slot.slot));
+  if (written) written = WriteAll(storage_, file, header, shape.header_at(slot.slot));
+  OPENSSL_cleanse(header.data(), header.size());
+  return written;
 }
 
 // A segment whose sync failed is abandoned: what the kernel dropped then, a later sync would not

@@ -19,7 +19,8 @@ constexpr std::string_view kTagText =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Kvasir keeps encrypted KV blocks here. They can be computed again: backups may leave them "
     "out.\n";
-constexpr uint64_t kMaxAuditBytes = uint64_t{1} << 20, kMaxTagBytes = 4096;
+constexpr uint64_t kMaxOldAuditBytes = uint64_t{1} << 20;  // an earlier version wrote as much
+constexpr uint64_t kMaxTagBytes = 4096;
 constexpr uint64_t kScanBytes = 64 * 1024;
 
 bool IsKeyFileName(std::string_view name) {
@@ -389,11 +390,11 @@ std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const St
 
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
   const std::string name(kAuditName);
-  IoResult<std::string> text = ReadSmallFile(storage, root, name, kMaxAuditBytes);
+  IoResult<std::string> text = ReadSmallFile(storage, root, name, kMaxOldAuditBytes);
   if (!text && text.error() != ENOENT && text.error() != EFBIG) return IoFailed(text.error());
   std::string kept = text ? std::move(*text) : std::string();
   if (kept.size() + line.size() + 1 > kMaxAuditBytes) {
-    const size_t end = kept.find('\n', kept.size() / 2);
+    const size_t end = kept.find('\n', kept.size() - std::min(kept.size(), kMaxAuditBytes / 2));
     kept.erase(0, end == kept.npos ? kept.size() : end + 1);
   }
   // Through a new file: a crash leaves the old lines or all of them.

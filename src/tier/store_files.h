@@ -87,7 +87,9 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
 
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
                       bool is_finished_later);
-// One line more in audit.jsonl; the older half goes when it would have more than 1 MiB.
+// One line more in audit.jsonl; the older half goes when it would have more than this. While it is
+// written there are two of them.
+inline constexpr uint64_t kMaxAuditBytes = uint64_t{512} << 10;
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 
 }  // namespace kvasir
