@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/hex.h"
@@ -349,6 +351,16 @@ IoResult<bool> RealStorage::TryLock(FileId file) {
   if (Retried([&] { return flock(Fd(file), LOCK_EX | LOCK_NB); }) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
   return IoFailed(errno);
+}
+
+IoResult<bool> RealStorage::IsLocked(FileId file) {
+  if (Retried([&] { return flock(Fd(file), LOCK_SH | LOCK_NB); }) == 0) return false;
+  if (errno == EWOULDBLOCK) return true;
+  return IoFailed(errno);
+}
+
+void Storage::Pause(uint64_t milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
 int64_t RealStorage::UnixS() { return kvasir::UnixS(); }

@@ -87,6 +87,14 @@ class Storage {
 
   // False: somebody else has the lock. It ends when the file is closed.
   virtual IoResult<bool> TryLock(FileId file) = 0;
+  // Whether somebody else has the lock. Others who only look do not see this one; who takes the
+  // lock at the same moment may be refused, until `file` is closed.
+  virtual IoResult<bool> IsLocked(FileId file) {
+    const IoResult<bool> locked = TryLock(file);
+    if (!locked) return locked;
+    return !*locked;
+  }
+  virtual void Pause(uint64_t milliseconds);
 
   virtual int64_t UnixS() = 0;
   virtual uint64_t MonotonicNs() = 0;
@@ -167,6 +175,7 @@ class RealStorage : public Storage {
   IoResult<TreeFacts> TreeBytes(FileId folder, std::string_view whole_prefix) override;
   IoResult<SpaceFacts> Space(FileId folder) override;
   IoResult<bool> TryLock(FileId file) override;
+  IoResult<bool> IsLocked(FileId file) override;
   int64_t UnixS() override;
   uint64_t MonotonicNs() override;
   bool FillRandom(std::span<uint8_t> bytes) override;

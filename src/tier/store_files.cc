@@ -22,6 +22,8 @@ constexpr std::string_view kTagText =
 constexpr uint64_t kMaxOldAuditBytes = uint64_t{1} << 20;  // an earlier version wrote as much
 constexpr uint64_t kMaxTagBytes = 4096;
 constexpr uint64_t kScanBytes = 64 * 1024;
+constexpr int kLockTries = 10;
+constexpr uint64_t kLockPauseMs = 5;
 
 bool IsKeyFileName(std::string_view name) {
   return name.size() == 2 * sizeof(Digest) && IsHex(name);
@@ -67,6 +69,16 @@ IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::stri
     opened = storage.OpenFolder(folder, name);
   }
   return Own(storage, opened);
+}
+
+// A store's lock. Who only looks whether it is locked, or takes a segment of the store, has it for
+// a moment; false: somebody has it for longer.
+IoResult<bool> LockStore(Storage& storage, FileId lock) {
+  for (int tries = 1;; ++tries) {
+    const IoResult<bool> locked = storage.TryLock(lock);
+    if (!locked || *locked || tries == kLockTries) return locked;
+    storage.Pause(kLockPauseMs);
+  }
 }
 
 constexpr int64_t kDraftLifeS = 3600;
@@ -144,7 +156,7 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
   IoResult<OpenedFile> lock =
       Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
   if (!lock) return FailErrno(lock.error(), "disk tier: cannot open the lock of {}", name);
-  const IoResult<bool> locked = storage.TryLock(lock->id());
+  const IoResult<bool> locked = LockStore(storage, lock->id());
   if (!locked) return FailErrno(locked.error(), "disk tier: cannot lock the store {}", name);
   if (!*locked) return std::optional<StoreFiles>();
   IoResult<OpenedFile> keys = OpenOrMake(storage, folder->id(), "keys");
@@ -272,9 +284,7 @@ IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& s
       Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWrite));
   if (!lock && lock.error() == ENOENT) return false;
   if (!lock) return IoFailed(lock.error());
-  const IoResult<bool> locked = storage.TryLock(lock->id());
-  if (!locked) return IoFailed(locked.error());
-  return !*locked;
+  return storage.IsLocked(lock->id());
 }
 
 namespace {
@@ -352,7 +362,7 @@ IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, c
   const IoResult<OpenedFile> lock =
       Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
   if (!lock) return IoFailed(lock.error());
-  const IoResult<bool> locked = storage.TryLock(lock->id());
+  const IoResult<bool> locked = LockStore(storage, lock->id());
   if (!locked) return IoFailed(locked.error());
   if (!*locked) {
     erased->locked_stores += has_key ? 1 : 0;
