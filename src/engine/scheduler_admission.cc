@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -544,6 +545,10 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
   receipt.miss = match.miss;
+  if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
+    receipt.miss = Miss{*reason, match.num_reused(), std::nullopt};
+    cache_.CountMiss(*reason, receipt.computed);
+  }
   NameMessage(request);
 }
 

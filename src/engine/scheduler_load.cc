@@ -90,14 +90,17 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
   }
   const bool has_windows = cache_.layout().has_windows();
   if (front == KvCache::Front::kMissing && !state.is_late) {
-    if (has_windows) return false;
     SetMiss(request, state.load.is_broken() ? MissReason::kUnreadable : MissReason::kEvicted);
+    if (has_windows) return false;
   }
   if (front == KvCache::Front::kReading && !state.is_late) {
     const uint64_t next_bytes = state.load.loaded_bytes() + cache_.layout().block_bytes();
     state.is_late = static_cast<double>(now) > state.pace.LateAt(next_bytes) ||
                     state.pace.IsSlower(LeftBytes(state), LeftTokens(request) * RowNs());
-    if (state.is_late && has_windows) return false;
+    if (state.is_late && has_windows) {
+      SetMiss(request, MissReason::kOvertaken);
+      return false;
+    }
     state.waits = !state.is_late;
   }
   const bool is_nothing_asked =
@@ -177,6 +180,7 @@ void Scheduler::RestartWithoutTier(size_t running_index) {
   waiting_.push_front(nullptr);  // first: it may throw
   const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
   Request& request = **running;
+  if (!request.was_resumed) request.tier_miss = request.load.miss;
   request.load = {};
   request.skips_tier = true;
   Sequence& sequence = *request.first_live();

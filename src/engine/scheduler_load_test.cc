@@ -255,10 +255,26 @@ TEST(SchedulerLoad, ABlockThatFailsIsComputedAlone) {
 }
 
 TEST(SchedulerLoad, AWindowThatFailsIsComputed) {
+  for (const bool fails : {true, false}) {
+    MemoryTierOptions options = Options();
+    (fails ? options.fails_at : options.damaged_at) = 31 + 3 + 2;
+    const Timed timed = Measure(options, {0, 40});
+    ExpectNoSlower(timed);
+    EXPECT_EQ(timed.receipt.computed, kLongTokens);
+    ASSERT_TRUE(timed.receipt.miss);
+    EXPECT_STREQ(ToString(timed.receipt.miss->reason), "unreadable");
+    EXPECT_EQ(timed.receipt.miss->at_token, 0u);
+  }
+}
+
+TEST(SchedulerLoad, AWindowThatStallsIsOvertaken) {
   MemoryTierOptions options = Options();
-  options.damaged_at = 31 + 3 + 2;
+  options.stalls_at = 31 + 3 + 40;
+  options.stall = milliseconds(2000);
   const Timed timed = Measure(options, {0, 40});
-  ExpectNoSlower(timed);
+  EXPECT_EQ(timed.receipt.computed, kLongTokens);
+  ASSERT_TRUE(timed.receipt.miss);
+  EXPECT_STREQ(ToString(timed.receipt.miss->reason), "overtaken");
 }
 
 class DiskThatHangs : public testing::Test {
