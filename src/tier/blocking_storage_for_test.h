@@ -1,6 +1,7 @@
 // BlockingStorage: the machine's files, of which one kind of call does not return for a while.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 
@@ -21,6 +22,10 @@ class BlockingStorage : public RealStorage {
     Blocked blocked KV_GUARDED_BY(mutex) = Blocked::kNothing;
     uint32_t num_waiting KV_GUARDED_BY(mutex) = 0;
     bool has_ended KV_GUARDED_BY(mutex) = false;
+    std::atomic<uint64_t> skipped_ns = 0;  // relaxed: a time by itself
+    std::atomic<uint64_t> read_ns = 0;     // that each read takes
+
+    void PassTime(uint64_t seconds) { skipped_ns.fetch_add(seconds * 1'000'000'000); }
 
     void Block(Blocked what) {
       MutexLock lock(mutex);
@@ -55,12 +60,16 @@ class BlockingStorage : public RealStorage {
   IoResult<uint64_t> ReadSome(FileId file, std::span<const std::span<std::byte>> pieces,
                               uint64_t offset) override {
     gate_->Pass(Blocked::kRead);
+    gate_->skipped_ns.fetch_add(gate_->read_ns.load(std::memory_order_relaxed));
     return RealStorage::ReadSome(file, pieces, offset);
   }
   IoResult<uint64_t> WriteSome(FileId file, std::span<const std::byte> bytes,
                                uint64_t offset) override {
     gate_->Pass(Blocked::kWrite);
     return RealStorage::WriteSome(file, bytes, offset);
+  }
+  uint64_t MonotonicNs() override {
+    return RealStorage::MonotonicNs() + gate_->skipped_ns.load(std::memory_order_relaxed);
   }
   IoStatus SyncData(FileId file) override {
     gate_->Pass(Blocked::kSync);

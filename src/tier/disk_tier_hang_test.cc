@@ -156,5 +156,78 @@ TEST_F(DiskTierHang, ACallbackThatThrowsIsCalledAgain) {
   EXPECT_GT(progress_calls, 0);
 }
 
+TEST_F(DiskTierHang, ThreeSlowReadsInAMinuteMakeItBrokenHoweverManyWait) {
+  options_.threads = 0;
+  Open();
+  TierDriver driver(*tier_, [&] { tier_->RunPending(); });
+  for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(driver.Write(Record(i, 0)));
+  ASSERT_TRUE(driver.Flush());
+  gate_->read_ns = 3'000'000'000;  // of two calls
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn);
+    std::array<std::optional<ReadId>, 4> reads;
+    for (auto& read : reads) {
+      read = tier_->BeginRead(Record(i, 0).facts.name);
+      ASSERT_TRUE(read);
+    }
+    tier_->RunPending();
+    for (const auto& read : reads) {
+      EXPECT_EQ(*read, *reads[0]);
+      tier_->EndRead(*read, ReadEnd::kNotUsed);
+    }
+    EXPECT_EQ(tier_->Stats().fault_stalled, i + 1);
+  }
+  tier_->RunPending();
+  EXPECT_EQ(tier_->Stats().state, TierStats::State::kBroken);
+  EXPECT_FALSE(tier_->Has(Record(0, 0).facts.name));
+  gate_->read_ns = 0;
+  gate_->PassTime(61);
+  tier_->RunPending();
+  EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+}
+
+TEST_F(DiskTierHang, SlowReadsThatLieFurtherApartAreOnlyCounted) {
+  options_.threads = 0;
+  Open();
+  TierDriver driver(*tier_, [&] { tier_->RunPending(); });
+  ASSERT_TRUE(driver.Write(Record(0, 0)));
+  ASSERT_TRUE(driver.Flush());
+  gate_->read_ns = 3'000'000'000;
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+    gate_->PassTime(30);
+    tier_->RunPending();
+  }
+  EXPECT_EQ(tier_->Stats().fault_stalled, 4u);
+  EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn);
+}
+
+TEST_F(DiskTierHang, AReadThatDoesNotReturnMakesItBrokenUntilItDoes) {
+  Open();
+  TierDriver driver(*tier_);
+  ASSERT_TRUE(driver.Write(Record(0, 0)));
+  ASSERT_TRUE(driver.Flush());
+  gate_->Block(Blocked::kRead);
+  const auto read = tier_->BeginRead(Record(0, 0).facts.name);
+  ASSERT_TRUE(read);
+  gate_->WaitForCall();
+  gate_->PassTime(6);
+  EXPECT_TRUE(driver.WaitUntil([&] { return tier_->Stats().fault_stalled > 0; }));
+  gate_->PassTime(10);
+  const auto is_broken = [&] { return tier_->Stats().state == TierStats::State::kBroken; };
+  EXPECT_TRUE(driver.WaitUntil(is_broken));
+  EXPECT_EQ(tier_->Stats().fault_stalled, 1u);
+  EXPECT_EQ(tier_->StateOf(*read), ReadState::kFailed);
+  tier_->EndRead(*read, ReadEnd::kNotUsed);
+  // It is opened anew when a read would be served again.
+  gate_->PassTime(61);
+  EXPECT_EQ(driver.Flush().error().code, Code::kUnavailable);  // the writer has tried
+  EXPECT_TRUE(is_broken());
+  gate_->Block(Blocked::kNothing);
+  EXPECT_TRUE(driver.WaitUntil([&] { return !is_broken(); }));
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kRunBytes = uint64_t{4} << 20;
 constexpr uint32_t kMaxRun = 256;
-constexpr uint64_t kStallNs = 5'000'000'000;
+constexpr uint64_t kStallNs = 5'000'000'000, kHangNs = 3 * kStallNs;
 
 void CountMoving(double* average, double value) {
   *average = *average == 0 ? value : *average * 0.9 + value * 0.1;
@@ -309,13 +309,14 @@ IoStatus DiskTier::ReadRecords(const StoreFiles& files, std::span<const uint32_t
 }
 
 // Counts the read under way once, when it takes over 5 s. The writer asks too, since a read may
-// never return.
+// never return: then no other one is served, and it alone makes the tier broken.
 void DiskTier::NoteStalls() {
   {
     MutexLock lock(mutex_);
-    const bool is_stalled = reading_since_ns_ > 0 && !is_stall_counted_ &&
-                            storage_.MonotonicNs() - reading_since_ns_ > kStallNs;
-    if (!is_stalled) return;
+    if (reading_since_ns_ == 0) return;
+    const uint64_t passed_ns = storage_.MonotonicNs() - reading_since_ns_;
+    if (passed_ns > kHangNs && state_ == State::kOn) leaves_when_idle_ = true;
+    if (passed_ns <= kStallNs || is_stall_counted_) return;
     is_stall_counted_ = true;
   }
   CountError(&TierStats::fault_stalled);

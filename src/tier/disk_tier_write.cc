@@ -47,9 +47,10 @@ bool DiskTier::WriterStep() {
     if (is_stopping_) return false;
   }
   bool has_worked = false;
-  bool is_on, leaves;
+  bool is_on, leaves, is_reading;
   {
     MutexLock lock(mutex_);
+    is_reading = reading_since_ns_ > 0;
     leaves = std::exchange(leaves_when_idle_, false);
     is_on = state_ == State::kOn;
   }
@@ -59,7 +60,8 @@ bool DiskTier::WriterStep() {
     LeaveStore(State::kBroken, "too many errors");
     is_on = false;
   }
-  if (!is_on && storage_.MonotonicNs() >= retry_ns_) {
+  // While a read has not returned, no other one would be served.
+  if (!is_on && storage_.MonotonicNs() >= retry_ns_ && !is_reading) {
     const Status opened = OpenStore();
     if (!opened) {
       if (!is_failure_logged_) {
