@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/no_dump.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "cache/cursor_store.h"
@@ -118,6 +119,8 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       source_seed_(Mix64(IndexSeed(options_.secret))),
       accounts_(options_.num_namespaces, plan.num_blocks) {
   pool_->set_observer(this);
+  // What is sealed on the disk shall not lie open in a core dump.
+  if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
   namespaces_.reserve(size_t{options_.num_namespaces} + 1);
   scope_.reserve(size_t{options_.num_namespaces} + 1);
   namespaces_.push_back({.owner = {}, .identity = {}, .root = index_->AddRoot({})});

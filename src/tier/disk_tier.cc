@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/no_dump.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -113,6 +114,8 @@ DiskTier::DiskTier(const DiskTierOptions& options, Storage& storage, Arena index
       keys_(std::move(keys)) {
   KV_CHECK(index_arena_.used() == index_arena_.size());
   KV_CHECK(buffer_arena_.used() == buffer_arena_.size());
+  KeepOutOfDumps(index_arena_.bytes());
+  KeepOutOfDumps(buffer_arena_.bytes());
   std::fill_n(buffers_, num_buffers_, Buffer{});
   group_.reserve(num_buffers_);
   dropped_group_.reserve(num_buffers_);
@@ -147,6 +150,8 @@ void DiskTier::FreeBufferOf(uint32_t index) {
       freed.use == Use::kReading || freed.use == Use::kArrived || freed.use == Use::kFailed;
   --(was_read ? read_buffers_ : write_buffers_);
   freed = {};
+  const std::span<std::byte> header = HeaderOf(index);  // of a write, with its tokens
+  OPENSSL_cleanse(header.data(), header.size());
 }
 
 bool DiskTier::IsErasing(const Digest& owner) const {

@@ -354,7 +354,7 @@ class DiskTier : public Tier {
   StoreAbout about_written_;
   bool is_failure_logged_ = false;
   bool needs_key_room_ = false;  // the last group's key file did not fit under the cap
-  bool has_left_ = false;  // LeaveClosed was called
+  bool has_left_ = false;        // LeaveClosed was called
   // The reader's alone.
   std::vector<uint32_t> run_;
 

@@ -78,7 +78,7 @@ Status DiskTier::OpenStore() {
 // Builds keys, segments and index from the files.
 Status DiskTier::ScanStore() {
   const StoreFiles& files = *writing_files_;
-  const IoResult<std::vector<OwnerKey>> keys =
+  IoResult<std::vector<OwnerKey>> keys =
       LoadKeys(storage_, files.keys.id(), options_.secret, store_);
   if (!keys) return FailErrno(keys.error(), "disk tier: cannot read the keys of {}", ToHex(store_));
   const IoResult<std::string> text =
@@ -94,6 +94,7 @@ Status DiskTier::ScanStore() {
       const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
       if (is_new) (void)keys_.Add(key, true);
     }
+    WipeKeys(*keys);
     latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
     (void)NowHour();
     // Of two figures of one day, the higher one is right: this one may be from before a crash.
@@ -213,6 +214,7 @@ void DiskTier::ScanSegment(uint32_t index, std::span<std::byte> scratch) {
       ScanHeader({index, first + i}, place, hour, headers.subspan(i * header_bytes, header_bytes),
                  tokens, &owner);
     }
+    OPENSSL_cleanse(headers.data(), headers.size());
   }
 }
 
@@ -238,10 +240,13 @@ void DiskTier::ScanHeader(SlotRef slot, const RecordPlace& expected, uint32_t ho
   RecordPlace found = record->place;
   if (FaultActive(Fault::kUncheckedGeneration)) found.generation = expected.generation;
   if (FaultActive(Fault::kUncheckedSlot)) found.slot = expected.slot;
-  const bool opens = found == expected && record->identity == options_.identity &&
-                     record->payload_bytes == options_.shape.payload_bytes &&
-                     OpenHeader(RecordKeyOf(*owner->sealing, record->salt), record->placings,
-                                options_.shape.block_tokens, header, tokens);
+  AesKey record_key = RecordKeyOf(*owner->sealing, record->salt);
+  const bool opens =
+      found == expected && record->identity == options_.identity &&
+      record->payload_bytes == options_.shape.payload_bytes &&
+      OpenHeader(record_key, record->placings, options_.shape.block_tokens, header, tokens);
+  OPENSSL_cleanse(record_key.data(), record_key.size());
+  OPENSSL_cleanse(tokens.data(), tokens.size());
   // A record that was written twice: its first writing may have failed. The payload decides.
   const auto place_it = [&](bool payload_opens) {
     MutexLock lock(mutex_);
@@ -286,7 +291,11 @@ bool DiskTier::PayloadOpens(SlotRef slot, const RecordPublic& record, const Owne
   if (!file) return false;
   std::vector<std::byte> payload(shape.record.payload_bytes);
   if (!ReadAll(storage_, file->id(), payload, shape.payload_at(slot.slot))) return false;
-  return OpenPayload(RecordKeyOf(key.key, record.salt), payload, record.payload_tag, payload);
+  AesKey record_key = RecordKeyOf(key.key, record.salt);
+  const bool opens = OpenPayload(record_key, payload, record.payload_tag, payload);
+  OPENSSL_cleanse(record_key.data(), record_key.size());
+  OPENSSL_cleanse(payload.data(), payload.size());
+  return opens;
 }
 
 // Frees the records that depend, over any number of links, on one that is missing.

@@ -128,6 +128,8 @@ bool DiskTier::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> 
         OpenPayload(record_key, PayloadOf(index).first(payload.size()), record->payload_tag,
                     payload);
     OPENSSL_cleanse(record_key.data(), record_key.size());
+    OPENSSL_cleanse(on_stack, sizeof(on_stack));
+    OPENSSL_cleanse(elsewhere.data(), elsewhere.size());
   }
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
   const uint64_t took_ns = storage_.MonotonicNs() - start_ns;

@@ -99,6 +99,10 @@ std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
   return key;
 }
 
+void WipeKeys(std::span<OwnerKey> keys) {
+  OPENSSL_cleanse(static_cast<void*>(keys.data()), keys.size_bytes());
+}
+
 uint64_t OwnerKeys::BytesFor(uint32_t max_owners) {
   return RoundUp(uint64_t{max_owners} * sizeof(OwnerKey), kTierPageBytes);
 }

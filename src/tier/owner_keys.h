@@ -38,6 +38,8 @@ std::optional<KeyFileBytes> SealKeyFile(const Secret& secret, const StoreId& sto
 std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
                                     std::string_view name, std::span<const std::byte> bytes);
 
+void WipeKeys(std::span<OwnerKey> keys);
+
 // An owner's place in OwnerKeys.
 enum class OwnerId : uint16_t {};
 

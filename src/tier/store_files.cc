@@ -179,6 +179,8 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
   const IoResult<std::vector<std::string>> names = storage.List(keys);
   if (!names) return IoFailed(names.error());
   std::vector<OwnerKey> loaded;
+  // A key that moves would leave a copy.
+  loaded.reserve(std::min<size_t>(names->size(), OwnerKeys::kMaxOwners));
   for (const std::string& name : *names) {
     if (!IsKeyFileName(name)) continue;
     const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
@@ -188,8 +190,10 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
       if (std::ranges::find(kNoKeyFile, file.error()) != std::end(kNoKeyFile)) continue;
       return IoFailed(file.error());
     }
-    const auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
-    if (key && KeyFileName(secret, key->owner) == name) loaded.push_back(*key);
+    auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
+    if (!key) continue;
+    if (KeyFileName(secret, key->owner) == name) loaded.push_back(*key);
+    WipeKeys({&*key, 1});
   }
   return loaded;
 }
@@ -322,12 +326,8 @@ IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
   return has_changed ? storage.SyncData(file) : IoStatus{};
 }
 
-}  // namespace
-
-IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const Secret& secret,
-                     const StoreId& id, StoresErased* erased) {
-  const IoResult<std::vector<OwnerKey>> keys = LoadKeys(storage, keys_folder, secret, id);
-  if (!keys) return IoFailed(keys.error());
+IoStatus ZeroOrphans(Storage& storage, FileId folder, const std::vector<OwnerKey>& keys,
+                     const Secret& secret, const StoreId& id, StoresErased* erased) {
   const IoResult<std::vector<std::string>> names = storage.List(folder);
   if (!names) return IoFailed(names.error());
   const HmacKey head_key = HeadKeyOf(secret);
@@ -340,10 +340,21 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const 
     const auto head = ReadHead(storage, file->id(), head_key, id, *segment);
     if (!head) return IoFailed(head.error());
     if (!*head) continue;  // not of this secret
-    const IoStatus zeroed = ZeroOrphansOf(storage, file->id(), **head, *keys, erased);
+    const IoStatus zeroed = ZeroOrphansOf(storage, file->id(), **head, keys, erased);
     if (!zeroed) return zeroed;
   }
   return {};
+}
+
+}  // namespace
+
+IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const Secret& secret,
+                     const StoreId& id, StoresErased* erased) {
+  IoResult<std::vector<OwnerKey>> keys = LoadKeys(storage, keys_folder, secret, id);
+  if (!keys) return IoFailed(keys.error());
+  const IoStatus done = ZeroOrphans(storage, folder, *keys, secret, id, erased);
+  WipeKeys(*keys);
+  return done;
 }
 
 namespace {
