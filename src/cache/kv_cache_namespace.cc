@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "base/fault.h"
-#include "base/hex.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
+#include "cache/tier_probe.h"
 
 namespace kvasir {
 
@@ -70,10 +70,8 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
     if (!place && !wanted.salt) place = OldestSalted();
     if (!place) return kSharesNothing;
   }
-  // The salt is hashed, so no owner and salt together are the name of another owner.
-  std::string name(shared ? std::string_view() : owner);
-  if (wanted.salt) name += std::string(1, '\0') + ToHex(*wanted.salt);
-  const BlockKey key = NamespaceRoot(options_.secret, name, wanted.identity);
+  const BlockKey key =
+      RootKeyOf(options_.secret, shared ? std::string_view() : owner, wanted.salt, wanted.identity);
   if (place) {
     Forget(NamespaceId(*place));
     Namespace& space = namespaces_[*place];

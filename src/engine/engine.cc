@@ -63,7 +63,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   if (text.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     KV_ASSIGN(parts.text, text.get());
   }
-  assembly.cache.secret = secret.secret;
+  assembly.cache.secret = parts.cache_secret = secret.secret;
   KV_ASSIGN(parts.prompt_secret, EphemeralSecret());
   KvCacheOptions cache = assembly.cache;
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);

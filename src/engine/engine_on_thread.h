@@ -53,6 +53,7 @@ class EngineOnThread final : public Engine {
     std::unique_ptr<KvCache> cache;
     SchedulerOptions scheduler;
     Secret prompt_secret{};  // of SeenPrompts' hashes
+    Secret cache_secret{};   // the cache's
   };
 
   explicit EngineOnThread(Parts parts);
@@ -132,6 +133,7 @@ class EngineOnThread final : public Engine {
   bool SharesCache(const GenerateRequest& spec) const {
     return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
   }
+  uint32_t TokensFromDisk(const Request& request) const;
   void RememberAnswers(const Request& request);
   void CountEnded(const Scheduler::Ended& ended);
   void Run();

@@ -8,8 +8,11 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/random_bytes.h"
+#include "cache/tier_probe.h"
 #include "engine/engine_on_thread.h"
+#include "engine/load_pace.h"
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"
 
@@ -92,6 +95,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                              ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
                                                request->spec.cache_salt, request->spec.prompt)
                              : SeenPrompts::Beginnings());
+    request->seen_tokens = TokensFromDisk(*request);
     checked.push_back(std::move(request));
   }
   const MutexLock lock(mutex_);
@@ -114,7 +118,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
   }
   for (size_t i = 0; i < checked.size(); ++i) {
-    checked[i]->seen_tokens = seen_prompts_.SeenTokens(beginnings[i]);
+    checked[i]->seen_tokens =
+        std::max(checked[i]->seen_tokens, seen_prompts_.SeenTokens(beginnings[i]));
   }
   if (Status times = CheckTimes(checked); !times) {
     const bool late = times.error().code == Code::kUnavailable;  // else it waits too long
@@ -145,6 +150,32 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   num_outstanding_ += static_cast<uint32_t>(ids.size());
   wake_.notify_one();
   return ids;
+}
+
+// Tokens of the prompt that need not be computed because the disk has them, less those that could
+// be computed while it is read.
+uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
+  if (!parts_.disk.tier || !SharesCache(request.spec) || !request.spec.use_disk) return 0;
+  const std::span<const TokenId> prompt = request.spec.prompt;
+  const std::optional<LongRope>& long_rope = parts_.scheduler.long_rope;
+  const bool is_long = long_rope && prompt.size() > long_rope->after_tokens;
+  std::optional<Digest> salt;
+  if (request.spec.cache_salt) salt = Sha256Of(*request.spec.cache_salt);
+  const BlockKey root = RootKeyOf(parts_.cache_secret, request.cache_owner(), salt,
+                                  is_long ? long_rope->identity : parts_.scheduler.identity);
+  const uint32_t tokens = TokensInTier(*parts_.disk.tier, parts_.cache->layout(), root, prompt);
+  if (tokens == 0) return 0;
+  double row_ns;
+  {
+    const MutexLock lock(stats_mutex_);
+    row_ns = workload_.row_ns;
+  }
+  if (row_ns == 0) return tokens;  // nothing can be estimated yet
+  const double compute_ns = tokens * row_ns;
+  const double bytes = static_cast<double>(tokens * parts_.plan.kv_bytes_per_token);
+  const double bytes_per_s = parts_.disk.tier->Stats().load_bytes_per_s;
+  const double load_ns = bytes_per_s > 0 ? bytes / bytes_per_s * 1e9 : LoadPace::kUnknownNs;
+  return static_cast<uint32_t>(tokens * (1 - std::min(load_ns / compute_ns, 1.0)));
 }
 
 uint32_t EngineOnThread::MostBlocksOf(const GenerateRequest& spec) const {

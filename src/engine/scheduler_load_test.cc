@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/random.h"
+#include "cache/tier_probe.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
 #include "model/fake_runner.h"
@@ -201,6 +202,28 @@ TEST(SchedulerLoad, AQuickTierIsMuchQuickerThanComputing) {
   EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kBlockTokens);
   ExpectAtMost(0.2 * timed.cold_ms, timed);
   EXPECT_FALSE(timed.receipt.miss);
+}
+
+TEST(SchedulerLoad, WhatATierHasOfAPromptIsKnownBeforeItIsAsked) {
+  MemoryTier tier(Options());
+  const auto prompt = Prompt(1, 320);
+  const KvLayout layout = FakeRunner({.block_tokens = kBlockTokens, .max_rows = kRows}).layout();
+  const auto tokens = [&](std::string_view owner, const std::optional<Digest>& salt,
+                          const Identity& identity, std::span<const TokenId> ids) {
+    return TokensInTier(tier, layout, RootKeyOf(Secret{}, owner, salt, identity), ids);
+  };
+  EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 0u);
+  Process process(&tier, {0});
+  process.Ask(prompt);
+  ASSERT_TRUE(process.Store());
+  EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 304u);  // not the last token
+  EXPECT_EQ(tokens("default", std::nullopt, Identity{}, std::span(prompt).first(100)), 96u);
+  std::vector<TokenId> other = prompt;
+  other[50] ^= 1;
+  EXPECT_EQ(tokens("default", std::nullopt, Identity{}, other), 48u);
+  EXPECT_EQ(tokens("b", std::nullopt, Identity{}, prompt), 0u);
+  EXPECT_EQ(tokens("default", Sha256Of(std::string_view("salt")), Identity{}, prompt), 0u);
+  EXPECT_EQ(tokens("default", std::nullopt, Identity{1}, prompt), 0u);
 }
 
 TEST(SchedulerLoad, AWindowIsLoadedWithTheBlocksThatItsLastTokenSees) {

@@ -62,7 +62,7 @@ class Tier {
  public:
   virtual ~Tier() = default;
 
-  virtual bool Has(const RecordName& name) const = 0;
+  virtual bool Has(const RecordName& name) const = 0;  // thread-safe
   // Marks it as used now. Call it for a prefix from its last block to its first, so that those
   // before are never colder than those after.
   virtual void Touch(const RecordName& name) = 0;
