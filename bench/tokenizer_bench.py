@@ -66,7 +66,7 @@ def main():
                 continue
             try:
                 other = tokenizers.Tokenizer.from_file(str(path))
-            except Exception as error:  # it has no class of its own
+            except Exception as error:  # it raises no narrower class
                 rows[name] = {"skipped": f"`tokenizers` cannot read it: {error}"}
                 continue
             ours_s, their_s = [], []

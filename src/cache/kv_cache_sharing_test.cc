@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/fault.h"
 #include "cache/cache_driver_for_test.h"
@@ -71,11 +74,11 @@ TEST_F(KvCacheTest, ANamespaceWithoutBlocksAndUsersIsRecycled) {
 
 TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
   const Tokens prompt = TokensFrom(1, 40);
-  const auto run = [&](std::string_view owner, std::string_view salt) {
+  const auto run = [&](std::string_view owner, std::optional<std::string_view> salt) {
     driver_->Run(cache().OpenNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
     return reused();
   };
-  EXPECT_EQ(run("alice", ""), 0u);
+  EXPECT_EQ(run("alice", {}), 0u);
   for (uint32_t i = 0; i < KvCache::kMaxSalts; ++i) {
     const std::string salt = "s" + std::to_string(i);
     EXPECT_EQ(run("alice", salt), 0u);
@@ -85,11 +88,11 @@ TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
   EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1), "more"), kSharesNothing);
   EXPECT_EQ(run("bob", "s0"), 0u);
   EXPECT_EQ(run("bob", "s0"), 40u);
-  EXPECT_EQ(run("alice", ""), 40u);
+  EXPECT_EQ(run("alice", {}), 40u);
   cache().Forget("alice");
   cache().CheckInvariants();
   EXPECT_EQ(run("alice", "s3"), 0u);
-  EXPECT_EQ(run("alice", ""), 0u);
+  EXPECT_EQ(run("alice", {}), 0u);
   EXPECT_EQ(run("alice", "more"), 0u);
   EXPECT_EQ(run("alice", "more"), 40u) << "an erased one is recycled";
   EXPECT_EQ(run("bob", "s0"), 40u);

@@ -19,7 +19,7 @@ TEST(GenerationConfig, ItsValuesAreDefaultsAndTheRestStays) {
   EXPECT_EQ(params.top_k, 20u);
   EXPECT_EQ(params.top_p, 0.5f);
   EXPECT_EQ(ParseGenerationConfig(R"({"top_k": -1})", "g")->top_k, 0u);
-  EXPECT_EQ(ParseGenerationConfig("", "g")->Text(), "");
+  EXPECT_EQ(ParseGenerationConfig("", "g")->Text(), std::nullopt);
 }
 
 TEST(GenerationConfig, WrongValuesAreNamedWithTheFlagThatGoesOn) {
