@@ -3,41 +3,27 @@
 
 #include <array>
 #include <atomic>
-#include <filesystem>
 #include <future>
 #include <new>
 
 #include "tier/blocking_storage_for_test.h"
 #include "tier/disk_tier.h"
 #include "tier/tier_driver_for_test.h"
+#include "tier/tier_folder_for_test.h"
 
 namespace kvasir {
 namespace {
 
-namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Read = TierDriver::Read;
-
-constexpr uint32_t kTokens = 16;
-constexpr uint64_t kPayload = 6000;
 
 TestRecord Record(uint32_t chain, uint32_t number) {
   return TestRecord(chain, number, 0, kTokens, kPayload);
 }
 
-class DiskTierHang : public testing::TestWithParam<Blocked> {
+class DiskTierHang : public TierFolderTest, public testing::WithParamInterface<Blocked> {
  protected:
-  DiskTierHang() {
-    std::string pattern = testing::TempDir() + "/kvasir-tier-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{8} << 20,
-                .secret = Secret{1, 2, 3},
-                .identity = Digest{4, 5, 6},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
-                .num_buffers = 16};
-  }
-  ~DiskTierHang() override { fs::remove_all(parent_); }
+  DiskTierHang() { options_.num_buffers = 16; }
 
   void Open() {
     gate_ = std::make_shared<BlockingStorage::Gate>();
@@ -57,8 +43,6 @@ class DiskTierHang : public testing::TestWithParam<Blocked> {
     return answer;
   }
 
-  fs::path parent_;
-  DiskTierOptions options_;
   std::shared_ptr<BlockingStorage::Gate> gate_;
   std::unique_ptr<BlockingStorage> storage_;
   std::unique_ptr<DiskTier> tier_;

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "tier/disk_tier.h"
 #include "tier/tier_driver_for_test.h"
+#include "tier/tier_folder_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -22,8 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Read = TierDriver::Read;
 
-constexpr uint32_t kTokens = 16, kChain = 20;
-constexpr uint64_t kPayload = 6000;
+constexpr uint32_t kChain = 20;
 constexpr uint32_t kKillsOfAFolder = 5;  // then the day's budget of writes ends soon
 
 TestRecord Record(uint32_t number) {
@@ -53,20 +53,9 @@ TestRecord Record(uint32_t number) {
   }
 }
 
-class DiskTierKill : public testing::Test {
+class DiskTierKill : public TierFolderTest {
  protected:
-  DiskTierKill() {
-    std::string pattern = testing::TempDir() + "/kvasir-kill-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{256} << 20,
-                .secret = Secret{1, 2, 3},
-                .identity = Digest{4, 5, 6},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
-                .model = "test",
-                .kv_format = "f16"};
-  }
-  ~DiskTierKill() override { fs::remove_all(parent_); }
+  DiskTierKill() { options_.cap_bytes = uint64_t{256} << 20; }
 
   // Kills a process that writes from `first` on; what its last flush reported.
   uint32_t WriteAndKill(uint32_t first, Random& random) {
@@ -99,9 +88,6 @@ class DiskTierKill : public testing::Test {
     close(ends[0]);
     return stored;
   }
-
-  fs::path parent_;
-  DiskTierOptions options_;
 };
 
 #ifndef KVASIR_SANITIZED  // a child of fork() starts threads, which ThreadSanitizer may not follow

@@ -4,34 +4,20 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/memory_flags_for_test.h"
 #include "tier/disk_tier.h"
 #include "tier/tier_driver_for_test.h"
+#include "tier/tier_folder_for_test.h"
 
 namespace kvasir {
 namespace {
 
-namespace fs = std::filesystem;
 using Read = TierDriver::Read;
 
-constexpr uint32_t kTokens = 16;
-constexpr uint64_t kPayload = 6000;
-
-class DiskTierMemory : public testing::Test {
+class DiskTierMemory : public TierFolderTest {
  protected:
-  DiskTierMemory() {
-    std::string pattern = testing::TempDir() + "/kvasir-memory-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{8} << 20,
-                .secret = Secret{1},
-                .identity = Digest{2},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
-                .threads = 0};
-  }
-  ~DiskTierMemory() override { fs::remove_all(parent_); }
+  DiskTierMemory() { options_.threads = 0; }
 
   // In memory that is left out of dumps, which is all that the tier has of records. (Sanitizers
   // have terabytes of it.)
@@ -56,9 +42,7 @@ class DiskTierMemory : public testing::Test {
     return IsInMemory(std::as_bytes(std::span(record.facts.name.key)));
   }
 
-  fs::path parent_;
   RealStorage storage_;
-  DiskTierOptions options_;
 };
 
 TEST_F(DiskTierMemory, IsNotInDumpsAndItsKeysAreLocked) {

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/hex.h"
 #include "tier/tier_driver_for_test.h"
+#include "tier/tier_folder_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -21,30 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using Read = TierDriver::Read;
 
-constexpr uint32_t kTokens = 16;
-constexpr uint64_t kPayload = 6000;
-
 TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
   return TestRecord(chain, number, owner, kTokens, kPayload);
 }
 
-class DiskTierTest : public testing::Test {
+class DiskTierTest : public TierFolderTest {
  protected:
-  DiskTierTest() {
-    std::string pattern = testing::TempDir() + "/kvasir-tier-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{8} << 20,
-                .secret = Secret{1, 2, 3},
-                .identity = Digest{4, 5, 6},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
-                .model = "test",
-                .kv_format = "f16"};
-  }
-  ~DiskTierTest() override {
-    InjectFault(Fault::kNone);
-    fs::remove_all(parent_);
-  }
+  ~DiskTierTest() override { InjectFault(Fault::kNone); }
 
   std::unique_ptr<DiskTier> OpenTier() {
     auto tier = DiskTier::Open(options_, storage_);
@@ -70,9 +54,7 @@ class DiskTierTest : public testing::Test {
     return all;
   }
 
-  fs::path parent_;
   RealStorage storage_;
-  DiskTierOptions options_;
 };
 
 TEST_F(DiskTierTest, FindsAfterACloseWhatItStoredBefore) {

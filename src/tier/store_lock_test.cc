@@ -9,6 +9,7 @@
 #include "base/hex.h"
 #include "tier/disk_tier.h"
 #include "tier/store_files.h"
+#include "tier/tier_folder_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -29,23 +30,12 @@ class LookedAt : public RealStorage {
   void Pause(uint64_t) override { ++pauses; }
 };
 
-class StoreLock : public testing::Test {
+class StoreLock : public TierFolderTest {
  protected:
   StoreLock() {
-    std::string pattern = testing::TempDir() + "/kvasir-lock-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{8} << 20,
-                .secret = Secret{1},
-                .identity = Digest{2},
-                .shape = {.block_tokens = 16, .payload_bytes = 6000},
-                .threads = 0,
-                .num_buffers = 16};
+    options_.threads = 0;
+    options_.num_buffers = 16;
   }
-  ~StoreLock() override { fs::remove_all(parent_); }
-
-  fs::path parent_;
-  DiskTierOptions options_;
 };
 
 TEST_F(StoreLock, AStartTriesAgainForAMomentAndThenWaits) {
