@@ -301,7 +301,8 @@ TEST_F(DiskTierTest, PastHalfOfTheBudgetOnlyWhatWasUsedAgainIsWritten) {
     if (i % 50 == 0) tier->RunPending();
     ++again;
   }
-  EXPECT_NEAR(once, *options_.cap_bytes / options_.shape.slot_bytes(), 2);
+  const uint64_t slots = *options_.cap_bytes / options_.shape.slot_bytes();
+  EXPECT_NEAR(once, static_cast<double>(slots), 2);
   EXPECT_NEAR(again, once, 2);
 }
 
@@ -423,12 +424,12 @@ TEST_F(DiskTierTest, ForeignAndBrokenFilesDoNoHarm) {
   }
   const std::string segment = BytesOf(StoreFolder() / SegmentFileName(0));
   std::ofstream(StoreFolder() / SegmentFileName(3)) << segment;  // a copy under another number
-  std::ofstream(StoreFolder() / SegmentFileName(4));
+  std::ofstream(StoreFolder() / SegmentFileName(4)) << "";
   std::ofstream(StoreFolder() / SegmentFileName(5)) << segment.substr(0, 10000);
   std::ofstream(StoreFolder() / "about.json") << "{\"written_bytes\": \"x\", [";
   std::ofstream(StoreFolder() / "notes.txt") << "mine";
   std::ofstream(StoreFolder() / "keys" / std::string(64, 'a')) << "x";
-  std::ofstream(StoreFolder() / "keys" / std::string(64, 'b'));
+  std::ofstream(StoreFolder() / "keys" / std::string(64, 'b')) << "";
   fs::create_symlink("/etc/passwd", StoreFolder() / SegmentFileName(6));
   fs::create_directory(StoreFolder() / SegmentFileName(7));
   const auto tier = OpenTier();
