@@ -39,6 +39,9 @@ const std::vector<Flag>& Flags() {
       {"temperature", "T", "default 0"},
       {"chat", "", "chats with a word for each token, instead of prompts of ids",
        FlagKind::kSwitch},
+      {"whole", "",
+       "answers are not streamed: no times of tokens, next to no work for the generator",
+       FlagKind::kSwitch},
       {"slo-ttft-ms", "MS", "a good request's first token comes within this (default 1000)"},
       {"slo-itl-ms", "MS", "and its tokens follow within this on average (default 200)"},
       {"lengths-out", "F", "writes the tokens of each answer to F, a line each"},
@@ -80,6 +83,7 @@ Result<RunOptions> RunOptionsOf(const Args& args) {
   options.target.api_keys = args.List("api-key");
   options.target.model = args.Text("model").value_or("");
   options.target.chat = args.Has("chat");
+  options.target.whole = args.Has("whole");
   KV_ASSIGN(options.target.temperature, args.Float("temperature", {0, 100}, 0));
   KV_ASSIGN(options.seconds, args.Float("seconds", {0, 1e6}, 0));
   if (args.Has("rate") && args.Has("concurrency")) {

@@ -26,8 +26,8 @@ using ErrorCode = boost::system::error_code;
 // One request and its answer over a separate connection. Lives until `on_end` was called.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(asio::io_context& io, Sample& sample, std::function<void()> on_end)
-      : socket_(io), sample_(sample), on_end_(std::move(on_end)) {
+  Exchange(asio::io_context& io, bool whole, Sample& sample, std::function<void()> on_end)
+      : socket_(io), whole_(whole), sample_(sample), on_end_(std::move(on_end)) {
     parser_.body_limit(boost::none);
   }
 
@@ -69,7 +69,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   void TakeBody() {
     std::string& body = parser_.get().body();
-    if (sample_.status == 200) {
+    if (whole_) {
+      if (!parser_.is_done()) return;
+      if (sample_.status == 200) AddWhole(body, MonotonicNs(), sample_);
+    } else if (sample_.status == 200) {
       const uint64_t now_ns = MonotonicNs();
       events_.Feed(body, [&](std::string_view data) { AddEvent(data, now_ns, sample_); });
     }
@@ -85,6 +88,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   tcp::socket socket_;
+  const bool whole_;
   Sample& sample_;
   const std::function<void()> on_end_;
   http::request<http::string_body> request_;
@@ -200,7 +204,8 @@ class Run {
       last_end_ns_ = MonotonicNs();
       Next(chain, at + 1);
     };
-    std::make_shared<Exchange>(io_, sample, on_end)->Start(server_, std::move(message));
+    std::make_shared<Exchange>(io_, target.whole, sample, on_end)
+        ->Start(server_, std::move(message));
   }
 
   const std::vector<LoadRequest>& requests_;
@@ -220,10 +225,11 @@ Result<LoadResult> RunLoad(const std::vector<LoadRequest>& requests, const RunOp
 }
 
 std::string BodyOf(const LoadRequest& request, const Target& target) {
-  nlohmann::json body = {{"stream", true},
-                         {"stream_options", {{"include_usage", true}}},
-                         {"temperature", target.temperature},
-                         {"seed", request.seed}};
+  nlohmann::json body = {{"temperature", target.temperature}, {"seed", request.seed}};
+  if (!target.whole) {
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}};
+  }
   if (!target.model.empty()) body["model"] = target.model;
   if (request.max_tokens > 0) body["max_tokens"] = request.max_tokens;
   if (request.to_the_end) body["ignore_eos"] = true;

@@ -16,7 +16,8 @@ struct Target {
   std::vector<std::string> api_keys;  // tenant i has key i modulo their number
   std::string model;                  // "": not sent
   double temperature = 0;
-  bool chat = false;  // /v1/chat/completions, with a word for each token
+  bool chat = false;   // /v1/chat/completions, with a word for each token
+  bool whole = false;  // not streamed: an answer costs the generator next to nothing
 };
 
 // "http://HOST[:PORT][/]", without TLS. kInvalidArgument otherwise.
@@ -34,7 +35,7 @@ struct LoadResult {
   double seconds = 0;           // from the start to the last answer
 };
 
-// Streams each request over a separate connection, in the calling thread. kUnavailable when the
+// Sends each request over a separate connection, in the calling thread. kUnavailable when the
 // server cannot be reached at all.
 Result<LoadResult> RunLoad(const std::vector<LoadRequest>& requests, const RunOptions& options);
 

@@ -54,6 +54,19 @@ TEST(Sample, CountsTokensOfCompletionsAndChats) {
   EXPECT_EQ(chat.first_ns, 2u);
 }
 
+TEST(Sample, TakesAWholeAnswer) {
+  Sample sample{.due_ns = 10 * kMs, .status = 200};
+  AddWhole(R"({"choices":[{"text":"abc","finish_reason":"stop"}],
+               "usage":{"prompt_tokens":7,"completion_tokens":3}})",
+           30 * kMs, sample);
+  EXPECT_EQ(sample.ttft_ms(), 20);
+  EXPECT_EQ(sample.completion_tokens, 3u);
+  EXPECT_TRUE(sample.done);
+  Sample broken{.status = 200};
+  AddWhole("{\"choices\":", 30 * kMs, broken);
+  EXPECT_FALSE(broken.done) << "half an answer is none";
+}
+
 // Events with spaces are parsed; those without, as most servers send them, mostly not.
 TEST(Sample, CountsTheSameTokensInAnySpelling) {
   const std::pair<const char*, bool> events[] = {

@@ -47,6 +47,17 @@ uint64_t CountIn(const json& object, const char* key) {
   return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
 }
 
+void AddUsage(const json& answer, Sample& sample) {
+  const auto usage = answer.find("usage");
+  if (usage == answer.end() || !usage->is_object()) return;
+  sample.prompt_tokens = CountIn(*usage, "prompt_tokens");
+  sample.completion_tokens = CountIn(*usage, "completion_tokens");
+  const auto details = usage->find("prompt_tokens_details");
+  if (details != usage->end() && details->is_object()) {
+    sample.cached_tokens = CountIn(*details, "cached_tokens");
+  }
+}
+
 }  // namespace
 
 void AddEvent(std::string_view data, uint64_t now_ns, Sample& sample) {
@@ -58,14 +69,15 @@ void AddEvent(std::string_view data, uint64_t now_ns, Sample& sample) {
   const json event = json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (!event.is_object()) return;
   if (HasToken(event)) AddToken(now_ns, sample);
-  const auto usage = event.find("usage");
-  if (usage == event.end() || !usage->is_object()) return;
-  sample.prompt_tokens = CountIn(*usage, "prompt_tokens");
-  sample.completion_tokens = CountIn(*usage, "completion_tokens");
-  const auto details = usage->find("prompt_tokens_details");
-  if (details != usage->end() && details->is_object()) {
-    sample.cached_tokens = CountIn(*details, "cached_tokens");
-  }
+  AddUsage(event, sample);
+}
+
+void AddWhole(std::string_view body, uint64_t now_ns, Sample& sample) {
+  const json answer = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object() || !answer.contains("choices")) return;
+  AddToken(now_ns, sample);
+  AddUsage(answer, sample);
+  sample.done = true;
 }
 
 }  // namespace kvasir::load

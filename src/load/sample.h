@@ -30,4 +30,7 @@ struct Sample {
 // Adds one event of an answer's stream, as OpenAI's API, kvasir and llama-server send it.
 void AddEvent(std::string_view data, uint64_t now_ns, Sample& sample);
 
+// Adds an answer that was not streamed: all its tokens came now.
+void AddWhole(std::string_view body, uint64_t now_ns, Sample& sample);
+
 }  // namespace kvasir::load
