@@ -26,6 +26,8 @@ const std::vector<Flag>& Flags() {
       {"workload", "W", "burst (default), chats, tenants, azure, mooncake"},
       {"trace", "F", "the file of azure (CSV) or mooncake (JSONL)"},
       {"scale", "S", "of a trace: lengths times S, times divided by S (default 1)"},
+      {"shuffle", "", "requests of a trace in random order: any part of it has the lengths of all",
+       FlagKind::kSwitch},
       {"requests", "N", "at most N requests (default: the workload's own number)"},
       {"rate", "R", "open loop: R requests a second, whatever the server does; 0: a trace's times"},
       {"concurrency", "C", "closed loop: C clients (default 8)"},
@@ -71,6 +73,11 @@ Result<WorkloadOptions> WorkloadOf(const Args& args) {
   KV_ASSIGN(const uint64_t tenants, args.Uint("tenants", 1, 4096, num_keys));
   KV_ASSIGN(options.seed, args.Uint("seed", 0, uint64_t{1} << 62, 1));
   options.requests = static_cast<uint32_t>(requests);
+  options.shuffle = args.Has("shuffle");
+  if (options.shuffle && args.Has("rate") && options.rate == 0) {
+    return Fail(Code::kInvalidArgument,
+                "--shuffle: the times of a trace have an order; give a --rate above 0");
+  }
   options.max_total = static_cast<uint32_t>(max_total);
   options.vocab_size = static_cast<uint32_t>(vocab);
   options.tenants = static_cast<uint32_t>(tenants);

@@ -135,7 +135,7 @@ class Bench:
         self.shape, self.gguf, self.llama_server = arguments.shape, arguments.model, arguments.llama_server
         self.seconds = arguments.seconds
         self.azure = ["--workload", "azure", "--trace", arguments.data / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv",
-                      "--scale", "0.1", "--max-total", 1024]
+                      "--scale", "0.1", "--max-total", 1024, "--shuffle"]
         self._capacity = None
 
     def row(self, measure):

@@ -207,6 +207,17 @@ TEST(Workload, ATraceIsScaledAndCut) {
   EXPECT_EQ(requests[1].max_tokens, 300u);
   EXPECT_LE(requests[1].prompt.size(), 300u);
   EXPECT_FALSE(MakeWorkload({.name = "azure"}, {}));
+  std::vector<TraceRequest> many(100);
+  for (uint32_t i = 0; i < 100; ++i) {
+    many[i] = {.input_tokens = i + 1, .output_tokens = 1, .block_ids = {i}};
+  }
+  const auto shuffled = Make({.name = "azure", .rate = 1, .shuffle = true}, many);
+  std::vector<size_t> sizes;
+  for (const LoadRequest& request : shuffled) sizes.push_back(request.prompt.size());
+  EXPECT_FALSE(std::ranges::is_sorted(sizes));
+  std::ranges::sort(sizes);
+  ASSERT_EQ(sizes.size(), 100u);
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(sizes[i], i + 1);
   EXPECT_EQ(MakeWorkload({.name = "x"}, {}).error().message,
             "--workload: 'x' is unknown (known: burst, chats, tenants, azure, mooncake)");
 }

@@ -60,8 +60,11 @@ std::vector<LoadRequest> Tenants(const WorkloadOptions& options, Random& random)
   return requests;
 }
 
-std::vector<LoadRequest> OfTrace(const WorkloadOptions& options,
-                                 const std::vector<TraceRequest>& trace) {
+std::vector<LoadRequest> OfTrace(const WorkloadOptions& options, std::vector<TraceRequest> trace,
+                                 Random& random) {
+  for (size_t i = 0; options.shuffle && i + 1 < trace.size(); ++i) {
+    std::swap(trace[i], trace[i + random.Below(trace.size() - i)]);
+  }
   const size_t count =
       options.requests > 0 ? std::min<size_t>(options.requests, trace.size()) : trace.size();
   const auto scaled = [&](uint32_t tokens, uint32_t most) {
@@ -93,7 +96,7 @@ Result<std::vector<LoadRequest>> MakeWorkload(const WorkloadOptions& options,
   Random random(options.seed);
   std::vector<LoadRequest> requests;
   if (is_trace) {
-    requests = OfTrace(options, trace);
+    requests = OfTrace(options, trace, random);
   } else if (options.name == "burst") {
     requests = Burst(options, random);
   } else if (options.name == "chats") {

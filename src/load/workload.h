@@ -32,6 +32,7 @@ struct WorkloadOptions {
   uint32_t tenants = 1;
   uint32_t vocab_size = 1024;
   double scale = 1;           // of a trace: lengths are multiplied, times divided
+  bool shuffle = false;       // a trace's requests in random order, without its times
   uint32_t max_total = 2048;  // prompt and answer; longer prompts are cut
   uint64_t seed = 1;
 };
