@@ -19,9 +19,15 @@ constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr size_t kListed = 12;  // choices that an error lists
 
 // What a model needs beside its weights, where a repository has it.
-constexpr std::array<std::string_view, 8> kTextFiles = {
-    "config.json",     "generation_config.json", "tokenizer.json",          "tokenizer_config.json",
-    "tokenizer.model", "chat_template.jinja",    "special_tokens_map.json", "added_tokens.json"};
+constexpr std::array<std::string_view, 9> kTextFiles = {"config.json",
+                                                        "generation_config.json",
+                                                        "tokenizer.json",
+                                                        "tokenizer_config.json",
+                                                        "tokenizer.model",
+                                                        "chat_template.jinja",
+                                                        "special_tokens_map.json",
+                                                        "added_tokens.json",
+                                                        "additional_chat_templates/tool_use.jinja"};
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
