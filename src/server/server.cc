@@ -51,6 +51,7 @@ constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descr
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
 constexpr int kMaxDrains = 2;                 // one for each signal
+constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
 
 // Accepts connections and handles signals. Its handlers run on one strand.
@@ -295,7 +296,11 @@ class Server {
     Log(LogLevel::kInfo, num_signals_ == 1
                              ? "finishing running requests; a second signal stops at once"
                              : "stopping");
-    if (num_signals_ > 1) return Drain();
+    if (num_signals_ > 1) {
+      Drain();
+      if (options_.on_overdue) After(kStopS, options_.on_overdue);  // such as by a long step
+      return;
+    }
     After(options_.drain_delay_s, [this] { Drain(); });
   }
 
