@@ -64,7 +64,7 @@ class Server {
         service_(std::move(service)),
         small_quota_(memory.prepare_small_bytes),
         large_quota_(memory.prepare_large_bytes),
-        connections_(memory.large_bodies_bytes, memory.answers_bytes),
+        connections_(memory.large_bodies_bytes, memory.answers_bytes, memory.metrics_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
