@@ -6,8 +6,10 @@
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 import cli_support
@@ -141,6 +143,20 @@ class Faults(HubTest):
         self.fails("pull", "o/quants", says=["the hub answers 503", "pull again later"])
         self.nothing_installed("o/quants")
         self.done("pull", "o/quants")
+
+    def test_without_a_network_it_says_at_once_that_it_tries_again(self):
+        with socket.create_server(("127.0.0.1", 0)) as nobody:
+            url = "http://127.0.0.1:%d" % nobody.getsockname()[1]
+        self.environment["HF_ENDPOINT"] = url  # nobody listens there any more
+        process = self.start("pull", "o/quants")
+        begin = time.monotonic()
+        first = process.stderr.readline()
+        self.assertLess(time.monotonic() - begin, 3)
+        self.assertIsNone(process.poll(), "it still tries")
+        self.assertRegex(first, f"^kvasir: warning: {url}: .+; trying again, 4 times at most\n$")
+        out, rest = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out, rest.count("\n")), (1, "", 1), rest)
+        self.assertIn("pull again to go on", rest)
 
     def test_nothing_of_other_bytes_is_installed(self):
         for fault, says in (("wrong", "checksum mismatch"), ("short", f"sent {len(GGUF) - 1} of the {len(GGUF)} bytes"),

@@ -108,6 +108,25 @@ class Pull(HubTest):
             self.fails("pull", "o/bad", says="o/bad: model.safetensors.index.json: ", status=2)
             self.assertFalse(self.snapshot("o/bad").exists())
 
+    def test_a_folder_without_all_of_its_weights_says_what_it_lacks(self):
+        folder = DATA / "tiny-mqa"
+        self.hub.add("o/shards", {path.name: path for path in folder.iterdir() if path.suffix != ".gguf"})
+        self.done("pull", "o/shards")
+        answer = self.done("run", *RUN, "--model", "o/shards")
+        shard = max(self.snapshot("o/shards").glob("*.safetensors"))
+        shard.unlink()  # as an interrupted download of huggingface_hub leaves it
+        row, = json.loads(self.done("models", "--json"))["models"]
+        self.assertEqual(row["runs"], False)
+        self.assertEqual(row["refusal"], f"incomplete: it lacks {shard.name}; 'kvasir pull o/shards:safetensors' "
+                                         "fetches the rest")
+        self.assertIn(f"cannot run: {row['refusal']}", self.done("models"))
+        self.fails("run", *RUN, "--model", "o/shards", status=2,
+                   says=["--model: o/shards is incomplete in the Hugging Face cache: ", f"lacks {shard.name}; ",
+                         "'kvasir pull o/shards' fetches the rest"])
+        self.assertTrue(json.loads(self.done("plan", "--json", *SMALL, "--model", "o/shards"))["weights_assumed"])
+        self.done("pull", "o/shards")
+        self.assertEqual(self.done("run", *RUN, "--model", "o/shards"), answer)
+
     def test_all_parts_of_a_file_are_fetched(self):
         parts = {f"m-Q8_0-0000{i}-of-00002.gguf": GGUF[i:] for i in (1, 2)}
         self.hub.add("o/parts", parts)

@@ -8,7 +8,8 @@ import time
 import unittest
 
 from fault_shim import FOREVER, HANG, SHIM, Faults
-from server_disk_test import WithHome, prompt, whole_blocks
+from server_disk_test import WithHome, body, prompt, whole_blocks
+from server_harness import post_bytes
 
 
 @unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
@@ -46,14 +47,37 @@ class Hang(WithHome):
     def test_a_sigterm_ends_it_in_a_sync(self):
         self.ends("sync")
 
-    def test_a_second_signal_ends_it_at_once(self):
+    def second_signal(self, server, second, status):
+        """It ends the server at once, and a line says what was dropped."""
+        begin = time.monotonic()
+        server.process.send_signal(second)
+        self.assertEqual(server.wait(), status)
+        self.assertLess(time.monotonic() - begin, 2)
+        said = [line for line in server.log
+                if "stopped by a second signal: what is not stored on the disk yet is dropped" in line]
+        self.assertEqual(len(said), 1, server.log)
+        return said[0]
+
+    def in_the_last_write(self, second):
         with self.hanging("sync") as server:
             server.process.send_signal(signal.SIGTERM)
             server.until("the server is gone", lambda: self.is_closed(server))
-            begin = time.monotonic()
+            self.second_signal(server, second, -second)
+
+    def test_a_second_sigterm_in_the_last_write_ends_it_at_once(self):
+        self.in_the_last_write(signal.SIGTERM)
+
+    def test_a_sigint_in_the_last_write_ends_it_at_once(self):
+        self.in_the_last_write(signal.SIGINT)
+
+    def test_a_second_signal_in_the_drain_ends_it_at_once(self):
+        with self.hanging("sync") as server, server.open() as client:
+            client.sendall(post_bytes("/v1/completions", {**body(prompt(3, 40)), "max_tokens": 1900, "stream": True}))
+            server.until("it runs", lambda: server.metric("vllm:num_requests_running") == 1)
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(), -signal.SIGTERM)
-            self.assertLess(time.monotonic() - begin, 5)
+            server.until("it drains", lambda: server.request("GET", "/ready")[0] == 503)
+            said = self.second_signal(server, signal.SIGINT, 130)
+            self.assertGreaterEqual(int(said.partition("dropped=")[2].split()[0]), 18)
 
     @staticmethod
     def is_closed(server):

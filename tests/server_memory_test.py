@@ -142,6 +142,23 @@ class UnreadAnswers(WithAnswers):
         self.assertEqual(answer["tokens"][0], answer["tokens"][2])
 
 
+class Watched(WithAnswers):
+    flags = ("--request-memory", "16MiB")
+
+    def test_metrics_and_health_are_answered_while_unread_answers_fill_the_memory(self):
+        """Eight answers of 104,856 tokens, 4 bytes each, leave 48 bytes of the answers' part."""
+        def pieces(count):
+            return b'{"with_pieces":true,"content":"' + b"a1" * count + b'"}'
+
+        for _ in range(8):
+            self.assertEqual(self.unread("/tokenize", pieces(52428)).recv(12, socket.MSG_PEEK), b"HTTP/1.1 200")
+        for path in ("/metrics", "/health", "/ready", "/metrics"):
+            status, _, text = self.server.request("GET", path)
+            self.assertEqual(status, 200, path)
+        self.assertGreater(len(text), 32 << 10, "it needs memory")
+        self.assertEqual(self.server.request("POST", "/tokenize", pieces(5000))[0], 503, "the rest is full")
+
+
 class ScoredAnswers(WithAnswers):
     """Answers with logprobs: of 8 times 2,000 tokens 3 MB, and there are 3.3 MB for all."""
     flags = ("--request-memory", "16MiB", "--threads", "1")

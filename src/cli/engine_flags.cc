@@ -205,7 +205,7 @@ std::optional<std::string> CacheDirOf(const Args& args) {
   return given && !given->empty() ? given : std::nullopt;
 }
 
-Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwise) {
+Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwise, ModelUse use) {
   KV_TRY(CheckTarget());
   KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
   const auto* found = std::ranges::find(kLogLevelNames, level);
@@ -225,7 +225,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
     return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
   }
   options.shape = args.Text("shape");
-  if (!args.Has("shape")) KV_TRY(FindInHubCache(&options));
+  if (!args.Has("shape")) KV_TRY(FindInHubCache(use, &options));
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
   options.kv_skip_layers.assign(skip.begin(), skip.end());

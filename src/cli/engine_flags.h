@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/args.h"
+#include "cli/hub_model.h"
 #include "kvasir/engine.h"
 #include "text/chat_template.h"
 
@@ -51,7 +52,8 @@ std::optional<std::string> CacheDirOf(const Args& args);
 // Reads the given flags of those above and sets the log's level. Also checks KVASIR_TARGET. What
 // the library warns of goes to the log, each sentence once.
 Result<EngineOptions> EngineOptionsOf(const Args& args,
-                                      DiskDefault disk_otherwise = DiskDefault::kNone);
+                                      DiskDefault disk_otherwise = DiskDefault::kNone,
+                                      ModelUse use = ModelUse::kRun);
 // Reads sampling, stop strings and max_tokens of a request. The default temperature is 0, so that
 // the same command line gives the same answer again.
 Status ReadSampling(const Args& args, GenerateRequest& request);

@@ -20,7 +20,7 @@ std::optional<std::string> NamedModel(const EngineOptions& options) {
 
 }  // namespace
 
-Status FindInHubCache(EngineOptions* options) {
+Status FindInHubCache(ModelUse use, EngineOptions* options) {
   const std::optional<std::string> named = NamedModel(*options);
   const auto ref = named ? hub::ParseRepoRef(*named) : std::nullopt;
   if (!ref) return {};
@@ -28,11 +28,18 @@ Status FindInHubCache(EngineOptions* options) {
   if (is_path) return {};
   KV_ASSIGN(const std::filesystem::path cache, hub::HubCacheFolder());
   const Result<hub::FoundModel> found = hub::HubCache(cache).Find(*ref);
+  const char* field = options->model ? "model" : "KVASIR_MODEL";
   if (!found) {
     const Error& error = found.error();
     const bool is_missing = error.code == Code::kNotFound;
-    return FailField(error.code, options->model ? "model" : "KVASIR_MODEL", "{}{}",
+    return FailField(error.code, field, "{}{}",
                      is_missing ? "no file or folder " + *named + ", and " : "", error.message);
+  }
+  if (use == ModelUse::kRun && !found->missing.empty()) {
+    return FailField(Code::kNotFound, field,
+                     "{} is incomplete in the Hugging Face cache: {} lacks {}; 'kvasir pull {}' "
+                     "fetches the rest",
+                     *named, found->path.string(), hub::TextOf(found->missing), *named);
   }
   options->model = found->path.string();
   options->model_name = hub::RepoRef{ref->repo, {}, ref->choice}.Text();

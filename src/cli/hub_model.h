@@ -1,6 +1,7 @@
 // Names of a hub on the command line.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string_view>
 
@@ -10,10 +11,14 @@
 
 namespace kvasir::cli {
 
+// What a command does with a model: a plan needs no weights.
+enum class ModelUse : uint8_t { kRun, kPlan };
+
 // Where options.model (or else KVASIR_MODEL) does not exist as a path and reads as
 // owner/name[@revision][:file or quant]: finds it in the Hugging Face cache, and sets options.model
-// and model_name. kNotFound: it is not there. Other names stay as they are.
-Status FindInHubCache(EngineOptions* options);
+// and model_name. kNotFound: it is not there, or weights that `use` needs are not. Other names stay
+// as they are.
+Status FindInHubCache(ModelUse use, EngineOptions* options);
 
 // "1 file", "2 files".
 std::string FileCount(size_t count);

@@ -37,7 +37,8 @@ std::string ProcessorsLine(const MachineProcessors& processors) {
 }
 
 Result<int> RunInfo(const Args& args) {
-  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
+  KV_ASSIGN(const EngineOptions options,
+            EngineOptionsOf(args, DiskDefault::kNone, ModelUse::kPlan));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
   const char* forced = std::getenv("KVASIR_TARGET");
   const bool is_forced = forced != nullptr && *forced != '\0';

@@ -32,6 +32,11 @@ Row RowOf(hub::CachedModel model) {
     row.refusal =
         fmt::format("incomplete: {} of its {} parts are here; 'kvasir pull {}' fetches the rest",
                     model.files, model.parts, row.name);
+  } else if (!model.missing.empty()) {
+    row.refusal = fmt::format("incomplete: it lacks {}; 'kvasir pull {}' fetches the rest",
+                              hub::TextOf(model.missing), row.name);
+  }
+  if (!row.refusal.empty()) {
     row.model = std::move(model);
     return row;
   }

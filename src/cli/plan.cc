@@ -70,7 +70,8 @@ void PrintComparison(std::span<const MemoryPlan> plans) {
 Result<int> RunPlan(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
-  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args, DiskDefault::kCacheFolder));
+  KV_ASSIGN(const EngineOptions options,
+            EngineOptionsOf(args, DiskDefault::kCacheFolder, ModelUse::kPlan));
   std::optional<uint32_t> tokens;
   if (args.Has("tokens")) {
     KV_ASSIGN(const uint64_t given_tokens, args.Uint("tokens", 1, uint64_t{1} << 31, 1));

@@ -52,7 +52,11 @@ Result<int> RunPull(const Args& args) {
                      {[&](const std::string& file, uint64_t done, uint64_t total) {
                         line.Show(hub::Printable(file), done, total);
                       },
-                      WaitNotice(ref)});
+                      WaitNotice(ref),
+                      [&](const std::string& reason) {
+                        Log(LogLevel::kWarning,
+                            settings.endpoint + ": " + reason + "; trying again, 4 times at most");
+                      }});
   }();
   if (!pulled) return tl::unexpected(std::move(pulled).error());
   fmt::print("{} at {}: {}, {}, of which {} were fetched now\n{}\n", ref.Text(),

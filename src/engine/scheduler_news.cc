@@ -210,7 +210,7 @@ uint32_t Scheduler::TellErasures() {
       if (first.tier.valid() && !IsReady(first.tier)) {
         first.erasure.error = {Code::kIoError,
                                "disk tier: its folder does not answer; the erase goes on when it "
-                               "does, or at the next start"};
+                               "does; after a restart ask for it again"};
         first.tier = {};
       } else if (first.tier.valid()) {
         const Result<TierErased> erased = first.tier.get();

@@ -66,6 +66,7 @@ std::vector<CachedModel> ListCache(const HubCache& cache) {
         model.bytes = BytesOf(snapshot, choice.files);
         model.files = choice.is_folder() ? 1 : choice.files.size();
         model.parts = choice.parts;
+        model.missing = choice.missing;
         models.push_back(std::move(model));
       }
     }

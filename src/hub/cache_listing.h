@@ -19,6 +19,7 @@ struct CachedModel {
   std::filesystem::path path;     // for --model
   uint64_t bytes = 0;             // of its files, which models may share
   size_t files = 0, parts = 1;    // of a split GGUF file; fewer files than parts: some are missing
+  std::vector<std::string> missing;  // FileChoice::missing
 };
 
 // In order of repository and commit. Skips what Kvasir cannot run, such as data sets and models

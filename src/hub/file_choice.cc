@@ -15,13 +15,18 @@ namespace kvasir::hub {
 namespace {
 
 constexpr std::string_view kDefaultQuant = "q4_k_m";
-constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr size_t kListed = 12;  // choices that an error lists
 
 // What a model needs beside its weights, where a repository has it.
-constexpr std::array<std::string_view, 8> kTextFiles = {
-    "config.json",     "generation_config.json", "tokenizer.json",          "tokenizer_config.json",
-    "tokenizer.model", "chat_template.jinja",    "special_tokens_map.json", "added_tokens.json"};
+constexpr std::array<std::string_view, 9> kTextFiles = {"config.json",
+                                                        "generation_config.json",
+                                                        "tokenizer.json",
+                                                        "tokenizer_config.json",
+                                                        "tokenizer.model",
+                                                        "chat_template.jinja",
+                                                        "special_tokens_map.json",
+                                                        "added_tokens.json",
+                                                        "additional_chat_templates/tool_use.jinja"};
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -37,23 +42,24 @@ bool IsGguf(std::string_view lower) {
   return name.ends_with(".gguf") && name.find("mmproj") == name.npos;
 }
 
-// Empty where the files are not a folder that can be loaded.
-std::vector<std::string> FolderFiles(std::span<const std::string> files,
-                                     std::span<const std::string> shards) {
+// nullopt where the files are not a folder that can be loaded.
+std::optional<FileChoice> FolderAmong(std::span<const std::string> files,
+                                      std::span<const std::string> shards) {
   const auto has = [&](std::string_view name) {
     return std::ranges::find(files, name) != files.end();
   };
   const bool is_single = has(kSingleFile);
   const bool is_split = !is_single && has(kIndexFile);
-  if (!has("config.json") || (!is_single && !is_split)) return {};
-  const std::set<std::string_view> weights(shards.begin(), shards.end());
-  std::vector<std::string> chosen;
+  if (!has("config.json") || (!is_single && !is_split)) return std::nullopt;
+  std::set<std::string_view> weights(shards.begin(), shards.end());
+  FileChoice folder{std::string(kFolderChoice), {}};
   for (const std::string& file : files) {
     const bool is_weights =
-        is_single ? file == kSingleFile : file == kIndexFile || weights.contains(file);
-    if (IsTextFile(file) || is_weights) chosen.push_back(file);
+        is_single ? file == kSingleFile : file == kIndexFile || weights.erase(file) > 0;
+    if (IsTextFile(file) || is_weights) folder.files.push_back(file);
   }
-  return chosen;
+  if (is_split) folder.missing.assign(weights.begin(), weights.end());
+  return folder;
 }
 
 // Whether `quant` is a word of `name`; both in lower case. '_' belongs to the word at its end, so
@@ -111,9 +117,7 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
     model.label = model.files.front();
     models.push_back(std::move(model));
   }
-  if (std::vector<std::string> folder = FolderFiles(files, shards); !folder.empty()) {
-    models.push_back({std::string(kFolderChoice), std::move(folder)});
-  }
+  if (auto folder = FolderAmong(files, shards)) models.push_back(std::move(*folder));
   return models;
 }
 

@@ -20,9 +20,10 @@ struct FileChoice {
   std::vector<std::string> files;  // a GGUF file or all its parts in order; or a folder's files
                                    // (of its shards, those that `shards` named)
   size_t parts = 1;                // that a split GGUF file says it has
+  std::vector<std::string> missing;  // of `shards`: those that are not among the files
 
   bool is_folder() const { return label == kFolderChoice; }
-  bool is_whole() const { return is_folder() || files.size() == parts; }
+  bool is_whole() const { return is_folder() ? missing.empty() : files.size() == parts; }
 };
 
 // The models among `files`: each GGUF file (the parts of a split one are one model; mmproj files

@@ -66,6 +66,8 @@ TEST(FileChoice, PartsAreReadAsALoaderReadsThem) {
 TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
   const Names files = {"README.md",
                        "added_tokens.json",
+                       "additional_chat_templates/rag.jinja",
+                       "additional_chat_templates/tool_use.jinja",
                        "config.json",
                        "consolidated.safetensors",
                        "model-00001-of-00002.safetensors",
@@ -80,20 +82,24 @@ TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
                        "vocab.json"};
   const Names shards = {"model-00001-of-00002.safetensors", "part/rest.safetensors",
                         "gone.safetensors"};
+  EXPECT_TRUE(ChooseModel(files, {}, "a/b")->is_whole()) << "the index is not read yet";
   const auto model = ChooseParts(files, shards, {}, "a/b");
   ASSERT_TRUE(model) << model.error().message;
-  EXPECT_EQ(model->files, (Names{"added_tokens.json", "config.json",
-                                 "model-00001-of-00002.safetensors", "model.safetensors.index.json",
-                                 "qwen.tiktoken", "part/rest.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(model->missing, Names{"gone.safetensors"});
+  EXPECT_FALSE(model->is_whole());
+  EXPECT_EQ(model->files,
+            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+                   "model-00001-of-00002.safetensors", "model.safetensors.index.json",
+                   "qwen.tiktoken", "part/rest.safetensors", "tokenizer.json"}));
   EXPECT_EQ(ChooseModel(files, {}, "a/b")->files,
-            (Names{"added_tokens.json", "config.json", "model.safetensors.index.json",
-                   "qwen.tiktoken", "tokenizer.json"}))
-      << "the index is not read yet";
+            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+                   "model.safetensors.index.json", "qwen.tiktoken", "tokenizer.json"}));
   Names both = files;
   both.push_back("model.safetensors");
+  EXPECT_TRUE(ChooseParts(both, shards, {}, "a/b")->is_whole()) << "the index is not read";
   EXPECT_EQ(ChooseParts(both, shards, {}, "a/b")->files,
-            (Names{"added_tokens.json", "config.json", "qwen.tiktoken", "tokenizer.json",
-                   "model.safetensors"}));
+            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+                   "qwen.tiktoken", "tokenizer.json", "model.safetensors"}));
 }
 
 }  // namespace

@@ -37,6 +37,12 @@ std::optional<std::string> RepoOfFolder(std::string_view folder) {
   return ParseRepoRef(repo) ? std::optional(repo) : std::nullopt;
 }
 
+std::string TextOf(const std::vector<std::string>& missing) {
+  const size_t more = missing.size() - 1;
+  if (more == 0) return missing.front();
+  return fmt::format("{} and {} more file{}", missing.front(), more, more == 1 ? "" : "s");
+}
+
 Status MakeFolder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -93,13 +99,18 @@ Result<FoundModel> HubCache::Find(const RepoRef& ref) const {
   const fs::path snapshot = Snapshot(ref.repo, *commit);
   const std::vector<std::string> files = FilesOf(ref.repo, *commit);
   const bool has_config = std::ranges::find(files, "config.json") != files.end();
-  if (!ref.choice && has_config && ModelsAmong(files).empty()) return FoundModel{snapshot, *commit};
+  if (!ref.choice && has_config && ModelsAmong(files).empty()) {
+    return FoundModel{snapshot, *commit, {std::string(kSingleFile)}};
+  }
   const auto chosen = ChooseModel(files, ref.choice, snapshot.string());
   if (!chosen) {
     if (chosen.error().code != Code::kNotFound) return tl::unexpected(chosen.error());
     return Fail(Code::kNotFound, "{}: {}", chosen.error().message, advice);
   }
-  return FoundModel{chosen->is_folder() ? snapshot : snapshot / chosen->label, *commit};
+  if (!chosen->is_folder()) return FoundModel{snapshot / chosen->label, *commit, {}};
+  KV_ASSIGN(FileChoice folder, ChooseParts(files, ShardsOf(ref.repo, *commit),
+                                           std::string(kFolderChoice), snapshot.string()));
+  return FoundModel{snapshot, *commit, std::move(folder.missing)};
 }
 
 Result<std::unique_ptr<const Descriptor>> HubCache::Lock(

@@ -20,7 +20,11 @@ namespace kvasir::hub {
 struct FoundModel {
   std::filesystem::path path;  // the folder of a snapshot, or a GGUF file in it
   std::string commit;
+  std::vector<std::string> missing;  // its weights that are not there, in order
 };
+
+// "x", "x and 2 more files": what `missing` names. REQUIRES: it is not empty.
+std::string TextOf(const std::vector<std::string>& missing);
 
 // The layout of huggingface_hub, which both programs read and write:
 //
@@ -52,7 +56,7 @@ class HubCache {
   std::vector<std::string> ShardsOf(std::string_view repo, std::string_view commit) const;
   // kNotFound: the cache does not hold it; the message names the command that fetches it.
   // kInvalidArgument: it holds several models that ref may mean. A snapshot with a config.json and
-  // without weights is found as a folder.
+  // without all of its weights is found as a folder: `missing` names them.
   Result<FoundModel> Find(const RepoRef& ref) const;
 
   // Waits for the lock `name` of a repository, which its holder frees by destroying it. on_wait is

@@ -35,7 +35,27 @@ TEST(HubCache, AConfigAloneIsAFolder) {
   CacheForTest test("hub_cache_config");
   test.Add(kOldCommit, "config.json", "{}");
   ASSERT_TRUE(test.cache().WriteRef(Ref("a/b"), kOldCommit));
-  EXPECT_EQ(test.cache().Find(Ref("a/b"))->path, test.cache().Snapshot("a/b", kOldCommit));
+  const auto found = test.cache().Find(Ref("a/b"));
+  EXPECT_EQ(found->path, test.cache().Snapshot("a/b", kOldCommit));
+  EXPECT_EQ(found->missing, std::vector<std::string>{"model.safetensors"});
+}
+
+TEST(HubCache, AFolderWithoutAllOfItsWeightsNamesTheRest) {
+  CacheForTest test("hub_cache_shards");
+  test.Add(kOldCommit, "config.json", "{}");
+  test.Add(kOldCommit, "model.safetensors.index.json",
+           R"({"weight_map": {"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"}})");
+  test.Add(kOldCommit, "2.safetensors", "2");
+  ASSERT_TRUE(test.cache().WriteRef(Ref("a/b"), kOldCommit));
+  const auto missing = [&] { return test.cache().Find(Ref("a/b"))->missing; };
+  EXPECT_EQ(missing(), (std::vector<std::string>{"1.safetensors", "3.safetensors"}));
+  EXPECT_EQ(ListCache(test.cache()).front().missing, missing());
+  EXPECT_EQ(TextOf(missing()), "1.safetensors and 1 more file");
+  test.Add(kOldCommit, "1.safetensors", "1");
+  const std::string blob = test.Add(kOldCommit, "3.safetensors", "3");
+  EXPECT_EQ(missing(), std::vector<std::string>());
+  fs::remove(test.cache().Blob("a/b", blob));
+  EXPECT_EQ(TextOf(missing()), "3.safetensors") << "the link alone has no bytes";
 }
 
 TEST(HubCache, LinksAreRelativeAndReplaceWhatIsThere) {

@@ -46,6 +46,10 @@ bool IsTransient(const HttpReply& reply) {
   return status == kTooManyRequests || status == kRequestTimeout || status >= 500;
 }
 
+std::string ReasonOf(const HttpReply& reply) {
+  return reply.failure.empty() ? fmt::format("the hub answers {}", reply.status) : reply.failure;
+}
+
 void PauseBefore(uint32_t retry, const HttpReply& reply) {
   uint32_t pause_ms = kFirstPauseMs << (retry - 1);
   if (reply.retry_after_s) pause_ms = std::min(*reply.retry_after_s, kMaxPauseMs / 1000) * 1000;
@@ -89,11 +93,11 @@ Result<std::unique_ptr<HubClient>> HubClient::Create(const HubSettings& settings
 HubClient::HubClient(const HubSettings& settings, std::unique_ptr<HttpClient> http)
     : settings_(settings), http_(std::move(http)) {}
 
-Result<RepoListing> HubClient::List(const RepoRef& ref) {
+Result<RepoListing> HubClient::List(const RepoRef& ref, const OnRetry& on_retry) {
   TextReceiver text;
   KV_TRY(Get(ref,
              "/api/models/" + ref.repo + "/revision/" + Escape(ref.Revision(), "") + "?blobs=true",
-             "", text));
+             "", text, on_retry));
   return ParseListing(text.text());
 }
 
@@ -102,7 +106,7 @@ Status HubClient::Fetch(const RepoRef& ref, std::string_view commit, const HubFi
   if (writer.is_whole()) return {};
   const std::string path =
       "/" + ref.repo + "/resolve/" + std::string(commit) + "/" + Escape(file.name, "/");
-  Status got = Get(ref, path, file.blob, writer);
+  Status got = Get(ref, path, file.blob, writer, {});
   if (!got) return Fail(got.error().code, "{}: {}", file.name, got.error().message);
   if (writer.is_whole()) return {};
   return Fail(Code::kIoError,
@@ -111,7 +115,7 @@ Status HubClient::Fetch(const RepoRef& ref, std::string_view commit, const HubFi
 }
 
 Status HubClient::Get(const RepoRef& ref, const std::string& path, std::string_view blob,
-                      Receiver& receiver) {
+                      Receiver& receiver, const OnRetry& on_retry) {
   const std::string url = settings_.endpoint + path;
   uint64_t most_bytes = receiver.offset();
   for (uint32_t retry = 0;; ++retry) {
@@ -126,6 +130,7 @@ Status HubClient::Get(const RepoRef& ref, const std::string& path, std::string_v
     } else if (!IsTransient(reply) || retry == kMaxRetries) {
       return Refused(ref, url, reply);
     } else {
+      if (retry == 0 && on_retry) on_retry(ReasonOf(reply));
       PauseBefore(retry + 1, reply);
     }
   }

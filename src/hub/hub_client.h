@@ -1,6 +1,7 @@
 // HubClient: the two things that Kvasir asks a hub for: the list of a model's files, and a file.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,7 +23,9 @@ class HubClient {
  public:
   static Result<std::unique_ptr<HubClient>> Create(const HubSettings& settings);
 
-  Result<RepoListing> List(const RepoRef& ref);
+  // on_retry is called with the reason before the first of the repetitions.
+  using OnRetry = std::function<void(const std::string& reason)>;
+  Result<RepoListing> List(const RepoRef& ref, const OnRetry& on_retry);
   // Fetches what the writer does not have yet. kIoError too where the hub sends another file.
   Status Fetch(const RepoRef& ref, std::string_view commit, const HubFile& file,
                BlobWriter& writer);
@@ -30,8 +33,8 @@ class HubClient {
  private:
   HubClient(const HubSettings& settings, std::unique_ptr<HttpClient> http);
   // blob: what the hub must call the content; "": anything.
-  Status Get(const RepoRef& ref, const std::string& path, std::string_view blob,
-             Receiver& receiver);
+  Status Get(const RepoRef& ref, const std::string& path, std::string_view blob, Receiver& receiver,
+             const OnRetry& on_retry);
   Result<HttpReply> GetOnce(const std::string& url, std::string_view blob, Receiver& receiver);
   tl::unexpected<Error> Refused(const RepoRef& ref, const std::string& url,
                                 const HttpReply& reply) const;

@@ -44,7 +44,7 @@ class Puller {
       : cache_(settings.cache), ref_(ref), watch_(watch) {}
 
   Result<PulledModel> Run(HubClient& client) {
-    KV_ASSIGN(const RepoListing listing, client.List(ref_));
+    KV_ASSIGN(const RepoListing listing, client.List(ref_, watch_.retry));
     KV_ASSIGN(const FileChoice choice, ChooseModel(listing.Names(), ref_.choice,
                                                    RepoRef{ref_.repo, ref_.revision, {}}.Text()));
     pulled_.commit = listing.commit;

@@ -18,6 +18,8 @@ struct PullWatch {
   std::function<void(const std::string& file, uint64_t done_bytes, uint64_t total_bytes)> progress;
   // Another process fetches, or removes, the same: the pull waits for it.
   std::function<void()> wait;
+  // The hub could not be asked, and is asked again for some seconds. Called once at most.
+  std::function<void(const std::string& reason)> retry;
 };
 
 struct PulledModel {

@@ -11,6 +11,7 @@
 
 namespace kvasir::hub {
 
+inline constexpr std::string_view kSingleFile = "model.safetensors";  // has no index
 inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;  // 500,000 tensors
 

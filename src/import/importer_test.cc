@@ -130,6 +130,27 @@ TEST(Importer, AListOfTemplatesHasOneForTools) {
   EXPECT_EQ(of(R"("{{ x }}")"), "{{ x }}");
 }
 
+TEST(Importer, AFolderOfTemplatesHasOneForTools) {
+  const TemporaryFolder folder;
+  const auto read = [&folder] {
+    ImportedModel model;
+    EXPECT_TRUE(ReadTokenizerFiles(folder.path(), model));
+    return model.chat_template;
+  };
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  folder.Write("additional_chat_templates/rag.jinja", "r");
+  folder.Write("additional_chat_templates/tool_use.jinja", "t");
+  EXPECT_EQ(read(), "") << "a chat without tools has no template";
+  const std::string list = R"([{"name": "default", "template": "c"}, )"
+                           R"({"name": "tool_use", "template": "u"}])";
+  folder.Write("tokenizer_config.json", R"({"chat_template": )" + list + "}");
+  EXPECT_EQ(read(), WithToolUse("c", "t")) << "the file comes first";
+  folder.Write("chat_template.jinja", "d");
+  EXPECT_EQ(read(), WithToolUse("d", "t"));
+  std::filesystem::remove_all(folder.path() / "additional_chat_templates");
+  EXPECT_EQ(read(), "d") << "the config's list belongs to another template";
+}
+
 TEST(Importer, ViewsOutliveTheImportedModelsMove) {
   ImportedModel first = Import(Demo());
   const float number = NumberAt(first.embedding, 5);

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
+constexpr const char* kToolUseFile = "additional_chat_templates/tool_use.jinja";
 
 // "" where the file is absent.
 Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
@@ -33,26 +34,43 @@ Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
   return text;
 }
 
+// What serves a chat, and what serves one with tools in its place. "": there is none.
+struct Templates {
+  std::string plain, tool_use;
+};
+
 // The "chat_template" of tokenizer_config.json: text, or a list of {name, template} of which
-// "default" counts, and beside it "tool_use" where tools are given.
-Result<std::string> TemplateOf(const std::string& tokenizer_config, const fs::path& path) {
-  if (tokenizer_config.empty()) return std::string();
+// "default" and "tool_use" count.
+Result<Templates> TemplatesOf(const std::string& tokenizer_config, const fs::path& path) {
+  Templates templates;
+  if (tokenizer_config.empty()) return templates;
   KV_ASSIGN(const json object, ParseJsonObject(tokenizer_config, path.string()));
   const auto found = object.find("chat_template");
-  if (found == object.end()) return std::string();
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::string();
-  std::optional<std::string> plain, tool_use;
+  if (found == object.end()) return templates;
+  if (found->is_string()) templates.plain = *found;
+  if (!found->is_array()) return templates;
   for (const json& entry : *found) {
     if (!entry.is_object() || !entry.contains("template") || !entry["template"].is_string()) {
       continue;
     }
     const json name = entry.value("name", json());
-    if (name == "default" && !plain) plain = entry["template"];
-    if (name == "tool_use" && !tool_use) tool_use = entry["template"];
+    if (name == "default" && templates.plain.empty()) templates.plain = entry["template"];
+    if (name == "tool_use" && templates.tool_use.empty()) templates.tool_use = entry["template"];
   }
-  if (!plain) return std::string();
-  return tool_use ? WithToolUse(*plain, *tool_use) : *plain;
+  return templates;
+}
+
+// The templates of a folder. A file of one comes before what tokenizer_config.json says.
+Result<std::string> ReadTemplate(const fs::path& folder, const std::string& tokenizer_config) {
+  Templates templates;
+  KV_ASSIGN(templates.plain, ReadOptional(folder / "chat_template.jinja", kMaxTemplateBytes));
+  if (templates.plain.empty()) {
+    KV_ASSIGN(templates, TemplatesOf(tokenizer_config, folder / "tokenizer_config.json"));
+  }
+  KV_ASSIGN(std::string tool_use, ReadOptional(folder / kToolUseFile, kMaxTemplateBytes));
+  if (!tool_use.empty()) templates.tool_use = std::move(tool_use);
+  if (templates.plain.empty() || templates.tool_use.empty()) return templates.plain;
+  return WithToolUse(templates.plain, templates.tool_use);
 }
 
 // The first file of ranks in a folder, by name; "": there is none.
@@ -96,7 +114,6 @@ bool IsUtf8(const std::string& text) {
 }  // namespace
 
 Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
-  const fs::path config = folder / "tokenizer_config.json";
   KV_ASSIGN(model.tokenizer_json, ReadOptional(folder / "tokenizer.json", kMaxTokenizerBytes));
   const bool is_gguf = !model.vocabulary || model.vocabulary->has_value();
   if (!model.tokenizer_json.empty()) {
@@ -104,15 +121,14 @@ Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
   } else if (!is_gguf) {
     model.vocabulary = ReadVocabularyFile(folder, model.config);
   }
-  KV_ASSIGN(model.tokenizer_config_json, ReadOptional(config, kMaxTokenizerBytes));
+  KV_ASSIGN(model.tokenizer_config_json,
+            ReadOptional(folder / "tokenizer_config.json", kMaxTokenizerBytes));
   if (model.special_tokens_json.empty()) {
     KV_ASSIGN(model.special_tokens_json,
               ReadOptional(folder / "special_tokens_map.json", kMaxTokenizerBytes));
   }
   if (!model.chat_template.empty()) return {};
-  KV_ASSIGN(model.chat_template, ReadOptional(folder / "chat_template.jinja", kMaxTemplateBytes));
-  if (!model.chat_template.empty()) return {};
-  KV_ASSIGN(model.chat_template, TemplateOf(model.tokenizer_config_json, config));
+  KV_ASSIGN(model.chat_template, ReadTemplate(folder, model.tokenizer_config_json));
   return {};
 }
 

@@ -10,7 +10,8 @@
 namespace kvasir {
 
 // tokenizer.json, tokenizer_config.json, and the chat template where the model has none yet:
-// chat_template.jinja, else what tokenizer_config.json says. special_tokens_map.json where
+// chat_template.jinja, else what tokenizer_config.json says; for chats with tools
+// additional_chat_templates/tool_use.jinja, too. special_tokens_map.json where
 // special_tokens_json is empty. Without a tokenizer.json and a vocabulary of the model's own:
 // tokenizer.model, else *.tiktoken, whose errors stay in model.vocabulary. What is absent stays
 // empty. Errors as ReadTextFile; kCorruption for

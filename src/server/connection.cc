@@ -444,7 +444,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (finishing_) keep_alive_ = false;
     ResponseWriter::Gather(&response);
     if (!response.rest) told_.reset();
-    if (!answer_memory_.Hold(response.rest ? response.rest_bytes : response.body.size())) {
+    const uint64_t bytes = response.rest ? response.rest_bytes : response.body.size();
+    if (!answer_memory_.Hold(bytes) && !(response.is_metrics && metrics_memory_.Hold(bytes))) {
       response = NoRoomToAnswer();
     }
     if (response.rest && !writer_.frames()) keep_alive_ = false;
@@ -492,6 +493,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     writer_.DropParts();
     told_.reset();
     answer_memory_.Hold(0);
+    metrics_memory_.Hold(0);
   }
 
   void Log(std::string_view remark) {
@@ -559,6 +561,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   size_t lingered_bytes_ = 0;
   HeldBytes body_memory_{connections_, &ConnectionSet::HoldBodyBytes};
   HeldBytes answer_memory_{connections_, &ConnectionSet::HoldAnswerBytes};
+  HeldBytes metrics_memory_{connections_, &ConnectionSet::HoldMetricsBytes};
 
   // The request that is being answered.
   HttpRequest request_;

@@ -133,6 +133,11 @@ bool ConnectionSet::HoldAnswerBytes(uint64_t held, uint64_t wanted) {
   return Hold(answers_, held, wanted);
 }
 
+bool ConnectionSet::HoldMetricsBytes(uint64_t held, uint64_t wanted) {
+  const MutexLock lock(mutex_);
+  return Hold(metrics_, held, wanted);
+}
+
 bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
   const uint64_t others = budget.held_bytes - held;
   if (wanted > held && wanted > budget.max_bytes - others) return false;

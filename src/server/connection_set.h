@@ -40,9 +40,12 @@ enum class Waits {
 // The open connections. Thread-safe.
 class ConnectionSet {
  public:
-  ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes,
+  ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes, uint64_t max_metrics_bytes,
                 uint64_t (*now_ns)() = MonotonicNs)
-      : now_ns_(now_ns), bodies_{max_body_bytes}, answers_{max_answer_bytes} {}
+      : now_ns_(now_ns),
+        bodies_{max_body_bytes},
+        answers_{max_answer_bytes},
+        metrics_{max_metrics_bytes} {}
   void Add(std::shared_ptr<ConnectionHandle> connection);
   void Remove(const ConnectionHandle* connection);
   size_t size() const;
@@ -63,10 +66,12 @@ class ConnectionSet {
   size_t num_staying() const;  // size() - num_closing()
 
   // All large bodies in memory share max_body_bytes, and all large answers that are not sent yet
-  // share max_answer_bytes: without a limit a thousand connections would fill any machine. Changes
-  // the bytes of a connection from `held` to `wanted`; false when there is no room now.
+  // share max_answer_bytes: without a limit a thousand connections would fill any machine. Metrics
+  // that find no room among the answers share max_metrics_bytes. Changes the bytes of a connection
+  // from `held` to `wanted`; false when there is no room now.
   bool HoldBodyBytes(uint64_t held, uint64_t wanted);
   bool HoldAnswerBytes(uint64_t held, uint64_t wanted);
+  bool HoldMetricsBytes(uint64_t held, uint64_t wanted);
 
  private:
   struct Budget {
@@ -85,11 +90,12 @@ class ConnectionSet {
   uint64_t (*const now_ns_)();
   mutable Mutex mutex_;
   Budget bodies_ KV_GUARDED_BY(mutex_), answers_ KV_GUARDED_BY(mutex_);
+  Budget metrics_ KV_GUARDED_BY(mutex_);
   size_t num_closing_ KV_GUARDED_BY(mutex_) = 0;
   std::unordered_map<const ConnectionHandle*, Entry> open_ KV_GUARDED_BY(mutex_);
 };
 
-// The bytes that a connection holds of one of the set's two budgets. Hold(0) releases them, the
+// The bytes that a connection holds of one of the set's budgets. Hold(0) releases them, the
 // destructor does not: a connection that is cut off when the server stops may outlive the set.
 // Thread-compatible.
 class HeldBytes {

@@ -35,7 +35,7 @@ class ConnectionSetTest : public testing::Test {
     Pass(1);
     return handle;
   }
-  ConnectionSet set_{1 << 20, 1 << 20, Now};
+  ConnectionSet set_{1 << 20, 1 << 20, 0, Now};
 };
 
 TEST_F(ConnectionSetTest, TheLongestIdleGoesFirst) {

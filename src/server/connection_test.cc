@@ -90,7 +90,7 @@ class ConnectionTest : public testing::Test {
   CountingEngine engine_{tokenizer_.get(), nullptr};
   ServerOptions options_;
   std::unique_ptr<Service> service_;
-  ConnectionSet connections_{1 << 20, 1 << 20};
+  ConnectionSet connections_{1 << 20, 1 << 20, 0};
   PreparePool prepare_{small_quota_, large_quota_};
   SocketPair sockets_{boost::asio::make_strand(io_), client_io_.get_executor()};
   std::thread server_;

@@ -28,6 +28,7 @@ struct HttpResponse {
   Parts rest;               // the rest of the body, where it may be long
   uint64_t rest_bytes = 0;  // memory that `rest` holds until its end
   std::optional<Refusal> refusal = {};
+  bool is_metrics = false;  // may take the memory that is kept for metrics
 };
 
 // An error about a part of a request that is not a field of its body names that part as its field

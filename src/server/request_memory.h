@@ -17,14 +17,20 @@ inline constexpr uint32_t kIoThreads = 2;
 // size. Hostile bodies take more and fail when the quota is used up (server/prepare_pool.h).
 inline constexpr uint64_t kPrepareFactor = 12;
 
+// Kept for /metrics, so that it can be read while other answers fill their part. With the series of
+// as many tenants as there may be it has half a MiB.
+inline constexpr uint64_t kMetricsBytes = uint64_t{2} << 20;
+
 // Divides the request memory into twentieths: twelve for preparing requests (two of them only for
 // small bodies), two for connections, one for large bodies that are read or wait to be prepared,
-// four for answers that are not sent yet, one for requests that wait or run (kWaitingShare).
+// four for answers that are not sent yet, one for requests that wait or run (kWaitingShare). Those
+// for large bodies give at most one to metrics (kMetricsBytes).
 struct RequestMemory {
   uint64_t max_body_bytes;
   uint32_t max_connections;
   uint64_t large_bodies_bytes;
   uint64_t answers_bytes;
+  uint64_t metrics_bytes;
   uint64_t prepare_small_bytes;
   uint64_t prepare_large_bytes;
 };
@@ -32,14 +38,16 @@ struct RequestMemory {
 inline RequestMemory Divide(uint64_t request_memory_bytes, const ServerOptions& options) {
   static_assert(kWaitingShare == 20);
   const uint64_t share = request_memory_bytes / 20;
+  const uint64_t metrics_bytes = std::min(share, kMetricsBytes);
   const uint64_t per_connection = kHeadBytes + kSmallBodyBytes;
   return {.max_body_bytes = std::min(options.max_body_bytes, 6 * share / kPrepareFactor),
           .max_connections = static_cast<uint32_t>(
               std::min<uint64_t>(options.max_connections, 2 * share / per_connection)),
           .large_bodies_bytes = share,
           .answers_bytes = 4 * share,
+          .metrics_bytes = metrics_bytes,
           .prepare_small_bytes = 2 * share,
-          .prepare_large_bytes = 10 * share};
+          .prepare_large_bytes = 10 * share - metrics_bytes};
 }
 
 }  // namespace kvasir

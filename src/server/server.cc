@@ -51,6 +51,7 @@ constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descr
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
 constexpr int kMaxDrains = 2;                 // one for each signal
+constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
 
 // Accepts connections and handles signals. Its handlers run on one strand.
@@ -63,7 +64,7 @@ class Server {
         service_(std::move(service)),
         small_quota_(memory.prepare_small_bytes),
         large_quota_(memory.prepare_large_bytes),
-        connections_(memory.large_bodies_bytes, memory.answers_bytes),
+        connections_(memory.large_bodies_bytes, memory.answers_bytes, memory.metrics_bytes),
         strand_(asio::make_strand(io_)),
         acceptor_(strand_),
         retry_(strand_),
@@ -295,7 +296,11 @@ class Server {
     Log(LogLevel::kInfo, num_signals_ == 1
                              ? "finishing running requests; a second signal stops at once"
                              : "stopping");
-    if (num_signals_ > 1) return Drain();
+    if (num_signals_ > 1) {
+      Drain();
+      if (options_.on_overdue) After(kStopS, options_.on_overdue);  // such as by a long step
+      return;
+    }
     After(options_.drain_delay_s, [this] { Drain(); });
   }
 

@@ -53,6 +53,8 @@ struct ServerOptions {
   // line: client, request, status, tokens, milliseconds. It never has text of a prompt or an
   // answer.
   std::function<void(std::string_view line)> on_request;
+  // Called a second after a second signal if the server has not ended yet; it ends the process.
+  std::function<void()> on_overdue;
 };
 
 // Serves until SIGINT or SIGTERM. The first one drains: /ready says 503, after drain_delay_s new

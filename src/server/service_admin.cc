@@ -385,6 +385,7 @@ Outcome Service::Metrics(const Call&) {
   view.reloads_done = reloads_done_.load(std::memory_order_relaxed);
   view.reloads_refused = reloads_refused_.load(std::memory_order_relaxed);
   response.body = PrometheusText(view);
+  response.is_metrics = true;
   return response;
 }
 

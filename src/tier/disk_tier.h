@@ -156,6 +156,7 @@ class DiskTier : public Tier {
     uint64_t due_ns = 0;                           // when it is tried again; 0: it is new
     std::optional<int> error = {};                 // of the last try
     bool is_done = false;                          // and not told yet
+    bool has_intent = false;                       // durable: the next start goes on with it
   };
   struct Memory {  // both arenas, and what lies in them
     Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);

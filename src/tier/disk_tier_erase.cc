@@ -87,7 +87,10 @@ bool DiskTier::RunErases() {
       if (!done) CountError(&TierStats::fault_write);
       if (!done && !job.error) {
         Log(LogLevel::kWarning,
-            "disk tier: an erase failed; it is tried again each minute and at start",
+            job.has_intent
+                ? "disk tier: an erase failed; it is tried again each minute and at start"
+                : "disk tier: an erase failed before its intent was written; it is tried "
+                  "again each minute, but the next start will not know of it",
             LogField("folder", options_.folder));
       }
       if (!done) job.error = done.error();
@@ -119,8 +122,9 @@ bool DiskTier::TellErase(EraseJob& job) {
     if (job.is_done) {
       job.done(job.erased);
     } else if (job.error) {
-      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}", job.folder,
-                    std::strerror(*job.error)));
+      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}{}", job.folder,
+                    std::strerror(*job.error),
+                    job.has_intent ? "" : "; after a restart it must be asked for again"));
     } else {
       job.done(Fail(Code::kUnavailable, "disk tier: it was closed before the erase"));
     }
@@ -160,6 +164,7 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   if (const IoStatus written = WriteIntent(storage_, root, options_.secret, intent); !written) {
     return written;
   }
+  job.has_intent = true;
   if (files != nullptr) {
     const IoResult<bool> removed = RemoveKeyFile(storage_, files->keys.id(), job.key_file_name);
     if (!removed) return IoFailed(removed.error());

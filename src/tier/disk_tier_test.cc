@@ -115,6 +115,46 @@ TEST_F(DiskTierTest, TakesTheMemoryThatItPlans) {
   const auto tier = OpenTier();  // it checks that its arenas are used up exactly
 }
 
+// A disk on which the intent of an erase cannot be written.
+class NoIntents : public RealStorage {
+ public:
+  bool fails = true;
+  IoResult<FileId> OpenFile(FileId folder, const std::string& name, OpenMode mode) override {
+    if (fails && name.find("erase-") != name.npos) return IoFailed(EIO);
+    return RealStorage::OpenFile(folder, name, mode);
+  }
+};
+
+TEST_F(DiskTierTest, AnEraseWithoutAnIntentSaysThatARestartForgetsIt) {
+  NoIntents storage;
+  options_.threads = 0;
+  const auto open = [&] {
+    auto tier = DiskTier::Open(options_, storage);
+    EXPECT_TRUE(tier) << tier.error().message;
+    return std::move(*tier);
+  };
+  {
+    const auto tier = open();
+    TierDriver driver(*tier, [&] { tier->RunPending(); });
+    ASSERT_TRUE(driver.Write(Record(0, 0)));
+    ASSERT_TRUE(driver.Flush());
+    const auto erased = driver.Erase(TestRecord::Owner(0));
+    ASSERT_FALSE(erased);
+    EXPECT_EQ(erased.error().code, Code::kIoError);
+    EXPECT_NE(erased.error().message.find("after a restart it must be asked for again"),
+              std::string::npos)
+        << erased.error().message;
+    EXPECT_FALSE(tier->Has(Record(0, 0).facts.name)) << "the running server serves nothing of it";
+  }
+  storage.fails = false;
+  const auto tier = open();
+  TierDriver driver(*tier, [&] { tier->RunPending(); });
+  EXPECT_TRUE(tier->Has(Record(0, 0).facts.name));
+  const auto erased = driver.Erase(TestRecord::Owner(0));
+  ASSERT_TRUE(erased) << erased.error().message;
+  EXPECT_EQ(erased->blocks, 1u);
+}
+
 TEST_F(DiskTierTest, NothingOfAnErasedOwnerIsLeftAndOthersStay) {
   const std::string key_file =
       StoreFolder() / "keys" / KeyFileName(options_.secret, TestRecord::Owner(0));
