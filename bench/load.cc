@@ -32,6 +32,8 @@ const std::vector<Flag>& Flags() {
       {"rate", "R", "open loop: R requests a second, whatever the server does; 0: a trace's times"},
       {"concurrency", "C", "closed loop: C clients (default 8)"},
       {"seconds", "S", "send nothing after S seconds (default: send all)"},
+      {"wait", "S",
+       "give answers up that do not end S seconds after the last request (default 120)"},
       {"max-total", "N", "longest prompt and answer in tokens (default 2048)"},
       {"vocab", "N", "token ids are below N (default 256)"},
       {"seed", "N", "the same seed sends the same requests (default 1)"},
@@ -93,6 +95,7 @@ Result<RunOptions> RunOptionsOf(const Args& args) {
   options.target.whole = args.Has("whole");
   KV_ASSIGN(options.target.temperature, args.Float("temperature", {0, 100}, 0));
   KV_ASSIGN(options.seconds, args.Float("seconds", {0, 1e6}, 0));
+  KV_ASSIGN(options.wait_s, args.Float("wait", {1, 1e6}, 120));
   if (args.Has("rate") && args.Has("concurrency")) {
     return Fail(Code::kInvalidArgument, "give only one of --rate and --concurrency");
   }

@@ -178,7 +178,7 @@ class Bench:
         if not self.llama_server:
             return
         with LlamaServer(self.llama_server, self.gguf) as server:
-            theirs = self.load(server, *flags)["seconds"]
+            theirs = self.load(server, *flags, "--wait", 1800)["seconds"]
         ratio = theirs / cold["seconds"]
         yield ("llama_server_to_burst", ratio, ratio >= 5, ">= 5", f"llama-server takes {theirs:.2f} s for the cold burst")
 
