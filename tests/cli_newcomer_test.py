@@ -79,7 +79,8 @@ class Newcomer(CliTest):
             (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x02")
             self.assertNotIn("no text", start(path))
             (path / "tokenizer.model").unlink()
-            self.assertIn("no text: the model has no tokenizer.json; put one into its folder", start(path))
+            self.assertIn("no text: the model has no tokenizer (tokenizer.json, tokenizer.model, *.tiktoken or the GGUF "
+                          "file's own); put one into its folder", start(path))
 
     def run_with(self, text, *arguments):
         return subprocess.run([cli_support.BINARY, "run", "--max-tokens", "8", *arguments], input=text,

@@ -117,14 +117,14 @@ class WrongArgumentsTest(CliTest):
                 ("--ctx-size", "0", "from 1"), ("--ctx-size", "2049", "2048"),
                 ("--parallel", "0", "from 1"), ("--parallel", "1000000", "to 4096"),
                 ("--cache", "most", "prefix, sequence, none"), ("--block-tokens", "24", "multiple of 16"),
-                ("--block-tokens", "0", "from 16")]:
+                ("--block-tokens", "0", "from 16"), ("--block-tokens", "7", "give a multiple of 16, from 16 to 1024")]:
             self.wrong("plan", flag, value, says=says)
 
     def test_too_little_kv_memory_is_refused_with_the_least(self):
         for flags in ([], ["--kv-format", "f32", "--block-tokens", "64"], ["--cache", "none"]):
             result = kvasir("plan", "--kv-memory", "1", *flags)
-            least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least (\d+),", result.stderr)[1])
-            self.wrong("plan", *flags, "--kv-memory", least - 1, says=f"at least {least},")
+            least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least \d+MiB \((\d+) bytes\),", result.stderr)[1])
+            self.wrong("plan", *flags, "--kv-memory", least - 1, says=f"({least} bytes),")
             plan = self.ok_json("plan", *flags, "--kv-memory", least, "--json")
             self.assertEqual(plan["num_blocks"], 2)
 

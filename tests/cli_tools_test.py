@@ -138,6 +138,15 @@ class PlanTest(CliTest):
             for key, value in plan.items():
                 self.assertEqual(state[key], value, key)
 
+    def test_it_takes_the_flags_of_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            there = pathlib.Path(folder) / "kv"
+            plan = self.ok_json("plan", "--json", "--shape", "tiny", "--cache-dir", folder, "--disk", str(there))
+            self.assertGreater(plan["tier_index_bytes"], 0)
+            self.assertFalse(there.exists())
+            there.write_text("x")
+            self.wrong("plan", "--disk", str(there), says=f"--disk: {there} is not a folder")
+
     def test_sequences_of_any_length_and_a_row_for_each_format(self):
         plan = self.ok_json("plan", "--json", "--tokens", "100", "--compare")
         group, = plan["groups"]
@@ -435,6 +444,35 @@ class ServeTest(CliTest):
             self.assertEqual(names[0], "one")
             self.assertEqual(refused.exception.code, 401)
             refused.exception.close()
+
+    def test_a_flag_that_needs_another_one_is_refused(self):
+        self.wrong("serve", "--trace-sample", "0.5", says="--trace-sample: needs --otlp-traces-endpoint")
+
+    def test_files_of_keys_that_are_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "keys.json"
+            advice = '; write {"tenants": {NAME: {"keys": [...]}}} (docs/tenants.md; '
+            self.wrong("serve", "--keys", str(path), says=f"--keys: {path}: No such file or directory{advice}")
+            path.touch(mode=0o600)
+            self.wrong("serve", "--keys", str(path), says=f"the file is empty{advice}")
+            path.write_text("[]")
+            self.wrong("serve", "--keys", str(path), says=f"the file is an array{advice}")
+
+    def test_a_tenant_without_keys_is_warned_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "keys.json"
+            path.touch(mode=0o600)
+            path.write_text(json.dumps({"tenants": {"a": {"keys": [{"sha256": "5f" * 32}]}, "b": {}}}))
+            result = kvasir("serve", "--keys", str(path), "--admin-key", "root", "--kv-memory", "1")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("the tenant 'b' has no keys, so nobody can use it", result.stderr)
+            self.assertNotIn("'a'", result.stderr)
+
+    def test_words_that_are_unknown_or_missing(self):
+        self.wrong("key", "foo", says="unknown word 'foo'; 'kvasir key new' makes a key")
+        self.wrong("key", says="'kvasir key new' makes a key")
+        self.wrong("models", "rm", says="which model? 'kvasir models rm owner/name")
+        self.wrong("pull", "own/name:Q8_0@x", says="'own/name:Q8_0@x': the revision comes first: own/name@x:Q8_0")
 
     def test_config_files_that_are_wrong(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What README.md and docs/install.md show is what a run gives: chat, receipt, picture, plan."""
 
+import json
 import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,6 +65,46 @@ class Readme(unittest.TestCase):
             return [re.sub(moving, r"\1\2", line) for line in lines]
 
         self.assertEqual(comparable(shown), comparable(printed))
+
+    def test_a_restart_reuses_what_the_receipts_show(self):
+        part = README[README.index("## A restart"):README.index("## The proof")]
+        ask = re.search(r"^    (ask\(\) \{.*?; \})$", part, re.DOTALL | re.MULTILINE)[1]
+        text, shown = re.search(r"```\n(.*?)```", part, re.DOTALL)[1], []
+        while text:
+            receipt, end = json.JSONDecoder().raw_decode(text)
+            shown.append(receipt)
+            text = text[end:].lstrip()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ask = ask.replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+        with tempfile.TemporaryDirectory() as home:
+            environment = {**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home}
+
+            def serve():
+                server = subprocess.Popen([BINARY, "serve", "--port", str(port)], env=environment,
+                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.addCleanup(lambda: server.poll() is None and server.kill())
+                return server
+
+            def reused():
+                said = subprocess.run(["bash", "-c", f"{ask}\nask"], capture_output=True, text=True, timeout=60).stdout
+                return json.JSONDecoder().raw_decode(said.removeprefix('"kvasir":'))[0]
+
+            server = serve()
+            found = [reused()]
+            flushed = subprocess.run(["curl", "-s", "-X", "POST", f"127.0.0.1:{port}/v1/cache/flush", "-d", "{}"],
+                                     capture_output=True, text=True, timeout=60).stdout
+            self.assertTrue(json.loads(flushed)["flushed"], flushed)
+            server.kill()
+            server.wait()
+            server = serve()
+            found += [reused(), reused()]
+            server.kill()
+            server.wait()
+        for receipt, run in zip(shown, found, strict=True):
+            for key in ("prompt_tokens", "computed", "reused"):
+                self.assertEqual(receipt[key], run[key])
 
     def test_links_lead_somewhere(self):
         for page in ("README.md", "docs/install.md", "docs/performance.md"):

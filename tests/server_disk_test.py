@@ -332,6 +332,10 @@ class ByRequest(WithHome):
             for value in (1, 0, "false", [], {}, 0.5):
                 self.assert_refused(server.request("POST", path, {**base, "cache": {"disk": value}}),
                                     "invalid_argument", "cache.disk")
+            for value, name in (({"Disk": False}, "Disk"), ({"disk": True, "foo": 1}, "foo")):
+                got = server.request("POST", path, {**base, "cache": value})
+                self.assert_refused(got, "invalid_argument", f"cache.{name}")
+                self.assertEqual(got[2]["error"]["message"], f"cache.{name}: unknown field (known: disk)")
             for value in ({}, {"disk": True}, {"disk": False}):
                 self.assertEqual(server.request("POST", path, {**base, "cache": value})[0], 200)
 
@@ -758,6 +762,28 @@ class BadFlags(WithHome):
         status, said, _ = run("serve", "--port", "99999", "--disk", str(kv), home=self.home)
         self.assertEqual(status, 2, said)
 
+    def test_a_named_folder_needs_a_secret_that_lasts(self):
+        environment = {**os.environ, "XDG_STATE_HOME": "/proc/nope", "XDG_CACHE_HOME": f"{self.home}/cache"}
+
+        def start(*arguments):
+            return subprocess.run([BINARY, *arguments, "--kv-memory", "16MiB"], capture_output=True, text=True,
+                                  env=environment, timeout=WAIT_S, check=False)
+
+        kv = self.home / "kv"
+        for command in (("serve", "--port", "0"), ("run", "--ids", "5", "--max-tokens", "1")):
+            refused = start(*command, "--disk", str(kv))
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn(f"--disk: {kv} cannot be used, because the secret that encrypts it cannot be stored: ", refused.stderr)
+            self.assertIn("/proc/nope/kvasir", refused.stderr)
+            self.assertEqual(refused.stderr.count("\n"), 1, refused.stderr)
+        self.assertFalse(kv.exists())
+        # The default folder: a warning, once.
+        server = self.serve(disk=(), environment={"XDG_STATE_HOME": "/proc/nope"})
+        self.assertIsNone(server.disk())
+        server.stop()
+        log = "".join(server.log)
+        self.assertEqual(log.count("cannot be stored"), 1, log)
+
     def test_a_fifo_does_not_hang_it(self):
         fifo = self.home / "fifo"
         os.mkfifo(fifo)
@@ -767,7 +793,7 @@ class BadFlags(WithHome):
         kv = str(self.home / "kv")
         for cap in ("1", "1MiB", "3MiB", "much", "-1", "", "1.5XiB"):
             self.refused("--disk", kv, "--disk-cap", cap, says=["disk"])
-        self.refused("--disk", kv, "--disk-cap", "1MiB", says=["two segments"])
+        self.refused("--disk", kv, "--disk-cap", "1MiB", says=["two segments", "give at least 4MiB"])
         for ttl in ("0", "-1", "x", "", "1.5"):
             self.refused("--disk", kv, "--disk-ttl", ttl, says=["disk-ttl"])
         for mode in ("none", "sequence"):

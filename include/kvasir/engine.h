@@ -85,8 +85,9 @@ struct EngineOptions {
   std::optional<DiskOptions> disk;
   // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
   // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
-  // this process alone is used, since nothing is stored outside of it yet. A secret that is there
-  // and that others may read (kPermissionDenied) or that is damaged (kCorruption) is refused.
+  // this process alone is used, and nothing is kept for the next one: a disk folder that `disk`
+  // names is then kInvalidArgument. A secret that is there and that others may read
+  // (kPermissionDenied) or that is damaged (kCorruption) is refused.
   std::optional<std::string> state_dir;
   // Whether ModelCard::sampling has the values of the model folder's generation_config.json.
   bool generation_config = true;

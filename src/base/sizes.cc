@@ -65,4 +65,13 @@ std::string FormatBytes(uint64_t bytes) {
   return fmt::format("{:.2f} {}", value, units[unit]);
 }
 
+std::string RoundedUpMib(uint64_t bytes) {
+  constexpr uint64_t kMib = uint64_t{1} << 20;
+  return fmt::format("{}MiB", bytes / kMib + (bytes % kMib != 0 ? 1 : 0));
+}
+
+std::string CountText(uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 }  // namespace kvasir

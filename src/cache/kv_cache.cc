@@ -8,6 +8,7 @@
 #include "base/no_dump.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cache/cursor_store.h"
 #include "index/prefix_index.h"
 
@@ -90,10 +91,10 @@ Status KvCache::CheckBudget(const KvCacheOptions& options) {
   const CachePlan least = PlanFor(options, 2 * options.layout.num_groups());
   if (options.budget_bytes >= least.total_bytes()) return {};
   return FailField(Code::kInvalidArgument, "kv_memory",
-                   "{} bytes are too few: give at least {}, for {} blocks of {} bytes, "
+                   "{} bytes are too few: give at least {} ({} bytes), for {} blocks of {} bytes, "
                    "{} bytes of their index and {} of cursors",
-                   options.budget_bytes, least.total_bytes(), least.num_blocks, least.block_bytes,
-                   least.index_bytes, least.cursor_bytes);
+                   options.budget_bytes, RoundedUpMib(least.total_bytes()), least.total_bytes(),
+                   least.num_blocks, least.block_bytes, least.index_bytes, least.cursor_bytes);
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {

@@ -252,7 +252,13 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
     KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));
   }
   KV_ASSIGN(options.parallel, U32(args, "parallel", 1, 4096, options.parallel));
-  KV_ASSIGN(options.block_tokens, U32(args, "block-tokens", 16, 1024, options.block_tokens));
+  const auto block_tokens = U32(args, "block-tokens", 16, 1024, options.block_tokens);
+  if (!block_tokens) {
+    return Fail(Code::kInvalidArgument,
+                "--block-tokens: '{}' is not valid; give a multiple of 16, from 16 to 1024",
+                *args.Text("block-tokens"));
+  }
+  options.block_tokens = *block_tokens;
   if (options.block_tokens % 16 != 0) {
     return Fail(Code::kInvalidArgument,
                 "--block-tokens: {} is not a multiple of 16; the nearest is {}",

@@ -24,8 +24,8 @@ nlohmann::ordered_json JsonOf(const StoreCheck& check) {
 
 void Print(const StoreCheck& check) {
   if (check.skipped) return fmt::print("{}: skipped: {}\n", check.store, *check.skipped);
-  fmt::print("{}: {} ({}): {} blocks, {}, {} damaged\n", check.store, check.model, check.kv_format,
-             check.blocks, FormatBytes(check.bytes), check.damaged.size());
+  fmt::print("{}: {} ({}): {}, {}, {} damaged\n", check.store, check.model, check.kv_format,
+             CountText(check.blocks, "block"), FormatBytes(check.bytes), check.damaged.size());
   for (const std::string& what : check.damaged) fmt::print("  damaged: {}\n", what);
 }
 

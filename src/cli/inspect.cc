@@ -69,9 +69,10 @@ nlohmann::ordered_json JsonOf(const std::vector<StoreListing>& stores) {
 
 void PrintTable(const std::vector<StoreListing>& stores) {
   for (const StoreListing& store : stores) {
-    fmt::print("{:<32} {:>12}  last used {}  disk store {}: {} blocks, {} hits\n",
+    fmt::print("{:<32} {:>12}  last used {}  disk store {}: {}, {}\n",
                store.model + " (" + store.kv_format + ")", FormatBytes(store.bytes),
-               TimeText(store.last_use_unix_s), store.store, store.blocks, store.hits);
+               TimeText(store.last_use_unix_s), store.store, CountText(store.blocks, "block"),
+               CountText(store.hits, "hit"));
   }
 }
 

@@ -16,7 +16,8 @@ namespace {
 Result<int> RunKey(const Args& args) {
   const std::vector<std::string> operands = args.List(kOperands);
   if (operands != std::vector<std::string>{"new"}) {
-    return Fail(Code::kInvalidArgument, "say what to do: 'kvasir key new'");
+    return Fail(Code::kInvalidArgument, "{}'kvasir key new' makes a key",
+                operands.empty() ? "" : "unknown word '" + operands.front() + "'; ");
   }
   std::array<uint8_t, 32> bytes;
   KV_TRY(FillRandom(bytes));

@@ -104,6 +104,9 @@ Result<int> RunModels(const Args& args) {
   const hub::HubCache cache(folder);
   const std::vector<std::string> operands = args.List(kOperands);
   if (operands.empty()) return List(cache, args.Has("json"));
+  if (operands == std::vector<std::string>{"rm"}) {
+    return Fail(Code::kInvalidArgument, "which model? 'kvasir models rm {}'", hub::kRepoForm);
+  }
   if (operands.front() != "rm" || operands.size() != 2) {
     return Fail(Code::kInvalidArgument,
                 "'{}' is not what it does: 'kvasir models' lists, 'kvasir models rm {}' removes",

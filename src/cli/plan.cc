@@ -1,6 +1,7 @@
 // kvasir plan: shows how much memory an engine will take, without taking it.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
@@ -10,6 +11,8 @@
 
 namespace kvasir::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   const auto bytes = [](const char* what, uint64_t n, const char* note) {
@@ -38,10 +41,11 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
              plan.ctx_size, plan.parallel);
   for (const KvGroupPlan& group : plan.groups) {
     if (plan.groups.size() == 1 && !group.window) break;
-    fmt::print("{} layers {}: {} bytes a token, at most {} blocks of a sequence\n", group.layers,
+    fmt::print("{} {}: {} bytes a token, at most {} of a sequence\n",
+               CountText(group.layers, "layer"),
                group.window ? fmt::format("with a window of {} tokens", *group.window)
                             : std::string("that see all tokens"),
-               group.kv_bytes_per_token, group.sequence_blocks);
+               group.kv_bytes_per_token, CountText(group.sequence_blocks, "block"));
   }
   fmt::print("a sequence of {} tokens takes {} at most; the pool holds {} that share nothing\n",
              plan.sequence_tokens, FormatBytes(plan.sequence_bytes), plan.sequences);
@@ -72,6 +76,12 @@ Result<int> RunPlan(const Args& given) {
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
   KV_ASSIGN(const EngineOptions options,
             EngineOptionsOf(args, DiskDefault::kCacheFolder, ModelUse::kPlan));
+  // The server would make the folder.
+  std::error_code error;
+  if (options.disk && options.disk->folder && fs::exists(*options.disk->folder, error) &&
+      !fs::is_directory(*options.disk->folder, error)) {
+    return FailField(Code::kInvalidArgument, "disk", "{} is not a folder", *options.disk->folder);
+  }
   std::optional<uint32_t> tokens;
   if (args.Has("tokens")) {
     KV_ASSIGN(const uint64_t given_tokens, args.Uint("tokens", 1, uint64_t{1} << 31, 1));
@@ -110,11 +120,15 @@ Command PlanCommand() {
   return {"plan", "how much memory a server with these flags takes, byte for byte",
           "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
           Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
+                 {"shape", "S",
+                  "random weights of this shape, as 'kvasir serve --shape' has them (names as in "
+                  "'kvasir bench')"},
                  {"tokens", "N", "the length of the sequences that are counted (the context)"},
                  {"compare", "", "a row for each KV format, too", FlagKind::kSwitch},
                  {"config", "F.json",
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),
+                CacheDirFlags(),
                 CacheFlags(),
                 DiskFlags(DiskDefault::kCacheFolder),
                 RequestFlags()}),

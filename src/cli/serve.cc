@@ -1,6 +1,9 @@
 // kvasir serve: the server.
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -136,10 +139,19 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
                 "--otlp-traces-endpoint: is empty; give an address or leave it out");
   }
   KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
+  if (args.Has("trace-sample") && !options.otlp_traces_endpoint) {
+    return Fail(Code::kInvalidArgument, "--trace-sample: needs --otlp-traces-endpoint");
+  }
   if (const auto path = args.Text("keys")) {
     options.keys_path = path;
     KV_ASSIGN(options.keys, ReadKeysFile(*path));
     KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
+    for (size_t i = 0; i < options.keys.tenants.size(); ++i) {
+      if (std::ranges::count(options.keys.keys, i, &KeyEntry::tenant) > 0) continue;
+      Log(LogLevel::kWarning,
+          fmt::format("--keys: {}: the tenant '{}' has no keys, so nobody can use it", *path,
+                      options.keys.tenants[i].name));
+    }
   }
   KV_TRY(ReadTimes(args, &options));
   options.cors_origins = args.List("cors-origin");
@@ -163,12 +175,18 @@ std::string ModeOf(const EngineOptions& options) {
   return "";
 }
 
+bool IsTmpfs(const std::string& folder) {
+  struct statfs about;
+  return statfs(folder.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
+}
+
 std::string DiskLine(const Engine& engine) {
   const std::optional<TierStats> disk = engine.DiskStats();
   if (!disk) return "";
   std::string state;
+  if (!disk->durable) state = IsTmpfs(disk->folder) ? "; not durable (tmpfs)" : "; not durable";
   if (disk->state != TierStats::State::kOn) {
-    state = fmt::format("; {}: {}", ToString(disk->state), disk->reason);
+    state += fmt::format("; {}: {}", ToString(disk->state), disk->reason);
   }
   return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}; --disk none turns it off\n",
                      disk->folder, FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
@@ -198,9 +216,10 @@ std::string SummaryOf(const Engine& engine) {
                     plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
               : std::string()) +
          DiskLine(engine) +
-         fmt::format("runs     context {} tokens, {} sequences at once, {} threads, target {}\n",
-                     plan.ctx_size, plan.parallel,
-                     options.threads ? *options.threads : DefaultThreads(), engine.target());
+         fmt::format("runs     context {} tokens, {} at once, {}, target {}\n", plan.ctx_size,
+                     CountText(plan.parallel, "sequence"),
+                     CountText(options.threads ? *options.threads : DefaultThreads(), "thread"),
+                     engine.target());
 }
 
 // Ends the process as a second signal asks, without the engine's end, which writes for up to 10 s.

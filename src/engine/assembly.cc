@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/cpu_topology.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
@@ -251,7 +252,7 @@ Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
   if (disk.cap_bytes && *disk.cap_bytes < least) {
     return FailField(Code::kInvalidArgument, "disk_cap",
                      "{} bytes do not hold two segments of this model's blocks; give at least {}",
-                     *disk.cap_bytes, least);
+                     *disk.cap_bytes, RoundedUpMib(least));
   }
   if (disk.ttl_hours == 0) {
     return FailField(Code::kInvalidArgument, "disk_ttl", "0 hours; give at least 1");

@@ -185,7 +185,9 @@ Result<ModelText> LoadText(const TextSource& source) {
     return text;
   }
   if (*tokenizer == nullptr) {
-    text.no_text = "the model has no tokenizer.json; put one into its folder";
+    text.no_text =
+        "the model has no tokenizer (tokenizer.json, tokenizer.model, *.tiktoken or the GGUF "
+        "file's own); put one into its folder";
     return text;
   }
   text.tokenizer = std::move(*tokenizer);

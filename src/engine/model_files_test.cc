@@ -105,7 +105,9 @@ TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {
   const auto ids_only = LoadText(TakeText(*model));
   ASSERT_TRUE(ids_only);
   EXPECT_FALSE(ids_only->tokenizer || ids_only->chat_template);
-  EXPECT_EQ(ids_only->no_text, "the model has no tokenizer.json; put one into its folder");
+  EXPECT_EQ(ids_only->no_text,
+            "the model has no tokenizer (tokenizer.json, tokenizer.model, *.tiktoken or the GGUF "
+            "file's own); put one into its folder");
 }
 
 // Letters and the two tokens of ChatML.

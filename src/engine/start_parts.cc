@@ -9,19 +9,38 @@ namespace kvasir {
 
 namespace {
 
-Result<ServerSecret> SecretOfThisProcess() {
+Result<ServerSecret> SecretOfThisProcess(const EngineOptions& options, std::string why) {
+  const std::optional<DiskOptions>& disk = options.disk;
+  if (disk && disk->folder && disk->cap_bytes != 0u) {
+    return FailField(Code::kInvalidArgument, "disk",
+                     "{} cannot be used, because the secret that encrypts it cannot be stored: {}",
+                     *disk->folder, why);
+  }
   KV_ASSIGN(const Secret secret, EphemeralSecret());
-  return ServerSecret{secret, false};
+  return ServerSecret{secret, false, std::move(why)};
+}
+
+// The same words for all that needs a secret that lasts, so that a log has them once.
+void WarnOfLoss(const ServerSecret& secret, const EngineOptions& options) {
+  if (!options.warn) return;
+  options.warn(fmt::format(
+      "no cache on the disk and no model images are kept, because their secret cannot be stored: "
+      "{}",
+      secret.why_not));
 }
 
 }  // namespace
 
 Result<ServerSecret> SecretFor(const EngineOptions& options) {
   const std::string state_dir = StateDir(options.state_dir).string();
-  if (state_dir.empty()) return SecretOfThisProcess();
+  if (state_dir.empty()) {
+    return SecretOfThisProcess(options, "there is no home folder; set XDG_STATE_HOME");
+  }
   const Result<Secret> secret = LoadOrCreateSecret(state_dir);
   if (secret) return ServerSecret{*secret, true};
-  if (secret.error().code == Code::kIoError) return SecretOfThisProcess();
+  if (secret.error().code == Code::kIoError) {
+    return SecretOfThisProcess(options, secret.error().message);
+  }
   return tl::unexpected(secret.error());
 }
 
@@ -51,7 +70,8 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
     return Disk();
   };
   if (!secret.lasts) {
-    return without("the secret that it is encrypted under cannot be stored in a state folder");
+    WarnOfLoss(secret, options);
+    return Disk();
   }
   DiskTierOptions tier = *assembly.disk;
   if (tier.folder.empty()) return without("there is no cache folder; name one with --disk DIR");
@@ -60,10 +80,13 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
   tier.needs_durable = !is_named;
   Disk disk{std::make_unique<RealStorage>(), nullptr};
   auto opened = DiskTier::Open(tier, *disk.storage);
-  if (!opened && is_named) {
-    return FailField(Code::kInvalidArgument, "disk", "{}", opened.error().message);
+  if (!opened) {
+    constexpr std::string_view kPlace = "disk tier: ";
+    std::string_view why = opened.error().message;
+    if (why.starts_with(kPlace)) why.remove_prefix(kPlace.size());
+    if (is_named) return FailField(Code::kInvalidArgument, "disk", "{}", why);
+    return without(why);
   }
-  if (!opened) return without(opened.error().message);
   disk.tier = std::move(*opened);
   return disk;
 }
@@ -119,11 +142,7 @@ std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& we
     return std::nullopt;
   }
   if (!secret.lasts) {
-    if (options.warn) {
-      options.warn(
-          "model image: not kept, because the secret that verifies it cannot be stored in a "
-          "state folder; each start packs the weights again");
-    }
+    WarnOfLoss(secret, options);
     return std::nullopt;
   }
   return ImageOptions{ImageFolder(cache_dir), options.image_cap_bytes, secret.secret, weights,

@@ -17,10 +17,12 @@ namespace kvasir {
 
 struct ServerSecret {
   Secret secret;
-  bool lasts;  // stored, so later processes have it too
+  bool lasts;                // stored, so later processes have it too
+  std::string why_not = {};  // it does not last
 };
 
-// EngineOptions::state_dir describes the rules.
+// EngineOptions::state_dir describes the rules. kInvalidArgument: options.disk names a folder, and
+// the secret that it would be encrypted under cannot be stored.
 Result<ServerSecret> SecretFor(const EngineOptions& options);
 
 // Digest of the weights in the format that computes; remembered if the secret is stored.
@@ -33,7 +35,7 @@ struct Disk {
   std::unique_ptr<DiskTier> tier;  // nullptr: there is none
 };
 // Opens the disk tier. An error where options.disk names a folder that cannot be used; a warning
-// where it is the default one, or where the secret does not last.
+// where it is the default one.
 Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const Identity& identity,
                      const EngineOptions& options);
 

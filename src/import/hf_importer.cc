@@ -184,6 +184,12 @@ Result<ConfigFiles> ReadConfigFiles(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) {
+    std::error_code error;
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      if (!fs::exists(folder / name, error)) continue;
+      return Fail(Code::kNotFound, "{}: has a tokenizer ({}), but no config.json{}",
+                  folder.string(), name, Advice(folder));
+    }
     return Fail(Code::kNotFound, "{}: has no config.json{}", folder.string(), Advice(folder));
   }
   KV_ASSIGN(files.config, ReadTextFile(path, kMaxConfigBytes));

@@ -134,7 +134,7 @@ HttpResponse ErrorResponse(const Error& error) {
 
 Error KeyRevoked() {
   return {.code = Code::kPermissionDenied,
-          .message = "revoked_key: the API key of this request was removed",
+          .message = "the API key of this request was removed",
           .cause = Cause::kKeyRevoked};
 }
 

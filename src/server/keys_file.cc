@@ -23,6 +23,11 @@ namespace {
 constexpr off_t kMaxFileBytes = 4 << 20;
 constexpr size_t kMaxNameBytes = 64;
 
+// Of a file that is not one of keys at all.
+constexpr std::string_view kAdvice =
+    "; write {\"tenants\": {NAME: {\"keys\": [...]}}} (docs/tenants.md; 'kvasir key new' makes a "
+    "key)";
+
 tl::unexpected<Error> FileFault(const std::string& path, std::string_view what) {
   return FailField(Code::kInvalidArgument, "keys", "{}: {}", path, what);
 }
@@ -177,7 +182,12 @@ Result<KeysFile> ReadTenants(const JsonValue& body) {
 
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path) {
   const Result<JsonBody> body = ParseBody(text, {}, "the file");
-  if (!body) return FileFault(path, body.error().text());
+  if (!body) {
+    std::string what = body.error().text();
+    constexpr std::string_view kOfRequests = "; send a JSON object";
+    if (what.ends_with(kOfRequests)) what.resize(what.size() - kOfRequests.size());
+    return FileFault(path, what + std::string(kAdvice));
+  }
   Result<KeysFile> file = ReadTenants(body->fields);
   if (!file) return FileFault(path, file.error().text());
   return file;
@@ -185,7 +195,7 @@ Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path) {
 
 Result<KeysFile> ReadKeysFile(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return FileFault(path, std::strerror(errno));
+  if (!file) return FileFault(path, std::strerror(errno) + std::string(kAdvice));
   struct stat about;
   if (fstat(file.fd(), &about) != 0) return FileFault(path, std::strerror(errno));
   if (!S_ISREG(about.st_mode)) return FileFault(path, "is not a regular file");

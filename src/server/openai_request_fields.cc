@@ -159,6 +159,7 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   }
   JsonFields inner(*cache, "cache.");
   inner.Bool("disk", &request->use_disk);
+  for (const std::string& name : inner.Unread()) inner.Fail(name, "unknown field (known: disk)");
   if (inner.error()) fields.Fail(*inner.error());
 }
 

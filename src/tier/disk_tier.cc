@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "base/no_dump.h"
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
 namespace {
@@ -73,7 +74,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options,
       *options.cap_bytes < MinCapBytes(options.shape)) {
     return FailField(Code::kInvalidArgument, "disk_cap",
                      "{} bytes hold less than two segments; give at least {}, or 0 for no disk",
-                     *options.cap_bytes, MinCapBytes(options.shape));
+                     *options.cap_bytes, RoundedUpMib(MinCapBytes(options.shape)));
   }
   if (options.ttl_hours == 0) {
     return FailField(Code::kInvalidArgument, "disk_ttl", "0 hours keep nothing; give at least 1");

@@ -219,7 +219,10 @@ class DiskTier : public Tier {
   void RemoveUnusedKeys();
   Status FinishErases(FileId root);
   void LeaveStore(State state, std::string reason);
-  void CountError(uint64_t TierStats::*counter);
+  void LeaveFailed(std::string reason);
+  bool LeaveIfGone();
+  std::string LastErrorText() const KV_REQUIRES(mutex_);
+  void CountError(uint64_t TierStats::*counter, int error);
   StoreAbout AboutNow() KV_REQUIRES(mutex_);
   void WriteAbout();
   void WriteHours();
@@ -328,6 +331,7 @@ class DiskTier : public Tier {
   std::array<uint64_t, 8> error_ns_ KV_GUARDED_BY(mutex_) = {};
   std::array<uint64_t, 3> stall_ns_ KV_GUARDED_BY(mutex_) = {};
   uint64_t num_errors_ KV_GUARDED_BY(mutex_) = 0, num_stalls_ KV_GUARDED_BY(mutex_) = 0;
+  int last_error_ KV_GUARDED_BY(mutex_) = 0;             // its errno; 0: there was none
   uint64_t reading_since_ns_ KV_GUARDED_BY(mutex_) = 0;  // 0: nothing is being read
   bool is_stall_counted_ KV_GUARDED_BY(mutex_) = false;
   bool writer_has_news_ KV_GUARDED_BY(mutex_) = false;

@@ -103,7 +103,7 @@ void DiskTier::WriteHours() {
     const IoResult<OpenedFile> file = Own(
         storage_,
         storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
-    if (!file) return CountError(&TierStats::fault_write);
+    if (!file) return CountError(&TierStats::fault_write, file.error());
     const auto per_write = static_cast<uint32_t>(scratch.size() / 4);
     for (uint32_t first = 0; first < shape.slots; first += per_write) {
       const uint32_t count = std::min(per_write, shape.slots - first);
@@ -118,7 +118,7 @@ void DiskTier::WriteHours() {
       }
       const IoStatus written =
           WriteAll(storage_, file->id(), scratch.first(uint64_t{4} * count), shape.hour_at(first));
-      if (!written) return CountError(&TierStats::fault_write);
+      if (!written) return CountError(&TierStats::fault_write, written.error());
     }
   }
 }

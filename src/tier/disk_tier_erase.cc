@@ -84,7 +84,7 @@ bool DiskTier::RunErases() {
     if (!job.is_done) {
       const IoStatus done = TryErase(job);
       job.is_done = done.has_value();
-      if (!done) CountError(&TierStats::fault_write);
+      if (!done) CountError(&TierStats::fault_write, done.error());
       if (!done && !job.error) {
         Log(LogLevel::kWarning,
             job.has_intent
@@ -267,11 +267,11 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
     }
   }
   if (!done) {
-    CountError(&TierStats::fault_write);
+    CountError(&TierStats::fault_write, done.error());
     return false;
   }
-  if (!storage_.SyncData(file->id())) {
-    CountError(&TierStats::fault_sync);
+  if (const IoStatus synced = storage_.SyncData(file->id()); !synced) {
+    CountError(&TierStats::fault_sync, synced.error());
     MutexLock lock(mutex_);
     memory_.segments.Abandon(index);
     return false;

@@ -390,11 +390,34 @@ void DiskTier::LeaveStore(State state, std::string reason) {
   CallProgress();
 }
 
+void DiskTier::LeaveFailed(std::string reason) {
+  Log(LogLevel::kWarning, "disk tier: it is off for 60 s", LogField("folder", options_.folder),
+      LogField("reason", reason));
+  LeaveStore(State::kBroken, std::move(reason));
+}
+
+// What lies in a folder that was removed or moved, no later start finds. REQUIRES: the store is
+// open.
+bool DiskTier::LeaveIfGone() {
+  if (storage_.IsAt(writing_files_->folder.id(), options_.folder + "/" + ToHex(store_))) {
+    return false;
+  }
+  LeaveFailed("the folder was removed or moved");
+  return true;
+}
+
+// ", last error: No such file or directory"; empty before the first.
+std::string DiskTier::LastErrorText() const {
+  return last_error_ == 0 ? "" : fmt::format(", last error: {}", std::strerror(last_error_));
+}
+
 // After eight in a minute the store is left, by the writer, when it has finished what it does.
-void DiskTier::CountError(uint64_t TierStats::*counter) {
+// `error`: the errno.
+void DiskTier::CountError(uint64_t TierStats::*counter, int error) {
   const uint64_t now_ns = storage_.MonotonicNs();
   MutexLock lock(mutex_);
   ++(stats_.*counter);
+  last_error_ = error;
   const bool is_stall = counter == &TierStats::fault_stalled;
   uint64_t& oldest = is_stall ? stall_ns_[num_stalls_++ % stall_ns_.size()]
                               : error_ns_[num_errors_++ % error_ns_.size()];

@@ -202,7 +202,7 @@ bool DiskTier::ReaderStep() {
   std::array<bool, kMaxRun> is_bad;
   is_bad.fill(!read);
   if (!read && read.error() != ECANCELED) {
-    CountError(&TierStats::fault_read);
+    CountError(&TierStats::fault_read, read.error());
     // A bad sector costs its own record only: each is read alone.
     for (size_t i = 0; run_.size() > 1 && i < run_.size(); ++i) {
       is_bad[i] = !ReadRun(*files, std::span(run_).subspan(i, 1));
@@ -321,7 +321,7 @@ void DiskTier::NoteStalls() {
     if (passed_ns <= kStallNs || is_stall_counted_) return;
     is_stall_counted_ = true;
   }
-  CountError(&TierStats::fault_stalled);
+  CountError(&TierStats::fault_stalled, ETIMEDOUT);
 }
 
 }  // namespace kvasir

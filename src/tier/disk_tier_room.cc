@@ -33,7 +33,7 @@ IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
 std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   const IoResult<TreeFacts> tree = storage_.TreeBytes(writing_files_->root.id(), kSegmentPrefix);
   if (!tree) {
-    CountError(&TierStats::fault_read);
+    CountError(&TierStats::fault_read, tree.error());
     return std::nullopt;
   }
   MutexLock lock(mutex_);
@@ -47,7 +47,7 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
 std::optional<bool> DiskTier::HasFreeSpace(uint64_t bytes) {
   const IoResult<SpaceFacts> space = storage_.Space(writing_files_->root.id());
   if (!space) {
-    CountError(&TierStats::fault_read);
+    CountError(&TierStats::fault_read, space.error());
     return std::nullopt;
   }
   return space->free_bytes >= bytes + std::max(space->total_bytes / 20, kMinFreeBytes);
@@ -68,7 +68,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
   const IoResult<OpenedFile> locked = LockFolder(storage_, writing_files_->root.id());
   if (!locked && locked.error() == EWOULDBLOCK) return GrowEnd::kFull;  // asked again soon
   if (!locked) {
-    CountError(&TierStats::fault_write);
+    CountError(&TierStats::fault_write, locked.error());
     return ends(GrowEnd::kFailed);
   }
   if (!HasFreeSpace(bytes).value_or(false)) return ends(GrowEnd::kFull);
@@ -170,7 +170,9 @@ bool DiskTier::MakeSegment() {
   if (made) made = storage_.SyncFolder(folder);
   if (made) return true;
   if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back(name);
-  if (made.error() != ENOSPC && made.error() != EDQUOT) CountError(&TierStats::fault_write);
+  if (made.error() != ENOSPC && made.error() != EDQUOT) {
+    CountError(&TierStats::fault_write, made.error());
+  }
   MutexLock lock(mutex_);
   memory_.segments.Remove(*added);
   return false;
@@ -243,7 +245,7 @@ bool DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
   IoStatus removed = storage_.Unlink(writing_files_->folder.id(), name);
   if (removed) removed = storage_.SyncFolder(writing_files_->folder.id());
   if (removed) return true;
-  CountError(&TierStats::fault_write);
+  CountError(&TierStats::fault_write, removed.error());
   unusable_.push_back(name);
   return false;
 }
@@ -346,6 +348,7 @@ bool DiskTier::Maintain() {
   }
   if (now_ns >= space_ns_) {
     space_ns_ = now_ns + kSpaceNs;
+    if (LeaveIfGone()) return true;
     GiveBack();
     RemoveAbandoned();
     (void)ZeroAllCondemned(AbandonedSegments::kLeft);

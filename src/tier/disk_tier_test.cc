@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "base/hex.h"
+#include "tier/blocking_storage_for_test.h"
 #include "tier/tier_driver_for_test.h"
 #include "tier/tier_folder_for_test.h"
 
@@ -525,6 +526,67 @@ TEST_F(DiskTierTest, AFolderThatGoesIsLeftWithoutAnAnswerThatIsWrong) {
   EXPECT_FALSE(tier->Has(Record(0, 0).facts.name));
   for (uint32_t i = 1; i < 20; ++i) (void)driver.Write(Record(i, 0));
   EXPECT_EQ(driver.Flush().error().code, Code::kUnavailable);
+}
+
+TEST_F(DiskTierTest, AFlushIntoAFolderThatWasRemovedMovedOrReplacedSaysSo) {
+  const auto elsewhere = parent_ / "elsewhere";
+  const std::function<void()> losses[] = {
+      [&] { fs::remove_all(options_.folder); },
+      [&] { fs::rename(options_.folder, elsewhere); },
+      [&] { fs::remove_all(StoreFolder()); },
+      [&] {
+        fs::rename(options_.folder, elsewhere);
+        fs::copy(elsewhere, options_.folder, fs::copy_options::recursive);
+      },
+  };
+  for (const auto& lose : losses) {
+    fs::remove_all(options_.folder);
+    fs::remove_all(elsewhere);
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    ASSERT_TRUE(driver.Write(Record(0, 0)));
+    ASSERT_TRUE(driver.Flush());
+    lose();
+    const auto flushed = driver.Flush();
+    ASSERT_FALSE(flushed);
+    EXPECT_EQ(flushed.error().code, Code::kUnavailable);
+    EXPECT_EQ(flushed.error().message,
+              "disk tier: " + options_.folder + ": the folder was removed or moved");
+    EXPECT_EQ(tier->Stats().state, TierStats::State::kBroken);
+    EXPECT_EQ(tier->Stats().reason, "the folder was removed or moved");
+  }
+}
+
+TEST_F(DiskTierTest, AFolderThatWasRemovedIsNoticedWithoutARequest) {
+  options_.threads = 0;
+  const auto gate = std::make_shared<BlockingStorage::Gate>();
+  BlockingStorage storage(gate);
+  const auto tier = DiskTier::Open(options_, storage);
+  ASSERT_TRUE(tier) << tier.error().message;
+  (*tier)->RunPending();
+  EXPECT_EQ((*tier)->Stats().state, TierStats::State::kOn);
+  fs::remove_all(options_.folder);
+  gate->PassTime(10);
+  (*tier)->RunPending();
+  EXPECT_EQ((*tier)->Stats().reason, "the folder was removed or moved");
+  gate->PassTime(60);  // then it is made again
+  (*tier)->RunPending();
+  EXPECT_EQ((*tier)->Stats().state, TierStats::State::kOn);
+  EXPECT_TRUE(fs::exists(StoreFolder()));
+}
+
+TEST_F(DiskTierTest, TooManyErrorsSayWhatTheLastOneWas) {
+  options_.threads = 0;
+  const auto tier = OpenTier();
+  TierDriver driver(*tier, [&] { tier->RunPending(); });
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(driver.Write(Record(i, 0)));
+  ASSERT_TRUE(driver.Flush());
+  for (const auto& entry : fs::directory_iterator(StoreFolder())) {
+    if (entry.path().extension() == ".kvs") fs::remove(entry.path());
+  }
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(driver.ReadBack(Record(i, 0)), Read::kFailed);
+  tier->RunPending();
+  EXPECT_EQ(tier->Stats().reason, "too many errors, last error: No such file or directory");
 }
 
 }  // namespace

@@ -48,16 +48,16 @@ bool DiskTier::WriterStep() {
   }
   bool has_worked = false;
   bool is_on, leaves, is_reading;
+  std::string last_error;
   {
     MutexLock lock(mutex_);
     is_reading = reading_since_ns_ > 0;
     leaves = std::exchange(leaves_when_idle_, false);
+    if (leaves) last_error = LastErrorText();
     is_on = state_ == State::kOn;
   }
   if (is_on && leaves) {
-    Log(LogLevel::kWarning, "disk tier: too many errors; it is off for 60 s",
-        LogField("folder", options_.folder));
-    LeaveStore(State::kBroken, "too many errors");
+    LeaveFailed("too many errors" + last_error);
     is_on = false;
   }
   // While a read has not returned, no other one would be served.
@@ -217,7 +217,7 @@ bool DiskTier::WriteKeysOfGroup() {
     }
     OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
     if (!written) {
-      if (has_room == true) CountError(&TierStats::fault_write);
+      if (has_room == true) CountError(&TierStats::fault_write, written.error());
       MutexLock lock(mutex_);
       for (const uint32_t other : group_) buffer(other).is_bad = true;
       return false;
@@ -241,7 +241,7 @@ void DiskTier::WriteRecords() {
       IoResult<OpenedFile> file =
           Own(storage_, storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number),
                                           OpenMode::kWrite));
-      if (!file) CountError(&TierStats::fault_write);
+      if (!file) CountError(&TierStats::fault_write, file.error());
       touched_.push_back({.segment = segment,
                           .file = file ? std::move(*file) : OpenedFile(),
                           .has_failed = !file});
@@ -250,7 +250,9 @@ void DiskTier::WriteRecords() {
     IoStatus written = IoFailed(EIO);
     if (!found->has_failed) {
       written = WriteRecord(index, found->file.id());
-      if (!written && written.error() != ECANCELED) CountError(&TierStats::fault_write);
+      if (!written && written.error() != ECANCELED) {
+        CountError(&TierStats::fault_write, written.error());
+      }
       if (!written) UnwriteHeader(index, found->file.id());
     }
     MutexLock lock(mutex_);
@@ -310,7 +312,7 @@ void DiskTier::SyncSegments() {
     const IoStatus synced = storage_.SyncData(one.file.id());
     if (synced || FaultActive(Fault::kBelievedSync)) continue;
     one.has_failed = true;
-    CountError(&TierStats::fault_sync);
+    CountError(&TierStats::fault_sync, synced.error());
     {
       MutexLock lock(mutex_);
       memory_.segments.Abandon(one.segment);
@@ -404,8 +406,8 @@ void DiskTier::FindAnswers() {
     if (!is_on) {
       job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
     } else if (stats_.dropped_failed > job.dropped) {
-      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored",
-                        options_.folder, stats_.dropped_failed - job.dropped);
+      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored{}",
+                        options_.folder, stats_.dropped_failed - job.dropped, LastErrorText());
     } else {
       job.answer = TierFlushed{.durable = is_durable_,
                                .blocks = stats_.blocks - job.blocks,
@@ -416,6 +418,12 @@ void DiskTier::FindAnswers() {
 
 // Whether a callback was called. One that throws is called again in the next step.
 bool DiskTier::AnswerFlushes() {
+  bool has_flushes;
+  {
+    MutexLock lock(mutex_);
+    has_flushes = state_ == State::kOn && !flushes_.empty();
+  }
+  if (has_flushes) (void)LeaveIfGone();  // what nobody finds again is not durable
   FindAnswers();
   bool has_told = false;
   for (;;) {

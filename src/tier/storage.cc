@@ -235,6 +235,12 @@ IoResult<FileId> RealStorage::OpenRoot(const std::string& path) {
   return Opened(fd);
 }
 
+bool RealStorage::IsAt(FileId folder, const std::string& path) {
+  struct stat open, named;
+  return fstat(Fd(folder), &open) == 0 && stat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 IoResult<FileId> RealStorage::OpenFolder(FileId folder, const std::string& name) {
   return Opened(openat(Fd(folder), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
@@ -358,6 +364,8 @@ IoResult<bool> RealStorage::IsLocked(FileId file) {
   if (errno == EWOULDBLOCK) return true;
   return IoFailed(errno);
 }
+
+bool Storage::IsAt(FileId, const std::string&) { return true; }
 
 void Storage::Pause(uint64_t milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));

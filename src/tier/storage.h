@@ -56,6 +56,8 @@ class Storage {
 
   // The folder of this path; created, 0700, with its parents where it is missing.
   virtual IoResult<FileId> OpenRoot(const std::string& path) = 0;
+  // Whether the path still leads to this open folder.
+  virtual bool IsAt(FileId folder, const std::string& path);
   virtual IoResult<FileId> OpenFolder(FileId folder, const std::string& name) = 0;
   virtual IoStatus MakeFolder(FileId folder, const std::string& name) = 0;  // 0700
   virtual IoResult<FileId> OpenFile(FileId folder, const std::string& name, OpenMode mode) = 0;
@@ -155,6 +157,7 @@ bool IsTierDraft(std::string_view name);
 class RealStorage : public Storage {
  public:
   IoResult<FileId> OpenRoot(const std::string& path) override;
+  bool IsAt(FileId folder, const std::string& path) override;
   IoResult<FileId> OpenFolder(FileId folder, const std::string& name) override;
   IoStatus MakeFolder(FileId folder, const std::string& name) override;
   IoResult<FileId> OpenFile(FileId folder, const std::string& name, OpenMode mode) override;
