@@ -64,7 +64,6 @@ std::vector<Flag> ModelFlags() {
        "(default: as in the files)"},
       {"threads", "N",
        "threads that compute (default: one for each core that the process may use)"},
-      {"pin-threads", "", "pin each of these threads to a separate processor", FlagKind::kSwitch},
       {"log-level", "LEVEL",
        "error, warning, info (default) or debug: the least level that the log on stderr shows"}};
 }
@@ -76,6 +75,8 @@ std::vector<Flag> CacheDirFlags() {
 
 std::vector<Flag> LoadFlags() {
   return Join({ModelFlags(),
+               {{"pin-threads", "", "pin each thread that computes to a separate processor",
+                 FlagKind::kSwitch}},
                CacheDirFlags(),
                {{"image-cap", "SIZE",
                  "limit of the model images there (default 16GiB; 0: keep no images)"}}});
@@ -176,11 +177,13 @@ namespace {
 
 Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options) {
   const auto folder = args.Text("disk");
-  if (folder == "none" || args.Text("disk-cap") == "0") return {};
-  if (!folder && otherwise == DiskDefault::kNone) {
+  if (args.Text("disk-cap") == "0") return {};
+  if (folder == "none" || (!folder && otherwise == DiskDefault::kNone)) {
     for (const char* flag : {"disk-cap", "disk-ttl"}) {
-      if (args.Has(flag)) {
-        return Fail(Code::kInvalidArgument, "--{}: is of use only with --disk DIR", flag);
+      // --disk none on the command line turns off the disk of the config file.
+      const bool is_overridden = folder && !args.IsFromConfig("disk") && args.IsFromConfig(flag);
+      if (args.Has(flag) && !is_overridden) {
+        return Fail(Code::kInvalidArgument, "--{}: needs --disk DIR", flag);
       }
     }
     return {};
@@ -256,7 +259,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   if (options.block_tokens % 16 != 0) {
     return Fail(Code::kInvalidArgument,
                 "--block-tokens: {} is not a multiple of 16; the nearest is {}",
-                options.block_tokens, options.block_tokens / 16 * 16);
+                options.block_tokens, (options.block_tokens + 8) / 16 * 16);
   }
   if (args.Has("step-tokens")) {
     KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));

@@ -19,7 +19,8 @@ namespace kvasir::cli {
 std::vector<Flag> ModelFlags();
 // --cache-dir: of commands that look into that folder.
 std::vector<Flag> CacheDirFlags();
-// Of commands that load a model: all of these, and what may be kept in the folder.
+// Of commands that load a model: all of these, where its threads run, and what may be kept in the
+// folder.
 std::vector<Flag> LoadFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: for commands that have
 // a cache.
