@@ -531,7 +531,8 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {
-    sequence->text.emplace(*options_.tokenizer, !spec.echo_special);
+    sequence->text.emplace(*options_.tokenizer,
+                           spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
     sequence->stop.emplace(spec.stop);
   }
   request.sequences.push_back(std::move(sequence));

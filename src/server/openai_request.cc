@@ -133,7 +133,7 @@ Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string
 Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
                               const ModelView& model) {
   std::string text;
-  const auto decoder = model.tokenizer->StartDecoder(/*skip_special=*/false);
+  const auto decoder = model.tokenizer->StartDecoder(SpecialTokens::kShow);
   for (const TokenId id : ids) {
     decoder->Append(id, &text);
     if (text.size() > model.max_decoded_bytes) break;
