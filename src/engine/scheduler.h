@@ -216,12 +216,12 @@ class Scheduler {
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
-  void TellLogits(const Head& head, std::span<const float> logits);
+  void ReportLogits(const Head& head, std::span<const float> logits);
   void AddDraws(const Head& head, std::span<const float> logits);
   void RunDraws();
   void RunDraw(Draw& draw, Sampler& sampler);
 
-  // scheduler_news.cc
+  // scheduler_delivery.cc
   void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
@@ -229,8 +229,8 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
-  uint32_t TellErasures();
-  void TellFlushes();
+  uint32_t ReportErasures();
+  void ReportFlushes();
   void CountStep(uint64_t step_ns);
   void CountTenants();
   void FillWorkload();
