@@ -1,4 +1,4 @@
-// KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
+// KvCache: pool + index + tier behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
 #include <algorithm>
