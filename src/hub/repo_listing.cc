@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "base/file_name.h"
 #include "base/hex.h"
 #include "base/json_tree.h"
 #include "base/result.h"
