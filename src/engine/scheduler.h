@@ -166,7 +166,17 @@ class Scheduler {
   bool CountRefusal(const Error& error);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
+  // The tokens that a request begins or goes on with; of `request`, while it does not change.
+  struct Known {
+    std::span<const TokenId> tokens;
+    bool goes_on;   // its answers had begun
+    bool is_whole;  // the answer is in `tokens` too; else it is computed again behind the prompt
+    bool is_long;   // of RoPE longrope
+  };
+  Known KnownOf(const Request& request) const;
   bool TryAdmit(Request& request);
+  void StartRunning(Request& request, const Known& known, MatchResult match,
+                    Reservation reservation, uint64_t start_ns);
   bool Follow(Request& request, uint32_t num_resident);
   bool Follows(const Request& request) const;
   bool IsLong(size_t tokens) const {
