@@ -163,6 +163,11 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
       {"disk-ttl", "HOURS", "what nobody used for so long leaves the disk (default 168)"}};
 }
 
+std::vector<Flag> AnswerFlags() {
+  return Join({TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(), CacheFlags(),
+               DiskFlags(DiskDefault::kNone)});
+}
+
 std::vector<Flag> AbsentFlags() {
   return {{"seal", "aes|none", "", FlagKind::kValue, "another seal of the disk tier"}};
 }
@@ -198,6 +203,21 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
   constexpr uint64_t kMaxTtlHours = 24 * 366 * 10;
   KV_ASSIGN(disk.ttl_hours, args.Uint("disk-ttl", 1, kMaxTtlHours, disk.ttl_hours));
   options->disk = std::move(disk);
+  return {};
+}
+
+Status ReadScheduling(const Args& args, EngineOptions* options) {
+  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
+  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
+  options->schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
+  static constexpr std::string_view kAdmissions[] = {"expected", "full"};
+  KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
+  options->admission = admission == "full" ? Admission::kFull : Admission::kExpected;
+  KV_ASSIGN(options->kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
+  KV_ASSIGN(options->target_itl_ms,
+            U32(args, "target-itl-ms", 0, 3'600'000, options->target_itl_ms));
+  KV_ASSIGN(options->max_queued, U32(args, "max-queued", 0, 1 << 20, options->max_queued));
+  KV_ASSIGN(options->max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options->max_queue_ms));
   return {};
 }
 
@@ -264,16 +284,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   if (args.Has("step-tokens")) {
     KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));
   }
-  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
-  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
-  options.schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
-  static constexpr std::string_view kAdmissions[] = {"expected", "full"};
-  KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
-  options.admission = admission == "full" ? Admission::kFull : Admission::kExpected;
-  KV_ASSIGN(options.kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
-  KV_ASSIGN(options.target_itl_ms, U32(args, "target-itl-ms", 0, 3'600'000, options.target_itl_ms));
-  KV_ASSIGN(options.max_queued, U32(args, "max-queued", 0, 1 << 20, options.max_queued));
-  KV_ASSIGN(options.max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options.max_queue_ms));
+  KV_TRY(ReadScheduling(args, &options));
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);
   static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};

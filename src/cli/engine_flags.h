@@ -43,6 +43,8 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise);
 // A line that says what of the disk's cap cannot be used, because blocks on it are at most 2^18;
 // empty where all of it can.
 std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan);
+// What run and chat have in common: template, sampling, the model, its cache and disk.
+std::vector<Flag> AnswerFlags();
 // Flags of parts that do not exist yet; each is refused with the part's name.
 std::vector<Flag> AbsentFlags();
 

@@ -146,12 +146,7 @@ Command RunCommand() {
              FlagKind::kSwitch},
             {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
              FlagKind::kSwitch}},
-           TemplateFlags(),
-           SamplingFlags(),
-           GenerationConfigFlags(),
-           LoadFlags(),
-           CacheFlags(),
-           DiskFlags(DiskDefault::kNone)}),
+           AnswerFlags()}),
       RunPrompt};
 }
 
