@@ -486,6 +486,23 @@ class ServeTest(CliTest):
                 self.wrong("serve", "--config", path, says=says)
         self.wrong("serve", "--config", "/no/such.json", says="/no/such.json")
 
+    def test_limits_of_a_disk_need_a_disk(self):
+        cap, ttl = ("--disk-cap", "7MiB"), ("--disk-ttl", "5")
+        for command in (["run", "--ids", "1"], ["plan"], ["serve"], ["chat"]):
+            for flags in (cap, ttl):
+                self.wrong(*command, "--disk", "none", *flags, says=f"{flags[0]}: needs --disk DIR")
+        self.wrong("run", "--ids", "1", *cap, says="--disk-cap: needs --disk DIR")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "config.json")
+            pathlib.Path(path).write_text(json.dumps({"disk": folder, "disk-cap": "7MiB", "disk-ttl": 5}))
+            self.assertGreater(self.ok_json("plan", "--json", "--config", path)["tier_index_bytes"], 0)
+            plan = self.ok_json("plan", "--json", "--config", path, "--disk", "none")
+            self.assertEqual(plan["tier_index_bytes"], 0)
+            self.wrong("plan", "--config", path, "--disk", "none", *ttl, says="--disk-ttl: needs --disk DIR")
+            pathlib.Path(path).write_text(json.dumps({"disk": "none", "disk-cap": "7MiB"}))
+            self.wrong("plan", "--config", path, says="--disk-cap: needs --disk DIR")
+            self.ok("plan", "--config", path, "--disk", folder)
+
     def test_wrong_arguments(self):
         self.wrong("serve", "--port", "65536", says="--port")
         self.wrong("serve", "--port", "-1", says="--port")

@@ -1,4 +1,4 @@
-// KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
+// KvCache: pool + index + tier behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
 #include <algorithm>
@@ -197,8 +197,8 @@ class KvCache final : private BlockPool::Observer {
   ~KvCache() override;
 
   static CachePlan Plan(const KvCacheOptions& options);
-  // kInvalidArgument (kv_memory) when the budget does not hold two blocks; the message has the
-  // least budget that does. REQUIRES: max_blocks as above.
+  // kInvalidArgument (kv_memory) when the budget does not hold two blocks of each group; the
+  // message has the least budget that does. REQUIRES: max_blocks as above.
   static Status CheckBudget(const KvCacheOptions& options);
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "base/file_name.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
@@ -62,7 +63,7 @@ Result<hub::RepoRef> RequireRepoRef(std::string_view text) {
   }
   return Fail(Code::kInvalidArgument,
               "'{}' is not the name of a model; give {}, such as Qwen/Qwen3-0.6B-GGUF:Q8_0",
-              hub::Printable(text), hub::kRepoForm);
+              Printable(text), hub::kRepoForm);
 }
 
 std::function<void()> WaitNotice(const hub::RepoRef& ref) {

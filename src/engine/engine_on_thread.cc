@@ -98,7 +98,8 @@ EngineOnThread::~EngineOnThread() {
   const TierStats stats = parts_.disk.tier->Stats();
   const uint64_t dropped = DroppedBlocks(stats) - dropped_before + stats.pending_blocks;
   if (dropped == 0) return;
-  Log(LogLevel::kWarning, "disk tier: the end does not wait for blocks that are not stored yet",
+  Log(LogLevel::kWarning,
+      "disk tier: the process ends; blocks that were not stored yet are dropped",
       LogField("dropped", dropped), LogField("folder", stats.folder));
 }
 

@@ -166,7 +166,17 @@ class Scheduler {
   bool CountRefusal(const Error& error);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
+  // The tokens that a request begins or goes on with; of `request`, while it does not change.
+  struct Known {
+    std::span<const TokenId> tokens;
+    bool goes_on;   // its answers had begun
+    bool is_whole;  // the answer is in `tokens` too; else it is computed again behind the prompt
+    bool is_long;   // of RoPE longrope
+  };
+  Known KnownOf(const Request& request) const;
   bool TryAdmit(Request& request);
+  void StartRunning(Request& request, const Known& known, MatchResult match,
+                    Reservation reservation, uint64_t start_ns);
   bool Follow(Request& request, uint32_t num_resident);
   bool Follows(const Request& request) const;
   bool IsLong(size_t tokens) const {
@@ -216,12 +226,12 @@ class Scheduler {
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
-  void TellLogits(const Head& head, std::span<const float> logits);
+  void ReportLogits(const Head& head, std::span<const float> logits);
   void AddDraws(const Head& head, std::span<const float> logits);
   void RunDraws();
   void RunDraw(Draw& draw, Sampler& sampler);
 
-  // scheduler_news.cc
+  // scheduler_delivery.cc
   void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
@@ -229,8 +239,8 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
-  uint32_t TellErasures();
-  void TellFlushes();
+  uint32_t ReportErasures();
+  void ReportFlushes();
   void CountStep(uint64_t step_ns);
   void CountTenants();
   void FillWorkload();

@@ -1,6 +1,7 @@
 // Random schedules over a FakeRunner and an OwnClock. Every answer depends on its own tokens alone,
 // whatever else shared a step, was matched, forked, evicted, erased, cancelled or timed out.
-// Invariants hold after each step, and receipts have the clock's times to the nanosecond.
+// Invariants hold after each step, and receipts have the clock's times to the nanosecond. Over 600
+// lines, because one class draws the schedules and checks them.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest-spi.h>

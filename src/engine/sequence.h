@@ -88,7 +88,7 @@ struct Request {
   uint32_t recomputed_last = 0;         // of Receipt::recomputed: since it was resumed last
   uint32_t tokens_at_resume = 0;        // completion_tokens
   bool past_deadline = false;           // and so ended
-  bool end_told = false;                // Scheduler::set_on_end
+  bool end_reported = false;            // Scheduler::set_on_end
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;

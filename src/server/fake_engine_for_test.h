@@ -7,6 +7,7 @@
 
 #include "kvasir/engine.h"
 #include "server/parts.h"
+#include "server/service.h"
 #include "text/byte_level.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -93,6 +94,30 @@ inline std::string Joined(Parts parts) {
   std::string text;
   for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) text += part;
   return text;
+}
+
+inline HttpRequest RequestOf(std::string method, std::string target, std::string body = "") {
+  HttpRequest request;
+  request.method = std::move(method);
+  request.target = std::move(target);
+  request.body = std::move(body);
+  return request;
+}
+
+// The whole answer, as a connection would send it; "not answered yet" where it comes later.
+inline HttpResponse AskService(Service& service, const HttpRequest& request) {
+  if (auto refused = service.CheckHead(request, request.body.size())) return std::move(*refused);
+  Outcome outcome = service.Handle(request);
+  if (auto* response = std::get_if<HttpResponse>(&outcome)) {
+    response->body += Joined(std::move(response->rest));
+    return std::move(*response);
+  }
+  HttpResponse answer{0, "", "a generation", {}};
+  if (auto* later = std::get_if<LaterAnswer>(&outcome)) {
+    answer.body = "not answered yet";
+    later->begin([&answer](HttpResponse response) { answer = std::move(response); });
+  }
+  return answer;
 }
 
 // A byte-level tokenizer of the 256 bytes and two markers: id = byte.

@@ -163,11 +163,11 @@ std::optional<OwnerId> DiskTier::OwnerOf(const Digest& owner) {
   if (const auto known = keys_.Find(owner)) return known;
   OwnerKey key{.owner = owner};
   if (!storage_.FillRandom(key.key) || !storage_.FillRandom(key.namespace_id)) return std::nullopt;
-  std::optional<OwnerId> added = keys_.Add(key, false);
+  std::optional<OwnerId> added = keys_.Add(key);
   if (!added) {
     if (const auto unused = keys_.Unused()) {
       keys_.Release(*unused);
-      added = keys_.Add(key, false);
+      added = keys_.Add(key);
     }
   }
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));

@@ -124,7 +124,6 @@ class DiskTier : public Tier {
     bool is_bad = false;        // could not be sealed
     bool has_entry = false, has_owner = false;
     bool has_slot = false;
-    bool in_group = false;
     uint8_t placings = 0;
     EntryId entry{};
     RecordName name;
@@ -243,7 +242,7 @@ class DiskTier : public Tier {
   void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex_);
   void FindAnswers();
   bool AnswerFlushes();
-  static bool TellFlush(FlushJob& job);
+  static bool ReportFlush(FlushJob& job);
 
   // disk_tier_read.cc: the reader
   void ReaderLoop();
@@ -277,7 +276,7 @@ class DiskTier : public Tier {
   bool RunErases();
   IoStatus TryErase(EraseJob& job) noexcept;
   IoStatus RunErase(EraseJob& job);
-  static bool TellErase(EraseJob& job);
+  static bool ReportErase(EraseJob& job);
   void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
@@ -353,7 +352,6 @@ class DiskTier : public Tier {
   std::vector<Touched> touched_;
   std::vector<std::string> unusable_;  // files of segments that are not read
   uint32_t next_segment_ = 0;
-  uint64_t group_number_ = 0;
   uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0;
   uint32_t maintained_hour_ = 0;
   StoreAbout about_written_;

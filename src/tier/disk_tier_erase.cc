@@ -97,7 +97,7 @@ bool DiskTier::RunErases() {
       MutexLock lock(mutex_);
       if (done) erasing_.erase(std::ranges::find(erasing_, job.owner));
     }
-    const bool is_told = TellErase(job);
+    const bool is_told = ReportErase(job);
     if (is_told) CallProgress();
     has_worked |= is_told;
     if (is_told && job.is_done) continue;
@@ -116,7 +116,7 @@ IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
 }
 
 // False: the callback threw; it is called again.
-bool DiskTier::TellErase(EraseJob& job) {
+bool DiskTier::ReportErase(EraseJob& job) {
   if (!job.done) return true;
   try {
     if (job.is_done) {
@@ -192,8 +192,10 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   job.erased.bytes += others->bytes;
   job.erased.locked_stores = others->locked_stores;
   const StoresErased all{job.erased.blocks, job.erased.bytes, job.erased.locked_stores};
-  IoStatus done = AppendAudit(storage_, root,
-                              AuditLine(job.key_file_name, storage_.UnixS(), all, !is_first_try));
+  IoStatus done =
+      AppendAudit(storage_, root,
+                  AuditLine(job.key_file_name, storage_.UnixS(), all,
+                            is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
   if (done) done = RemoveIntent(storage_, root, intent);
   return done;
 }

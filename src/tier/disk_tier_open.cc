@@ -92,7 +92,8 @@ Status DiskTier::ScanStore() {
     for (const OwnerKey& key : *keys) {
       // Without their keys the records of an owner whose erase has not ended are free slots.
       const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
-      if (is_new) (void)keys_.Add(key, true);
+      const auto added = is_new ? keys_.Add(key) : std::nullopt;
+      if (added) keys_.set_has_file(*added);
     }
     WipeKeys(*keys);
     latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
@@ -338,8 +339,9 @@ Status DiskTier::FinishErases(FileId root) {
       if (!erased) done = IoFailed(erased.error());
     }
     if (done) {
-      done = AppendAudit(storage_, root,
-                         AuditLine(intent.key_file_name, storage_.UnixS(), *erased, true));
+      done = AppendAudit(
+          storage_, root,
+          AuditLine(intent.key_file_name, storage_.UnixS(), *erased, EraseFinish::kLater));
     }
     if (done) done = RemoveIntent(storage_, root, intent);
     if (!done) {

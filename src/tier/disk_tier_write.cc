@@ -324,7 +324,7 @@ void DiskTier::SyncSegments() {
 }
 
 // A slot's payload may be new and its header that of the record before: whoever opens the store
-// again must not find that one here.
+// again must not find the old record.
 void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
   SegmentShape shape;
   uint32_t slot;
@@ -358,7 +358,7 @@ void DiskTier::EndGroup() {
       FreeBufferOf(index);
       continue;
     }
-    memory_.segments.Condemn(out.slot);  // of whom the bytes there are now nobody knows
+    memory_.segments.Condemn(out.slot);  // the slot may hold old or new bytes
     out.has_slot = false;
     if (++out.placings > kMaxPlacings) {
       EndFailedWrite(index);
@@ -435,7 +435,7 @@ bool DiskTier::AnswerFlushes() {
       if (first == flushes_.end()) break;
       job.splice(job.end(), flushes_, first);
     }
-    if (TellFlush(job.front())) {
+    if (ReportFlush(job.front())) {
       has_told = true;
       continue;
     }
@@ -448,7 +448,7 @@ bool DiskTier::AnswerFlushes() {
 }
 
 // False: the callback threw.
-bool DiskTier::TellFlush(FlushJob& job) {
+bool DiskTier::ReportFlush(FlushJob& job) {
   try {
     job.done(*job.answer);
     return true;

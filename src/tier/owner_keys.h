@@ -58,8 +58,8 @@ class OwnerKeys {
 
   std::optional<OwnerId> Find(const Digest& owner) const;
   std::optional<OwnerId> FindNamespace(const OwnerTag& id) const;
-  // Absent: no place is left. REQUIRES: Find(key.owner) is absent.
-  std::optional<OwnerId> Add(const OwnerKey& key, bool has_file);
+  // Without a file yet. Absent: no place is left. REQUIRES: Find(key.owner) is absent.
+  std::optional<OwnerId> Add(const OwnerKey& key);
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();

@@ -201,7 +201,7 @@ void Scheduler::ZeroErased(uint64_t step_ns) {
   } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
 }
 
-uint32_t Scheduler::TellErasures() {
+uint32_t Scheduler::ReportErasures() {
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     Erasing& first = erasures_.front();
@@ -233,7 +233,7 @@ uint32_t Scheduler::TellErasures() {
 }
 
 // Those that the tier has answered, and those for which it takes too long.
-void Scheduler::TellFlushes() {
+void Scheduler::ReportFlushes() {
   try {
     for (auto flush = flushes_.begin(); flush != flushes_.end();) {
       if (!flush->answer && IsReady(flush->tier)) {
@@ -279,8 +279,8 @@ Scheduler::Ended Scheduler::Deliver() {
         event.receipt = request.receipt;
         event.completion_tokens = request.completion_tokens;
         event.prefilled_tokens = std::min(request.prefilled_tokens, request.receipt.computed);
-        if (on_end_ && !request.end_told) on_end_(request);
-        request.end_told = true;
+        if (on_end_ && !request.end_reported) on_end_(request);
+        request.end_reported = true;
       }
       try {
         request.sink(event);
@@ -294,8 +294,8 @@ Scheduler::Ended Scheduler::Deliver() {
   };
   Ended ended;
   for (const auto& request : running_) tell(*request);
-  ended.num_erased = TellErasures();
-  TellFlushes();
+  ended.num_erased = ReportErasures();
+  ReportFlushes();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);
