@@ -231,5 +231,22 @@ TEST(SchedulerErase, ALoadThatItCancelsPublishesNothing) {
   }
 }
 
+// A reload lowers `max_running` below the choices of requests that were accepted before.
+TEST(SchedulerReload, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
+  for (const bool is_preempted : {false, true}) {
+    Process process({.max_blocks = is_preempted ? 18u : 64u, .parallel = 6});
+    const uint64_t before = process.Ask("a", Prompt(1, 32), 60, is_preempted ? 1 : 4);
+    const uint64_t wide = process.Ask("a", Prompt(2, 32), 60, 3);
+    process.StepUntil(is_preempted ? "preempted" : "decode");
+    TenantTable tenants;
+    tenants["a"].max_running = 2;
+    process.SetTenants(tenants);
+    const uint64_t after = process.Ask("a", Prompt(3, 32), 60);
+    for (uint32_t i = 0; i < 2000; ++i) process.Step();
+    for (const uint64_t id : {before, wide, after}) EXPECT_TRUE(process.of(id).is_done) << id;
+    process.Finish();
+  }
+}
+
 }  // namespace
 }  // namespace kvasir

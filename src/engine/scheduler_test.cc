@@ -284,6 +284,10 @@ class RandomSchedule {
       if (random_.Below(2) == 0) {
         rules.kv_max = rules.kv_guaranteed + (2 + random_.Below(num_blocks)) * block_bytes;
       }
+      // Often fewer than the choices of a request that waits, or was preempted.
+      if (random_.Below(2) == 0) {
+        rules.max_running = 1 + static_cast<uint32_t>(random_.Below(parallel_));
+      }
     }
     quotas_ = QuotasOf(tenants, cache_->layout());
     scheduler_.SetTenants(tenants);
