@@ -202,7 +202,7 @@ TEST(SchedulerErase, WhatWaitsPublishesNothingAndWhatComesLaterDoes) {
   EXPECT_GE(process.of(again).receipt.cached_tokens(), 63u);
 }
 
-TEST(SchedulerErase, ALoadThatItCancelsPublishesNothing) {
+TEST(SchedulerErase, ALoadThatItCancelsPublishesNothingAndWasNotUnreadable) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0, 40}, {33}, {0}}) {
     MemoryTierOptions options;
     options.payload_bytes =
@@ -228,6 +228,8 @@ TEST(SchedulerErase, ALoadThatItCancelsPublishesNothing) {
     EXPECT_EQ(tier.Stats().blocks + tier.Stats().pending_blocks, 0u);
     const Receipt& receipt = process.of(id).receipt;
     EXPECT_EQ(receipt.computed, 200u);
+    ASSERT_TRUE(receipt.miss);
+    EXPECT_STREQ(ToString(receipt.miss->reason), "evicted");
   }
 }
 
