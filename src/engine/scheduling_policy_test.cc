@@ -378,6 +378,10 @@ TEST_F(Fair, AFewOnlyWaitAfterTheyRan) {
   AddWaiting({.priority = 9, .preemptions = 1});
   Decide();
   EXPECT_FALSE(plan_.preempt);
+  // It is computed again for another length (RoPE), which is not counted as a preemption.
+  requests_.back() = {.state = State::kPreempted, .priority = 9};
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
 }
 
 TEST_F(Fair, WaitsForNobodyThatWasGivenMore) {
