@@ -35,7 +35,7 @@ class Process {
                  .windows = options.windows,
                  .long_after = options.long_after}),
         cache_(*KvCache::Create({.layout = runner_.layout(),
-                                 .budget_bytes = 1 << 20,
+                                 .budget_bytes = 1 << 24,
                                  .hidden_size = FakeRunner::kHidden,
                                  .num_cursors = 4,
                                  .max_blocks = options.max_blocks,
@@ -184,21 +184,21 @@ TEST(SchedulerErase, APreemptedRequestPublishesNothingWhenItGoesOn) {
 TEST(SchedulerErase, WhatWaitsPublishesNothingAndWhatComesLaterDoes) {
   Process process({.parallel = 1});
   process.Ask("a", Prompt(1, 64), 8);
-  const uint64_t follows = process.Ask("a", Prompt(1, 64), 8);
+  const uint64_t waits = process.Ask("a", Prompt(1, 64), 8);
   process.Ask("b", Prompt(1, 64), 8);
   process.Step();
   process.Erase("a");
   process.Finish();
-  EXPECT_EQ(process.of(follows).receipt.computed, 64u);
-  ASSERT_TRUE(process.of(follows).receipt.miss);
-  EXPECT_EQ(process.of(follows).receipt.miss->reason, MissReason::kDisabled);
+  EXPECT_EQ(process.of(waits).receipt.computed, 64u);
+  ASSERT_TRUE(process.of(waits).receipt.miss);
+  EXPECT_EQ(process.of(waits).receipt.miss->reason, MissReason::kDisabled);
   const uint64_t of_b = process.usage().cached_tokens;
   EXPECT_GE(of_b, 64u);
   EXPECT_LT(of_b, 80u);
   process.Ask("a", Prompt(1, 64), 8);
   const uint64_t again = process.Ask("a", Prompt(1, 64), 8);
   process.Finish();
-  EXPECT_EQ(process.usage().cached_tokens, 2 * of_b);
+  EXPECT_GE(process.usage().cached_tokens, 2 * of_b);
   EXPECT_GE(process.of(again).receipt.cached_tokens(), 63u);
 }
 
