@@ -110,14 +110,16 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   if (fields.Has("share_group")) {
     tenant->share_group.emplace();
     fields.String("share_group", &*tenant->share_group);
-    if (!IsTenantName(*tenant->share_group))
+    if (!IsTenantName(*tenant->share_group)) {
       fields.Fail("share_group", std::string(kTenantNameRule));
+    }
   }
 }
 
 Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file) {
-  if (!IsTenantName(name))
+  if (!IsTenantName(name)) {
     return Fail(Code::kInvalidArgument, "tenants: '{}' {}", name, kTenantNameRule);
+  }
   // These are the names of tenants without an entry.
   if (name == "default" || name.starts_with("key-")) {
     return Fail(Code::kInvalidArgument,
