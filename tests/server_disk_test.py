@@ -4,6 +4,7 @@
     server_disk_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import hashlib
 import json
 import shutil
 import unittest
@@ -301,6 +302,51 @@ class Erase(WithHome):
 
     def test_kill_9_right_behind_the_answer(self):
         self.erased(lambda server: server.kill())
+
+    def test_what_a_tenant_stored_under_another_keys_file_is_erased(self):
+        file = self.home / "keys.json"
+
+        def serve(**red):
+            """A server whose tenant `red` has these rules; without any: it is not there."""
+            digests = {key: {"sha256": hashlib.sha256(key.encode()).hexdigest()} for key in ("red", "ops")}
+            tenants = {"ops": {"keys": [{**digests["ops"], "admin": True}]}}
+            if red:
+                tenants["red"] = {"keys": [digests["red"]], **red}
+            file.write_text(json.dumps({"tenants": tenants}))
+            file.chmod(0o600)
+            return self.serve("--keys", str(file))
+
+        alone, together = prompt(61, 200), prompt(62, 200)
+        is_alone, is_together = {"weight": 1}, {"share_group": "pair"}
+
+        def store():
+            for rules, ids in ((is_alone, alone), (is_together, together)):
+                server = serve(**rules)
+                server.ask(ids, key="red")
+                server.flush(key="red")
+                server.kill()
+
+        def found():
+            counts = []
+            for rules, ids in ((is_alone, alone), (is_together, together)):
+                server = serve(**rules)
+                counts.append(self.check(server, ids, key="red")["reused"]["disk"])
+                server.kill()
+            return counts
+
+        whole = whole_blocks(alone)
+        for rules, key, query, left in (({}, "ops", "?tenant=red", [0, whole]),
+                                        ({}, "ops", "?share_group=pair", [whole, 0]),
+                                        ({}, "ops", "?tenant=red&share_group=pair", [0, 0]),
+                                        (is_together, "ops", "?tenant=red", [0, 0]),
+                                        (is_together, "red", "", [0, 0])):
+            with self.subTest(rules=rules, key=key, query=query):
+                store()
+                server = serve(**rules)
+                status, _, erased = server.request("DELETE", "/v1/cache" + query, headers={"x-api-key": key})
+                self.assertEqual(status, 200, erased)
+                server.kill()
+                self.assertEqual(found(), left)
 
     def test_what_is_stored_afterwards_is_found(self):
         ids = prompt(14, 300)

@@ -89,8 +89,9 @@ class Scheduler {
   void FailAll(const Error& error);
   // Engine::SetTenants.
   void SetTenants(const TenantTable& rules);
-  // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
-  // steps calls `done`. If this throws, the caller still owns `done`.
+  // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
+  // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
+  // the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
@@ -182,6 +183,7 @@ class Scheduler {
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
+  void StopSharing(std::string_view owner);
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;

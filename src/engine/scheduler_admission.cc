@@ -368,9 +368,7 @@ bool Scheduler::CountRefusal(const Error& error) {
 // Whether a running request is computing a block or more of what this prompt begins with, beyond
 // what is resident. Then the request waits for those blocks instead of computing them too.
 bool Scheduler::Follow(Request& request, uint32_t num_resident) {
-  if (options_.cache_mode != CacheMode::kPrefix || request.spec.reuse == Reuse::kNothing) {
-    return false;
-  }
+  if (options_.cache_mode != CacheMode::kPrefix || !request.shares()) return false;
   const std::span<const TokenId> prompt = request.spec.prompt;
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const bool is_long = IsLong(request.prompt_tokens());
@@ -507,10 +505,24 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
+// The owner's cache is being erased. Requests that were asked before keep what they have, and
+// publish nothing, preempted or not.
+void Scheduler::StopSharing(std::string_view owner) {
+  const auto stop = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->cache_owner() != owner) continue;
+      request->is_erased = true;
+      request->resident_tokens = 0;
+    }
+  };
+  stop(waiting_);
+  stop(running_);
+}
+
 // What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
-  options.reuse = request.spec.reuse != Reuse::kNothing;
+  options.reuse = request.shares();
   request.account = options.account = AccountOf(request.cache_owner());
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);

@@ -172,6 +172,7 @@ void Scheduler::FailAll(const Error& error) {
 }
 
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
+  StopSharing(owner);
   const CacheUsage before = cache_.usage();
   const uint64_t point = cache_.Forget(owner);
   std::future<Result<TierErased>> tier;

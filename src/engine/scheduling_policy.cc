@@ -219,7 +219,7 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
 // preempted requests wait, because their tokens stay in memory.
 std::optional<uint32_t> SchedulingPolicy::PriorityVictim(const View& view) const {
   const auto ran = std::ranges::count_if(view.requests, [](const RequestView& request) {
-    return !IsRunning(request) && request.preemptions > 0;
+    return !IsRunning(request) && (request.state == State::kPreempted || request.preemptions > 0);
   });
   if (ran >= view.parallel) return std::nullopt;
   int32_t best = std::numeric_limits<int32_t>::max(), lowest = std::numeric_limits<int32_t>::min();

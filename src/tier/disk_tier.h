@@ -121,7 +121,8 @@ class DiskTier : public Tier {
     enum class Use : uint8_t { kFree, kSealing, kQueued, kWriting, kReading, kArrived, kFailed };
     Use use = Use::kFree;
     bool is_cancelled = false;  // erased, or the store is not open any more
-    bool is_bad = false;        // could not be sealed
+    bool is_erased = false;
+    bool is_bad = false;  // could not be sealed
     bool has_entry = false, has_owner = false;
     bool has_slot = false;
     uint8_t placings = 0;

@@ -205,7 +205,7 @@ void DiskTier::CancelBuffersOf(OwnerId owner) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
     if (one.use == Buffer::Use::kFree || !one.has_entry || one.owner != owner) continue;
-    one.is_cancelled = true;
+    one.is_cancelled = one.is_erased = true;
     if (!one.has_owner) {  // a read
       memory_.records.EndReader(one.entry);
       memory_.segments.EndReader(one.slot);

@@ -75,6 +75,7 @@ bool DiskTier::HasReadRoom() const {
 ReadState DiskTier::StateOf(ReadId read) const {
   MutexLock lock(mutex_);
   const Buffer& in = buffer(static_cast<uint32_t>(read));
+  if (in.is_erased) return ReadState::kErased;
   if (in.is_cancelled || in.use == Buffer::Use::kFailed) return ReadState::kFailed;
   return in.use == Buffer::Use::kArrived ? ReadState::kArrived : ReadState::kReading;
 }

@@ -130,6 +130,7 @@ class MemoryTier : public Tier {
   ReadState StateOf(ReadId read) const override {
     MutexLock lock(mutex_);
     const Use use = buffers_[static_cast<size_t>(read)].use;
+    if (buffers_[static_cast<size_t>(read)].is_erased) return ReadState::kErased;
     if (use == Use::kReading) return ReadState::kReading;
     return use == Use::kArrived ? ReadState::kArrived : ReadState::kFailed;
   }

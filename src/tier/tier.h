@@ -40,7 +40,12 @@ enum class WriteId : uint32_t {};
 // A record on its way in; whoever asks for the same record meanwhile shares it.
 enum class ReadId : uint32_t {};
 
-enum class ReadState : uint8_t { kReading, kArrived, kFailed };
+enum class ReadState : uint8_t {
+  kReading,
+  kArrived,
+  kFailed,  // it could not be read, or another reader found it damaged
+  kErased,  // its owner's records were erased meanwhile
+};
 enum class ReadEnd : uint8_t {
   kOpened,   // its bytes were used
   kNotUsed,  // somebody else brought the block, or nobody wants it any more

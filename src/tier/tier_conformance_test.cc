@@ -167,6 +167,7 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
   ASSERT_TRUE(erased) << erased.error().message;
   EXPECT_GE(erased->blocks, 8u);
   EXPECT_LE(erased->blocks, 9u);
+  EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
   std::vector<std::byte> payload(kPayload);
   EXPECT_FALSE(tier_->Open(*read, Record(0, 3, 0).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);

@@ -112,7 +112,7 @@ class TierDriver {
       tier_.EndRead(*read, ReadEnd::kNotUsed);
       return Read::kFailed;
     }
-    if (tier_.StateOf(*read) == ReadState::kFailed) {
+    if (tier_.StateOf(*read) != ReadState::kArrived) {
       tier_.EndRead(*read, ReadEnd::kNotUsed);
       return Read::kFailed;
     }
