@@ -214,6 +214,10 @@ class KvCache final : private BlockPool::Observer {
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt = std::nullopt);
 
+  // The namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
+  std::optional<NamespaceId> FindNamespace(std::string_view owner, const Identity& identity,
+                                           std::optional<std::string_view> salt) const;
+
   // Tokens of `prompt` in whole resident blocks of that namespace, 0 if it is not open. An upper
   // bound of what Match would reuse of them: windows are not looked at. Changes and pins nothing.
   // O(blocks) token comparisons, O(namespaces).

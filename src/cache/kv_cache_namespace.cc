@@ -11,6 +11,14 @@
 #include "cache/tier_probe.h"
 
 namespace kvasir {
+namespace {
+
+bool BeginsWith(std::span<const TokenId> tokens, std::span<const TokenId> beginning) {
+  return tokens.size() >= beginning.size() &&
+         std::ranges::equal(tokens.first(beginning.size()), beginning);
+}
+
+}  // namespace
 
 // What a namespace of this name is compared by.
 KvCache::Namespace KvCache::Named(std::string_view owner, const Identity& identity,
@@ -23,24 +31,32 @@ KvCache::Namespace KvCache::Named(std::string_view owner, const Identity& identi
   return named;
 }
 
+std::optional<NamespaceId> KvCache::FindNamespace(std::string_view owner, const Identity& identity,
+                                                  std::optional<std::string_view> salt) const {
+  const Namespace named = Named(owner, identity, salt);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    const bool is_it =
+        namespaces_[i].identity == named.identity && SameOwner(namespaces_[i], named);
+    if (is_it) return NamespaceId(i);
+  }
+  return std::nullopt;
+}
+
 uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
                         std::optional<std::string_view> salt,
                         std::span<const TokenId> prompt) const {
-  const Namespace named = Named(owner, identity, salt);
-  for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].identity != identity || !SameOwner(namespaces_[i], named)) continue;
-    const size_t block_tokens = layout().block_tokens();
-    uint32_t tokens = 0;
-    NodeId node = namespaces_[i].root;
-    while (tokens + block_tokens <= prompt.size()) {
-      const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
-      if (!child) break;
-      node = *child;
-      tokens += static_cast<uint32_t>(block_tokens);
-    }
-    return tokens;
+  const std::optional<NamespaceId> ns = FindNamespace(owner, identity, salt);
+  if (!ns) return 0;
+  const size_t block_tokens = layout().block_tokens();
+  uint32_t tokens = 0;
+  NodeId node = Of(*ns).root;
+  while (tokens + block_tokens <= prompt.size()) {
+    const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
+    if (!child) break;
+    node = *child;
+    tokens += static_cast<uint32_t>(block_tokens);
   }
-  return 0;
+  return tokens;
 }
 
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
@@ -163,6 +179,7 @@ KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids,
   };
   std::vector<NodeId> stay;
   for (const std::span<const TokenId> theirs : kept) {
+    if (!BeginsWith(theirs, ids.first(first + 1))) continue;
     const auto [node, at] = walk(theirs, theirs.size(), [&](NodeId n) { stay.push_back(n); });
     if (at == theirs.size()) continue;
     const auto rest = theirs.subspan(at, std::min(block_tokens, theirs.size() - at));

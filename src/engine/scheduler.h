@@ -92,6 +92,8 @@ class Scheduler {
   // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
   // steps calls `done`. If this throws, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
+  // The same for a part of a prompt: Engine::Forget. O(blocks), and O(first) HMACs with a tier.
+  void Forget(const ForgetRequest& request, ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns

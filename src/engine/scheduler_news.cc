@@ -194,6 +194,32 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   retry_admission_ = true;
 }
 
+void Scheduler::Forget(const ForgetRequest& request, ErasureSink&& done) {
+  const uint64_t cursors_before = cache_.usage().num_cursors;
+  const std::vector<std::span<const TokenId>> kept(request.kept.begin(), request.kept.end());
+  Erasing erasing{.point = 0,
+                  .erasure = {},
+                  .tier = {},
+                  .deadline_ns = MonotonicNs() + options_.tier_answer_ns,
+                  .done = {}};
+  const auto forget = [&](const Identity& identity) {
+    const std::optional<NamespaceId> ns =
+        cache_.FindNamespace(request.owner, identity, request.cache_salt);
+    if (!ns) return;
+    const KvCache::Forgotten one = cache_.Forget(*ns, request.ids, request.first, kept);
+    erasing.point = std::max(erasing.point, one.point);
+    erasing.erasure.blocks += one.erased_blocks;
+    erasing.erasure.tokens += one.erased_tokens;
+    erasing.erasure.kept_shared += one.kept_shared;
+  };
+  forget(options_.identity);
+  if (options_.long_rope) forget(options_.long_rope->identity);
+  erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
+  erasures_.push_back(std::move(erasing));
+  erasures_.back().done = std::move(done);
+  retry_admission_ = true;
+}
+
 void Scheduler::ZeroErased(uint64_t step_ns) {
   const uint64_t end_ns = MonotonicNs() + std::max(step_ns / kZeroingShare, kLeastZeroingNs);
   do {
