@@ -231,6 +231,8 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
+  struct Erasing;
+  static bool TakeTierAnswers(Erasing& erasing);
   uint32_t TellErasures();
   void TellFlushes();
   void CountStep(uint64_t step_ns);
@@ -267,11 +269,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
-    uint64_t point;  // of KvCache::Forget
+    uint64_t point = 0;  // of KvCache::Forget
     Erasure erasure;
-    // Of the tier; not valid: there is none, or its answer is in `erasure`.
-    std::future<Result<TierErased>> tier;
-    uint64_t deadline_ns;
+    // Answers of the tier that are not in `erasure` yet: one for each Identity.
+    std::deque<std::future<Result<TierErased>>> tier;
+    uint64_t deadline_ns = 0;
     ErasureSink done;
   };
   std::deque<Erasing> erasures_;
