@@ -19,7 +19,8 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 
 DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
-          "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key"]
+          "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key",
+          "lazy-forget"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "tier_index_bytes", "tier_buffer_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
@@ -110,7 +111,8 @@ class SelftestTest(CliTest):
         expected = {"stale-block": "hit", "wrong-position": "hit", "skipped-compare": "partial",
                     "chunk-edge": "chunked", "foreign-namespace": "tenants",
                     "lane-order": "chunked", "stale-resume": "preempted",
-                    "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased"}
+                    "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
+                    "lazy-forget": "forgotten"}
         for fault in FAULTS:
             result = kvasir("selftest", "--inject", fault)
             self.assertEqual(result.returncode, 1, fault)

@@ -93,6 +93,8 @@ class Scheduler {
   // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
   // the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
+  // The same for a part of a prompt: Engine::Forget. O(blocks), and O(first) HMACs with a tier.
+  void Forget(const ForgetRequest& request, ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
@@ -183,7 +185,7 @@ class Scheduler {
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
-  void StopSharing(std::string_view owner);
+  void StopSharing(std::string_view owner, std::span<const TokenId> path);
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
@@ -241,6 +243,8 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
+  struct Erasing;
+  static bool TakeTierAnswers(Erasing& erasing);
   uint32_t ReportErasures();
   void ReportFlushes();
   void CountStep(uint64_t step_ns);
@@ -277,11 +281,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
-    uint64_t point;  // of KvCache::Forget
+    uint64_t point = 0;  // of KvCache::Forget
     Erasure erasure;
-    // Of the tier; not valid: there is none, or its answer is in `erasure`.
-    std::future<Result<TierErased>> tier;
-    uint64_t deadline_ns;
+    // Answers of the tier that are not in `erasure` yet: one for each Identity.
+    std::deque<std::future<Result<TierErased>>> tier;
+    uint64_t deadline_ns = 0;
     ErasureSink done;
   };
   std::deque<Erasing> erasures_;

@@ -507,10 +507,19 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 
 // The owner's cache is being erased. Requests that were asked before keep what they have, and
 // publish nothing, preempted or not.
-void Scheduler::StopSharing(std::string_view owner) {
+// Requests of the owner that begin with `path`, prompt or answer, share nothing from now on.
+void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
+  const auto begins = [&](std::span<const TokenId> tokens) {
+    return tokens.size() >= path.size() && std::ranges::equal(tokens.first(path.size()), path);
+  };
   const auto stop = [&](const auto& requests) {
     for (const auto& request : requests) {
       if (request->cache_owner() != owner) continue;
+      const bool is_on_path =
+          begins(request->spec.prompt) ||
+          std::ranges::any_of(request->sequences, begins,
+                              [](const auto& sequence) { return std::span(sequence->tokens); });
+      if (!is_on_path) continue;
       request->is_erased = true;
       request->resident_tokens = 0;
     }

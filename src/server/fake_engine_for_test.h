@@ -43,6 +43,11 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view owner) override { erased.emplace_back(owner); }
+  void Forget(ForgetRequest request, ErasureSink done) override {
+    forgotten.push_back(std::move(request));
+    if (holds_erasures) return erasing.push_back(std::move(done));
+    done(erasure);
+  }
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     std::vector<SequenceState> own;
     for (const SequenceState& state : sequences) {
@@ -76,6 +81,7 @@ class FakeEngine : public Engine {
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
+  std::vector<ForgetRequest> forgotten;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks

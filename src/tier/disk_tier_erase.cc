@@ -1,4 +1,4 @@
-// DiskTier: erasing an owner.
+// DiskTier: erasing an owner, and the queue of erases and forgets.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/until_done.h"
 #include "tier/disk_tier.h"
 
 namespace kvasir {
@@ -85,6 +86,11 @@ bool DiskTier::RunErases() {
       const IoStatus done = TryErase(job);
       job.is_done = done.has_value();
       if (!done) CountError(&TierStats::fault_write, done.error());
+      // Its intent may be there, and whatever it lists: the store is opened anew, which finishes it
+      // before anything else is written.
+      if (!done && job.path && writing_files_ != nullptr) {
+        UntilDone([&] { LeaveStore(State::kBroken, "a forget failed"); });
+      }
       if (!done && !job.error) {
         Log(LogLevel::kWarning,
             job.has_intent
@@ -95,7 +101,8 @@ bool DiskTier::RunErases() {
       }
       if (!done) job.error = done.error();
       MutexLock lock(mutex_);
-      if (done) erasing_.erase(std::ranges::find(erasing_, job.owner));
+      std::vector<Digest>& owners = job.path ? forgetting_ : erasing_;
+      if (done) owners.erase(std::ranges::find(owners, job.owner));
     }
     const bool is_told = ReportErase(job);
     if (is_told) CallProgress();
@@ -109,7 +116,7 @@ bool DiskTier::RunErases() {
 
 IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
   try {
-    return RunErase(job);
+    return job.path ? RunForget(job) : RunErase(job);
   } catch (...) {
     return IoFailed(ENOMEM);
   }
@@ -281,7 +288,7 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   MutexLock lock(mutex_);
   for (const uint32_t slot : slots) {
     memory_.segments.FreeSlot({index, slot});
-    memory_.segments.ForgetOwner({index, slot});
+    memory_.segments.SetZero({index, slot});
   }
   return true;
 }

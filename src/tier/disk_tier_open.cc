@@ -53,7 +53,14 @@ Status DiskTier::OpenStore() {
   }
   if (!files) return {};
   writing_files_ = std::make_shared<const StoreFiles>(std::move(*files));
-  if (Status scanned = ScanStore(); !scanned) {
+  Status scanned;
+  if (const IoStatus finished = FinishForget(); finished) {
+    scanned = ScanStore();
+  } else {
+    scanned =
+        FailErrno(finished.error(), "disk tier: cannot finish a forget in {}", options_.folder);
+  }
+  if (!scanned) {
     LeaveStore(State::kBroken, scanned.error().message);
     return scanned;
   }

@@ -74,10 +74,12 @@ bool DiskTier::WriterStep() {
       reason_ = opened.error().message;
       retry_ns_ = storage_.MonotonicNs() + uint64_t{60'000'000'000};
     }
-    MutexLock lock(mutex_);
-    is_on = state_ == State::kOn;
   }
   has_worked |= RunErases();
+  {
+    MutexLock lock(mutex_);
+    is_on = state_ == State::kOn;  // a forget that fails leaves the store
+  }
   if (is_on) {
     bool is_due;
     {

@@ -64,6 +64,7 @@ class OwnerKeys {
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();
 
+  const Digest& owner_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].owner; }
   // A copy; the caller wipes it.
   OwnerKey KeyOf(OwnerId id) const;
   // Whether its file is known to be on the disk.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "index/block_key.h"
 #include "kvasir/disk.h"
@@ -33,6 +34,19 @@ struct RecordFacts {
   std::optional<RecordName> after = {};
   // Somebody used the block again after it was computed.
   bool used_again = false;
+};
+
+// Which records Tier::Forget forgets: those of the blocks below `parent` that begin with `tokens`,
+// and of all blocks below these.
+struct ForgetFacts {
+  Digest owner{};
+  BlockKey parent{};              // of a block, or, where is_first, of the namespace's root
+  bool is_first = false;          // the blocks below `parent` are first ones
+  std::vector<TokenId> tokens{};  // 1 to block_tokens
+  // Whether records name those before them (RecordFacts::after). In a model of windows alone they
+  // do not, so that all records of the owner are forgotten.
+  bool has_chains = true;
+  std::vector<BlockKey> kept{};  // of blocks whose records stay
 };
 
 // A buffer of the tier that holds one sealed record on its way out.
@@ -108,6 +122,12 @@ class Tier {
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
   virtual void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) = 0;
+  // Answers when none of these records can be read any more, whatever happens to the machine. From
+  // the call until it has succeeded nothing of the owner is found, read or written; writes and
+  // reads under way come to nothing. A record of the owner whose chain to a first block is broken
+  // is forgotten too: nobody knows what came before it. After a failure it is tried again each
+  // minute.
+  virtual void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) = 0;
   virtual TierStats Stats() const = 0;
 };
 
