@@ -505,9 +505,8 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
-// The owner's cache is being erased. Requests that were asked before keep what they have, and
-// publish nothing, preempted or not.
-// Requests of the owner that begin with `path`, prompt or answer, share nothing from now on.
+// The owner's cache is being erased, or what lies below `path`. Requests that were asked before and
+// begin with `path` keep what they have, and publish nothing, preempted or not.
 void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
   const auto begins = [&](std::span<const TokenId> tokens) {
     return tokens.size() >= path.size() && std::ranges::equal(tokens.first(path.size()), path);
