@@ -354,7 +354,7 @@ class Engine {
   // steps the engine's thread removes it from the index; from then on no request finds it. Then the
   // thread zeroes the blocks, a part after each step, so that no other request waits long. Blocks
   // in use are zeroed when their requests release them. `done` is called once, when all blocks that
-  // are not in use are zeroed.
+  // are not in use are zeroed. Requests that came before share nothing from then on.
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;

@@ -236,9 +236,10 @@ TEST(SchedulerErase, ALoadThatItCancelsPublishesNothingAndWasNotUnreadable) {
 // A reload lowers `max_running` below the choices of requests that were accepted before.
 TEST(SchedulerReload, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
   for (const bool is_preempted : {false, true}) {
-    Process process({.max_blocks = is_preempted ? 18u : 64u, .parallel = 6});
-    const uint64_t before = process.Ask("a", Prompt(1, 32), 60, is_preempted ? 1 : 4);
-    const uint64_t wide = process.Ask("a", Prompt(2, 32), 60, 3);
+    // 19 blocks and 23 of which the choices, whose answers are equal, come to share 12.
+    Process process({.max_blocks = is_preempted ? 26u : 64u, .parallel = 6});
+    const uint64_t before = process.Ask("a", Prompt(1, 200), 100, is_preempted ? 1 : 4);
+    const uint64_t wide = process.Ask("a", Prompt(2, 32), 100, 3);
     process.StepUntil(is_preempted ? "preempted" : "decode");
     TenantTable tenants;
     tenants["a"].max_running = 2;
