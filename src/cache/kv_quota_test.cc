@@ -192,7 +192,9 @@ TEST_F(KvQuotas, HoldInRandomSchedules) {
         }
         for (size_t i = 0; i < 3; ++i) {
           const KvAccounts::Account& account = Of(i);
-          if (fits[i]) ASSERT_LE(account.held(), std::max(held[i], account.quota.max));
+          if (fits[i]) {
+            ASSERT_LE(account.held(), std::max(held[i], account.quota.max));
+          }
           if (i == owner || kind >= 4) continue;
           const auto more = static_cast<uint32_t>(windows.size()) - 1;  // as SetQuota says
           const uint32_t kept = account.guaranteed - std::min(account.guaranteed, more);

@@ -266,7 +266,8 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   const IoResult<OpenedFile> file = Own(
       storage_,
       storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
-  IoStatus done = file ? IoStatus() : IoFailed(file.error());
+  IoStatus done;
+  if (!file) done = IoFailed(file.error());
   for (const uint32_t slot : slots) {
     if (done) {
       done = EraseBytes(storage_, file->id(), shape.header_at(slot), shape.record.header_bytes());
