@@ -357,7 +357,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       EXPECT_EQ(running.kv.publishes(), stays) << full << " of " << begin;
       running.shares = stays;
     }
-    // Where nothing is evicted or pruned, a text that another one continues has no tail of its own:
+    // Where nothing is evicted or pruned, a text that another one continues has no separate tail:
     // it goes with the longer one. Else the twin has more than the cache.
     const bool is_exact = roomy() && cache().layout().num_full_groups() > 0;
     const auto is_inside = [&](const Tokens& text) {

@@ -100,7 +100,7 @@ std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
       if (record.state != RecordIndex::State::kStored || record.owner != *owner) continue;
       const bool is_first = record.after == RecordIndex::kNoEntry;
       if (is_first != facts.is_first) continue;
-      // A record of windows comes after that of its own block.
+      // A record of windows comes after that of `full` of the same block.
       const bool is_below =
           is_first || (memory_.records.entry(record.after).name.key == facts.parent &&
                        record.name.key != facts.parent);
