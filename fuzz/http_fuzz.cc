@@ -22,7 +22,7 @@ struct World {
   std::unique_ptr<Service> service = *Service::Make({}, engine);
 };
 
-HttpRequest RequestOf(std::string_view input) {
+HttpRequest ParsedRequest(std::string_view input) {
   const size_t line = std::min(input.find('\n'), input.size());
   const size_t space = std::min(input.find(' '), line);
   HttpRequest request;
@@ -71,7 +71,7 @@ void CheckResponse(HttpResponse response) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static kvasir::World world;
   const kvasir::HttpRequest request =
-      kvasir::RequestOf({reinterpret_cast<const char*>(data), size});
+      kvasir::ParsedRequest({reinterpret_cast<const char*>(data), size});
   if (auto refused = world.service->CheckHead(request, request.body.size())) {
     kvasir::CheckResponse(std::move(*refused));
     return 0;

@@ -266,18 +266,20 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   const IoResult<OpenedFile> file = Own(
       storage_,
       storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
-  IoStatus done;
-  if (!file) done = IoFailed(file.error());
+  std::optional<int> failed;
+  if (!file) failed = file.error();
+  const auto erase = [&](uint64_t offset, uint64_t size) {
+    if (failed) return;
+    if (const IoStatus done = EraseBytes(storage_, file->id(), offset, size); !done) {
+      failed = done.error();
+    }
+  };
   for (const uint32_t slot : slots) {
-    if (done) {
-      done = EraseBytes(storage_, file->id(), shape.header_at(slot), shape.record.header_bytes());
-    }
-    if (done) {
-      done = EraseBytes(storage_, file->id(), shape.payload_at(slot), shape.record.stride_bytes());
-    }
+    erase(shape.header_at(slot), shape.record.header_bytes());
+    erase(shape.payload_at(slot), shape.record.stride_bytes());
   }
-  if (!done) {
-    CountError(&TierStats::fault_write, done.error());
+  if (failed) {
+    CountError(&TierStats::fault_write, *failed);
     return false;
   }
   if (const IoStatus synced = storage_.SyncData(file->id()); !synced) {
