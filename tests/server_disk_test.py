@@ -350,6 +350,18 @@ class Flush(WithHome):
             server.stop()
         self.assertFalse((self.home / "kv").exists())
 
+    def test_into_a_folder_that_was_moved(self):
+        server = self.serve()
+        server.ask(prompt(3, 100))
+        server.flush()
+        (self.home / "kv").rename(self.home / "elsewhere")
+        status, _, error = server.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(status, 503, error)
+        self.assertIn(f"{self.home}/kv: the folder was removed or moved", error["error"]["message"])
+        self.assertEqual((server.disk()["state"], server.disk()["reason"]), ("broken", "the folder was removed or moved"))
+        server.stop()
+        self.assertIn("the folder was removed or moved", "".join(server.log))
+
     def test_says_what_was_written(self):
         server = self.serve()
         self.assertEqual({k: server.flush()[k] for k in ("flushed", "blocks", "bytes")},
@@ -783,6 +795,15 @@ class BadFlags(WithHome):
         server.stop()
         log = "".join(server.log)
         self.assertEqual(log.count("cannot be stored"), 1, log)
+
+    def test_a_folder_on_tmpfs_is_called_not_durable(self):
+        mounts = [line.split()[1:3] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+        if ["/dev/shm", "tmpfs"] not in mounts:
+            self.skipTest("/dev/shm is not a tmpfs")
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            server = self.serve(disk=("--disk", f"{folder}/kv", "--disk-cap", CAP))
+            self.assertIn("kept 168 h; not durable (tmpfs);", "".join(server.log))
+            server.stop()
 
     def test_a_fifo_does_not_hang_it(self):
         fifo = self.home / "fifo"
