@@ -29,10 +29,10 @@ inline void RunTokenizer(const Tokenizer& tokenizer, std::string_view text) {
       all.push_back(static_cast<uint8_t>(text[i]) * 5 - 8);
     }
     std::string streamed;
-    TextStream stream(tokenizer, /*skip_special=*/false);
+    TextStream stream(tokenizer, SpecialTokens::kShow);
     for (TokenId id : all) streamed += stream.Append(id);
     streamed += stream.Finish();
-    Require(streamed == tokenizer.Decode(all, /*skip_special=*/false));
+    Require(streamed == tokenizer.Decode(all, SpecialTokens::kShow));
   }
 }
 

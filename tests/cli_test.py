@@ -37,8 +37,9 @@ class HelpTest(CliTest):
         for command in self.COMMANDS:
             text = self.ok(command, "--help")
             self.assertIn("Example:", text)
-            for flag in ["--model", "--kv-format", "--weights", "--threads", "--pin-threads"]:
+            for flag in ["--model", "--kv-format", "--weights", "--threads"]:
                 self.assertIn(flag, text, command)
+            self.assertEqual("--pin-threads" in text, command not in ("info", "plan"), command)
             self.assertNotIn("--seal", text)
 
     def test_help_of_one_command(self):
@@ -116,7 +117,8 @@ class WrongArgumentsTest(CliTest):
                 ("--kv-memory", "99999999999TiB", "2GiB"), ("--kv-memory", "1K", "1024 bytes are too few"),
                 ("--ctx-size", "0", "from 1"), ("--ctx-size", "2049", "2048"),
                 ("--parallel", "0", "from 1"), ("--parallel", "1000000", "to 4096"),
-                ("--cache", "most", "prefix, sequence, none"), ("--block-tokens", "24", "multiple of 16"),
+                ("--cache", "most", "prefix, sequence, none"), ("--block-tokens", "23", "multiple of 16; the nearest is 16"),
+                ("--block-tokens", "31", "multiple of 16; the nearest is 32"),
                 ("--block-tokens", "0", "from 16"), ("--block-tokens", "7", "give a multiple of 16, from 16 to 1024")]:
             self.wrong("plan", flag, value, says=says)
 

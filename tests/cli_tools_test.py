@@ -19,7 +19,8 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 
 DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
-          "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key"]
+          "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key",
+          "lazy-forget"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "tier_index_bytes", "tier_buffer_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
@@ -110,7 +111,8 @@ class SelftestTest(CliTest):
         expected = {"stale-block": "hit", "wrong-position": "hit", "skipped-compare": "partial",
                     "chunk-edge": "chunked", "foreign-namespace": "tenants",
                     "lane-order": "chunked", "stale-resume": "preempted",
-                    "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased"}
+                    "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
+                    "lazy-forget": "forgotten"}
         for fault in FAULTS:
             result = kvasir("selftest", "--inject", fault)
             self.assertEqual(result.returncode, 1, fault)
@@ -485,6 +487,23 @@ class ServeTest(CliTest):
                 pathlib.Path(path).write_text(text)
                 self.wrong("serve", "--config", path, says=says)
         self.wrong("serve", "--config", "/no/such.json", says="/no/such.json")
+
+    def test_limits_of_a_disk_need_a_disk(self):
+        cap, ttl = ("--disk-cap", "7MiB"), ("--disk-ttl", "5")
+        for command in (["run", "--ids", "1"], ["plan"], ["serve"], ["chat"]):
+            for flags in (cap, ttl):
+                self.wrong(*command, "--disk", "none", *flags, says=f"{flags[0]}: needs --disk DIR")
+        self.wrong("run", "--ids", "1", *cap, says="--disk-cap: needs --disk DIR")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "config.json")
+            pathlib.Path(path).write_text(json.dumps({"disk": folder, "disk-cap": "7MiB", "disk-ttl": 5}))
+            self.assertGreater(self.ok_json("plan", "--json", "--config", path)["tier_index_bytes"], 0)
+            plan = self.ok_json("plan", "--json", "--config", path, "--disk", "none")
+            self.assertEqual(plan["tier_index_bytes"], 0)
+            self.wrong("plan", "--config", path, "--disk", "none", *ttl, says="--disk-ttl: needs --disk DIR")
+            pathlib.Path(path).write_text(json.dumps({"disk": "none", "disk-cap": "7MiB"}))
+            self.wrong("plan", "--config", path, says="--disk-cap: needs --disk DIR")
+            self.ok("plan", "--config", path, "--disk", folder)
 
     def test_wrong_arguments(self):
         self.wrong("serve", "--port", "65536", says="--port")

@@ -20,7 +20,7 @@ import threading
 import time
 import unittest
 
-from server_disk_test import DiskServer, answer, body, whole_blocks
+from disk_server import DiskServer, answer, body, whole_blocks
 from server_harness import WAIT_S
 
 SLOW = "--slow" in sys.argv

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from server_disk_test import DiskServer, prompt
+from disk_server import DiskServer, prompt
 from server_harness import ROOT
 
 RECORDS = 2_000

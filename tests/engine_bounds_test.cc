@@ -37,6 +37,28 @@ EngineOptions SmallPool(uint64_t num_blocks) {
   }
 }
 
+// A request that waits in its sink, at its first event, until it may go on.
+class HeldRequest {
+ public:
+  // Returns when it runs.
+  HeldRequest(Engine& engine, GenerateRequest request) {
+    EXPECT_TRUE(engine.Submit(std::move(request), [this, first = true](const Event& event) mutable {
+      if (first) {
+        running_.set_value();
+        may_go_on_.get_future().wait();
+      }
+      first = false;
+      if (event.last) ended_.set_value();
+    }));
+    running_.get_future().wait();
+  }
+  void GoOn() { may_go_on_.set_value(); }
+  std::future<void> ended() { return ended_.get_future(); }  // once
+
+ private:
+  std::promise<void> running_, may_go_on_, ended_;
+};
+
 TEST(Bounds, PlanIsWhatLoadAllocates) {
   // 4 layers of 2 kv heads of 32 dims, K and V; scales of 2 bytes.
   const std::pair<const char*, uint64_t> formats[] = {
@@ -161,18 +183,8 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
   EngineOptions options = SmallPool(40);
   options.parallel = 1;
   options.max_queued = 2;
-  std::promise<void> running, tried, ended;
   const auto engine = LoadEngine(options);
-  // The first request runs, and waits in its sink until the others have been submitted.
-  ASSERT_TRUE(engine->Submit(Endless(10, 400, 0), [&, first = true](const Event& event) mutable {
-    if (first) {
-      running.set_value();
-      tried.get_future().wait();
-    }
-    first = false;
-    if (event.last) ended.set_value();
-  }));
-  running.get_future().wait();
+  HeldRequest held(*engine, Endless(10, 400, 0));
   std::vector<std::unique_ptr<Pending>> all;
   for (uint32_t i = 1; i < 3; ++i) {
     all.push_back(std::make_unique<Pending>(*engine, Endless(10, 400, i)));
@@ -185,10 +197,10 @@ TEST(Bounds, AFullQueueRefusesAndDrainEndsAll) {
     if (late.refused() && late.refused()->code == Code::kUnavailable) break;
     std::this_thread::yield();
   }
-  tried.set_value();
+  held.GoOn();
   engine->Drain();  // cancels
   first.join();
-  EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  EXPECT_EQ(held.ended().wait_for(std::chrono::seconds(0)), std::future_status::ready);
   for (auto& pending : all) {
     ASSERT_TRUE(pending->done());
     EXPECT_EQ(pending->Wait().num_last, 1u);
@@ -209,20 +221,11 @@ TEST(Bounds, AFloodLeavesOthersTheirShareOfTheQueue) {
     all.push_back(std::make_unique<Pending>(*engine, request));
     return !all.back()->refused();
   };
-  std::promise<void> running, tried, ended;
-  ASSERT_TRUE(engine->Submit(Endless(10, 5, 0), [&, first = true](const Event& event) mutable {
-    if (first) {
-      running.set_value();
-      tried.get_future().wait();
-    }
-    first = false;
-    if (event.last) ended.set_value();
-  }));
-  running.get_future().wait();
+  HeldRequest held(*engine, Endless(10, 5, 0));
   for (int i = 0; i < 7; ++i) EXPECT_TRUE(takes("default")) << "a tenant alone may have all";
   EXPECT_FALSE(takes("quiet")) << "the queue is full";
-  tried.set_value();
-  ended.get_future().wait();
+  held.GoOn();
+  held.ended().wait();
   EXPECT_FALSE(takes("default")) << "the free place is the other tenant's";
   EXPECT_TRUE(takes("quiet"));
   engine->Drain();

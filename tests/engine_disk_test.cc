@@ -1,6 +1,8 @@
 // An engine with a disk: what it expects of a prompt that lies there.
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "engine_scenario.h"
 
 namespace kvasir {
@@ -39,6 +41,48 @@ TEST(EngineDisk, AnEstimateKnowsWhatLiesOnTheDisk) {
   const double of_fresh = EstimateMs(*engine, fresh), of_stored = EstimateMs(*engine, stored);
   EXPECT_GT(of_stored, 0);
   EXPECT_LT(of_stored, of_fresh / 2);
+}
+
+Erasure Forget(Engine& engine, ForgetRequest request) {
+  std::promise<Erasure> told;
+  engine.Forget(std::move(request), [&](const Erasure& erasure) { told.set_value(erasure); });
+  return told.get_future().get();
+}
+
+TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
+  const auto prompt = Prompt(1, 100), other = Prompt(2, 100);
+  auto edited = prompt;  // leaves it within the forgotten block, behind the forgotten token
+  edited[45] ^= 1;
+  auto earlier = prompt;  // leaves it within that block, before the token
+  earlier[39] ^= 1;
+  EngineOptions options = DiskEngine();
+  options.disk->folder = ScratchDir() / "forgotten";
+  const auto ask = [](Engine& engine, const std::vector<TokenId>& ids, const char* salt) {
+    GenerateRequest request = Greedy(ids, 1);
+    if (salt != nullptr) request.cache_salt = salt;
+    return Ask(engine, request).receipt.cached_tokens();
+  };
+  {
+    const auto engine = LoadEngine(options);
+    for (const auto& ids : {prompt, other, edited, earlier}) ask(*engine, ids, nullptr);
+    ask(*engine, prompt, "salt");
+  }
+  {
+    const auto engine = LoadEngine(options);
+    const std::vector<std::vector<TokenId>> kept = {
+        std::vector<TokenId>(prompt.begin(), prompt.begin() + 64), other};
+    const Erasure erased = Forget(
+        *engine, {.owner = "default", .cache_salt = {}, .ids = prompt, .first = 40, .kept = kept});
+    EXPECT_FALSE(erased.error) << erased.error->text();
+    EXPECT_EQ(erased.blocks, 0u);            // of the pool
+    EXPECT_EQ(erased.disk_blocks, 2u + 4u);  // those of `prompt` behind 64, of `edited` from 32 on
+  }
+  const auto engine = LoadEngine(options);
+  EXPECT_EQ(ask(*engine, prompt, nullptr), 64u);
+  EXPECT_EQ(ask(*engine, earlier, nullptr), 96u);
+  EXPECT_EQ(ask(*engine, other, nullptr), 96u);
+  EXPECT_EQ(ask(*engine, prompt, "salt"), 96u);
+  EXPECT_LE(ask(*engine, edited, nullptr), 45u);  // of the pool by now: those of `prompt`
 }
 
 }  // namespace

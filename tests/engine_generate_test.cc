@@ -252,6 +252,38 @@ TEST(Generate, AnErasureWaitsForNobodyAndTellsWhatItTook) {
   EXPECT_EQ(last.get_future().wait_for(std::chrono::seconds(0)), std::future_status::ready);
 }
 
+TEST(Generate, AForgetTakesThePromptFromABlockOnAndKeepsWhatIsKept) {
+  const auto engine = LoadEngine(DemoOptions());
+  std::vector<TokenId> prompt(100);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(5 + i);
+  const auto tokens = Ask(*engine, Greedy(prompt, 1)).choices[0].tokens;
+  const auto forget = [&](uint32_t first, std::vector<std::vector<TokenId>> kept) {
+    std::promise<Erasure> told;
+    engine->Forget({.owner = "default",
+                    .cache_salt = {},
+                    .ids = prompt,
+                    .first = first,
+                    .kept = std::move(kept)},
+                   [&](const Erasure& erasure) { told.set_value(erasure); });
+    return told.get_future().get();
+  };
+  const Erasure most = forget(50, {{prompt.begin(), prompt.begin() + 70}});
+  EXPECT_EQ(most.kept_shared, 1u);  // tokens 48 to 63
+  EXPECT_EQ(most.tokens, 36u);
+  EXPECT_EQ(most.blocks, 3u);
+  EXPECT_EQ(most.cursors, 1u);
+  EXPECT_FALSE(most.error);
+  engine->CheckInvariants();
+  EXPECT_EQ(Ask(*engine, Greedy(prompt, 1)).receipt.cached_tokens(), 64u);
+  forget(50, {});
+  const Answer again = Ask(*engine, Greedy(prompt, 1));
+  EXPECT_EQ(again.receipt.cached_tokens(), 48u);
+  EXPECT_EQ(again.choices[0].tokens, tokens);
+  forget(0, {});
+  EXPECT_EQ(Ask(*engine, Greedy(prompt, 1)).receipt.cached_tokens(), 0u);
+  engine->CheckInvariants();
+}
+
 TEST(Generate, RefusesWhatCanNeverRunAndSaysWhy) {
   EngineOptions options = DemoOptions();
   options.ctx_size = 100;

@@ -148,6 +148,23 @@ TEST(LongRope, EraseForgetsShortAndLong) {
   }
 }
 
+TEST(LongRope, AForgetCoversShortAndLong) {
+  const auto engine = LoadEngine(LongRopeOptions());
+  Ask(*engine, Endless(Tokens(20), 1));
+  Ask(*engine, Endless(Tokens(60), 1));
+  std::promise<void> told;
+  engine->Forget({.owner = GenerateRequest().tenant,
+                  .cache_salt = {},
+                  .ids = Tokens(60),
+                  .first = 3,
+                  .kept = {}},
+                 [&](const Erasure&) { told.set_value(); });
+  told.get_future().wait();
+  for (const uint32_t size : {20u, 60u}) {
+    EXPECT_EQ(Ask(*engine, Endless(Tokens(size), 1)).receipt.cached_tokens(), 0u);
+  }
+}
+
 TEST(LongRope, AnAnswerCrossesInAPoolThatHoldsItOnce) {
   EngineOptions options = LongRopeOptions();
   options.kv_format = "f32";

@@ -247,7 +247,7 @@ class Models(HubTest):
         for name in ("../hub", "o/..", "o/demo:../config.json", "x"):
             self.fails("models", "rm", name, status=2, says="is not the name of a model")
         self.fails("models", "rm", status=2, says="kvasir models rm owner/name")
-        self.fails("models", "remove", "o/demo", status=2, says="'remove o/demo' is not what it does")
+        self.fails("models", "remove", "o/demo", status=2, says="unknown words 'remove o/demo'")
         self.done("run", *RUN, "--model", "o/demo")
 
     def test_rm_waits_for_a_pull(self):

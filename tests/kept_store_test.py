@@ -16,7 +16,7 @@ import tarfile
 import unittest
 
 import segment_reader
-from server_disk_test import WithHome, answer, prompt, run, whole_blocks
+from disk_server import WithHome, answer, prompt, run, whole_blocks
 from server_harness import ROOT
 
 MAKE = "--make" in sys.argv

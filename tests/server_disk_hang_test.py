@@ -7,8 +7,8 @@ import signal
 import time
 import unittest
 
+from disk_server import WithHome, body, prompt, whole_blocks
 from fault_shim import FOREVER, HANG, SHIM, Faults
-from server_disk_test import WithHome, body, prompt, whole_blocks
 from server_harness import post_bytes
 
 

@@ -114,7 +114,9 @@ class Tenants(WithKeys):
         self.assertEqual(cached(self.complete("p1", **prompt)), 100)
         self.assertEqual(cached(self.complete("b1", **prompt)), 100)
         for key, path, expected in (("b1", "?tenant=pair", (403, "not_admin")),
-                                    ("o1", "?tenant=nobody", (404, "not_found")),
+                                    ("b1", "?share_group=pair", (403, "not_admin")),
+                                    ("o1", "?tenant=a%2Fb", (400, "invalid_argument")),
+                                    ("o1", "?share_group=", (400, "invalid_argument")),
                                     ("root", "", (403, "not_tenant"))):
             self.assertEqual(self.ask(key, "DELETE", "/v1/cache" + path), expected)
         self.assertEqual(self.ask("b1", "DELETE", "/v1/cache?tenant=blue")[0], 200)
@@ -124,6 +126,12 @@ class Tenants(WithKeys):
         for key in ("root", "o1"):
             self.assertEqual(self.ask(key, "DELETE", "/v1/cache?tenant=pair")[0], 200)
         self.assertEqual(cached(self.complete("p1", **prompt)), 0)
+        self.complete("left", **prompt)
+        for path in ("?tenant=nobody", "?share_group=nobody"):  # as of one that left the file
+            self.assertEqual(self.ask("o1", "DELETE", "/v1/cache" + path)[1]["blocks"], 0)
+        self.assertEqual(cached(self.complete("left", **prompt)), 100)
+        self.assertGreater(self.ask("root", "DELETE", "/v1/cache?share_group=pair")[1]["blocks"], 0)
+        self.assertEqual(cached(self.complete("left", **prompt)), 0)
 
     def test_only_admins_read_about_all(self):
         for path in ("/metrics", "/v1/cache/tenants"):

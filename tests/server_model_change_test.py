@@ -198,8 +198,11 @@ class ModelChange(unittest.TestCase):
 
     def test_removed_image(self):
         server, path = self.served_from_image()
+        want = server.post("/v1/chat/completions", ASK)["choices"]
         path.unlink()
-        server.post("/v1/chat/completions", ASK)
+        for cache in (True, False):
+            body = dict(ASK, cache_prompt=cache)
+            self.assertEqual(server.post("/v1/chat/completions", body)["choices"], want)
 
     def test_a_hit_and_a_fresh_answer_never_differ(self):
         """The break of C1 that was found: answers after the change, cached and not."""

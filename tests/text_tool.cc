@@ -58,8 +58,8 @@ const Tokenizer* Load(const std::string& path, std::string* error) {
 }
 
 std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
-                     bool skip_special) {
-  kvasir::TextStream stream(tokenizer, skip_special);
+                     kvasir::SpecialTokens special) {
+  kvasir::TextStream stream(tokenizer, special);
   std::string all;
   for (TokenId id : ids) {
     const std::string piece = stream.Append(id);
@@ -109,10 +109,10 @@ nlohmann::json Answer(const std::string& line) {
     ids = std::move(*encoded);
   }
   return {{"ids", ids},
-          {"decoded", tokenizer->Decode(ids, true)},
-          {"decoded_all", tokenizer->Decode(ids, false)},
-          {"streamed", Streamed(*tokenizer, ids, true)},
-          {"streamed_all", Streamed(*tokenizer, ids, false)}};
+          {"decoded", tokenizer->Decode(ids)},
+          {"decoded_all", tokenizer->Decode(ids, kvasir::SpecialTokens::kShow)},
+          {"streamed", Streamed(*tokenizer, ids, kvasir::SpecialTokens::kSkip)},
+          {"streamed_all", Streamed(*tokenizer, ids, kvasir::SpecialTokens::kShow)}};
 }
 
 int Speed(const std::string& tokenizer_path, const std::string& text_path) {

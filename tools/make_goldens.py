@@ -4,7 +4,8 @@
     tools/make_goldens.py [NAME...]           writes tests/data/tiny-*; prints how far logits move without each feature
     tools/make_goldens.py --check FOLDER      compares the reference with golden.* of a Hugging Face folder
 
-Needs numpy only. Layout of golden.json and golden.npz: see tests/data/README.md.
+Needs numpy only. Layout of golden.json and golden.npz: see tests/data/README.md. Over 600 lines: the models are one
+table, read side by side.
 """
 import json
 import struct

@@ -211,9 +211,9 @@ struct GenerateRequest {
 
 // Called on the engine's thread, like on_logits. A sink must not block or wait for that thread:
 // Drain, Erase without a callback, CheckInvariants and the engine's destructor abort when a sink
-// calls them, and Generate never returns. A sink may call Submit, Cancel, Stats and Erase with a
-// callback. A sink that has no memory for an event may throw: the engine sends the event again
-// soon, joined with what has come since.
+// calls them, and Generate never returns. A sink may call Submit, Cancel, Stats, Forget and Erase
+// with a callback. A sink that has no memory for an event may throw: the engine sends the event
+// again soon, joined with what has come since.
 using EventSink = std::function<void(const Event&)>;
 // A sink of several requests; `index` says which of them the event is about.
 using IndexedSink = std::function<void(size_t index, const Event& event)>;
@@ -223,12 +223,24 @@ enum class RequestId : uint64_t {};
 // they are zeroed when these requests release them.
 struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
+  uint64_t kept_shared = 0;  // blocks that stayed because ForgetRequest::kept has all their tokens
   // Of the disk, where there is one; stores that other processes use keep theirs.
   uint64_t disk_blocks = 0, disk_bytes = 0;
   uint32_t locked_stores = 0;
   std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
 };
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
+
+// A part of a prompt that the cache is to forget: token `first` and all that was computed after it.
+struct ForgetRequest {
+  std::string owner;                      // GenerateRequest::cache_owner, else its tenant
+  std::optional<std::string> cache_salt;  // GenerateRequest::cache_salt
+  std::vector<TokenId> ids;               // of the prompt, up to this token or longer
+  uint32_t first = 0;
+  // Other prompts of the same owner and salt: a block stays if one of them has all its tokens from
+  // the first one on.
+  std::vector<std::vector<TokenId>> kept;
+};
 
 // What one choice of a request that waits or runs has now.
 struct SequenceState {
@@ -342,10 +354,18 @@ class Engine {
   // steps the engine's thread removes it from the index; from then on no request finds it. Then the
   // thread zeroes the blocks, a part after each step, so that no other request waits long. Blocks
   // in use are zeroed when their requests release them. `done` is called once, when all blocks that
-  // are not in use are zeroed.
+  // are not in use are zeroed. Requests that came before share nothing from then on.
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;
+  // Erases every block whose tokens begin with ids[0, first], other continuations than this one
+  // included, with their tails and Cursors. What comes before token `first` in its block is
+  // computed again by the next request, at most block_tokens - 1 tokens. The steps are those of
+  // Erase; the disk forgets the same blocks before `done` is called, and where it cannot,
+  // Erasure::error says why and it is tried again each minute. A running request goes on; it keeps
+  // nothing more once a whole block of it is forgotten. REQUIRES: request.first <
+  // request.ids.size().
+  virtual void Forget(ForgetRequest request, ErasureSink done) = 0;
   // Calls `done` when all that the cache was given before is on the disk. kUnsupported: there is no
   // disk tier; kUnavailable: it cannot be written.
   virtual void Flush(FlushSink done) = 0;

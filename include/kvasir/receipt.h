@@ -46,7 +46,7 @@ struct Receipt {
   std::vector<std::string> ignored;  // request fields that the server does not read
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   // The parts of ttft_ms: waiting for room; waiting for another request that computed what both
-  // begin with; inside the cache; loading from a tier (none yet); everything else.
+  // begin with; inside the cache; loading from a tier; everything else.
   double queue_ms = 0, shared_ms = 0, cache_ms = 0, load_ms = 0, compute_ms = 0;
   double ttft_ms = 0;                 // from submission to the first token
   std::optional<double> estimate_ms;  // of ttft_ms, when it was submitted; absent: unknown

@@ -119,22 +119,23 @@ class CpuBackend final : public Backend {
 
   void MatMul(const PackedMatrix& w, const float* x, size_t x_stride, uint32_t rows, float* y,
               size_t y_stride, Into into) override {
-    product_.Run(w, {x, x_stride, rows, y, y_stride, into == Into::kAdd});
+    product_.Run(w, {x, x_stride, rows, y, y_stride, into});
   }
 
   void MatMulActivated(const PackedMatrix& w, Activation act, const float* x, size_t x_stride,
                        uint32_t rows, float* y, size_t y_stride) override {
-    product_.RunActivated(w, act, {x, x_stride, rows, y, y_stride, false});
+    product_.RunActivated(w, act, {x, x_stride, rows, y, y_stride, Into::kReplace});
   }
 
   void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const float* x,
                    size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
-    product_.RunGated(gate, up, act, {x, x_stride, rows, y, y_stride, false});
+    product_.RunGated(gate, up, act, {x, x_stride, rows, y, y_stride, Into::kReplace});
   }
 
   void Experts(const PackedFfn& w, Routing routing, Activation act, const float* x, size_t stride,
                uint32_t rows, float* y) override {
-    product_.Run(w.router, {x, stride, rows, experts_.logits(), experts_.logits_stride(), false});
+    product_.Run(w.router,
+                 {x, stride, rows, experts_.logits(), experts_.logits_stride(), Into::kReplace});
     experts_.Run(w.experts, routing, act, {x, stride, rows, y, s_.finite});
   }
 

@@ -109,7 +109,7 @@ void ExpertProduct::GateAndUp(std::span<const PackedExpert> experts, Activation 
     ForItems(experts, kGate, 1, [&](const Member& member, const ProductItem& item, uint32_t) {
       const PackedMatrix& gate = experts[member.expert].gate;
       kernels_.Multiply(gate, gate.run[0], RowsOf(member, x, stride, gate.k), item,
-                        ffn_of(member, item), scratch_.ffn_stride, false);
+                        ffn_of(member, item), scratch_.ffn_stride, Backend::Into::kReplace);
     });
   }
   Quantise(experts, kUp, x, stride);
@@ -123,9 +123,11 @@ void ExpertProduct::GateAndUp(std::span<const PackedExpert> experts, Activation 
              KV_DCHECK(item.rows * width * 2 <= kGatedFloats);
              float* products = scratch_.gated + thread * kGatedFloats;
              if (together) {
-               kernels_.Multiply(gate, gate.run[0], rows, item, products, width * 2, false);
+               kernels_.Multiply(gate, gate.run[0], rows, item, products, width * 2,
+                                 Backend::Into::kReplace);
              }
-             kernels_.Multiply(up, up.run[0], rows, item, products + width, width * 2, false);
+             kernels_.Multiply(up, up.run[0], rows, item, products + width, width * 2,
+                               Backend::Into::kReplace);
              for (uint32_t row = 0; row < item.rows; ++row) {
                float* y = ffn_of(member, item) + row * scratch_.ffn_stride;
                const float* of = products + row * width * 2;
@@ -141,7 +143,7 @@ void ExpertProduct::Down(std::span<const PackedExpert> experts) {
     float* y = scratch_.gathered + (member.first_slot + item.row) * scratch_.hidden_stride +
                item.panel * kPanelOutputs;
     kernels_.Multiply(down, down.run[0], RowsOf(member, scratch_.ffn, scratch_.ffn_stride, down.k),
-                      item, y, scratch_.hidden_stride, false);
+                      item, y, scratch_.hidden_stride, Backend::Into::kReplace);
   });
 }
 

@@ -31,7 +31,7 @@ void MatrixProduct::Run(const PackedMatrix& w, const Call& call) {
 }
 
 void MatrixProduct::RunActivated(const PackedMatrix& w, Activation act, const Call& call) {
-  KV_DCHECK(!call.accumulate);
+  KV_DCHECK(call.into == Backend::Into::kReplace);
   for (const PackedRun& run : w.runs()) {
     Quantise(run.format, w.k, call);
     ForItems(run, w.k, call.rows, 1, kUnlimited, [&](const ProductItem& item, uint32_t) {
@@ -49,7 +49,7 @@ void MatrixProduct::RunActivated(const PackedMatrix& w, Activation act, const Ca
 void MatrixProduct::RunGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
                              const Call& call) {
   KV_DCHECK(gate.num_runs == 1 && up.num_runs == 1 && gate.outputs == up.outputs &&
-            gate.k == up.k && !call.accumulate);
+            gate.k == up.k && call.into == Backend::Into::kReplace);
   const PackedRun &gate_run = gate.run[0], &up_run = up.run[0];
   // Rows are quantised for one format. Different formats are rare: then gate's products wait in y.
   const bool together = gate_run.format == up_run.format;
@@ -98,7 +98,7 @@ void MatrixProduct::ForItems(const PackedRun& run, uint32_t k, uint32_t rows, ui
 void MatrixProduct::Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call,
                              const ProductItem& item, float* y, size_t y_stride) const {
   kernels_.Multiply(w, run, {call.x, call.x_stride, scratch_.quantised, call.rows}, item, y,
-                    y_stride, call.accumulate);
+                    y_stride, call.into);
 }
 
 void MatrixProduct::Quantise(WeightFormat format, uint32_t k, const Call& call) {

@@ -33,17 +33,17 @@ class MatrixProduct {
     uint32_t rows;
     float* y;  // [rows][w.outputs], y_stride floats apart
     size_t y_stride;
-    bool accumulate;  // add to y
+    Backend::Into into;
   };
   // REQUIRES: call.rows <= max_rows.
   void Run(const PackedMatrix& w, const Call& call);
 
-  // y = act(w x), elementwise. REQUIRES: !call.accumulate.
+  // y = act(w x), elementwise. REQUIRES: call.into is kReplace.
   void RunActivated(const PackedMatrix& w, Activation act, const Call& call);
 
   // y = act(gate x) * (up x), elementwise. Both factors are still in the cache of the thread
   // that computed them. y is not x. REQUIRES: gate and up have the same shape and one run each;
-  // !call.accumulate.
+  // call.into is kReplace.
   void RunGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const Call& call);
 
   uint64_t read_bytes() const { return read_bytes_; }  // of weights, since the start

@@ -84,7 +84,8 @@ TEST_P(MatrixProducts, GatedIsTheProductOfItsParts) {
     MatrixProduct product(options, arena, pool);
     const auto call = [&](std::vector<float>& y) {
       y.assign(rows * y_stride, kUntouched);
-      return MatrixProduct::Call{x.data(), x_stride, rows, y.data(), y_stride, false};
+      return MatrixProduct::Call{x.data(), x_stride, rows,
+                                 y.data(), y_stride, Backend::Into::kReplace};
     };
     std::vector<float> expected, of_up, y;
     product.Run(gate.w, call(expected));

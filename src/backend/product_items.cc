@@ -53,7 +53,8 @@ void ProductKernels::Quantise(WeightFormat format, uint32_t k, const ProductRows
 
 void ProductKernels::Multiply(const PackedMatrix& w, const PackedRun& run, const ProductRows& rows,
                               const ProductItem& item, float* y, size_t y_stride,
-                              bool accumulate) const {
+                              Backend::Into into) const {
+  const bool accumulate = into == Backend::Into::kAdd;
   const uint32_t first = item.panel * kPanelOutputs;
   const std::byte* panels = run.panels + item.panel * PanelBytes(run.format, w.k);
   const float* bias = w.bias == nullptr ? nullptr : w.bias + run.first_output + first;

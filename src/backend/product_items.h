@@ -1,6 +1,7 @@
 // How products with packed matrices are cut into items of work, and the product of one item.
 #pragma once
 
+#include "backend/backend.h"
 #include "backend/packed_weights.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
@@ -56,7 +57,7 @@ struct ProductKernels {
   void Quantise(WeightFormat format, uint32_t k, const ProductRows& rows, uint32_t block) const;
   // An item of a run of w. y: where its first output goes.
   void Multiply(const PackedMatrix& w, const PackedRun& run, const ProductRows& rows,
-                const ProductItem& item, float* y, size_t y_stride, bool accumulate) const;
+                const ProductItem& item, float* y, size_t y_stride, Backend::Into into) const;
 
   const TensorKernels& tensor;
   const QuantKernels& quant;

@@ -20,6 +20,7 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"skipped-tag", Fault::kUncheckedPayloadTag},
     {"stale-slot", Fault::kUncheckedSlot},
     {"kept-key", Fault::kKeptKey},
+    {"lazy-forget", Fault::kLazyForget},
 };
 
 }  // namespace

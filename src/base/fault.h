@@ -20,6 +20,7 @@ enum class Fault {
   kUncheckedPayloadTag,  // the disk tier serves a payload with a wrong tag
   kUncheckedSlot,        // the disk tier takes a record of another slot
   kKeptKey,              // an erase leaves the key file of the disk tier
+  kLazyForget,           // a forget leaves the blocks in the index
   // Of the scheduler, for its tests alone: no name selects them.
   kNoCooldown,         // a request that just came back may be preempted again
   kForgottenRequest,   // a preempted request never goes on
@@ -34,6 +35,8 @@ enum class Fault {
   kUnsyncedKeyFolder,    // a key file's name is not synced
   kUncheckedGeneration,  // a record of another segment of the same name is taken
   kErasedBeforeSync,     // an erase is answered before anything of it is durable
+  kForgottenBeforeSync,  // the same for a forget
+  kKeptCopies,           // a forget leaves what is in free slots
   kCapAfterGrowth,       // the cap is looked at after a segment is made
   kChildWithoutParent,   // a record is written although the one before it is not stored
 };

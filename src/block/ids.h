@@ -12,6 +12,5 @@ enum class AccountId : uint16_t {};
 // Of blocks without an owner, and of owners beyond those that there is room for: no quota.
 inline constexpr AccountId kNobody{0};
 enum class LayerGroupId : uint32_t {};
-inline constexpr LayerGroupId kFullGroup{0};
 
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -24,6 +25,13 @@ Result<SequenceTables> SequenceTables::Create(const KvLayout& layout, uint32_t t
     }
   }
   return all;
+}
+
+void SequenceTables::Fill(uint32_t group, std::span<const std::byte> contents) {
+  KV_CHECK(contents.size() <= pool_->block_bytes());
+  for (std::byte* block : tables_[group].bases()) {
+    std::memcpy(block, contents.data(), contents.size());
+  }
 }
 
 }  // namespace kvasir

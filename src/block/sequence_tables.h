@@ -19,6 +19,10 @@ class SequenceTables {
   static Result<SequenceTables> Create(const KvLayout& layout, uint32_t tokens,
                                        std::byte fill = {});
 
+  // Every block of `group` holds `contents` then. REQUIRES: contents has the bytes of a block at
+  // most.
+  void Fill(uint32_t group, std::span<const std::byte> contents);
+
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& operator[](uint32_t group) const { return tables_[group]; }
 

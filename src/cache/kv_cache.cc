@@ -404,6 +404,13 @@ void KvCache::CheckInvariants() const {
     // fill_ counts tokens in exactly the blocks that are pinned and in no node.
     KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
     KV_CHECK(pool_->is_free(id) || owner_[b] != 0);
+#if !defined(__SANITIZE_ADDRESS__)  // the bytes of free blocks are poisoned there
+    // Zeroed after a Forget. Those that were never taken stay untouched.
+    if (owner_[b] == 0 && uses_[b].last > 0) {
+      const std::span bytes(pool_->data(id), layout().block_bytes());
+      KV_CHECK(std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; }));
+    }
+#endif
     if (group == 0) live_tokens += fill_[b];
     live_bytes += fill_[b] * layout().token_bytes(group);
     if (!node) continue;

@@ -1,4 +1,4 @@
-// KvCache: pool + index behind Match, Fetch, Extend, Commit, Truncate.
+// KvCache: pool + index + tier behind Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
 #include <algorithm>
@@ -197,8 +197,8 @@ class KvCache final : private BlockPool::Observer {
   ~KvCache() override;
 
   static CachePlan Plan(const KvCacheOptions& options);
-  // kInvalidArgument (kv_memory) when the budget does not hold two blocks; the message has the
-  // least budget that does. REQUIRES: max_blocks as above.
+  // kInvalidArgument (kv_memory) when the budget does not hold two blocks of each group; the
+  // message has the least budget that does. REQUIRES: max_blocks as above.
   static Status CheckBudget(const KvCacheOptions& options);
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
@@ -213,6 +213,10 @@ class KvCache final : private BlockPool::Observer {
   static constexpr uint32_t kMaxSalts = 8;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt = std::nullopt);
+
+  // The namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
+  std::optional<NamespaceId> FindNamespace(std::string_view owner, const Identity& identity,
+                                           std::optional<std::string_view> salt) const;
 
   // Tokens of `prompt` in whole resident blocks of that namespace, 0 if it is not open. An upper
   // bound of what Match would reuse of them: windows are not looked at. Changes and pins nothing.
@@ -352,10 +356,15 @@ class KvCache final : private BlockPool::Observer {
   // Cursors. Blocks that lie wholly in one of `kept` stay, without their Cursors. Blocks in use are
   // zeroed at their last release, the others by ZeroForgotten; so are all free blocks that this
   // namespace wrote. A sequence whose last full block is forgotten publishes nothing more; one
-  // before it goes on. A tier keeps its records. O(blocks + forgotten nodes * cursors). REQUIRES:
-  // first < ids.size().
+  // before it goes on. O(blocks + forgotten nodes * cursors). REQUIRES: first < ids.size().
   Forgotten Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
                    std::span<const std::span<const TokenId>> kept = {});
+  // What the tier has to forget with it (Tier::Forget), whether or not the namespace is open.
+  // O(first + tokens of those of `kept` that begin with ids[0, first]) HMACs of blocks.
+  ForgetFacts FactsToForget(std::string_view owner, const Identity& identity,
+                            std::optional<std::string_view> salt, std::span<const TokenId> ids,
+                            uint32_t first,
+                            std::span<const std::span<const TokenId>> kept = {}) const;
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes);
   // Whether all blocks are zeroed that were free after the Forget that returned `point`.

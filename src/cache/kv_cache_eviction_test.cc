@@ -87,7 +87,7 @@ TEST_F(KvCacheEvictionTest, TellsWhatAPolicyDecidesOn) {
   EXPECT_EQ(Recorder::log.evictable.size(), 1u) << "the tail alone is a leaf";
   for (const BlockFacts& facts : ByDepth()) {
     EXPECT_EQ(facts.ns, ns_);
-    EXPECT_EQ(facts.group, kFullGroup);
+    EXPECT_EQ(facts.group, LayerGroupId{0});
     EXPECT_EQ(facts.bytes, cache().layout().block_bytes());
     EXPECT_EQ(facts.hits, 0u);
   }

@@ -280,6 +280,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       EXPECT_TRUE(cache().Truncate(same.kv, same.kv.num_committed()));
     } else if (draw < 76) {
       if (running_.size() < 6) AddFork(running);
+    } else if (draw < 78) {
+      ForgetSome();
     } else if (draw < 84) {
       const auto to = static_cast<uint32_t>(random_.Below(size + 1));
       const Status truncated = cache().Truncate(running.kv, to);
@@ -311,6 +313,79 @@ class KvCacheModel : public testing::TestWithParam<Params> {
         space.cursors.clear();
       }
     }
+  }
+
+  // A part of something that was published, or of a running sequence, sometimes with another prompt
+  // that keeps its blocks.
+  void ForgetSome() {
+    const size_t s = random_.Below(spaces_.size());
+    Space& space = spaces_[s];
+    if (!space.source.empty() || space.published.empty()) return;
+    const auto any = [&] {
+      auto it = space.published.begin();
+      std::advance(it, random_.Below(space.published.size()));
+      return *it;
+    };
+    const Tokens ids = any();
+    const auto first = static_cast<uint32_t>(random_.Below(ids.size()));
+    const std::span<const TokenId> forgotten = std::span(ids).first(first + 1);
+    const size_t begin = first / block() * block();
+    const auto begins = [&](std::span<const TokenId> tokens) {
+      return Common(tokens, forgotten) == forgotten.size();
+    };
+    const Tokens other = any();
+    const std::span<const TokenId> kept[] = {other};
+    const bool keeps = random_.Below(3) == 0;
+    std::vector<bool> published;
+    for (const Running& running : running_) published.push_back(running.kv.publishes());
+    const uint64_t tokens_before = cache().usage().cached_tokens;
+    const KvCache::Forgotten found = cache().Forget(
+        space.id, ids, first, keeps ? kept : std::span<const std::span<const TokenId>>());
+    EXPECT_EQ(found.erased_tokens, tokens_before - cache().usage().cached_tokens);
+    cache().CheckInvariants();
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Running& running = running_[i];
+      if (running.space != s || !published[i]) {
+        EXPECT_EQ(running.kv.publishes(), published[i]);
+        continue;
+      }
+      const size_t full = running.kv.num_committed() / block() * block();
+      const auto text = running.kv.tokens().first(full);
+      const bool stays =
+          full <= begin || !begins(text) ||
+          (keeps && begins(other) && full <= other.size() && Common(text, other) == full);
+      EXPECT_EQ(running.kv.publishes(), stays) << full << " of " << begin;
+      running.shares = stays;
+    }
+    // Where nothing is evicted or pruned, a text that another one continues has no separate tail:
+    // it goes with the longer one. Else the twin has more than the cache.
+    const bool is_exact = roomy() && cache().layout().num_full_groups() > 0;
+    const auto is_inside = [&](const Tokens& text) {
+      return is_exact && std::ranges::any_of(space.published, [&](const Tokens& longer) {
+               return longer.size() > text.size() && Common(text, longer) == text.size();
+             });
+    };
+    const bool was_there = std::ranges::any_of(space.published, begins);
+    std::set<Tokens> left;
+    for (const Tokens& text : space.published) {
+      const bool goes_along = was_there && is_inside(text) && text.size() > begin &&
+                              Common(text, forgotten) == text.size();
+      if (!begins(text) && !goes_along) {
+        left.insert(text);
+        continue;
+      }
+      if (begin > 0) left.insert(First(text, begin));
+      if (!keeps || !begins(text) || !begins(other)) continue;
+      const uint32_t common = Common(text, other);
+      const bool stays = common == text.size() && !is_inside(text);
+      left.insert(First(text, stays ? common : common / block() * block()));
+    }
+    std::erase_if(left, [](const Tokens& text) { return text.empty(); });
+    space.published = std::move(left);
+    std::erase_if(space.resumes, [&](const Tokens& text) {
+      return text.size() > begin && Common(text, forgotten) >= std::min(text.size(), begin + 1);
+    });
+    std::erase_if(space.cursors, [&](const auto& one) { return begins(one.first); });
   }
 
   // Not always as many as ids: patches of an image.

@@ -1,8 +1,6 @@
 // Namespaces of KvCache: opened by owner, recycled, forgotten, erased.
 #include <algorithm>
-#include <ranges>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/fault.h"
@@ -23,24 +21,32 @@ KvCache::Namespace KvCache::Named(std::string_view owner, const Identity& identi
   return named;
 }
 
+std::optional<NamespaceId> KvCache::FindNamespace(std::string_view owner, const Identity& identity,
+                                                  std::optional<std::string_view> salt) const {
+  const Namespace named = Named(owner, identity, salt);
+  for (size_t i = 1; i < namespaces_.size(); ++i) {
+    const bool is_it =
+        namespaces_[i].identity == named.identity && SameOwner(namespaces_[i], named);
+    if (is_it) return NamespaceId(i);
+  }
+  return std::nullopt;
+}
+
 uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
                         std::optional<std::string_view> salt,
                         std::span<const TokenId> prompt) const {
-  const Namespace named = Named(owner, identity, salt);
-  for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].identity != identity || !SameOwner(namespaces_[i], named)) continue;
-    const size_t block_tokens = layout().block_tokens();
-    uint32_t tokens = 0;
-    NodeId node = namespaces_[i].root;
-    while (tokens + block_tokens <= prompt.size()) {
-      const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
-      if (!child) break;
-      node = *child;
-      tokens += static_cast<uint32_t>(block_tokens);
-    }
-    return tokens;
+  const std::optional<NamespaceId> ns = FindNamespace(owner, identity, salt);
+  if (!ns) return 0;
+  const size_t block_tokens = layout().block_tokens();
+  uint32_t tokens = 0;
+  NodeId node = Of(*ns).root;
+  while (tokens + block_tokens <= prompt.size()) {
+    const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
+    if (!child) break;
+    node = *child;
+    tokens += static_cast<uint32_t>(block_tokens);
   }
-  return 0;
+  return tokens;
 }
 
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
@@ -142,62 +148,6 @@ uint64_t KvCache::ForgetUnlinked(NamespaceId ns) {
     }
   }
   return zeroing_at_ + plan_.num_blocks;
-}
-
-KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
-                                   std::span<const std::span<const TokenId>> kept) {
-  KV_CHECK(first < ids.size());
-  if (ns == kSharesNothing) return {};
-  const size_t block_tokens = layout().block_tokens();
-  // The last whole block of `tokens`, before token `end`, and how many of its blocks are here.
-  const auto walk = [&](std::span<const TokenId> tokens, size_t end, auto&& visit) {
-    NodeId node = Of(ns).root;
-    size_t at = 0;
-    for (; at + block_tokens <= end; at += block_tokens) {
-      const auto child = index_->FindChild(node, tokens.subspan(at, block_tokens));
-      if (!child) break;
-      node = *child;
-      visit(node);
-    }
-    return std::pair(node, at);
-  };
-  std::vector<NodeId> stay;
-  for (const std::span<const TokenId> theirs : kept) {
-    const auto [node, at] = walk(theirs, theirs.size(), [&](NodeId n) { stay.push_back(n); });
-    if (at == theirs.size()) continue;
-    const auto rest = theirs.subspan(at, std::min(block_tokens, theirs.size() - at));
-    const auto best = index_->BestPartial(node, rest);
-    if (best && best->num_equal == index_->tokens(best->node).size()) stay.push_back(best->node);
-  }
-  std::ranges::sort(stay);
-  Forgotten forgotten;
-  const size_t begin = first / block_tokens * block_tokens;
-  const auto [before, reached] = walk(ids, begin, [](NodeId) {});
-  if (reached == begin) {
-    const uint64_t blocks = index_->num_blocks(), tokens = index_->num_tokens();
-    const auto text = ids.subspan(begin, first - begin + 1);
-    cursors_->DropWith(before, text);
-    std::vector<NodeId> leaving = index_->ChildrenWith(before, text);
-    for (size_t i = 0; i < leaving.size(); ++i) {
-      const std::vector<NodeId> below = index_->ChildrenWith(leaving[i], {});
-      leaving.insert(leaving.end(), below.begin(), below.end());
-    }
-    for (const NodeId node : std::views::reverse(leaving)) {  // those below first
-      if (index_->tokens(node).empty()) continue;             // bare, and left with one below it
-      if (!std::ranges::binary_search(stay, node)) {
-        Unlink(node, PrefixIndex::RemoveKind::kForgotten);
-        continue;
-      }
-      cursors_->Drop(node);
-      for (uint32_t group = 0; group < layout().num_groups(); ++group) {
-        forgotten.kept_shared += index_->block(node, group).has_value();
-      }
-    }
-    forgotten.erased_blocks = blocks - index_->num_blocks();
-    forgotten.erased_tokens = tokens - index_->num_tokens();
-  }
-  forgotten.point = ForgetUnlinked(ns);
-  return forgotten;
 }
 
 uint64_t KvCache::Forget(std::string_view owner) {

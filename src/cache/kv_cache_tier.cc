@@ -179,8 +179,8 @@ KvCache::Front KvCache::FrontOf(KvLoad& load, uint32_t block) const {
     using enum KvLoad::Read::State;
     if (read.state == kGone) return Front::kMissing;
     const ReadState state = read.state == kNotAsked ? ReadState::kReading : tier_->StateOf(read.id);
-    if (state == ReadState::kFailed) {
-      load.is_broken_ = true;
+    if (state == ReadState::kFailed || state == ReadState::kErased) {
+      load.is_broken_ |= state == ReadState::kFailed;
       load.End(read, ReadEnd::kNotUsed);
       return Front::kMissing;
     }

@@ -49,8 +49,10 @@ class Reservation {
   // with nothing changed, when too few blocks are unreserved; about kv_max when it is the account's
   // own maximum that leaves too few.
   Status Grow(uint32_t tokens, uint32_t sequences);
-  void Shrink(uint32_t num_blocks);  // at most blocks()
-  void Release();                    // as the destructor does
+  // Gives back what an engine does not need any more. Ours does not call it: its requests end or
+  // are preempted with all that they have. REQUIRES: num_blocks <= blocks().
+  void Shrink(uint32_t num_blocks);
+  void Release();  // as the destructor does
 
  private:
   friend class KvCache;

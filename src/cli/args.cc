@@ -196,7 +196,9 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
                   kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
                   value.type_name());
     }
-    if (!Has(key) && !texts->empty()) Set(key, std::move(*texts));
+    if (Has(key) || texts->empty()) continue;
+    Set(key, std::move(*texts));
+    from_config_.insert(key);
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,8 @@ class Args {
   Status MergeConfig(const std::string& path, std::span<const Flag> flags);
 
   bool Has(const std::string& name) const { return values_.contains(name); }
+  // Whether its value is from MergeConfig.
+  bool IsFromConfig(const std::string& name) const { return from_config_.contains(name); }
   std::optional<std::string> Text(const std::string& name) const;  // the last one given
   std::vector<std::string> List(const std::string& name) const;    // all of them
   Result<uint64_t> Uint(const std::string& name, uint64_t min, uint64_t max,
@@ -57,6 +60,7 @@ class Args {
 
  private:
   std::map<std::string, std::vector<std::string>> values_;
+  std::set<std::string> from_config_;
 };
 
 // Reads the file that flag `name` gives: a regular file of at most 16 MiB. Errors say that the flag

@@ -176,13 +176,7 @@ Command ChatCommand() {
   return {"chat",
           "a chat in the terminal; after each turn one line says what came from the cache",
           "chat --system \"You are Kvasir, a small assistant that remembers.\"",
-          Join({{{"system", "TEXT", "the system message"}},
-                TemplateFlags(),
-                SamplingFlags(),
-                GenerationConfigFlags(),
-                LoadFlags(),
-                CacheFlags(),
-                DiskFlags(DiskDefault::kNone)}),
+          Join({{{"system", "TEXT", "the system message"}}, AnswerFlags()}),
           RunChat,
           "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
           "holds stays), Ctrl-C stops an answer."};

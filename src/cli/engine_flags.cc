@@ -64,7 +64,6 @@ std::vector<Flag> ModelFlags() {
        "(default: as in the files)"},
       {"threads", "N",
        "threads that compute (default: one for each core that the process may use)"},
-      {"pin-threads", "", "pin each of these threads to a separate processor", FlagKind::kSwitch},
       {"log-level", "LEVEL",
        "error, warning, info (default) or debug: the least level that the log on stderr shows"}};
 }
@@ -76,6 +75,8 @@ std::vector<Flag> CacheDirFlags() {
 
 std::vector<Flag> LoadFlags() {
   return Join({ModelFlags(),
+               {{"pin-threads", "", "pin each thread that computes to a separate processor",
+                 FlagKind::kSwitch}},
                CacheDirFlags(),
                {{"image-cap", "SIZE",
                  "limit of the model images there (default 16GiB; 0: keep no images)"}}});
@@ -162,6 +163,11 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
       {"disk-ttl", "HOURS", "what nobody used for so long leaves the disk (default 168)"}};
 }
 
+std::vector<Flag> AnswerFlags() {
+  return Join({TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(), CacheFlags(),
+               DiskFlags(DiskDefault::kNone)});
+}
+
 std::vector<Flag> AbsentFlags() {
   return {{"seal", "aes|none", "", FlagKind::kValue, "another seal of the disk tier"}};
 }
@@ -176,11 +182,13 @@ namespace {
 
 Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options) {
   const auto folder = args.Text("disk");
-  if (folder == "none" || args.Text("disk-cap") == "0") return {};
-  if (!folder && otherwise == DiskDefault::kNone) {
+  if (args.Text("disk-cap") == "0") return {};
+  if (folder == "none" || (!folder && otherwise == DiskDefault::kNone)) {
     for (const char* flag : {"disk-cap", "disk-ttl"}) {
-      if (args.Has(flag)) {
-        return Fail(Code::kInvalidArgument, "--{}: is of use only with --disk DIR", flag);
+      // --disk none on the command line turns off the disk of the config file.
+      const bool is_overridden = folder && !args.IsFromConfig("disk") && args.IsFromConfig(flag);
+      if (args.Has(flag) && !is_overridden) {
+        return Fail(Code::kInvalidArgument, "--{}: needs --disk DIR", flag);
       }
     }
     return {};
@@ -195,6 +203,21 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
   constexpr uint64_t kMaxTtlHours = 24 * 366 * 10;
   KV_ASSIGN(disk.ttl_hours, args.Uint("disk-ttl", 1, kMaxTtlHours, disk.ttl_hours));
   options->disk = std::move(disk);
+  return {};
+}
+
+Status ReadScheduling(const Args& args, EngineOptions* options) {
+  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
+  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
+  options->schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
+  static constexpr std::string_view kAdmissions[] = {"expected", "full"};
+  KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
+  options->admission = admission == "full" ? Admission::kFull : Admission::kExpected;
+  KV_ASSIGN(options->kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
+  KV_ASSIGN(options->target_itl_ms,
+            U32(args, "target-itl-ms", 0, 3'600'000, options->target_itl_ms));
+  KV_ASSIGN(options->max_queued, U32(args, "max-queued", 0, 1 << 20, options->max_queued));
+  KV_ASSIGN(options->max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options->max_queue_ms));
   return {};
 }
 
@@ -262,21 +285,12 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   if (options.block_tokens % 16 != 0) {
     return Fail(Code::kInvalidArgument,
                 "--block-tokens: {} is not a multiple of 16; the nearest is {}",
-                options.block_tokens, options.block_tokens / 16 * 16);
+                options.block_tokens, (options.block_tokens + 8) / 16 * 16);
   }
   if (args.Has("step-tokens")) {
     KV_ASSIGN(options.step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));
   }
-  static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
-  KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
-  options.schedule = schedule == "fifo" ? Schedule::kFifo : Schedule::kFair;
-  static constexpr std::string_view kAdmissions[] = {"expected", "full"};
-  KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
-  options.admission = admission == "full" ? Admission::kFull : Admission::kExpected;
-  KV_ASSIGN(options.kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
-  KV_ASSIGN(options.target_itl_ms, U32(args, "target-itl-ms", 0, 3'600'000, options.target_itl_ms));
-  KV_ASSIGN(options.max_queued, U32(args, "max-queued", 0, 1 << 20, options.max_queued));
-  KV_ASSIGN(options.max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options.max_queue_ms));
+  KV_TRY(ReadScheduling(args, &options));
   KV_ASSIGN(options.cache_mode, CacheModeOf(args));
   options.eviction = args.Text("eviction").value_or(options.eviction);
   static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};

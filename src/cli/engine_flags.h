@@ -19,7 +19,8 @@ namespace kvasir::cli {
 std::vector<Flag> ModelFlags();
 // --cache-dir: of commands that look into that folder.
 std::vector<Flag> CacheDirFlags();
-// Of commands that load a model: all of these, and what may be kept in the folder.
+// Of commands that load a model: all of these, where its threads run, and what may be kept in the
+// folder.
 std::vector<Flag> LoadFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: for commands that have
 // a cache.
@@ -42,6 +43,8 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise);
 // A line that says what of the disk's cap cannot be used, because blocks on it are at most 2^18;
 // empty where all of it can.
 std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan);
+// What run and chat have in common: template, sampling, the model, its cache and disk.
+std::vector<Flag> AnswerFlags();
 // Flags of parts that do not exist yet; each is refused with the part's name.
 std::vector<Flag> AbsentFlags();
 

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "base/file_name.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
@@ -56,13 +57,12 @@ Result<hub::RepoRef> RequireRepoRef(std::string_view text) {
     const size_t at = choice.find('@');
     // A file's name may have an @.
     if (at == choice.npos || choice.ends_with(".gguf")) return std::move(*ref);
-    return Fail(Code::kInvalidArgument, "'{}': the revision comes first: {}@{}:{}",
-                hub::Printable(text), ref->repo, hub::Printable(choice.substr(at + 1)),
-                hub::Printable(choice.substr(0, at)));
+    return Fail(Code::kInvalidArgument, "'{}': the revision comes first: {}@{}:{}", Printable(text),
+                ref->repo, Printable(choice.substr(at + 1)), Printable(choice.substr(0, at)));
   }
   return Fail(Code::kInvalidArgument,
               "'{}' is not the name of a model; give {}, such as Qwen/Qwen3-0.6B-GGUF:Q8_0",
-              hub::Printable(text), hub::kRepoForm);
+              Printable(text), hub::kRepoForm);
 }
 
 std::function<void()> WaitNotice(const hub::RepoRef& ref) {

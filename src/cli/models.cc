@@ -109,7 +109,7 @@ Result<int> RunModels(const Args& args) {
   }
   if (operands.front() != "rm" || operands.size() != 2) {
     return Fail(Code::kInvalidArgument,
-                "'{}' is not what it does: 'kvasir models' lists, 'kvasir models rm {}' removes",
+                "unknown words '{}': 'kvasir models' lists, 'kvasir models rm {}' removes",
                 fmt::join(operands, " "), hub::kRepoForm);
   }
   return Remove(cache, operands[1], args.Has("json"));

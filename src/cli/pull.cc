@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/file_name.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/command.h"
@@ -50,7 +51,7 @@ Result<int> RunPull(const Args& args) {
     PullLine line;
     return hub::Pull(settings, ref,
                      {[&](const std::string& file, uint64_t done, uint64_t total) {
-                        line.Show(hub::Printable(file), done, total);
+                        line.Show(Printable(file), done, total);
                       },
                       WaitNotice(ref),
                       [&](const std::string& reason) {

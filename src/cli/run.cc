@@ -73,9 +73,10 @@ Status CheckRoom(const Args& args, const Engine& engine, const GenerateRequest& 
   if (wanted <= ctx_size) return {};
   return Fail(Code::kInvalidArgument,
               "--max-tokens: a prompt of {} tokens and {} more with --ignore-eos make {}, but the "
-              "context is {}; ask for at most {} or raise --ctx-size",
+              "context is {}; ask for at most {}{}",
               request.prompt.size(), request.max_tokens, wanted, ctx_size,
-              ctx_size - std::min<uint64_t>(ctx_size, request.prompt.size()));
+              ctx_size - std::min<uint64_t>(ctx_size, request.prompt.size()),
+              wanted <= engine.card().max_positions ? " or raise --ctx-size" : "");
 }
 
 double PerSecond(double count, double ms) { return ms > 0 ? count * 1000 / ms : 0; }
@@ -145,12 +146,7 @@ Command RunCommand() {
              FlagKind::kSwitch},
             {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
              FlagKind::kSwitch}},
-           TemplateFlags(),
-           SamplingFlags(),
-           GenerationConfigFlags(),
-           LoadFlags(),
-           CacheFlags(),
-           DiskFlags(DiskDefault::kNone)}),
+           AnswerFlags()}),
       RunPrompt};
 }
 

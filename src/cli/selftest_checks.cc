@@ -372,8 +372,8 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"cursor", Cursor},   {"partial", Partial},     {"batched", Batched},
       {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
       {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
-      {"damaged", Damaged}, {"erased", Erased},       {"tenants", Tenants},
-      {"crossed", Crossed}};
+      {"damaged", Damaged}, {"erased", Erased},       {"forgotten", Forgotten},
+      {"tenants", Tenants}, {"crossed", Crossed}};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;

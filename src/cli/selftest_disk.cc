@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/fault.h"
 #include "base/result.h"
 #include "cli/selftest_run.h"
 
@@ -260,6 +261,68 @@ Status Erased(Lab& lab, Check& check) {
       check.Expect(trace.receipt.cached_tokens() == 0, "erased: the disk still has it");
     }
   }
+  return {};
+}
+
+namespace {
+
+Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first) {
+  ForgetRequest request{
+      .owner = "default", .cache_salt = {}, .ids = ids, .first = first, .kept = {}};
+  const auto told = std::make_shared<std::promise<Erasure>>();
+  engine.Forget(std::move(request), [told](const Erasure& erasure) { told->set_value(erasure); });
+  const Erasure erasure = told->get_future().get();
+  if (erasure.error) return tl::unexpected(*erasure.error);
+  return {};
+}
+
+}  // namespace
+
+// A prompt is forgotten from its middle on: the blocks from there on are neither in memory nor on
+// the disk, and the prompt then has the bits of a fresh one. Another prompt, which leaves it where
+// the forgotten block begins, stays.
+Status Forgotten(Lab& lab, Check& check) {
+  KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
+  KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
+  const uint32_t block_tokens = lab.options().block_tokens;
+  const auto first = static_cast<uint32_t>(lab.prompt().size() / 2);
+  const uint32_t begin = first / block_tokens * block_tokens;
+  std::vector<TokenId> other = lab.RandomTokens(lab.prompt().size());
+  std::copy_n(lab.prompt().begin(), begin, other.begin());
+  const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
+  other[begin] = (lab.prompt()[begin] + 1) % vocab;
+  KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
+  const auto ask_again = [&](Engine& engine, const std::string& where) -> Status {
+    KV_ASSIGN(const Trace again, RunAlone(engine, lab.Ask(lab.prompt())));
+    check.Compare(lab.reference(), again, "forgotten, " + where);
+    check.Expect(again.receipt.cached_tokens() <= begin,
+                 fmt::format("forgotten, {}: {} tokens reused, at most {} are left", where,
+                             again.receipt.cached_tokens(), begin));
+    return {};
+  };
+  {
+    KV_ASSIGN(const auto engine, lab.Load(options));
+    KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
+    KV_TRY(RunAlone(*engine, lab.Ask(other)));
+    KV_TRY(Flush(*engine));
+    const uint64_t cached_before = engine->Stats().cached_tokens;
+    KV_TRY(Forget(*engine, lab.prompt(), first));
+    check.Expect(engine->Stats().cached_tokens < cached_before, "forgotten: the index has it all");
+    // Among them: the bytes of the forgotten blocks are zeros. With an injected fault they abort.
+    if (FaultActive(Fault::kNone)) engine->CheckInvariants();
+    KV_ASSIGN(const Trace kept, RunAlone(*engine, lab.Ask(other)));
+    check.Compare(want_other, kept, "kept beside a forgotten one");
+    check.Expect(kept.receipt.computed == 1,
+                 fmt::format("kept beside a forgotten one: {} tokens computed, not 1",
+                             kept.receipt.computed));
+    KV_TRY(ask_again(*engine, "in memory"));
+    KV_TRY(Flush(*engine));
+    KV_TRY(Forget(*engine, lab.prompt(), first));
+  }
+  KV_ASSIGN(const auto engine, lab.Load(options));
+  KV_TRY(ask_again(*engine, "after a restart"));
+  KV_ASSIGN(const Trace restarted, RunAlone(*engine, lab.Ask(other)));
+  check.Compare(want_other, restarted, "kept beside a forgotten one, after a restart");
   return {};
 }
 

@@ -96,6 +96,7 @@ Status Restarted(Lab& lab, Check& check);
 Status Loading(Lab& lab, Check& check);
 Status Damaged(Lab& lab, Check& check);
 Status Erased(Lab& lab, Check& check);
+Status Forgotten(Lab& lab, Check& check);
 
 // Runs all checks in order. A check that an error stops fails with that error.
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done);

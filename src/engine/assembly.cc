@@ -329,15 +329,12 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
     cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
   }
-  Assembly assembly{std::move(model),
-                    ctx_size,
-                    long_rope_after,
-                    logit_rows,
-                    runner,
-                    std::move(cache),
-                    {},
-                    {},
-                    {}};
+  Assembly assembly{.model = std::move(model),
+                    .ctx_size = ctx_size,
+                    .long_rope_after = long_rope_after,
+                    .logit_rows = logit_rows,
+                    .runner = runner,
+                    .cache = std::move(cache)};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);

@@ -45,6 +45,38 @@ Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
   return plans;
 }
 
+namespace {
+
+SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& assembly,
+                              const IdentityParts& content, const Identity& identity,
+                              const EngineOnThread::Parts& parts) {
+  SchedulerOptions scheduler{.cache_mode = options.cache_mode,
+                             .schedule = options.schedule,
+                             .admission = options.admission,
+                             .kv_headroom = options.kv_headroom,
+                             .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,
+                             .ctx_size = parts.card.ctx_size,
+                             .num_tenants = options.max_tenants,
+                             .parallel = options.parallel,
+                             .max_rows = assembly.runner.max_rows,
+                             .logit_rows = assembly.logit_rows,
+                             .tier = parts.disk.tier.get(),
+                             .identity = identity,
+                             .end_tokens = parts.card.eos,
+                             .tokenizer = parts.text.tokenizer.get(),
+                             .files = parts.files.get()};
+  if (assembly.long_rope_after) {
+    IdentityParts long_content = content;
+    long_content.config += " rope=long";
+    scheduler.long_rope = {
+        *assembly.long_rope_after,
+        IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
+  }
+  return scheduler;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const ComputeScope compute;
   KV_ASSIGN(Assembly assembly, Assemble(options));
@@ -94,28 +126,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   KV_ASSIGN(parts.disk, DiskFor(assembly, secret, identity, options));
   cache.tier = parts.disk.tier.get();
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
-  parts.scheduler = {.cache_mode = options.cache_mode,
-                     .schedule = options.schedule,
-                     .admission = options.admission,
-                     .kv_headroom = options.kv_headroom,
-                     .target_step_ns = uint64_t{options.target_itl_ms} * 1'000'000,
-                     .ctx_size = parts.card.ctx_size,
-                     .num_tenants = options.max_tenants,
-                     .parallel = options.parallel,
-                     .max_rows = assembly.runner.max_rows,
-                     .logit_rows = assembly.logit_rows,
-                     .tier = parts.disk.tier.get(),
-                     .identity = identity,
-                     .end_tokens = parts.card.eos,
-                     .tokenizer = tokenizer,
-                     .files = parts.files.get()};
-  if (assembly.long_rope_after) {
-    IdentityParts long_content = content;
-    long_content.config += " rope=long";
-    parts.scheduler.long_rope = {
-        *assembly.long_rope_after,
-        IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
-  }
+  parts.scheduler = SchedulerFor(options, assembly, content, identity, parts);
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
   malloc_trim(0);  // returns the memory of parsing the tokenizer to the system

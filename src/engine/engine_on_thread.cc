@@ -98,7 +98,8 @@ EngineOnThread::~EngineOnThread() {
   const TierStats stats = parts_.disk.tier->Stats();
   const uint64_t dropped = DroppedBlocks(stats) - dropped_before + stats.pending_blocks;
   if (dropped == 0) return;
-  Log(LogLevel::kWarning, "disk tier: the end does not wait for blocks that are not stored yet",
+  Log(LogLevel::kWarning,
+      "disk tier: the process ends; blocks that were not stored yet are dropped",
       LogField("dropped", dropped), LogField("folder", stats.folder));
 }
 
@@ -160,6 +161,17 @@ void EngineOnThread::Erase(std::string_view owner) {
   const std::future<void> done = told->get_future();
   Erase(owner, [told](const Erasure&) { told->set_value(); });
   done.wait();
+}
+
+void EngineOnThread::Forget(ForgetRequest request, ErasureSink done) {
+  KV_CHECK(request.first < request.ids.size());
+  {
+    const MutexLock lock(mutex_);
+    seen_prompts_.Forget(request.owner);
+    commands_.push_back(ForgetCommand{std::move(request), std::move(done)});
+    ++num_erasures_;
+  }
+  wake_.notify_one();
 }
 
 void EngineOnThread::Flush(FlushSink done) {
@@ -255,6 +267,8 @@ void EngineOnThread::Apply(Command& command) {
     scheduler_.EndTierWaits(MonotonicNs());
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->owner, std::move(erase->done));
+  } else if (auto* forget = std::get_if<ForgetCommand>(&command)) {
+    scheduler_.Forget(forget->request, std::move(forget->done));
   } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
     scheduler_.SetTenants(rules->tenants);
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {

@@ -67,6 +67,7 @@ class EngineOnThread final : public Engine {
   void Drain() override;
   void Erase(std::string_view owner, ErasureSink done) override;
   void Erase(std::string_view owner) override;
+  void Forget(ForgetRequest request, ErasureSink done) override;
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
@@ -96,6 +97,10 @@ class EngineOnThread final : public Engine {
     std::string owner;
     ErasureSink done;
   };
+  struct ForgetCommand {
+    ForgetRequest request;
+    ErasureSink done;
+  };
   struct TenantsCommand {
     TenantTable tenants;
   };
@@ -111,7 +116,7 @@ class EngineOnThread final : public Engine {
   };
   using Command =
       std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, EraseCommand,
-                   TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
+                   ForgetCommand, TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
 
   // A refusal that is counted.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)

@@ -43,7 +43,7 @@ Result<uint64_t> RandomSeed() {
 
 // The next turn of a chat begins with this one's prompt and answer. (The last token has no KV.)
 void EngineOnThread::RememberAnswers(const Request& request) {
-  if (!SharesCache(request.spec)) return;
+  if (request.is_erased || !SharesCache(request.spec)) return;
   try {
     for (const auto& sequence : request.sequences) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;

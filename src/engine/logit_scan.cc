@@ -192,7 +192,8 @@ uint32_t CountBetween(std::span<const float> logits, const float* block_max, flo
 }
 
 ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
-                     float temperature, float threshold, bool with_all) {
+                     float temperature, float threshold, ExpSumsOf which) {
+  const bool with_all = which == ExpSumsOf::kAllAndPart;
   const double c = kLog2E / temperature, m = max * c;
   // Beyond this the exact parts of QuickPower would not be exact.
   if (std::fabs(m) > 0x1p20 || c > 0x1p20) {

@@ -39,10 +39,11 @@ struct ExpSums {
   Interval all, part;
 };
 // Sums of exp((l - max) / temperature), added in double from the first to the last or from the
-// largest down, each within 2e-6 of itself: of all logits (0 unless with_all) and of those that
-// are at least `threshold`.
+// largest down, each within 2e-6 of itself: of all logits (0 for kPart) and of those that are at
+// least `threshold`.
+enum class ExpSumsOf : uint8_t { kPart, kAllAndPart };
 ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
-                     float temperature, float threshold, bool with_all);
+                     float temperature, float threshold, ExpSumsOf which);
 // The first of them (ExpWeights adds it), within 6e-11 and vocab * 2^-52 of itself.
 Interval CloseExpSum(std::span<const float> logits, const float* block_max, float max,
                      double temperature);

@@ -1,6 +1,5 @@
 // Measures a Runner: the speed of the model without scheduler, cache and sampler.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "base/bytes.h"
@@ -180,10 +179,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   KV_ASSIGN(bench.runner_, Runner::Create(std::move(assembly.model), assembly.runner, progress));
   KV_ASSIGN(bench.tables_, SequenceTables::Create(bench.layout_, max_tokens));
   for (uint32_t group = 0; group < bench.layout_.num_groups(); ++group) {
-    const std::vector<std::byte> contents = RandomBlock(bench.layout_.layout(group));
-    for (std::byte* block : (*bench.tables_)[group].bases()) {
-      std::memcpy(block, contents.data(), contents.size());
-    }
+    bench.tables_->Fill(group, RandomBlock(bench.layout_.layout(group)));
   }
   Random random(kSeed);
   const uint32_t vocab = bench.runner_->config().vocab_size;

@@ -69,9 +69,14 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
   uint64_t context = limits.ctx_size;
-  const char* fix = limits.ctx_size < limits.max_positions
-                        ? "shorten the prompt, or raise --ctx-size"
-                        : "shorten the prompt; the model was trained for no longer context";
+  std::string fix = "shorten the prompt";
+  if (limits.ctx_size == limits.max_positions) {
+    fix += "; the model was trained for no longer context";
+  } else if (prompt + answer > limits.max_positions) {
+    fix += fmt::format("; the model was trained for at most {}", limits.max_positions);
+  } else {
+    fix += ", or raise --ctx-size";
+  }
   if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
     context = kMaxTokensWithoutCache;
     fix = "--cache none computes all tokens again for each token; use --cache prefix";

@@ -16,6 +16,7 @@ const KvLayout kLayout(BlockLayout(BlockShape{.block_tokens = 16,
 
 RequestLimits Limits(CacheMode mode) {
   return {.ctx_size = 8192,
+          .max_positions = 8192,
           .vocab_size = 100,
           .parallel = 4,
           .num_blocks = 400,
@@ -62,6 +63,22 @@ TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("--cache prefix"), std::string::npos);
   EXPECT_TRUE(CheckRequest(Prompt(4096), {}, Limits(CacheMode::kPrefix)));
+}
+
+TEST(CheckRequest, ALargerContextIsTheFixOnlyWhereTheModelHasIt) {
+  RequestLimits limits = Limits(CacheMode::kPrefix);
+  limits.max_positions = 2048;
+  const auto fix_of = [&limits](uint32_t prompt) {
+    const auto refused = CheckRequest(Prompt(prompt), {}, limits);
+    const std::string text = refused ? "passes" : refused.error().message;
+    return text.substr(text.rfind(": ") + 2);
+  };
+  limits.ctx_size = 100;
+  EXPECT_EQ(fix_of(100), "shorten the prompt, or raise --ctx-size");
+  EXPECT_EQ(fix_of(2047), "shorten the prompt, or raise --ctx-size");
+  EXPECT_EQ(fix_of(2048), "shorten the prompt; the model was trained for at most 2048");
+  limits.ctx_size = 2048;
+  EXPECT_EQ(fix_of(2048), "shorten the prompt; the model was trained for no longer context");
 }
 
 TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {

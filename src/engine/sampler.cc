@@ -195,8 +195,8 @@ std::optional<bool> Sampler::IsKept(std::span<const float> logits, const Samplin
   const float logit = logits[candidate.id];
   const Window equals = EqualsOf(logit, max, params.temperature);
   const bool first = !total->has_value();
-  const ExpSums sums =
-      QuickExpSums(logits, block_max_.data(), max, params.temperature, equals.low, first);
+  const ExpSums sums = QuickExpSums(logits, block_max_.data(), max, params.temperature, equals.low,
+                                    first ? ExpSumsOf::kAllAndPart : ExpSumsOf::kPart);
   if (first) *total = sums.all;
   const double p = params.top_p;
   // The sum of weights above the candidate's, without the candidate and its equals.

@@ -305,13 +305,13 @@ TEST(LogitScan, SumsLieInTheirBounds) {
         const float threshold = logits[random.Below(vocab)];
         double part = 0;
         for (uint32_t i = 0; i < vocab; ++i) part += logits[i] >= threshold ? weights[i] : 0;
-        const auto [quick, quick_part] =
-            QuickExpSums(logits, block_max.data(), max, temperature, threshold, true);
+        const auto [quick, quick_part] = QuickExpSums(logits, block_max.data(), max, temperature,
+                                                      threshold, ExpSumsOf::kAllAndPart);
         ASSERT_LE(quick_part.low, part);
         ASSERT_GE(quick_part.high, part);
         ASSERT_LE(quick_part.high - quick_part.low, 2.1e-6 * part + 1e-12);
         const auto again =
-            QuickExpSums(logits, block_max.data(), max, temperature, threshold, false);
+            QuickExpSums(logits, block_max.data(), max, temperature, threshold, ExpSumsOf::kPart);
         ASSERT_LE(again.part.low, part);
         ASSERT_GE(again.part.high, part);
         ASSERT_EQ(CountBetween(logits, block_max.data(), threshold, max),

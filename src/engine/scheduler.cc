@@ -239,7 +239,7 @@ void Scheduler::ComputeHeads() {
     CheckStepFiles();
     draws_.clear();
     for (size_t i = 0; i < num; ++i) {
-      TellLogits(heads_[begin + i], {head_logits_[i], vocab});
+      ReportLogits(heads_[begin + i], {head_logits_[i], vocab});
       AddDraws(heads_[begin + i], {head_logits_[i], vocab});
     }
     RunDraws();
@@ -254,7 +254,7 @@ void Scheduler::ComputeHeads() {
   }
 }
 
-void Scheduler::TellLogits(const Head& head, std::span<const float> logits) {
+void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
   Request& request = *head.request;
   Sequence& sequence = *head.sequence;
   if (request.done() || !request.spec.on_logits || head.position < request.spec.logits_from ||

@@ -89,9 +89,12 @@ class Scheduler {
   void FailAll(const Error& error);
   // Engine::SetTenants.
   void SetTenants(const TenantTable& rules);
-  // Forgets the owner's namespaces at once. The next steps zero the blocks, and the last of these
-  // steps calls `done`. If this throws, the caller still owns `done`.
+  // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
+  // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
+  // the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
+  // The same for a part of a prompt: Engine::Forget. O(blocks), and O(first) HMACs with a tier.
+  void Forget(const ForgetRequest& request, ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
@@ -166,12 +169,23 @@ class Scheduler {
   bool CountRefusal(const Error& error);
   void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
+  // The tokens that a request begins or goes on with; of `request`, while it does not change.
+  struct Known {
+    std::span<const TokenId> tokens;
+    bool goes_on;   // its answers had begun
+    bool is_whole;  // the answer is in `tokens` too; else it is computed again behind the prompt
+    bool is_long;   // of RoPE longrope
+  };
+  Known KnownOf(const Request& request) const;
   bool TryAdmit(Request& request);
+  void StartRunning(Request& request, const Known& known, MatchResult match,
+                    Reservation reservation, uint64_t start_ns);
   bool Follow(Request& request, uint32_t num_resident);
   bool Follows(const Request& request) const;
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
+  void StopSharing(std::string_view owner, std::span<const TokenId> path);
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
@@ -216,12 +230,12 @@ class Scheduler {
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
-  void TellLogits(const Head& head, std::span<const float> logits);
+  void ReportLogits(const Head& head, std::span<const float> logits);
   void AddDraws(const Head& head, std::span<const float> logits);
   void RunDraws();
   void RunDraw(Draw& draw, Sampler& sampler);
 
-  // scheduler_news.cc
+  // scheduler_delivery.cc
   void UseDraw(Draw& draw);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
@@ -229,8 +243,10 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
-  uint32_t TellErasures();
-  void TellFlushes();
+  struct Erasing;
+  static bool TakeTierAnswers(Erasing& erasing);
+  uint32_t ReportErasures();
+  void ReportFlushes();
   void CountStep(uint64_t step_ns);
   void CountTenants();
   void FillWorkload();
@@ -265,11 +281,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
-    uint64_t point;  // of KvCache::Forget
+    uint64_t point = 0;  // of KvCache::Forget
     Erasure erasure;
-    // Of the tier; not valid: there is none, or its answer is in `erasure`.
-    std::future<Result<TierErased>> tier;
-    uint64_t deadline_ns;
+    // Answers of the tier that are not in `erasure` yet: one for each Identity.
+    std::deque<std::future<Result<TierErased>>> tier;
+    uint64_t deadline_ns = 0;
     ErasureSink done;
   };
   std::deque<Erasing> erasures_;

@@ -255,23 +255,28 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
       std::min<uint64_t>(whole, uint64_t{request.prompt_tokens()} + expected - 1));
 }
 
+Scheduler::Known Scheduler::KnownOf(const Request& request) const {
+  const GenerateRequest& spec = request.spec;
+  const Sequence* first = request.first_live();  // null before it has run
+  Known known;
+  known.goes_on = request.preempted && request.prompt_done;
+  // Where several choices go on, the prompt is computed once and forked again.
+  known.is_whole = known.goes_on && (spec.n == 1 || options_.cache_mode == CacheMode::kNone);
+  known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
+                                : std::span<const TokenId>(spec.prompt);
+  known.is_long = IsLong(known.goes_on ? first->tokens.size() : known.tokens.size());
+  return known;
+}
+
 bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
-  const bool resumed = request.preempted;
-  Sequence* first = request.first_live();
-  // Where several choices go on, the prompt is computed once and forked again.
-  const bool goes_on = resumed && request.prompt_done;
-  const bool alone = options_.cache_mode == CacheMode::kNone;  // choices share nothing
-  const bool whole = goes_on && (spec.n == 1 || alone);
-  const std::span<const TokenId> known =
-      whole ? std::span<const TokenId>(first->tokens) : std::span<const TokenId>(spec.prompt);
-  const bool is_long = IsLong(goes_on ? first->tokens.size() : known.size());
+  const Known known = KnownOf(request);
   const uint64_t start_ns = MonotonicNs();
   const uint64_t cache_before_ns = stats_.cache_ns;
   using State = FirstTokenTime::State;
   MatchResult match =
-      Match(request, known, is_long,
-            {.use_cursor = spec.reuse == Reuse::kAll && !goes_on,
+      Match(request, known.tokens, known.is_long,
+            {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
              .use_tier = spec.use_disk && !request.skips_tier,
              .counts = request.admitted_ns == 0 || FaultActive(Fault::kCountedResume)});
   // All accounts have blocks in use, and its quota needs one.
@@ -283,7 +288,7 @@ bool Scheduler::TryAdmit(Request& request) {
     return false;
   }
   KvDemand demand = request.demand;
-  demand.prompt_tokens = static_cast<uint32_t>(known.size());
+  demand.prompt_tokens = static_cast<uint32_t>(known.tokens.size());
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
   // Without other requests this one would fit: submission checked its demand.
@@ -299,6 +304,15 @@ bool Scheduler::TryAdmit(Request& request) {
     return false;
   }
   request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
+  request.reserved_tokens = demand.tokens;
+  StartRunning(request, known, std::move(match), std::move(*reservation), start_ns);
+  return true;
+}
+
+void Scheduler::StartRunning(Request& request, const Known& known, MatchResult match,
+                             Reservation reservation, uint64_t start_ns) {
+  const bool resumed = request.preempted;
+  Sequence* first = request.first_live();
   if (resumed) {
     CountResumed(request, *first, match.num_reused());
     TraceResume(request, start_ns);
@@ -315,9 +329,9 @@ bool Scheduler::TryAdmit(Request& request) {
   KvLoad load = cache_.TakeOffer(match);
   KvSequence kv = TimedCache([&] {
     return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
-                        *reservation);
+                        reservation);
   });
-  kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), spec.message_ends));
+  kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), request.spec.message_ends));
   if (options_.tier != nullptr) {
     // Where this prompt could resume from a tier, which has whole blocks and not the last token.
     const uint32_t block_tokens = cache_.layout().block_tokens();
@@ -326,22 +340,22 @@ bool Scheduler::TryAdmit(Request& request) {
   if (resumed) {
     first->kv = std::move(kv);
     for (const auto& sequence : request.sequences) {
-      sequence->long_rope = IsLong(goes_on ? sequence->tokens.size() : known.size());
-      if (sequence->done || !alone || sequence.get() == first) continue;
-      sequence->kv = cache_.Fetch(Match(request, known, is_long, {.counts = false}),
-                                  request.prompt_tokens() + request.max_tokens, *reservation);
+      sequence->long_rope = IsLong(known.goes_on ? sequence->tokens.size() : known.tokens.size());
+      // Without a cache the choices share nothing.
+      const bool shares = options_.cache_mode != CacheMode::kNone;
+      if (sequence->done || shares || sequence.get() == first) continue;
+      sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
+                                  request.prompt_tokens() + request.max_tokens, reservation);
     }
-    if (!whole) request.prompt_done = false;
+    if (!known.is_whole) request.prompt_done = false;
   } else {
     AddSequence(request, std::move(kv));
   }
   request.was_resumed = resumed;
   StartLoad(request, std::move(load), num_offered);
-  request.reservation = std::move(*reservation);
-  request.reserved_tokens = demand.tokens;
+  request.reservation = std::move(reservation);
   request.tokens_at_resume = request.completion_tokens;
   request.preempted = false;
-  return true;
 }
 
 // Counts that blocks were refused; true when the account's maximum left none.
@@ -354,9 +368,7 @@ bool Scheduler::CountRefusal(const Error& error) {
 // Whether a running request is computing a block or more of what this prompt begins with, beyond
 // what is resident. Then the request waits for those blocks instead of computing them too.
 bool Scheduler::Follow(Request& request, uint32_t num_resident) {
-  if (options_.cache_mode != CacheMode::kPrefix || request.spec.reuse == Reuse::kNothing) {
-    return false;
-  }
+  if (options_.cache_mode != CacheMode::kPrefix || !request.shares()) return false;
   const std::span<const TokenId> prompt = request.spec.prompt;
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const bool is_long = IsLong(request.prompt_tokens());
@@ -493,10 +505,32 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
+// The owner's cache is being erased, or what lies below `path`. Requests that were asked before and
+// begin with `path` keep what they have, and publish nothing, preempted or not.
+void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
+  const auto begins = [&](std::span<const TokenId> tokens) {
+    return tokens.size() >= path.size() && std::ranges::equal(tokens.first(path.size()), path);
+  };
+  const auto stop = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->cache_owner() != owner) continue;
+      const bool is_on_path =
+          begins(request->spec.prompt) ||
+          std::ranges::any_of(request->sequences, begins,
+                              [](const auto& sequence) { return std::span(sequence->tokens); });
+      if (!is_on_path) continue;
+      request->is_erased = true;
+      request->resident_tokens = 0;
+    }
+  };
+  stop(waiting_);
+  stop(running_);
+}
+
 // What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
-  options.reuse = request.spec.reuse != Reuse::kNothing;
+  options.reuse = request.shares();
   request.account = options.account = AccountOf(request.cache_owner());
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
@@ -531,7 +565,8 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {
-    sequence->text.emplace(*options_.tokenizer, !spec.echo_special);
+    sequence->text.emplace(*options_.tokenizer,
+                           spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
     sequence->stop.emplace(spec.stop);
   }
   request.sequences.push_back(std::move(sequence));

@@ -120,6 +120,14 @@ class Process {
     while (!answer) Step();
     return *answer;
   }
+  Erasure Forget(const std::vector<TokenId>& prompt, uint32_t first) {
+    std::optional<Erasure> answer;
+    scheduler_.Forget(
+        {.owner = "default", .cache_salt = {}, .ids = prompt, .first = first, .kept = {}},
+        [&](const Erasure& erasure) { answer = erasure; });
+    while (!answer) Step();
+    return *answer;
+  }
   const EngineStats& Stats() {
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
     return stats_;
@@ -358,6 +366,24 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
     ASSERT_TRUE(process.Store());
     EXPECT_GE(tier_->Stats().blocks, 15u);
   }
+}
+
+TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
+  Process process(tier_.get(), {0}, milliseconds(500));
+  const auto prompt = Prompt(1, 256), other = Prompt(2, 256);
+  process.Ask(prompt);
+  process.Ask(other);
+  ASSERT_TRUE(process.Store());
+  gate_->Block(Blocked::kSync);
+  const Erasure erasure = process.Forget(prompt, 100);
+  ASSERT_TRUE(erasure.error);
+  EXPECT_EQ(erasure.error->code, Code::kIoError);
+  EXPECT_EQ(process.Ask(prompt).receipt.cached_tokens(), 96u);  // the pool has forgotten the rest
+  gate_->Block(Blocked::kNothing);
+  EXPECT_FALSE(process.Forget(prompt, 200).error);  // behind the first one
+  EXPECT_EQ(tier_->Stats().blocks, 6u + 16u);
+  Process restarted(tier_.get(), {0});
+  EXPECT_LE(restarted.Ask(prompt).receipt.cached_tokens(), 96u);
 }
 
 }  // namespace

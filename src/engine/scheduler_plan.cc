@@ -57,7 +57,7 @@ void Scheduler::ProbeWaiting() {
   const uint64_t now = counters.committed_blocks + counters.evicted_blocks;
   uint32_t probed = 0;
   for (const auto& request : waiting_) {
-    if (request->probed_at == now || request->spec.reuse == Reuse::kNothing) continue;
+    if (request->probed_at == now || !request->shares()) continue;
     request->probed_at = now;
     const bool is_long = IsLong(request->prompt_tokens());
     request->resident_tokens = TimedCache([&] {
@@ -163,7 +163,7 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
 // Tokens to compute again if the request loses its blocks and nothing of them stays.
 uint32_t Scheduler::CostToBringBack(const Request& request) const {
   constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
-  uint32_t tokens = request.spec.reuse == Reuse::kNothing ? kMost : 0;
+  uint32_t tokens = !request.shares() ? kMost : 0;
   for (const auto& sequence : request.sequences) {
     if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
   }

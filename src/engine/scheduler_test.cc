@@ -1,6 +1,7 @@
 // Random schedules over a FakeRunner and an OwnClock. Every answer depends on its own tokens alone,
 // whatever else shared a step, was matched, forked, evicted, erased, cancelled or timed out.
-// Invariants hold after each step, and receipts have the clock's times to the nanosecond.
+// Invariants hold after each step, and receipts have the clock's times to the nanosecond. Over 600
+// lines, because one class draws the schedules and checks them.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest-spi.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <map>
 #include <ranges>
+#include <set>
 
 #include "base/fault.h"
 #include "base/own_clock.h"
@@ -117,7 +119,7 @@ class RandomSchedule {
       }
       if (random_.Below(20) == 0 && !asked_.empty()) Cancel();
       erased_ = random_.Below(30) == 0;
-      if (erased_) scheduler_.Erase(Tenant(), [](const Erasure&) {});
+      if (erased_) Erase();
       if (random_.Below(4) == 0) PassTime();
       if (!quotas_.empty() && random_.Below(200) == 0) ChangeQuotas();
       CancelExpired();
@@ -202,9 +204,16 @@ class RandomSchedule {
     return prompt;
   }
 
+  void Erase() {
+    const std::string tenant = Tenant();
+    scheduler_.Erase(tenant, [](const Erasure&) {});
+    silent_.insert(tenant);
+  }
+
   void Ask() {
     GenerateRequest spec;
     spec.tenant = Tenant();
+    silent_.erase(spec.tenant);
     spec.prompt = RandomPrompt();
     spec.sampling.temperature = 0;
     spec.priority = static_cast<int32_t>(random_.Below(3)) - 1;
@@ -275,6 +284,10 @@ class RandomSchedule {
       rules.kv_guaranteed = random_.Below(2) * random_.Below(num_blocks / 2) * block_bytes;
       if (random_.Below(2) == 0) {
         rules.kv_max = rules.kv_guaranteed + (2 + random_.Below(num_blocks)) * block_bytes;
+      }
+      // Often fewer than the choices of a request that waits, or was preempted.
+      if (random_.Below(2) == 0) {
+        rules.max_running = 1 + static_cast<uint32_t>(random_.Below(parallel_));
       }
     }
     quotas_ = QuotasOf(tenants, cache_->layout());
@@ -416,6 +429,9 @@ class RandomSchedule {
   void Check() {
     EXPECT_EQ(cache_->usage().pinned_blocks, 0u);
     EXPECT_EQ(cache_->reserved_blocks(), 0u);
+    for (const std::string& tenant : silent_) {
+      EXPECT_EQ(AccountOf(tenant).idle, 0u) << "found after an erase";
+    }
     uint64_t num_choices = 0, prompt_tokens = 0, prefilled = 0;
     for (const auto& [id, asked] : asked_) num_choices += asked.spec.n;
     CheckStats(stats_, asked_.size(), num_choices);
@@ -512,6 +528,7 @@ class RandomSchedule {
   EngineStats stats_;
   KvQuotas quotas_;
   bool changed_quotas_ = false, erased_ = false;
+  std::set<std::string> silent_;        // tenants that asked nothing since their last erase
   std::map<uint32_t, double> charges_;  // of the tenants that the last plan saw
   uint64_t last_id_ = 0;
   std::map<uint64_t, Asked> asked_;

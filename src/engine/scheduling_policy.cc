@@ -215,11 +215,11 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
 }
 
 // Of a tenant's running requests with the worst priority, if one with a better priority waits.
-// What a request has waited counts for its turn, but takes nobody's place. At most as many as may
-// run wait after they ran: their tokens and state are in memory.
+// What a request has waited counts for its turn, but takes nobody's place. At most `parallel`
+// preempted requests wait, because their tokens stay in memory.
 std::optional<uint32_t> SchedulingPolicy::PriorityVictim(const View& view) const {
   const auto ran = std::ranges::count_if(view.requests, [](const RequestView& request) {
-    return !IsRunning(request) && request.preemptions > 0;
+    return !IsRunning(request) && (request.state == State::kPreempted || request.preemptions > 0);
   });
   if (ran >= view.parallel) return std::nullopt;
   int32_t best = std::numeric_limits<int32_t>::max(), lowest = std::numeric_limits<int32_t>::min();

@@ -65,8 +65,10 @@ struct TenantView {
   uint32_t running = 0;  // choices
   uint32_t max_running = std::numeric_limits<uint32_t>::max();
 
+  // A request of more choices than max_running, which was accepted before a reload lowered that,
+  // runs alone.
   bool may_run(uint32_t choices) const {
-    return running <= max_running && choices <= max_running - running;
+    return running == 0 || (running <= max_running && choices <= max_running - running);
   }
 };
 

@@ -68,6 +68,22 @@ TEST_F(Policy, ATenantAtItsMostRunningHoldsUpNobodyElse) {
   EXPECT_EQ(plan_.admit, 1u);
 }
 
+// A reload may lower the limit below the choices of a request that was accepted.
+TEST_F(Policy, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
+  for (const State state : {State::kWaiting, State::kPreempted}) {
+    tenants_ = {{.running = 1, .max_running = 2}};
+    requests_.clear();
+    AddRunning(1);
+    AddWaiting({.state = state, .choices = 3});
+    Decide();
+    EXPECT_FALSE(plan_.admit);
+    tenants_[0].running = 0;
+    requests_.erase(requests_.begin());
+    Decide();
+    EXPECT_EQ(plan_.admit, 0u);
+  }
+}
+
 TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
   AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
   AddWaiting();
@@ -360,6 +376,10 @@ TEST_F(Fair, AFewOnlyWaitAfterTheyRan) {
   Decide();
   EXPECT_EQ(plan_.preempt, 1u);
   AddWaiting({.priority = 9, .preemptions = 1});
+  Decide();
+  EXPECT_FALSE(plan_.preempt);
+  // It is computed again for another length (RoPE), which is not counted as a preemption.
+  requests_.back() = {.state = State::kPreempted, .priority = 9};
   Decide();
   EXPECT_FALSE(plan_.preempt);
 }

@@ -88,7 +88,8 @@ struct Request {
   uint32_t recomputed_last = 0;         // of Receipt::recomputed: since it was resumed last
   uint32_t tokens_at_resume = 0;        // completion_tokens
   bool past_deadline = false;           // and so ended
-  bool end_told = false;                // Scheduler::set_on_end
+  bool is_erased = false;               // its owner's cache was erased since it came
+  bool end_reported = false;            // Scheduler::set_on_end
   std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -114,6 +115,8 @@ struct Request {
   bool SharesCacheWith(const Request& other) const {
     return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt;
   }
+  // What came before an erase must not be found after it, even if it is matched again.
+  bool shares() const { return spec.reuse != Reuse::kNothing && !is_erased; }
   bool done() const { return num_done == spec.n; }
   uint32_t num_live() const { return spec.n - num_done; }  // choices
   // The first one that is not done; nullptr before the request ran.

@@ -247,10 +247,12 @@ Result<std::vector<Answer>> Comparison::AnswerProbes(Engine& engine, const std::
       GenerateRequest& request = requests.emplace_back();
       KV_ASSIGN(request.prompt, PromptOf(engine, probe));
       if (request.prompt.size() >= engine.card().ctx_size) {
-        return Fail(Code::kInvalidArgument,
-                    "--recall: {}: {} tokens do not fit the context of {} with an answer; raise "
-                    "--ctx-size or leave it out",
-                    probe.where, request.prompt.size(), engine.card().ctx_size);
+        return Fail(
+            Code::kInvalidArgument,
+            "--recall: {}: {} tokens do not fit the context of {} with an answer; {}"
+            "leave it out",
+            probe.where, request.prompt.size(), engine.card().ctx_size,
+            request.prompt.size() < engine.card().max_positions ? "raise --ctx-size or " : "");
       }
       request.tenant = kTenant;
       request.sampling.temperature = 0;

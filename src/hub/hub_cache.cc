@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/atomic_file.h"
+#include "base/file_name.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/system_error.h"

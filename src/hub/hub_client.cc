@@ -79,7 +79,8 @@ Status Begin(const HttpReply& reply, std::string_view blob, Receiver& receiver) 
   }
   if (reply.status == 200) return receiver.Restart();
   if (reply.range_begin == receiver.offset()) return {};
-  return Fail(Code::kIoError, "the hub was asked for bytes from {} on and sends others",
+  return Fail(Code::kIoError,
+              "the hub was asked for bytes from {} on, but sent bytes from another offset",
               receiver.offset());
 }
 

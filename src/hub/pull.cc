@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "base/file_name.h"
 #include "base/result.h"
 #include "hub/blob_writer.h"
 #include "hub/file_choice.h"

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "base/file_name.h"
 #include "base/hex.h"
 #include "base/json_tree.h"
 #include "base/result.h"
@@ -24,8 +25,9 @@ Result<std::string> BlobOf(const JsonValue& sibling, const std::string& name) {
   const std::optional<std::string> sha256 = TextOf(sibling.Find("lfs"), "sha256");
   const std::optional<std::string> blob = sha256 ? sha256 : TextOf(&sibling, "blobId");
   if (blob && IsHex(*blob) && blob->size() == (sha256 ? 64 : 40)) return *blob;
-  return Fail(Code::kCorruption,
-              "the hub's list has no checksum of {}: neither lfs.sha256 nor blobId is one", name);
+  return Fail(
+      Code::kCorruption,
+      "the hub's list has no checksum of {}: lfs.sha256 and blobId are missing or not valid", name);
 }
 
 Result<HubFile> ParseFile(const JsonValue& sibling) {

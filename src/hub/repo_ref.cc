@@ -2,21 +2,17 @@
 
 #include <algorithm>
 
+#include "base/file_name.h"
 #include "base/hex.h"
-#include "base/utf8.h"
 
 namespace kvasir::hub {
 namespace {
 
-constexpr size_t kMaxNameBytes = 96;   // the hub's limit of owner and name
-constexpr size_t kMaxPartBytes = 200;  // a file system's limit is 255, with room for suffixes
-constexpr size_t kMaxPathBytes = 1024;
+constexpr size_t kMaxNameBytes = 96;  // the hub's limit of owner and name
 
 bool IsAlnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
-
-bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 // The hub's own rule for the name of an owner or of a model.
 bool IsName(std::string_view name) {
@@ -67,25 +63,5 @@ std::optional<RepoRef> ParseRepoRef(std::string_view text) {
 }
 
 bool IsCommit(std::string_view text) { return text.size() == 40 && IsHex(text); }
-
-bool IsSafeFile(std::string_view file) {
-  if (file.size() > kMaxPathBytes || FirstInvalidUtf8(file) != file.size()) return false;
-  if (std::ranges::any_of(file, [](char c) { return IsControl(c) || c == '\\'; })) return false;
-  for (size_t begin = 0; begin <= file.size();) {
-    const size_t end = std::min(file.find('/', begin), file.size());
-    const std::string_view part = file.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == ".." || part.size() > kMaxPartBytes) return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
-std::string Printable(std::string_view name) {
-  std::string text(name.substr(0, kMaxPartBytes));
-  const bool is_utf8 = FirstInvalidUtf8(text) == text.size();
-  std::ranges::replace_if(
-      text, [&](char c) { return IsControl(c) || (!is_utf8 && (c & 0x80) != 0); }, '?');
-  return text;
-}
 
 }  // namespace kvasir::hub

@@ -25,11 +25,4 @@ std::optional<RepoRef> ParseRepoRef(std::string_view text);
 // Whether `text` is a commit: 40 hexadecimal digits, lower case.
 bool IsCommit(std::string_view text);
 
-// Whether a hub's file name leads to a place below the folder that it is put into: relative, UTF-8,
-// without empty parts, ".", "..", backslashes and control characters, and not too long.
-bool IsSafeFile(std::string_view file);
-
-// A name of a hub for messages: bytes that a terminal could interpret are replaced by '?'.
-std::string Printable(std::string_view name);
-
 }  // namespace kvasir::hub

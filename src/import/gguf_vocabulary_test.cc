@@ -217,7 +217,9 @@ TEST(GgufVocabulary, GivesWhatTheTokenizerJsonOfTheBundledModelGives) {
       options.parse_special = test["parse_special"];
       EXPECT_EQ((*tokenizer)->Encode(test["text"].get<std::string>(), options).value(), ids);
     }
-    EXPECT_EQ((*tokenizer)->Decode(ids, false), test["decoded_all"].get<std::string>()) << line;
+    EXPECT_EQ((*tokenizer)->Decode(ids, SpecialTokens::kShow),
+              test["decoded_all"].get<std::string>())
+        << line;
   }
   EXPECT_GE(count, 100u);
 }

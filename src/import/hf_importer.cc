@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/json_object.h"
+#include "base/mapped_file.h"
 #include "base/result.h"
 #include "import/hf_config.h"
 #include "import/importer.h"
 #include "import/safetensors.h"
+#include "import/shard_index.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
 
@@ -16,10 +15,8 @@ namespace kvasir {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
-constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 
 // What a folder without the needed file may be instead, as the fix.
 std::string Advice(const fs::path& folder) {
@@ -36,33 +33,6 @@ std::string Advice(const fs::path& folder) {
          "model.safetensors.index.json and its shards)";
 }
 
-// A shard must lie in the folder. Only the name is looked at: the Hub's own cache links files out
-// of the folder, and that is the user's doing, not the index's.
-bool StaysInFolder(const std::string& shard) {
-  const fs::path path(shard);
-  if (shard.empty() || shard.find('\0') != shard.npos || path.is_absolute()) return false;
-  return std::ranges::none_of(path, [](const fs::path& part) { return part == ".."; });
-}
-
-// tensor -> shard, by shard so that each file is opened once.
-Result<std::map<std::string, std::vector<std::string>>> ReadIndex(const fs::path& index) {
-  KV_ASSIGN(const std::string text, ReadTextFile(index, kMaxIndexBytes));
-  KV_ASSIGN(const json object, ParseJsonObject(text, index.string()));
-  if (!object.contains("weight_map") || !object["weight_map"].is_object()) {
-    return Fail(Code::kCorruption, "{}: weight_map is missing or not an object", index.string());
-  }
-  std::map<std::string, std::vector<std::string>> tensors_of_shard;
-  for (const auto& [tensor, shard] : object["weight_map"].items()) {
-    if (!shard.is_string() || !StaysInFolder(shard.get<std::string>())) {
-      return Fail(Code::kInvalidArgument,
-                  "{}: tensor '{}' must name a file in the same folder (no absolute path, no '..')",
-                  index.string(), tensor);
-    }
-    tensors_of_shard[shard.get<std::string>()].push_back(tensor);
-  }
-  return tensors_of_shard;
-}
-
 Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedModel& model) {
   KV_ASSIGN(auto file, MappedFile::Open(path));
   KV_TRY(CheckNoLfsPointer(file->bytes(), path.string()));
@@ -73,8 +43,7 @@ Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedMode
 
 // Which shard a tensor is read from must follow from the shards alone, since the weights' digest
 // covers them and not the index: so a shard holds nothing that the index does not place there.
-Status CheckNoneLeft(const TensorCatalog& left,
-                     const std::map<std::string, std::vector<std::string>>& tensors_of_shard,
+Status CheckNoneLeft(const TensorCatalog& left, const ShardIndex& tensors_of_shard,
                      const std::string& shard, const fs::path& index) {
   if (left.empty()) return {};
   const std::string& name =
@@ -95,7 +64,7 @@ Status CheckNoneLeft(const TensorCatalog& left,
 Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
                                  ImportedModel& model) {
   TensorCatalog catalog;
-  KV_ASSIGN(const auto tensors_of_shard, ReadIndex(index));
+  KV_ASSIGN(const auto tensors_of_shard, ReadShardIndex(index));
   for (const auto& [shard, names] : tensors_of_shard) {
     KV_ASSIGN(auto tensors, OpenWeights(folder / shard, model));
     TensorCatalog in_shard = CatalogOf(std::move(tensors));
@@ -114,7 +83,7 @@ Result<TensorCatalog> OpenShards(const fs::path& folder, const fs::path& index,
 
 Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) {
   const fs::path single = folder / "model.safetensors";
-  const fs::path index = folder / "model.safetensors.index.json";
+  const fs::path index = folder / kShardIndexFile;
   KV_ASSIGN(const bool has_single, Exists(single));
   if (!has_single) {
     KV_ASSIGN(const bool has_index, Exists(index));
@@ -213,10 +182,10 @@ Result<bool> IsHere(const fs::path& path) {
 Result<bool> HasWeights(const fs::path& folder) {
   KV_ASSIGN(const bool has_single, Exists(folder / "model.safetensors"));
   if (has_single) return IsHere(folder / "model.safetensors");
-  const fs::path index = folder / "model.safetensors.index.json";
+  const fs::path index = folder / kShardIndexFile;
   KV_ASSIGN(const bool has_index, Exists(index));
   if (!has_index) return false;
-  KV_ASSIGN(const auto tensors_of_shard, ReadIndex(index));
+  KV_ASSIGN(const auto tensors_of_shard, ReadShardIndex(index));
   for (const auto& [shard, tensors] : tensors_of_shard) {
     KV_ASSIGN(const bool is_here, IsHere(folder / shard));
     if (!is_here) return false;

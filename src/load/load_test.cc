@@ -64,7 +64,7 @@ TEST(Sample, TakesAWholeAnswer) {
   EXPECT_TRUE(sample.done);
   Sample broken{.status = 200};
   AddWhole("{\"choices\":", 30 * kMs, broken);
-  EXPECT_FALSE(broken.done) << "half an answer is none";
+  EXPECT_FALSE(broken.done) << "half an answer is not an answer";
 }
 
 // Events with spaces are parsed; those without, as most servers send them, mostly not.

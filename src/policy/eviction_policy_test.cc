@@ -217,7 +217,7 @@ TEST_P(EvictionPolicyConformance, AllocatesWhatIsPlannedAndNothingLater) {
     for (uint32_t round = 0; round < 3; ++round) {
       for (uint32_t i = 0; i < limits.num_blocks; ++i) {
         const uint32_t ns = i % limits.num_namespaces;
-        BlockFacts facts = Facts(ns, kFullGroup, i);
+        BlockFacts facts = Facts(ns, LayerGroupId{0}, i);
         policy->OnInserted(BlockId{i}, facts);
         facts.hits = i % 5;
         facts.last_use = round * limits.num_blocks + i;
@@ -233,7 +233,7 @@ TEST_P(EvictionPolicyConformance, AllocatesWhatIsPlannedAndNothingLater) {
 TEST_P(EvictionPolicyConformance, HasNoVictimWhereNothingIsEvictable) {
   const auto policy = GetParam().make(kLimits);
   EXPECT_EQ(policy->Victim({}), std::nullopt);
-  const BlockFacts facts = Facts(2, kFullGroup, 1);
+  const BlockFacts facts = Facts(2, LayerGroupId{0}, 1);
   policy->OnInserted(BlockId{3}, facts);
   EXPECT_EQ(policy->Victim({}), std::nullopt) << "its user holds it";
   policy->OnEvictable(BlockId{3}, facts);
@@ -284,7 +284,7 @@ TEST_P(EvictionPolicyConformance, FindsATenantsBlocksBehindManyOfAnother) {
   const EvictionLimits limits{.num_blocks = 2 * kHalf, .num_namespaces = 2, .num_groups = 1};
   const auto policy = GetParam().make(limits);
   for (uint32_t i = 0; i < limits.num_blocks; ++i) {
-    BlockFacts facts = Facts(i / kHalf, kFullGroup, i);
+    BlockFacts facts = Facts(i / kHalf, LayerGroupId{0}, i);
     facts.last_use = i + 1;
     policy->OnInserted(BlockId{i}, facts);
     policy->OnEvictable(BlockId{i}, facts);

@@ -69,10 +69,10 @@ TEST(EvictionQueue, FindsTheFirstOfAnyScopeAsASortedListDoes) {
 
 TEST(EvictionQueueDeathTest, ABlockStandsInItOnce) {
   EvictionQueue queue({.num_blocks = 2, .num_namespaces = 1, .num_groups = 1}, 1);
-  queue.Insert(BlockId{0}, 0, NamespaceId{0}, kFullGroup, 5);
-  EXPECT_DEATH(queue.Insert(BlockId{0}, 0, NamespaceId{0}, kFullGroup, 6), "contains");
+  queue.Insert(BlockId{0}, 0, NamespaceId{0}, LayerGroupId{0}, 5);
+  EXPECT_DEATH(queue.Insert(BlockId{0}, 0, NamespaceId{0}, LayerGroupId{0}, 6), "contains");
   EXPECT_DEATH(queue.Remove(BlockId{1}), "contains");
-  EXPECT_DEATH(queue.Insert(BlockId{1}, 0, NamespaceId{1}, kFullGroup, 6), "num_namespaces");
+  EXPECT_DEATH(queue.Insert(BlockId{1}, 0, NamespaceId{1}, LayerGroupId{0}, 6), "num_namespaces");
 }
 
 }  // namespace

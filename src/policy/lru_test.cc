@@ -10,12 +10,12 @@ namespace {
 class LruTest : public testing::Test {
  protected:
   void Insert(uint32_t id, uint32_t ns, uint64_t last_use) {
-    lru_.OnInserted(BlockId{id}, {.ns = NamespaceId{ns}, .group = kFullGroup});
+    lru_.OnInserted(BlockId{id}, {.ns = NamespaceId{ns}, .group = LayerGroupId{0}});
     Release(id, ns, last_use);
   }
   void Release(uint32_t id, uint32_t ns, uint64_t last_use) {
     lru_.OnEvictable(BlockId{id},
-                     {.ns = NamespaceId{ns}, .group = kFullGroup, .last_use = last_use});
+                     {.ns = NamespaceId{ns}, .group = LayerGroupId{0}, .last_use = last_use});
   }
   std::vector<uint32_t> Order(const EvictionScope& scope) {
     std::vector<uint32_t> order;

@@ -17,7 +17,7 @@ class S3FifoTest : public testing::Test {
  protected:
   BlockFacts FactsOf(uint32_t id) const {
     return {.ns = NamespaceId{ns_[id]},
-            .group = kFullGroup,
+            .group = LayerGroupId{0},
             .hits = hits_[id],
             .content = 1000 + content_[id]};
   }

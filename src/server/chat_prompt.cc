@@ -211,7 +211,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) 
   prompt.ids = std::move(*ids);
   // A message ends with the token whose text reaches its last byte. (Where decoding adds or
   // drops a space, the result may be off by one: good enough for a receipt.)
-  TextStream stream(tokenizer, /*skip_special=*/false);
+  TextStream stream(tokenizer, SpecialTokens::kShow);
   size_t bytes = 0, message = 0;
   for (size_t i = 0; i < prompt.ids.size() && message < chat.message_end.size(); ++i) {
     bytes += stream.Append(prompt.ids[i]).size();

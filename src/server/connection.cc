@@ -1,3 +1,4 @@
+// Long, because each handler is a step of one state machine and is read with the next one.
 #include "server/connection.h"
 
 #include <fmt/format.h>

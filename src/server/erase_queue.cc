@@ -1,5 +1,7 @@
 #include "server/erase_queue.h"
 
+#include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -56,6 +58,33 @@ void EraseQueue::Erase(const std::string& owner, ErasureSink done) {
     state_->owners.emplace(owner, std::move(first));
   }
   UntilDone([&] { state_->Begin(owner); });  // the owner's entry exists already
+}
+
+void EraseQueue::EraseAll(const std::vector<std::string>& owners, ErasureSink done) {
+  struct All {  // after this call only the engine's thread uses it
+    std::vector<std::optional<Erasure>> parts;
+    ErasureSink done;
+  };
+  const auto all = std::make_shared<All>();
+  all->parts.resize(owners.size());
+  all->done = std::move(done);
+  for (size_t i = 0; i < owners.size(); ++i) {
+    Erase(owners[i], [all, i](const Erasure& erasure) {  // after an exception it is called again
+      all->parts[i] = erasure;
+      Erasure sum;
+      for (const std::optional<Erasure>& part : all->parts) {
+        if (!part) return;
+        sum.blocks += part->blocks;
+        sum.tokens += part->tokens;
+        sum.cursors += part->cursors;
+        sum.disk_blocks += part->disk_blocks;
+        sum.disk_bytes += part->disk_bytes;
+        sum.locked_stores = std::max(sum.locked_stores, part->locked_stores);
+        if (!sum.error) sum.error = part->error;
+      }
+      all->done(sum);
+    });
+  }
 }
 
 }  // namespace kvasir

@@ -67,6 +67,28 @@ TEST_F(EraseQueueTest, OwnersDoNotWaitForEachOther) {
   EXPECT_EQ(told_, (Names{"a1", "b2", "A3"}));
 }
 
+TEST_F(EraseQueueTest, SeveralOwnersAreToldOnceWithTheirSum) {
+  Erase("b", "b");
+  queue_->EraseAll({"a", "b"}, [this](const Erasure& erasure) {
+    told_.push_back("all" + std::to_string(erasure.tokens));
+  });
+  EXPECT_EQ(engine_.erased, (Names{"b", "a"}));
+  Finish(1);
+  Finish(2);
+  EXPECT_EQ(told_, Names{"b1"}) << "the second erasure of b runs";
+  Finish(4);
+  EXPECT_EQ(told_, (Names{"b1", "all6"}));
+}
+
+TEST_F(EraseQueueTest, AnErrorOfOneOwnerIsTheErrorOfAll) {
+  engine_.holds_erasures = false;
+  engine_.erasure.error = {Code::kIoError, "a disk"};
+  std::optional<Error> error;
+  queue_->EraseAll({"a", "b"}, [&](const Erasure& erasure) { error = erasure.error; });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, Code::kIoError);
+}
+
 TEST_F(EraseQueueTest, AnEngineThatIsDoneAtOnceIsFine) {
   engine_.holds_erasures = false;
   engine_.erasure.tokens = 5;

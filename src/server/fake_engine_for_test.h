@@ -7,6 +7,7 @@
 
 #include "kvasir/engine.h"
 #include "server/parts.h"
+#include "server/service.h"
 #include "text/byte_level.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -42,6 +43,11 @@ class FakeEngine : public Engine {
     done(erasure);
   }
   void Erase(std::string_view owner) override { erased.emplace_back(owner); }
+  void Forget(ForgetRequest request, ErasureSink done) override {
+    forgotten.push_back(std::move(request));
+    if (holds_erasures) return erasing.push_back(std::move(done));
+    done(erasure);
+  }
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     std::vector<SequenceState> own;
     for (const SequenceState& state : sequences) {
@@ -75,6 +81,7 @@ class FakeEngine : public Engine {
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
+  std::vector<ForgetRequest> forgotten;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks
@@ -93,6 +100,30 @@ inline std::string Joined(Parts parts) {
   std::string text;
   for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) text += part;
   return text;
+}
+
+inline HttpRequest RequestOf(std::string method, std::string target, std::string body = "") {
+  HttpRequest request;
+  request.method = std::move(method);
+  request.target = std::move(target);
+  request.body = std::move(body);
+  return request;
+}
+
+// The whole answer, as a connection would send it; "not answered yet" where it comes later.
+inline HttpResponse AskService(Service& service, const HttpRequest& request) {
+  if (auto refused = service.CheckHead(request, request.body.size())) return std::move(*refused);
+  Outcome outcome = service.Handle(request);
+  if (auto* response = std::get_if<HttpResponse>(&outcome)) {
+    response->body += Joined(std::move(response->rest));
+    return std::move(*response);
+  }
+  HttpResponse answer{0, "", "a generation", {}};
+  if (auto* later = std::get_if<LaterAnswer>(&outcome)) {
+    answer.body = "not answered yet";
+    later->begin([&answer](HttpResponse response) { answer = std::move(response); });
+  }
+  return answer;
 }
 
 // A byte-level tokenizer of the 256 bytes and two markers: id = byte.

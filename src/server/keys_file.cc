@@ -32,18 +32,6 @@ tl::unexpected<Error> FileFault(const std::string& path, std::string_view what) 
   return FailField(Code::kInvalidArgument, "keys", "{}: {}", path, what);
 }
 
-// Names go into logs and metrics.
-bool IsName(std::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, allowed);
-}
-
-constexpr std::string_view kNameRule =
-    "is not a name: give 1 to 64 letters, digits, '.', '_' or '-'";
-
 void ReadPriority(JsonFields& fields, TenantEntry* tenant) {
   const JsonValue* value = fields.Find("priority");
   if (!value) return;
@@ -127,12 +115,16 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   if (fields.Has("share_group")) {
     tenant->share_group.emplace();
     fields.String("share_group", &*tenant->share_group);
-    if (!IsName(*tenant->share_group)) fields.Fail("share_group", std::string(kNameRule));
+    if (!IsTenantName(*tenant->share_group)) {
+      fields.Fail("share_group", std::string(kTenantNameRule));
+    }
   }
 }
 
 Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file) {
-  if (!IsName(name)) return Fail(Code::kInvalidArgument, "tenants: '{}' {}", name, kNameRule);
+  if (!IsTenantName(name)) {
+    return Fail(Code::kInvalidArgument, "tenants: '{}' {}", name, kTenantNameRule);
+  }
   // These are the names of tenants without an entry.
   if (name == "default" || name.starts_with("key-")) {
     return Fail(Code::kInvalidArgument,
@@ -151,7 +143,7 @@ Status ReadTenant(std::string_view name, const JsonValue& value, KeysFile* file)
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_TRY(RefuseUnread(fields, at + ": "));
   // Names have no '/', so a group's cache differs from every tenant's.
-  if (tenant.share_group) tenant.rules.cache_owner = "group/" + *tenant.share_group;
+  if (tenant.share_group) tenant.rules.cache_owner = OwnerOfGroup(*tenant.share_group);
   const size_t index = file->tenants.size();
   file->tenants.push_back(std::move(tenant));
   for (size_t i = 0; keys && i < keys->size(); ++i) {
@@ -179,6 +171,17 @@ Result<KeysFile> ReadTenants(const JsonValue& body) {
 }
 
 }  // namespace
+
+// Names go into logs and metrics.
+bool IsTenantName(std::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, allowed);
+}
+
+std::string OwnerOfGroup(std::string_view group) { return "group/" + std::string(group); }
 
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path) {
   const Result<JsonBody> body = ParseBody(text, {}, "the file");

@@ -43,6 +43,13 @@ struct KeysFile {
 
 inline constexpr size_t kMaxFileTenants = 256;
 
+// Whether a tenant or a share group may have this name; the rule, for messages.
+bool IsTenantName(std::string_view name);
+inline constexpr std::string_view kTenantNameRule =
+    "is not a name: give 1 to 64 letters, digits, '.', '_' or '-'";
+// GenerateRequest::cache_owner of the tenants of a share group. No tenant has such a name.
+std::string OwnerOfGroup(std::string_view group);
+
 // kInvalidArgument (field "keys") names the file, the place and what would be right: not a regular
 // file, one that other users can read or that belongs to another user, malformed, an unknown field,
 // a name or a key twice.

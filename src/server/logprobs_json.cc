@@ -84,8 +84,8 @@ TokenSpelling SpellToken(const Tokenizer* tokenizer, TokenId id) {
   if (!tokenizer) return {fmt::format("token_id:{}", id), ""};
   // Decoded as the second of two: some decoders drop a space in front of the first.
   const TokenId twice[] = {id, id};
-  const std::string once = tokenizer->Decode({twice, 1}, false);
-  std::string text = tokenizer->Decode(twice, false);
+  const std::string once = tokenizer->Decode({twice, 1}, SpecialTokens::kShow);
+  std::string text = tokenizer->Decode(twice, SpecialTokens::kShow);
   text = text.starts_with(once) ? text.substr(once.size()) : once;
   if (text.find(kReplacementChar) == std::string::npos) return {text, text};
   const std::optional<std::string> bytes = PartialBytes(tokenizer->TokenText(id));

@@ -80,12 +80,16 @@ Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
   if (tokens == 0) return FailField(Code::kInvalidArgument, field, "has no tokens");
   const uint32_t answer = max_tokens == 0 ? 0 : 1;
   if (tokens + answer <= model.ctx_size) return {};
-  const bool is_largest = model.ctx_size >= model.max_ctx_size;
+  const uint32_t largest = std::max(model.ctx_size, model.max_ctx_size);
+  std::string fix = "; shorten it or start the server with a larger --ctx-size";
+  if (model.ctx_size == largest) {
+    fix = ", the model's largest; shorten it";
+  } else if (tokens + answer > largest) {
+    fix = fmt::format("; shorten it: the model's largest is {}", largest);
+  }
   return FailField(Code::kInvalidArgument, field,
                    "has {} tokens, which with {} to generate do not fit the context of {}{}",
-                   tokens, answer, model.ctx_size,
-                   is_largest ? ", the model's largest; shorten it"
-                              : "; shorten it or start the server with a larger --ctx-size");
+                   tokens, answer, model.ctx_size, fix);
 }
 
 Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
@@ -133,7 +137,7 @@ Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string
 Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
                               const ModelView& model) {
   std::string text;
-  const auto decoder = model.tokenizer->StartDecoder(/*skip_special=*/false);
+  const auto decoder = model.tokenizer->StartDecoder(SpecialTokens::kShow);
   for (const TokenId id : ids) {
     decoder->Append(id, &text);
     if (text.size() > model.max_decoded_bytes) break;

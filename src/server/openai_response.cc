@@ -262,8 +262,8 @@ json Answer::Usage() const {
           {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
 }
 
-// Several prompts share one receipt: it has the sums of tokens, the first miss, the longest wait
-// and the time of the first token.
+// Several prompts share one receipt: it has the sums of tokens, of preemptions and of saved time,
+// the first miss, and the times of the prompt whose first token came first.
 void Answer::AddReceipt(const Event& event) {
   const Receipt& one = event.receipt;
   completion_tokens_ += event.completion_tokens;
@@ -275,7 +275,6 @@ void Answer::AddReceipt(const Event& event) {
   receipt_.computed += one.computed;
   receipt_.reused_pool += one.reused_pool;
   receipt_.reused_partial += one.reused_partial;
-  receipt_.reused_disk += one.reused_disk;
   receipt_.reused_disk += one.reused_disk;
   receipt_.reused_remote += one.reused_remote;
   receipt_.recomputed += one.recomputed;

@@ -112,6 +112,29 @@ TEST(Answer, UsageComesWithNoChoices) {
   EXPECT_TRUE(events.front()["usage"].is_null());
 }
 
+TEST(Answer, TheReceiptOfSeveralPromptsIsTheSumOfTheirs) {
+  Answer answer(Spec(false, false), 2, "7", 5, nullptr);
+  Receipt one;
+  one.reused_pool = 1;
+  one.reused_partial = 20;
+  one.reused_disk = 300;
+  one.reused_remote = 4000;
+  one.computed = 50000;
+  one.prompt_tokens = one.cached_tokens() + one.computed;
+  for (size_t prompt = 0; prompt < 2; ++prompt) {
+    Event event = Last(Finish(Piece(0, 1, "a"), FinishReason::kStop), 0, 0, 1);
+    event.receipt = one;
+    answer.Take(prompt, event);
+  }
+  ASSERT_TRUE(answer.done());
+  const json body = json::parse(Joined(answer.Body()));
+  const json& receipt = body["kvasir"];
+  EXPECT_EQ(receipt["reused"], json::parse(R"({"pool":2,"partial":40,"disk":600,"remote":8000})"));
+  EXPECT_EQ(receipt["computed"], 100000);
+  EXPECT_EQ(receipt["prompt_tokens"], 108642);
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 8642);
+}
+
 TEST(Answer, AnErrorEndsItAndIsOneEvent) {
   Answer answer(Spec(true, true), 1, "7", 5, nullptr);
   answer.Take(0, Piece(0, 1, "a"));

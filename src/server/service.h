@@ -147,6 +147,9 @@ class Service {
   Outcome OneModel(const Call& call);
   Outcome CacheState(const Call& call);
   Outcome EraseCache(const Call& call);
+  std::optional<HttpResponse> CheckOther(const std::string& field,
+                                         const std::optional<std::string>& name,
+                                         const Caller& caller) const;
   Outcome ListSequences(const Call& call);
   Outcome ListTenants(const Call& call);
   Outcome FlushCache(const Call& call);

@@ -25,26 +25,7 @@ class ServiceAccess : public testing::Test {
     service_ = *Service::Make(options, *engine_);
   }
 
-  static HttpRequest Request(std::string method, std::string target, std::string body = "") {
-    HttpRequest request;
-    request.method = std::move(method);
-    request.target = std::move(target);
-    request.body = std::move(body);
-    return request;
-  }
-
-  HttpResponse Ask(const HttpRequest& request) {
-    if (auto refused = service_->CheckHead(request, request.body.size())) {
-      return std::move(*refused);
-    }
-    Outcome outcome = service_->Handle(request);
-    if (auto* response = std::get_if<HttpResponse>(&outcome)) return std::move(*response);
-    HttpResponse told{0, "", "a generation", {}};
-    if (auto* later = std::get_if<LaterAnswer>(&outcome)) {
-      later->begin([&told](HttpResponse response) { told = std::move(response); });
-    }
-    return told;
-  }
+  HttpResponse Ask(const HttpRequest& request) { return AskService(*service_, request); }
 
   const std::unique_ptr<FakeEngine> engine_ = std::make_unique<FakeEngine>(nullptr, nullptr);
   std::unique_ptr<Service> service_;
@@ -57,7 +38,7 @@ TEST_F(ServiceAccess, SumsOverTenantsAreTheOperators) {
     options.api_keys = keys;
     if (!admin.empty()) options.admin_key = admin;
     Make(options);
-    HttpRequest request = Request("GET", "/metrics");
+    HttpRequest request = RequestOf("GET", "/metrics");
     request.api_key = given;
     const HttpResponse response = Ask(request);
     EXPECT_EQ(response.body.find("vllm:") != std::string::npos, response.status == 200);
@@ -87,7 +68,7 @@ TEST_F(ServiceAccess, TheAdminKeyReadsStateAndIsNoTenant) {
   options.admin_key = "root";
   Make(options);
   const auto ask = [this](std::string method, std::string path, const char* key) {
-    HttpRequest request = Request(std::move(method), std::move(path), R"({"prompt":"a"})");
+    HttpRequest request = RequestOf(std::move(method), std::move(path), R"({"prompt":"a"})");
     request.api_key = key;
     return Ask(request);
   };
@@ -109,7 +90,7 @@ TEST_F(ServiceAccess, TheAdminKeyReadsStateAndIsNoTenant) {
 
 TEST_F(ServiceAccess, ReadyNamesTheModelToWhoMayCallIt) {
   const auto model = [this](const char* key) {
-    HttpRequest request = Request("GET", "/ready");
+    HttpRequest request = RequestOf("GET", "/ready");
     request.api_key = key;
     const json body = json::parse(Ask(request).body);
     EXPECT_EQ(body["status"], "ready");
@@ -128,7 +109,7 @@ TEST_F(ServiceAccess, ReadyNamesTheModelToWhoMayCallIt) {
 
 TEST_F(ServiceAccess, AnErasureIsAnsweredWhenItIsDone) {
   engine_->holds_erasures = true;
-  Outcome outcome = service_->Handle(Request("DELETE", "/v1/cache"));
+  Outcome outcome = service_->Handle(RequestOf("DELETE", "/v1/cache"));
   std::optional<HttpResponse> told;
   std::get<LaterAnswer>(outcome).begin([&](HttpResponse response) { told = std::move(response); });
   EXPECT_FALSE(told);
@@ -136,7 +117,7 @@ TEST_F(ServiceAccess, AnErasureIsAnsweredWhenItIsDone) {
   ASSERT_TRUE(told);
   EXPECT_EQ(json::parse(told->body)["tokens"], 3);
   service_->BeginDrain();
-  EXPECT_EQ(Ask(Request("DELETE", "/v1/cache")).status, 503);
+  EXPECT_EQ(Ask(RequestOf("DELETE", "/v1/cache")).status, 503);
 }
 
 TEST_F(ServiceAccess, BrowserRulesComeBeforeKeysAndPaths) {
@@ -147,7 +128,7 @@ TEST_F(ServiceAccess, BrowserRulesComeBeforeKeysAndPaths) {
   service_->ListensOnLoopback();
   for (const char* method : {"GET", "POST", "DELETE", "OPTIONS"}) {
     for (const char* path : {"/v1/cache", "/health", "/nothing"}) {
-      HttpRequest request = Request(method, path);
+      HttpRequest request = RequestOf(method, path);
       request.host = "evil.example";
       request.origin = "https://app.example";
       EXPECT_EQ(service_->CheckHead(request, uint64_t{1} << 40)->status, 421) << method << path;
@@ -156,7 +137,7 @@ TEST_F(ServiceAccess, BrowserRulesComeBeforeKeysAndPaths) {
       EXPECT_EQ(service_->CheckHead(request, uint64_t{1} << 40)->status, 403) << method << path;
     }
   }
-  HttpRequest request = Request("OPTIONS", "/v1/cache");
+  HttpRequest request = RequestOf("OPTIONS", "/v1/cache");
   request.host = "localhost";
   request.origin = "https://app.example";
   EXPECT_EQ(service_->CheckHead(request, 0), std::nullopt);
@@ -196,7 +177,7 @@ TEST_F(ServiceAccess, AnIdSaysNothingOfTheNext) {
   std::set<std::string> ids;
   uint64_t before = 0;
   for (int i = 0; i < 100; ++i) {
-    Outcome outcome = service_->Handle(Request("POST", "/v1/completions", R"({"prompt":[1]})"));
+    Outcome outcome = service_->Handle(RequestOf("POST", "/v1/completions", R"({"prompt":[1]})"));
     const auto& start = std::get<GenerationStart>(outcome);
     Event event;
     event.finish_reason = FinishReason::kLength;

@@ -249,25 +249,42 @@ Outcome Service::CacheState(const Call& call) {
   return JsonResponse(body);
 }
 
-// The caller's own cache; its share group's, if it has one. With ?tenant=T that of T.
+// Whether the caller may name another one whose cache is erased, and whether that is a name.
+std::optional<HttpResponse> Service::CheckOther(const std::string& field,
+                                                const std::optional<std::string>& name,
+                                                const Caller& caller) const {
+  if (!name) return std::nullopt;
+  if (auto refused = CheckAdmin(fmt::format("?{}=", field), caller)) return refused;
+  if (IsTenantName(*name)) return std::nullopt;
+  return ErrorResponse({.code = Code::kInvalidArgument,
+                        .message = fmt::format("'{}' {}", *name, kTenantNameRule),
+                        .field = field});
+}
+
+// The caller's own cache and its share group's. With ?tenant=T those of T; with ?share_group=G that
+// of G. The file of --keys need not have them any more: what is stored stays when it changes.
 Outcome Service::EraseCache(const Call& call) {
-  const std::optional<std::string> asked = QueryValue(call.request.target, "tenant");
-  const std::string name = asked.value_or(call.caller.tenant.value_or(""));
-  if (!asked && !call.caller.tenant) return NoTenant();
-  if (asked && asked != call.caller.tenant) {
-    if (auto refused = CheckAdmin("?tenant=", call.caller)) return std::move(*refused);
+  auto tenant = QueryValue(call.request.target, "tenant");
+  const auto group = QueryValue(call.request.target, "share_group");
+  if (!tenant && !group && !call.caller.tenant) return NoTenant();
+  if (tenant != call.caller.tenant) {
+    if (auto refused = CheckOther("tenant", tenant, call.caller)) return std::move(*refused);
   }
-  const auto entry = credentials()->Find(name);
-  if (!entry && name != "default") {
-    return ErrorResponse(NotFound("no tenant has this name; GET /v1/cache/tenants lists them"));
+  if (auto refused = CheckOther("share_group", group, call.caller)) return std::move(*refused);
+  if (!tenant && !group) tenant = call.caller.tenant;
+  std::vector<std::string> owners;
+  if (tenant) {
+    owners.push_back(*tenant);
+    const auto entry = credentials()->Find(*tenant);
+    if (entry && entry->rules.cache_owner) owners.push_back(*entry->rules.cache_owner);
   }
+  if (group) owners.push_back(OwnerOfGroup(*group));
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   return LaterAnswer{
-      [this, has_disk, shows_sizes,
-       owner = entry ? entry->rules.cache_owner.value_or(name) : name](LaterAnswer::Reply reply) {
-        erase_queue_.Erase(
-            owner, [has_disk, shows_sizes, reply = std::move(reply)](const Erasure& erasure) {
+      [this, has_disk, shows_sizes, owners = std::move(owners)](LaterAnswer::Reply reply) {
+        erase_queue_.EraseAll(
+            owners, [has_disk, shows_sizes, reply = std::move(reply)](const Erasure& erasure) {
               reply(erasure.error ? ErrorResponse(*erasure.error)
                                   : JsonResponse(ErasureJson(erasure, has_disk, shows_sizes)));
             });

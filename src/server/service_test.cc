@@ -29,36 +29,13 @@ class ServiceTest : public testing::Test {
     service_ = *Service::Make(options, *engine_);
   }
 
-  static HttpRequest Request(std::string method, std::string target, std::string body = "") {
-    HttpRequest request;
-    request.method = std::move(method);
-    request.target = std::move(target);
-    request.body = std::move(body);
-    return request;
-  }
-
-  HttpResponse Ask(const HttpRequest& request) {
-    if (auto refused = service_->CheckHead(request, request.body.size())) {
-      return std::move(*refused);
-    }
-    Outcome outcome = service_->Handle(request);
-    if (auto* response = std::get_if<HttpResponse>(&outcome)) {
-      response->body += Joined(std::move(response->rest));
-      return std::move(*response);
-    }
-    HttpResponse told{0, "", "a generation", {}};
-    if (auto* later = std::get_if<LaterAnswer>(&outcome)) {
-      told.body = "not told yet";
-      later->begin([&told](HttpResponse response) { told = std::move(response); });
-    }
-    return told;
-  }
+  HttpResponse Ask(const HttpRequest& request) { return AskService(*service_, request); }
   HttpResponse Ask(std::string method, std::string target, std::string body = "") {
-    return Ask(Request(std::move(method), std::move(target), std::move(body)));
+    return Ask(RequestOf(std::move(method), std::move(target), std::move(body)));
   }
 
   GenerationStart Start(const std::string& target, const json& body) {
-    Outcome outcome = service_->Handle(Request("POST", target, body.dump()));
+    Outcome outcome = service_->Handle(RequestOf("POST", target, body.dump()));
     auto* start = std::get_if<GenerationStart>(&outcome);
     EXPECT_NE(start, nullptr) << std::get<HttpResponse>(outcome).body;
     return start ? std::move(*start) : GenerationStart{};
@@ -141,7 +118,7 @@ TEST_F(ServiceTest, ASeedHasAnyOf64Bits) {
         {"-1", UINT64_MAX},
         {"7.0", 7}}) {
     Outcome outcome = service_->Handle(
-        Request("POST", "/v1/completions", fmt::format(R"({{"prompt":"a","seed":{}}})", text)));
+        RequestOf("POST", "/v1/completions", fmt::format(R"({{"prompt":"a","seed":{}}})", text)));
     ASSERT_TRUE(std::holds_alternative<GenerationStart>(outcome)) << text;
     EXPECT_EQ(std::get<GenerationStart>(outcome).requests[0].sampling.seed, seed);
   }
@@ -219,7 +196,7 @@ TEST_F(ServiceTest, ATenantComesFromTheKeyOnly) {
   options.api_keys = {"alpha", "beta"};
   Make(options);
   HttpRequest request =
-      Request("POST", "/v1/completions", R"({"prompt":"a","tenant":"default","user":"default"})");
+      RequestOf("POST", "/v1/completions", R"({"prompt":"a","tenant":"default","user":"default"})");
   EXPECT_EQ(Ask(request).status, 401);
   std::vector<std::string> tenants;
   for (const char* key : {"Bearer alpha", "bearer alpha", "Bearer beta"}) {
@@ -231,7 +208,7 @@ TEST_F(ServiceTest, ATenantComesFromTheKeyOnly) {
   EXPECT_NE(tenants[0], tenants[2]);
   EXPECT_NE(tenants[0], "default");
   EXPECT_EQ(tenants[0].find("alpha"), std::string::npos);
-  HttpRequest erase = Request("DELETE", "/v1/cache");
+  HttpRequest erase = RequestOf("DELETE", "/v1/cache");
   erase.api_key = "beta";
   engine_->erasure = {.blocks = 1, .tokens = 17, .cursors = 2};
   const HttpResponse erased = Ask(erase);
@@ -243,11 +220,11 @@ TEST_F(ServiceTest, ATenantComesFromTheKeyOnly) {
 }
 
 TEST_F(ServiceTest, AHeadIsRefusedBeforeItsBodyIsRead) {
-  const HttpRequest post = Request("POST", "/v1/completions");
+  const HttpRequest post = RequestOf("POST", "/v1/completions");
   EXPECT_EQ(service_->CheckHead(post, uint64_t{8} << 20), std::nullopt);
   EXPECT_EQ(service_->CheckHead(post, (uint64_t{8} << 20) + 1)->status, 413);
-  EXPECT_EQ(service_->CheckHead(Request("GET", "/v1/completions"), 0)->status, 405);
-  EXPECT_EQ(service_->CheckHead(Request("GET", "/no"), 0)->status, 404);
+  EXPECT_EQ(service_->CheckHead(RequestOf("GET", "/v1/completions"), 0)->status, 405);
+  EXPECT_EQ(service_->CheckHead(RequestOf("GET", "/no"), 0)->status, 404);
   service_->BeginDrain();
   EXPECT_EQ(service_->CheckHead(post, 5)->status, 503);
   EXPECT_EQ(Ask("GET", "/ready").status, 503);
@@ -268,7 +245,7 @@ TEST_F(ServiceTest, ReadyEndsWhenTheModelIsChanged) {
 TEST_F(ServiceTest, OriginsCanBeNarrowed) {
   const auto allowed = [this](const ServerOptions& options, std::string origin) -> std::string {
     Make(options);
-    HttpRequest request = Request("GET", "/health");
+    HttpRequest request = RequestOf("GET", "/health");
     request.origin = std::move(origin);
     for (const auto& [name, value] : service_->CommonHeaders(request)) {
       if (name == "Access-Control-Allow-Origin") return value;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxTokenBytes = 1024;  // a search costs at most this per byte of text
 constexpr size_t kMaxTokens = 1 << 20;
 
-// Templates write these too, but inside of a turn: whoever writes them begins and ends none.
+// Templates write these too, but inside of a turn, so a user who writes one forges no turn.
 constexpr std::string_view kInAnswers[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
 
 // `<|user|>`, and the wide bars of DeepSeek: turns in all families, where the file does not call

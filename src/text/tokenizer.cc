@@ -92,8 +92,8 @@ class BpeTokenizer : public Tokenizer {
 
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const EncodeOptions& options) const override;
-  std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
-  std::unique_ptr<TokenDecoder> StartDecoder(bool skip_special) const override;
+  std::string Decode(std::span<const TokenId> ids, SpecialTokens special) const override;
+  std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const override;
 
   uint32_t vocab_size() const override { return vocab_size_; }
   std::optional<TokenId> IdOf(std::string_view token) const override {
@@ -302,14 +302,14 @@ class BpeTokenDecoder : public TokenDecoder {
  public:
   // as_it_reads: null, or the added tokens that are decoded to their own text.
   BpeTokenDecoder(const Tokenizer& tokenizer, const Decoder& decoder,
-                  const AddedTokens* as_it_reads, bool skip_special)
+                  const AddedTokens* as_it_reads, SpecialTokens special)
       : tokenizer_(tokenizer),
         as_it_reads_(as_it_reads),
         run_(decoder.Start()),
-        skip_special_(skip_special) {}
+        special_(special) {}
   void Append(TokenId id, std::string* out) override {
     const std::string_view text = tokenizer_.TokenText(id);
-    if (text.empty() || (skip_special_ && tokenizer_.IsSpecial(id))) return;
+    if (text.empty() || (special_ == SpecialTokens::kSkip && tokenizer_.IsSpecial(id))) return;
     if (as_it_reads_ == nullptr || as_it_reads_->Find(id) == nullptr) return run_.Append(text, out);
     std::string chars;
     for (char c : text) chars += ByteLevelChar(static_cast<uint8_t>(c));
@@ -321,17 +321,17 @@ class BpeTokenDecoder : public TokenDecoder {
   const Tokenizer& tokenizer_;
   const AddedTokens* const as_it_reads_;
   DecoderRun run_;
-  const bool skip_special_;
+  const SpecialTokens special_;
 };
 
-std::unique_ptr<TokenDecoder> BpeTokenizer::StartDecoder(bool skip_special) const {
+std::unique_ptr<TokenDecoder> BpeTokenizer::StartDecoder(SpecialTokens special) const {
   const AddedTokens* as_it_reads = added_text_ == AddedText::kAsItReads ? &added_ : nullptr;
-  return std::make_unique<BpeTokenDecoder>(*this, decoder_, as_it_reads, skip_special);
+  return std::make_unique<BpeTokenDecoder>(*this, decoder_, as_it_reads, special);
 }
 
-std::string BpeTokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
+std::string BpeTokenizer::Decode(std::span<const TokenId> ids, SpecialTokens special) const {
   std::string text;
-  const auto decoder = StartDecoder(skip_special);
+  const auto decoder = StartDecoder(special);
   for (TokenId id : ids) decoder->Append(id, &text);
   decoder->Finish(&text);
   return text;

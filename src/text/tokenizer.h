@@ -37,6 +37,8 @@ struct EncodeOptions {
   // the id of a special token, of BOS or of EOS.
 };
 
+enum class SpecialTokens : uint8_t { kSkip, kShow };  // in the text of ids
+
 // Text of ids that come one by one. One thread at a time.
 class TokenDecoder {
  public:
@@ -67,9 +69,10 @@ class Tokenizer {
   virtual Result<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const = 0;
   // The text of ids as `tokenizers` decodes them; unknown ids decode to nothing.
-  virtual std::string Decode(std::span<const TokenId> ids, bool skip_special = true) const = 0;
+  virtual std::string Decode(std::span<const TokenId> ids,
+                             SpecialTokens special = SpecialTokens::kSkip) const = 0;
   // What Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
-  virtual std::unique_ptr<TokenDecoder> StartDecoder(bool skip_special) const = 0;
+  virtual std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const = 0;
 
   virtual uint32_t vocab_size() const = 0;  // largest id + 1
   virtual std::optional<TokenId> IdOf(std::string_view token) const = 0;
@@ -91,7 +94,7 @@ class Tokenizer {
 class TextStream {
  public:
   // REQUIRES: tokenizer outlives the stream.
-  explicit TextStream(const Tokenizer& tokenizer, bool skip_special = true);
+  explicit TextStream(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kSkip);
   std::string Append(TokenId id);  // the text that became certain
   std::string Finish();            // once, at the end
 

@@ -2,8 +2,8 @@
 
 namespace kvasir {
 
-TextStream::TextStream(const Tokenizer& tokenizer, bool skip_special)
-    : decoder_(tokenizer.StartDecoder(skip_special)) {}
+TextStream::TextStream(const Tokenizer& tokenizer, SpecialTokens special)
+    : decoder_(tokenizer.StartDecoder(special)) {}
 
 std::string TextStream::Append(TokenId id) {
   std::string text;

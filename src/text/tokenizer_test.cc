@@ -77,8 +77,8 @@ Code ErrorOf(const json& file) {
 
 using Ids = std::vector<TokenId>;
 
-std::string Streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
-  TextStream stream(tokenizer, skip_special);
+std::string Streamed(const Tokenizer& tokenizer, const Ids& ids, SpecialTokens special) {
+  TextStream stream(tokenizer, special);
   std::string all;
   for (TokenId id : ids) {
     const std::string piece = stream.Append(id);
@@ -101,9 +101,11 @@ TEST(Tokenizer, MatchesItsCommittedGolden) {
       options.parse_special = test["parse_special"];
       EXPECT_EQ(tokenizer->Encode(test["text"].get<std::string>(), options).value(), ids) << line;
     }
-    EXPECT_EQ(tokenizer->Decode(ids, true), test["decoded"].get<std::string>()) << line;
-    EXPECT_EQ(tokenizer->Decode(ids, false), test["decoded_all"].get<std::string>()) << line;
-    EXPECT_EQ(Streamed(*tokenizer, ids, true), test["decoded"].get<std::string>()) << line;
+    EXPECT_EQ(tokenizer->Decode(ids), test["decoded"].get<std::string>()) << line;
+    EXPECT_EQ(tokenizer->Decode(ids, SpecialTokens::kShow), test["decoded_all"].get<std::string>())
+        << line;
+    EXPECT_EQ(Streamed(*tokenizer, ids, SpecialTokens::kSkip), test["decoded"].get<std::string>())
+        << line;
   }
   EXPECT_GE(count, 100u);
 }
@@ -414,8 +416,8 @@ TEST(TextStream, EqualsDecodeForRandomIds) {
       Ids ids(random() % 60);
       for (TokenId& id : ids)
         id = static_cast<TokenId>(random() % (tokenizer->vocab_size() + 4)) - 2;
-      for (bool skip : {false, true}) {
-        EXPECT_EQ(Streamed(*tokenizer, ids, skip), tokenizer->Decode(ids, skip));
+      for (const SpecialTokens special : {SpecialTokens::kShow, SpecialTokens::kSkip}) {
+        EXPECT_EQ(Streamed(*tokenizer, ids, special), tokenizer->Decode(ids, special));
       }
     }
   }

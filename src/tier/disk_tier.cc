@@ -158,16 +158,19 @@ void DiskTier::FreeBufferOf(uint32_t index) {
 bool DiskTier::IsErasing(const Digest& owner) const {
   return std::ranges::find(erasing_, owner) != erasing_.end();
 }
+bool DiskTier::IsForgetting(const Digest& owner) const {
+  return std::ranges::find(forgetting_, owner) != forgetting_.end();
+}
 
 std::optional<OwnerId> DiskTier::OwnerOf(const Digest& owner) {
   if (const auto known = keys_.Find(owner)) return known;
   OwnerKey key{.owner = owner};
   if (!storage_.FillRandom(key.key) || !storage_.FillRandom(key.namespace_id)) return std::nullopt;
-  std::optional<OwnerId> added = keys_.Add(key, false);
+  std::optional<OwnerId> added = keys_.Add(key);
   if (!added) {
     if (const auto unused = keys_.Unused()) {
       keys_.Release(*unused);
-      added = keys_.Add(key, false);
+      added = keys_.Add(key);
     }
   }
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
@@ -216,7 +219,9 @@ void DiskTier::CallProgress() {
 bool DiskTier::Has(const RecordName& name) const {
   MutexLock lock(mutex_);
   const auto entry = memory_.records.Find(name);
-  return entry && memory_.records.at(*entry).state == RecordIndex::State::kStored;
+  if (!entry) return false;
+  const RecordIndex::Record& record = memory_.records.at(*entry);
+  return record.state == RecordIndex::State::kStored && !IsForgetting(keys_.owner_of(record.owner));
 }
 
 void DiskTier::Touch(const RecordName& name) {
@@ -240,7 +245,7 @@ tl::expected<WriteId, WriteRefusal> DiskTier::BeginWrite(const RecordFacts& fact
   const auto refused = [](WriteRefusal why) { return tl::unexpected(why); };
   KV_CHECK(facts.tokens.size() == options_.shape.block_tokens);
   MutexLock lock(mutex_);
-  if (state_ != State::kOn || is_stopping_ || IsErasing(facts.owner)) {
+  if (state_ != State::kOn || is_stopping_ || IsErasing(facts.owner) || IsForgetting(facts.owner)) {
     return refused(WriteRefusal::kOff);
   }
   if (memory_.records.Find(facts.name)) return refused(WriteRefusal::kKnown);

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/secret.h"
 #include "tier/fixed_queue.h"
+#include "tier/forget_intent.h"
 #include "tier/owner_keys.h"
 #include "tier/record_index.h"
 #include "tier/segment_table.h"
@@ -107,6 +108,7 @@ class DiskTier : public Tier {
   void set_on_progress(std::function<void()> on_progress) override;
   void Flush(std::function<void(Result<TierFlushed>)> done) override;
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
+  void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override;
   TierStats Stats() const override;
 
   // Does all that is due. REQUIRES: options.threads == 0.
@@ -121,10 +123,10 @@ class DiskTier : public Tier {
     enum class Use : uint8_t { kFree, kSealing, kQueued, kWriting, kReading, kArrived, kFailed };
     Use use = Use::kFree;
     bool is_cancelled = false;  // erased, or the store is not open any more
-    bool is_bad = false;        // could not be sealed
+    bool is_erased = false;
+    bool is_bad = false;  // could not be sealed
     bool has_entry = false, has_owner = false;
     bool has_slot = false;
-    bool in_group = false;
     uint8_t placings = 0;
     EntryId entry{};
     RecordName name;
@@ -148,7 +150,12 @@ class DiskTier : public Tier {
     std::optional<Result<TierFlushed>> answer = {};  // absent: not known yet
   };
   struct EraseJob {
+    EraseJob() = default;
+    EraseJob(const EraseJob&) = delete;
+    ~EraseJob();  // wipes the tokens
+
     Digest owner{};
+    std::optional<ForgetFacts> path = {};  // a forget; absent: all of the owner
     std::string folder, key_file_name;
     std::optional<OwnerId> id;
     TierErased erased;
@@ -180,6 +187,7 @@ class DiskTier : public Tier {
   std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex_);
   void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex_);
   bool IsErasing(const Digest& owner) const KV_REQUIRES(mutex_);
+  bool IsForgetting(const Digest& owner) const KV_REQUIRES(mutex_);
   std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex_);
   uint64_t NewOrder() KV_REQUIRES(mutex_);
   uint32_t NowHour() KV_REQUIRES(mutex_);
@@ -243,7 +251,7 @@ class DiskTier : public Tier {
   void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex_);
   void FindAnswers();
   bool AnswerFlushes();
-  static bool TellFlush(FlushJob& job);
+  static bool ReportFlush(FlushJob& job);
 
   // disk_tier_read.cc: the reader
   void ReaderLoop();
@@ -277,11 +285,23 @@ class DiskTier : public Tier {
   bool RunErases();
   IoStatus TryErase(EraseJob& job) noexcept;
   IoStatus RunErase(EraseJob& job);
-  static bool TellErase(EraseJob& job);
+  static bool ReportErase(EraseJob& job);
   void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
   bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
+
+  // disk_tier_forget.cc
+  void DropWritesOf(OwnerId owner) KV_REQUIRES(mutex_);
+  IoStatus RunForget(EraseJob& job);
+  std::vector<RecordName> FirstForgotten(const ForgetFacts& facts);
+  bool Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
+              const ForgetFacts& facts);
+  void CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
+                        TierErased* erased) KV_REQUIRES(mutex_);
+  ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
+  IoStatus RemoveUnread();
+  IoStatus FinishForget();
 
   std::unique_ptr<Storage> owned_storage_;  // of Close; destroyed last
   const DiskTierOptions options_;
@@ -324,6 +344,8 @@ class DiskTier : public Tier {
   // Of erases that have not succeeded yet. Nothing of them is stored meanwhile: the erase, when it
   // is tried again, would remove the new key too.
   std::vector<Digest> erasing_ KV_GUARDED_BY(mutex_);
+  // Of forgets that have not succeeded yet. What is to stay of them is found again behind the last.
+  std::vector<Digest> forgetting_ KV_GUARDED_BY(mutex_);
   std::function<void()> on_progress_ KV_GUARDED_BY(mutex_);
   uint32_t progress_calls_ KV_GUARDED_BY(mutex_) = 0;   // that have not returned
   uint32_t threads_running_ KV_GUARDED_BY(mutex_) = 0;  // that use this object
@@ -353,7 +375,6 @@ class DiskTier : public Tier {
   std::vector<Touched> touched_;
   std::vector<std::string> unusable_;  // files of segments that are not read
   uint32_t next_segment_ = 0;
-  uint64_t group_number_ = 0;
   uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0;
   uint32_t maintained_hour_ = 0;
   StoreAbout about_written_;

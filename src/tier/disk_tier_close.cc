@@ -87,7 +87,7 @@ void DiskTier::RefuseErases() {
     MutexLock lock(mutex_);
     erases.swap(erases_);
   }
-  for (EraseJob& job : erases) (void)TellErase(job);
+  for (EraseJob& job : erases) (void)ReportErase(job);
 }
 
 // Whether they ended within `patience`.
@@ -131,9 +131,9 @@ bool DiskTier::Close(std::unique_ptr<DiskTier> tier, std::unique_ptr<Storage> st
   }
   for (FlushJob& job : flushes) {
     if (!job.answer) job.answer = Fail(Code::kUnavailable, "disk tier: it was closed");
-    (void)TellFlush(job);
+    (void)ReportFlush(job);
   }
-  for (EraseJob& job : erases) (void)TellErase(job);
+  for (EraseJob& job : erases) (void)ReportErase(job);
   return !is_left;
 }
 

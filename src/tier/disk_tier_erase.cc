@@ -1,4 +1,4 @@
-// DiskTier: erasing an owner.
+// DiskTier: erasing an owner, and the queue of erases and forgets.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/until_done.h"
 #include "tier/disk_tier.h"
 
 namespace kvasir {
@@ -85,6 +86,11 @@ bool DiskTier::RunErases() {
       const IoStatus done = TryErase(job);
       job.is_done = done.has_value();
       if (!done) CountError(&TierStats::fault_write, done.error());
+      // Its intent may be there, and whatever it lists: the store is opened anew, which finishes it
+      // before anything else is written.
+      if (!done && job.path && writing_files_ != nullptr) {
+        UntilDone([&] { LeaveStore(State::kBroken, "a forget failed"); });
+      }
       if (!done && !job.error) {
         Log(LogLevel::kWarning,
             job.has_intent
@@ -95,9 +101,10 @@ bool DiskTier::RunErases() {
       }
       if (!done) job.error = done.error();
       MutexLock lock(mutex_);
-      if (done) erasing_.erase(std::ranges::find(erasing_, job.owner));
+      std::vector<Digest>& owners = job.path ? forgetting_ : erasing_;
+      if (done) owners.erase(std::ranges::find(owners, job.owner));
     }
-    const bool is_told = TellErase(job);
+    const bool is_told = ReportErase(job);
     if (is_told) CallProgress();
     has_worked |= is_told;
     if (is_told && job.is_done) continue;
@@ -109,14 +116,14 @@ bool DiskTier::RunErases() {
 
 IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
   try {
-    return RunErase(job);
+    return job.path ? RunForget(job) : RunErase(job);
   } catch (...) {
     return IoFailed(ENOMEM);
   }
 }
 
 // False: the callback threw; it is called again.
-bool DiskTier::TellErase(EraseJob& job) {
+bool DiskTier::ReportErase(EraseJob& job) {
   if (!job.done) return true;
   try {
     if (job.is_done) {
@@ -192,8 +199,10 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   job.erased.bytes += others->bytes;
   job.erased.locked_stores = others->locked_stores;
   const StoresErased all{job.erased.blocks, job.erased.bytes, job.erased.locked_stores};
-  IoStatus done = AppendAudit(storage_, root,
-                              AuditLine(job.key_file_name, storage_.UnixS(), all, !is_first_try));
+  IoStatus done =
+      AppendAudit(storage_, root,
+                  AuditLine(job.key_file_name, storage_.UnixS(), all,
+                            is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
   if (done) done = RemoveIntent(storage_, root, intent);
   return done;
 }
@@ -203,7 +212,7 @@ void DiskTier::CancelBuffersOf(OwnerId owner) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
     if (one.use == Buffer::Use::kFree || !one.has_entry || one.owner != owner) continue;
-    one.is_cancelled = true;
+    one.is_cancelled = one.is_erased = true;
     if (!one.has_owner) {  // a read
       memory_.records.EndReader(one.entry);
       memory_.segments.EndReader(one.slot);
@@ -279,7 +288,7 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   MutexLock lock(mutex_);
   for (const uint32_t slot : slots) {
     memory_.segments.FreeSlot({index, slot});
-    memory_.segments.ForgetOwner({index, slot});
+    memory_.segments.SetZero({index, slot});
   }
   return true;
 }

@@ -53,7 +53,14 @@ Status DiskTier::OpenStore() {
   }
   if (!files) return {};
   writing_files_ = std::make_shared<const StoreFiles>(std::move(*files));
-  if (Status scanned = ScanStore(); !scanned) {
+  Status scanned;
+  if (const IoStatus finished = FinishForget(); finished) {
+    scanned = ScanStore();
+  } else {
+    scanned =
+        FailErrno(finished.error(), "disk tier: cannot finish a forget in {}", options_.folder);
+  }
+  if (!scanned) {
     LeaveStore(State::kBroken, scanned.error().message);
     return scanned;
   }
@@ -92,7 +99,8 @@ Status DiskTier::ScanStore() {
     for (const OwnerKey& key : *keys) {
       // Without their keys the records of an owner whose erase has not ended are free slots.
       const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
-      if (is_new) (void)keys_.Add(key, true);
+      const auto added = is_new ? keys_.Add(key) : std::nullopt;
+      if (added) keys_.set_has_file(*added);
     }
     WipeKeys(*keys);
     latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
@@ -338,8 +346,9 @@ Status DiskTier::FinishErases(FileId root) {
       if (!erased) done = IoFailed(erased.error());
     }
     if (done) {
-      done = AppendAudit(storage_, root,
-                         AuditLine(intent.key_file_name, storage_.UnixS(), *erased, true));
+      done = AppendAudit(
+          storage_, root,
+          AuditLine(intent.key_file_name, storage_.UnixS(), *erased, EraseFinish::kLater));
     }
     if (done) done = RemoveIntent(storage_, root, intent);
     if (!done) {

@@ -31,6 +31,7 @@ std::optional<ReadId> DiskTier::BeginRead(const RecordName& name) {
     const auto entry = memory_.records.Find(name);
     if (state_ != State::kOn || !entry) return std::nullopt;
     const RecordIndex::Record& record = memory_.records.at(*entry);
+    if (IsForgetting(keys_.owner_of(record.owner))) return std::nullopt;
     if (record.state != RecordIndex::State::kStored) return std::nullopt;
     for (uint32_t i = 0; record.readers > 0 && i < num_buffers_; ++i) {
       Buffer& shared = buffer(i);
@@ -75,6 +76,7 @@ bool DiskTier::HasReadRoom() const {
 ReadState DiskTier::StateOf(ReadId read) const {
   MutexLock lock(mutex_);
   const Buffer& in = buffer(static_cast<uint32_t>(read));
+  if (in.is_erased) return ReadState::kErased;
   if (in.is_cancelled || in.use == Buffer::Use::kFailed) return ReadState::kFailed;
   return in.use == Buffer::Use::kArrived ? ReadState::kArrived : ReadState::kReading;
 }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
 constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
-// Of a draft of the audit, which lies beside the old one until it takes its name, and of an intent
+// Of a draft of the audit, which lies beside the old one until it takes its name, and of intents
 // and an about.json, which may come with it.
-constexpr uint64_t kDraftBytes = kMaxAuditBytes + (uint64_t{64} << 10);
+constexpr uint64_t kDraftBytes = kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
 
 // The folder's lock, for as long as the object lives; absent while another process has it.
 IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
@@ -168,7 +168,13 @@ bool DiskTier::MakeSegment() {
     if (made) made = storage_.SyncData(file->id());
   }
   if (made) made = storage_.SyncFolder(folder);
-  if (made) return true;
+  if (made) {
+    MutexLock lock(mutex_);
+    for (uint32_t slot = 0; slot < head.shape.slots; ++slot) {
+      memory_.segments.SetZero({*added, slot});
+    }
+    return true;
+  }
   if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back(name);
   if (made.error() != ENOSPC && made.error() != EDQUOT) {
     CountError(&TierStats::fault_write, made.error());

@@ -74,10 +74,12 @@ bool DiskTier::WriterStep() {
       reason_ = opened.error().message;
       retry_ns_ = storage_.MonotonicNs() + uint64_t{60'000'000'000};
     }
-    MutexLock lock(mutex_);
-    is_on = state_ == State::kOn;
   }
   has_worked |= RunErases();
+  {
+    MutexLock lock(mutex_);
+    is_on = state_ == State::kOn;  // a forget that fails leaves the store
+  }
   if (is_on) {
     bool is_due;
     {
@@ -324,7 +326,7 @@ void DiskTier::SyncSegments() {
 }
 
 // A slot's payload may be new and its header that of the record before: whoever opens the store
-// again must not find that one here.
+// again must not find the old record.
 void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
   SegmentShape shape;
   uint32_t slot;
@@ -358,7 +360,7 @@ void DiskTier::EndGroup() {
       FreeBufferOf(index);
       continue;
     }
-    memory_.segments.Condemn(out.slot);  // of whom the bytes there are now nobody knows
+    memory_.segments.Condemn(out.slot);  // the slot may hold old or new bytes
     out.has_slot = false;
     if (++out.placings > kMaxPlacings) {
       EndFailedWrite(index);
@@ -435,7 +437,7 @@ bool DiskTier::AnswerFlushes() {
       if (first == flushes_.end()) break;
       job.splice(job.end(), flushes_, first);
     }
-    if (TellFlush(job.front())) {
+    if (ReportFlush(job.front())) {
       has_told = true;
       continue;
     }
@@ -448,7 +450,7 @@ bool DiskTier::AnswerFlushes() {
 }
 
 // False: the callback threw.
-bool DiskTier::TellFlush(FlushJob& job) {
+bool DiskTier::ReportFlush(FlushJob& job) {
   try {
     job.done(*job.answer);
     return true;

@@ -47,7 +47,7 @@ class MemoryTier : public Tier {
   bool Has(const RecordName& name) const override {
     MutexLock lock(mutex_);
     const auto found = records_.find(KeyOf(name));
-    return found != records_.end() && found->second.is_stored;
+    return found != records_.end() && found->second.is_stored && !IsForgetting(found->second.owner);
   }
   void Touch(const RecordName& name) override {
     MutexLock lock(mutex_);
@@ -58,7 +58,9 @@ class MemoryTier : public Tier {
 
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override {
     MutexLock lock(mutex_);
-    if (options_.refuses_writes) return tl::unexpected(WriteRefusal::kOff);
+    if (options_.refuses_writes || IsForgetting(facts.owner)) {
+      return tl::unexpected(WriteRefusal::kOff);
+    }
     if (records_.contains(KeyOf(facts.name))) return tl::unexpected(WriteRefusal::kKnown);
     if (facts.after && !records_.contains(KeyOf(*facts.after))) {
       return tl::unexpected(WriteRefusal::kOff);
@@ -106,7 +108,8 @@ class MemoryTier : public Tier {
     {
       MutexLock lock(mutex_);
       const auto found = records_.find(KeyOf(name));
-      if (found == records_.end() || !found->second.is_stored) return std::nullopt;
+      const bool is_here = found != records_.end() && found->second.is_stored;
+      if (!is_here || IsForgetting(found->second.owner)) return std::nullopt;
       const auto same = std::ranges::find_if(buffers_, [&](const Buffer& b) {
         return (b.use == Use::kReading || b.use == Use::kArrived) && b.name == name;
       });
@@ -130,6 +133,7 @@ class MemoryTier : public Tier {
   ReadState StateOf(ReadId read) const override {
     MutexLock lock(mutex_);
     const Use use = buffers_[static_cast<size_t>(read)].use;
+    if (buffers_[static_cast<size_t>(read)].is_erased) return ReadState::kErased;
     if (use == Use::kReading) return ReadState::kReading;
     return use == Use::kArrived ? ReadState::kArrived : ReadState::kFailed;
   }
@@ -167,24 +171,19 @@ class MemoryTier : public Tier {
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override {
     {
       MutexLock lock(mutex_);
-      TierErased erased;
-      for (auto one = records_.begin(); one != records_.end();) {
-        if (one->second.owner != owner) {
-          ++one;
-          continue;
-        }
-        if (one->second.is_stored) {
-          ++erased.blocks;
-          erased.bytes += options_.payload_bytes;
-          ++stats_.evicted_erase;
-        }
-        for (Buffer& buffer : buffers_) {
-          if (buffer.use != Use::kFree && buffer.name == one->second.name) buffer.is_erased = true;
-          if (buffer.is_erased && buffer.use == Use::kArrived) buffer.use = Use::kFailed;
-        }
-        one = records_.erase(one);
-      }
+      const TierErased erased = EraseWhere([&](const Record& one) { return one.owner == owner; });
       queue_.push_back({.erase = std::move(done), .erased = erased});
+    }
+    wake_.notify_all();
+  }
+  void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override {
+    {
+      MutexLock lock(mutex_);
+      const TierErased erased =
+          EraseWhere([&](const Record& one) { return IsForgotten(one, facts); });
+      EndReadsOf(facts.owner);
+      forgetting_.push_back(facts.owner);
+      queue_.push_back({.erase = std::move(done), .erased = erased, .forgets = facts.owner});
     }
     wake_.notify_all();
   }
@@ -227,11 +226,66 @@ class MemoryTier : public Tier {
     std::function<void(Result<TierFlushed>)> flush;
     std::function<void(Result<TierErased>)> erase;
     TierErased erased;
+    std::optional<Digest> forgets;
     uint64_t stored_before = 0;
   };
   using Key = std::tuple<BlockKey, uint16_t, uint16_t>;
   static Key KeyOf(const RecordName& name) { return {name.key, name.layer_group, name.part}; }
   Buffer& at(WriteId write) KV_REQUIRES(mutex_) { return buffers_[static_cast<size_t>(write)]; }
+
+  template <typename Leaves>
+  TierErased EraseWhere(Leaves&& leaves) KV_REQUIRES(mutex_) {
+    TierErased erased;
+    std::vector<Key> keys;  // all are chosen before the first one leaves
+    for (const auto& [key, record] : records_) {
+      if (leaves(record)) keys.push_back(key);
+    }
+    for (const Key& key : keys) {
+      const auto one = records_.find(key);
+      if (one->second.is_stored) {
+        ++erased.blocks;
+        erased.bytes += options_.payload_bytes;
+        ++stats_.evicted_erase;
+      }
+      for (Buffer& buffer : buffers_) {
+        if (buffer.use != Use::kFree && buffer.name == one->second.name) EraseIn(buffer);
+      }
+      records_.erase(one);
+    }
+    return erased;
+  }
+  static void EraseIn(Buffer& buffer) {
+    buffer.is_erased = true;
+    if (buffer.use == Use::kArrived) buffer.use = Use::kFailed;
+  }
+  void EndReadsOf(const Digest& owner) KV_REQUIRES(mutex_) {
+    for (Buffer& buffer : buffers_) {
+      const auto found = records_.find(KeyOf(buffer.name));
+      const bool is_read = buffer.use == Use::kReading || buffer.use == Use::kArrived;
+      if (is_read && found != records_.end() && found->second.owner == owner) EraseIn(buffer);
+    }
+  }
+  // Up the chain, until it is clear. The twin of DiskTier's, which is built otherwise.
+  bool IsForgotten(const Record& record, const ForgetFacts& facts) const KV_REQUIRES(mutex_) {
+    const auto has = [&](const BlockKey& key) {
+      return std::ranges::find(facts.kept, key) != facts.kept.end();
+    };
+    if (record.owner != facts.owner || (record.is_stored && has(record.name.key))) return false;
+    if (!record.is_stored || !facts.has_chains) return true;
+    for (const Record* at = &record;;) {
+      const bool is_below = at->parent == facts.parent && at->after.has_value() != facts.is_first;
+      if (is_below && std::equal(facts.tokens.begin(), facts.tokens.end(), at->tokens.begin())) {
+        return true;
+      }
+      if (!at->after) return false;
+      const auto before = records_.find(KeyOf(*at->after));
+      if (before == records_.end()) return true;
+      at = &before->second;
+    }
+  }
+  bool IsForgetting(const Digest& owner) const KV_REQUIRES(mutex_) {
+    return std::ranges::find(forgetting_, owner) != forgetting_.end();
+  }
 
   void Loop() {
     for (;;) {
@@ -267,6 +321,10 @@ class MemoryTier : public Tier {
       if (work.buffer && *progress) (*progress)();
       if (work.flush) {
         work.flush(TierFlushed{.blocks = stored, .bytes = stored * options_.payload_bytes});
+      }
+      if (work.forgets) {
+        MutexLock lock(mutex_);
+        forgetting_.erase(std::ranges::find(forgetting_, *work.forgets));
       }
       if (work.erase) work.erase(work.erased);
     }
@@ -341,6 +399,7 @@ class MemoryTier : public Tier {
   std::map<Key, Record> records_ KV_GUARDED_BY(mutex_);
   std::vector<Buffer> buffers_ KV_GUARDED_BY(mutex_);
   std::deque<Work> queue_ KV_GUARDED_BY(mutex_);
+  std::vector<Digest> forgetting_ KV_GUARDED_BY(mutex_);
   uint64_t clock_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t num_reads_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t num_stored_ KV_GUARDED_BY(mutex_) = 0;

@@ -152,10 +152,10 @@ std::optional<OwnerId> OwnerKeys::FindNamespace(const OwnerTag& id) const {
   return std::nullopt;
 }
 
-std::optional<OwnerId> OwnerKeys::Add(const OwnerKey& key, bool has_file) {
+std::optional<OwnerId> OwnerKeys::Add(const OwnerKey& key) {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].is_taken) continue;
-    places_[i] = {.is_taken = true, .has_file = has_file};
+    places_[i] = {.is_taken = true};
     keys_[i] = key;
     return OwnerId(static_cast<uint16_t>(i));
   }

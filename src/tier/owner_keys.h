@@ -58,12 +58,13 @@ class OwnerKeys {
 
   std::optional<OwnerId> Find(const Digest& owner) const;
   std::optional<OwnerId> FindNamespace(const OwnerTag& id) const;
-  // Absent: no place is left. REQUIRES: Find(key.owner) is absent.
-  std::optional<OwnerId> Add(const OwnerKey& key, bool has_file);
+  // Without a file yet. Absent: no place is left. REQUIRES: Find(key.owner) is absent.
+  std::optional<OwnerId> Add(const OwnerKey& key);
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();
 
+  const Digest& owner_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].owner; }
   // A copy; the caller wipes it.
   OwnerKey KeyOf(OwnerId id) const;
   // Whether its file is known to be on the disk.

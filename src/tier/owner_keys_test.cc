@@ -43,15 +43,16 @@ TEST(OwnerKeys, AFileOpensOnlyUnderItsSecretStoreAndNameAndWithAllItsBytes) {
 TEST(OwnerKeys, AHiddenOwnerIsNotFoundAndItsPlaceIsTakenOnlyAfterRelease) {
   auto keys = OwnerKeys::Create(2);
   ASSERT_TRUE(keys);
-  const OwnerId one = *keys->Add(SomeKey(1), true);
+  const OwnerId one = *keys->Add(SomeKey(1));
+  keys->set_has_file(one);
   EXPECT_EQ(keys->Find(SomeKey(1).owner), one);
   EXPECT_EQ(keys->FindNamespace(SomeKey(1).namespace_id), one);
   keys->Hide(one);
   EXPECT_FALSE(keys->Find(SomeKey(1).owner));
-  ASSERT_TRUE(keys->Add(SomeKey(1), false));
-  EXPECT_FALSE(keys->Add(SomeKey(2), false));
+  ASSERT_TRUE(keys->Add(SomeKey(1)));
+  EXPECT_FALSE(keys->Add(SomeKey(2)));
   keys->Release(one);
-  EXPECT_TRUE(keys->Add(SomeKey(2), false));
+  EXPECT_TRUE(keys->Add(SomeKey(2)));
 }
 
 }  // namespace

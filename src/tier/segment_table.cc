@@ -84,6 +84,7 @@ bool SegmentTable::TakeThis(SlotRef slot) {
   Slot& one = slot_at(slot);
   if (one.state != SlotState::kFree) return false;
   one.state = SlotState::kTaken;
+  one.is_zero = false;
   Segment& segment = segments_[slot.segment];
   --segment.num_free;
   ++segment.num_taken;

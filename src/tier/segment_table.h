@@ -13,7 +13,8 @@ namespace kvasir {
 
 // Slots are free, taken (by a record or a write), or condemned: their bytes must become zeros
 // before they are taken again. A slot remembers whose bytes it may hold, also when it is free, so
-// that an erase finds them. All memory is taken at construction. Thread-compatible.
+// that an erase finds them, and whether this process knows them to be zeros. All memory is taken at
+// construction. Thread-compatible.
 class SegmentTable {
  public:
   struct Segment {
@@ -34,7 +35,8 @@ class SegmentTable {
   SegmentTable(Arena& arena, uint32_t max_slots);
   void Clear();
 
-  // A new segment of the table, its slots free. Absent: there is no room for its slots.
+  // A new segment of the table, its slots free, with any bytes. Absent: there is no room for its
+  // slots.
   std::optional<uint32_t> Add(const SegmentHead& head);
   void Remove(uint32_t segment);  // REQUIRES: no slot is taken or read
 
@@ -54,7 +56,12 @@ class SegmentTable {
     slot_at(slot).owner = owner;
     slot_at(slot).has_owner = true;
   }
-  void ForgetOwner(SlotRef slot) { slot_at(slot).has_owner = false; }
+  // Its bytes are zeros, and that is durable. REQUIRES: it is free.
+  void SetZero(SlotRef slot) {
+    slot_at(slot).has_owner = false;
+    slot_at(slot).is_zero = true;
+  }
+  bool is_zero(SlotRef slot) const { return slot_at(slot).is_zero; }
   std::optional<OwnerId> owner(SlotRef slot) const {
     const Slot& one = slot_at(slot);
     return one.has_owner ? std::optional(one.owner) : std::nullopt;
@@ -78,7 +85,7 @@ class SegmentTable {
     OwnerId owner{};
     uint16_t readers = 0;
     SlotState state = SlotState::kFree;
-    bool has_owner = false, has_entry = false;
+    bool has_owner = false, has_entry = false, is_zero = false;
   };
   Slot& slot_at(SlotRef slot) { return slots_[segments_[slot.segment].first + slot.slot]; }
   const Slot& slot_at(SlotRef slot) const {

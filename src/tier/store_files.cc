@@ -403,10 +403,11 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
 }
 
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
-                      bool is_finished_later) {
+                      EraseFinish finish) {
   return fmt::format(
       R"({{"erased":"{}","unix_s":{},"blocks":{},"bytes":{},"locked_stores":{},"finished_later":{}}})",
-      key_file_name, unix_s, erased.blocks, erased.bytes, erased.locked_stores, is_finished_later);
+      key_file_name, unix_s, erased.blocks, erased.bytes, erased.locked_stores,
+      finish == EraseFinish::kLater);
 }
 
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {

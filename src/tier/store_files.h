@@ -85,8 +85,9 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
                                      const std::string& key_file_name,
                                      const std::string& except_store, EraseScope scope);
 
+enum class EraseFinish : uint8_t { kFirstTry, kLater };
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
-                      bool is_finished_later);
+                      EraseFinish finish);
 // One line more in audit.jsonl; the older half goes when it would have more than this. While it is
 // written there are two of them.
 inline constexpr uint64_t kMaxAuditBytes = uint64_t{512} << 10;

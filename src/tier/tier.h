@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "index/block_key.h"
 #include "kvasir/disk.h"
@@ -35,12 +36,30 @@ struct RecordFacts {
   bool used_again = false;
 };
 
+// Which records Tier::Forget forgets: those of the blocks below `parent` that begin with `tokens`,
+// and of all blocks below these.
+struct ForgetFacts {
+  Digest owner{};
+  BlockKey parent{};              // of a block, or, where is_first, of the namespace's root
+  bool is_first = false;          // the blocks below `parent` are first ones
+  std::vector<TokenId> tokens{};  // 1 to block_tokens
+  // Whether records name those before them (RecordFacts::after). In a model of windows alone they
+  // do not, so that all records of the owner are forgotten.
+  bool has_chains = true;
+  std::vector<BlockKey> kept{};  // of blocks whose records stay
+};
+
 // A buffer of the tier that holds one sealed record on its way out.
 enum class WriteId : uint32_t {};
 // A record on its way in; whoever asks for the same record meanwhile shares it.
 enum class ReadId : uint32_t {};
 
-enum class ReadState : uint8_t { kReading, kArrived, kFailed };
+enum class ReadState : uint8_t {
+  kReading,
+  kArrived,
+  kFailed,  // it could not be read, or another reader found it damaged
+  kErased,  // its owner's records were erased meanwhile
+};
 enum class ReadEnd : uint8_t {
   kOpened,   // its bytes were used
   kNotUsed,  // somebody else brought the block, or nobody wants it any more
@@ -103,6 +122,12 @@ class Tier {
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
   virtual void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) = 0;
+  // Answers when none of these records can be read any more, whatever happens to the machine. From
+  // the call until it has succeeded nothing of the owner is found, read or written; writes and
+  // reads under way come to nothing. A record of the owner whose chain to a first block is broken
+  // is forgotten too: nobody knows what came before it. After a failure it is tried again each
+  // minute.
+  virtual void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) = 0;
   virtual TierStats Stats() const = 0;
 };
 

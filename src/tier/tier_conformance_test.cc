@@ -167,6 +167,7 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
   ASSERT_TRUE(erased) << erased.error().message;
   EXPECT_GE(erased->blocks, 8u);
   EXPECT_LE(erased->blocks, 9u);
+  EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
   std::vector<std::byte> payload(kPayload);
   EXPECT_FALSE(tier_->Open(*read, Record(0, 3, 0).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);
@@ -176,6 +177,94 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
   ASSERT_TRUE(driver_->Write(Record(0, 0, 0)));  // the owner may go on
   ASSERT_TRUE(driver_->Flush());
   EXPECT_EQ(driver_->ReadBack(Record(0, 0, 0)), Read::kOpened);
+}
+
+// A record that comes after `before` and has the first tokens of another one.
+TestRecord Branch(uint32_t number, const TestRecord& before, const TestRecord& like,
+                  size_t num_equal) {
+  TestRecord branch(99, number, 0, kTokens, kPayload);
+  branch.facts.parent = before.facts.name.key;
+  branch.facts.after = before.facts.name;
+  std::copy_n(like.tokens.begin(), num_equal, branch.tokens.begin());
+  branch.tokens[num_equal] = like.tokens[num_equal] + 1;
+  return branch;
+}
+
+TEST_P(TierConformance, AForgetTakesWhatBeginsWithTheTokensAndAllBelowIt) {
+  for (uint32_t i = 0; i < 6; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  ASSERT_TRUE(driver_->Write(Record(1, 0)));  // another prompt of the owner
+  ASSERT_TRUE(driver_->Write(Record(2, 0, 1)));
+  const TestRecord near = Branch(1, Record(0, 1), Record(0, 2), 9);
+  const TestRecord far = Branch(2, Record(0, 1), Record(0, 2), 8);
+  const TestRecord below = Branch(3, Record(0, 4), Record(0, 5), 1);
+  for (const TestRecord* record : {&near, &far, &below}) ASSERT_TRUE(driver_->Write(*record));
+  ASSERT_TRUE(driver_->Flush());
+  const auto read = tier_->BeginRead(Record(0, 3).facts.name);
+  ASSERT_TRUE(read);
+  ASSERT_TRUE(driver_->Write(Record(1, 1)));  // on its way when the forget comes
+  const auto forgotten = driver_->Forget(TierDriver::ForgetOf(Record(0, 2), 9));
+  ASSERT_TRUE(forgotten) << forgotten.error().message;
+  EXPECT_GE(forgotten->blocks, 6u);  // and the one on its way, if it has come first
+  EXPECT_LE(forgotten->blocks, 7u);
+  std::vector<std::byte> payload(kPayload);
+  EXPECT_FALSE(tier_->Open(*read, Record(0, 3).Facts(), payload));
+  tier_->EndRead(*read, ReadEnd::kNotUsed);
+  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+  for (uint32_t i = 2; i < 6; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
+  EXPECT_FALSE(tier_->Has(near.facts.name));
+  EXPECT_FALSE(tier_->Has(below.facts.name));
+  EXPECT_EQ(driver_->ReadBack(far), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(2, 0, 1)), Read::kOpened);
+  for (uint32_t i = 2; i < 6; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));  // it may come again
+  ASSERT_TRUE(driver_->Flush());
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+}
+
+TEST_P(TierConformance, AForgetKeepsTheKeptBlocksAndTakesFirstBlocks) {
+  for (uint32_t i = 0; i < 6; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  ASSERT_TRUE(driver_->Write(Record(1, 0)));
+  ASSERT_TRUE(driver_->Flush());
+  ForgetFacts facts = TierDriver::ForgetOf(Record(0, 0), 16);
+  for (uint32_t i = 0; i < 3; ++i) facts.kept.push_back(Record(0, 2 - i).facts.name.key);
+  const auto forgotten = driver_->Forget(facts);
+  ASSERT_TRUE(forgotten) << forgotten.error().message;
+  EXPECT_EQ(forgotten->blocks, 3u);
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i < 3) << i;
+  ASSERT_TRUE(driver_->Forget(TierDriver::ForgetOf(Record(0, 0), 1)));
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kOpened);
+}
+
+TEST_P(TierConformance, AForgetTakesWhatHasLostItsWay) {
+  for (uint32_t chain = 0; chain < 2; ++chain) {
+    for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(driver_->Write(Record(chain, i, chain)));
+  }
+  ASSERT_TRUE(driver_->Flush());
+  for (uint32_t chain = 0; chain < 2; ++chain) {
+    const auto read = tier_->BeginRead(Record(chain, 1, chain).facts.name);
+    ASSERT_TRUE(read);
+    ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
+    tier_->EndRead(*read, ReadEnd::kDamaged);
+  }
+  EXPECT_TRUE(tier_->Has(Record(0, 3).facts.name));
+  ASSERT_TRUE(driver_->Forget(TierDriver::ForgetOf(Record(0, 1), 3)));
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(tier_->Has(Record(0, i, 0).facts.name), i == 0) << i;
+    EXPECT_EQ(tier_->Has(Record(1, i, 1).facts.name), i != 1) << i;
+  }
+}
+
+TEST_P(TierConformance, AForgetWithoutChainsTakesAllOfTheOwner) {
+  for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  ASSERT_TRUE(driver_->Write(Record(1, 0, 1)));
+  ASSERT_TRUE(driver_->Flush());
+  ForgetFacts facts = TierDriver::ForgetOf(Record(0, 3), 1);
+  facts.has_chains = false;
+  facts.kept.push_back(Record(0, 0).facts.name.key);
+  ASSERT_TRUE(driver_->Forget(facts));
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i == 0) << i;
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0, 1)), Read::kOpened);
 }
 
 TEST_P(TierConformance, HalfOfTheBuffersAreLeftToReads) {

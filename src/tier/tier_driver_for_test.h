@@ -103,6 +103,18 @@ class TierDriver {
     return Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); });
   }
 
+  // Of that record: its first `num_tokens` tokens, and all that comes after it.
+  static ForgetFacts ForgetOf(const TestRecord& record, size_t num_tokens) {
+    return {.owner = record.facts.owner,
+            .parent = record.facts.parent,
+            .is_first = !record.facts.after,
+            .tokens = std::vector<TokenId>(
+                record.tokens.begin(), record.tokens.begin() + static_cast<ptrdiff_t>(num_tokens))};
+  }
+  Result<TierErased> Forget(const ForgetFacts& facts) {
+    return Answer<TierErased>([&](auto done) { tier_.Forget(facts, std::move(done)); });
+  }
+
   enum class Read { kOpened, kNotThere, kFailed, kDamaged, kWrong };
   // kWrong: it opened, with other bytes than were written.
   Read ReadBack(const TestRecord& record) {
@@ -112,7 +124,7 @@ class TierDriver {
       tier_.EndRead(*read, ReadEnd::kNotUsed);
       return Read::kFailed;
     }
-    if (tier_.StateOf(*read) == ReadState::kFailed) {
+    if (tier_.StateOf(*read) != ReadState::kArrived) {
       tier_.EndRead(*read, ReadEnd::kNotUsed);
       return Read::kFailed;
     }

@@ -29,6 +29,14 @@ bool IsReady(const std::future<T>& answer) {
   return answer.valid() && answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
+// A callback whose answer comes into the queue's new last one.
+std::function<void(Result<TierErased>)> PromiseIn(
+    std::deque<std::future<Result<TierErased>>>& answers) {
+  const auto told = std::make_shared<std::promise<Result<TierErased>>>();
+  answers.push_back(told->get_future());
+  return [told](Result<TierErased> erased) { told->set_value(std::move(erased)); };
+}
+
 }  // namespace
 
 void Scheduler::UseDraw(Draw& draw) {
@@ -172,24 +180,50 @@ void Scheduler::FailAll(const Error& error) {
 }
 
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
+  StopSharing(owner, {});
   const CacheUsage before = cache_.usage();
-  const uint64_t point = cache_.Forget(owner);
-  std::future<Result<TierErased>> tier;
+  Erasing erasing;
+  erasing.point = cache_.Forget(owner);
+  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
   if (options_.tier != nullptr) {
-    const auto told = std::make_shared<std::promise<Result<TierErased>>>();
-    tier = told->get_future();
-    options_.tier->Erase(KvCache::OwnerOf(owner),
-                         [told](Result<TierErased> erased) { told->set_value(std::move(erased)); });
+    options_.tier->Erase(KvCache::OwnerOf(owner), PromiseIn(erasing.tier));
   }
   const CacheUsage after = cache_.usage();
-  erasures_.push_back({.point = point,
-                       .erasure = {.blocks = before.cached_blocks - after.cached_blocks,
-                                   .tokens = before.cached_tokens - after.cached_tokens,
-                                   .cursors = before.num_cursors - after.num_cursors},
-                       .tier = {},
-                       .deadline_ns = MonotonicNs() + options_.tier_answer_ns,
-                       .done = {}});
-  erasures_.back().tier = std::move(tier);
+  erasing.erasure.blocks = before.cached_blocks - after.cached_blocks;
+  erasing.erasure.tokens = before.cached_tokens - after.cached_tokens;
+  erasing.erasure.cursors = before.num_cursors - after.num_cursors;
+  erasures_.push_back(std::move(erasing));
+  erasures_.back().done = std::move(done);
+  retry_admission_ = true;
+}
+
+void Scheduler::Forget(const ForgetRequest& request, ErasureSink&& done) {
+  const uint64_t cursors_before = cache_.usage().num_cursors;
+  if (request.first < request.ids.size()) {
+    StopSharing(request.owner, std::span(request.ids).first(request.first + 1));
+  }
+  const std::vector<std::span<const TokenId>> kept(request.kept.begin(), request.kept.end());
+  Erasing erasing;
+  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
+  const auto forget = [&](const Identity& identity) {
+    if (options_.tier != nullptr) {
+      options_.tier->Forget(cache_.FactsToForget(request.owner, identity, request.cache_salt,
+                                                 request.ids, request.first, kept),
+                            PromiseIn(erasing.tier));
+    }
+    const std::optional<NamespaceId> ns =
+        cache_.FindNamespace(request.owner, identity, request.cache_salt);
+    if (!ns) return;
+    const KvCache::Forgotten one = cache_.Forget(*ns, request.ids, request.first, kept);
+    erasing.point = std::max(erasing.point, one.point);
+    erasing.erasure.blocks += one.erased_blocks;
+    erasing.erasure.tokens += one.erased_tokens;
+    erasing.erasure.kept_shared += one.kept_shared;
+  };
+  forget(options_.identity);
+  if (options_.long_rope) forget(options_.long_rope->identity);
+  erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
+  erasures_.push_back(std::move(erasing));
   erasures_.back().done = std::move(done);
   retry_admission_ = true;
 }
@@ -201,27 +235,34 @@ void Scheduler::ZeroErased(uint64_t step_ns) {
   } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
 }
 
-uint32_t Scheduler::TellErasures() {
-  uint32_t num_told = 0;
-  for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
-    Erasing& first = erasures_.front();
-    if (first.tier.valid() && !IsReady(first.tier) && MonotonicNs() < first.deadline_ns) break;
-    try {
-      if (first.tier.valid() && !IsReady(first.tier)) {
-        first.erasure.error = {Code::kIoError,
+// Whether all are there, or it takes too long.
+bool Scheduler::TakeTierAnswers(Erasing& erasing) {
+  for (; !erasing.tier.empty(); erasing.tier.pop_front()) {
+    if (!IsReady(erasing.tier.front())) {
+      if (MonotonicNs() < erasing.deadline_ns) return false;
+      erasing.erasure.error = {Code::kIoError,
                                "disk tier: its folder does not answer; the erase goes on when it "
                                "does; after a restart ask for it again"};
-        first.tier = {};
-      } else if (first.tier.valid()) {
-        const Result<TierErased> erased = first.tier.get();
-        if (erased) {
-          first.erasure.disk_blocks = erased->blocks;
-          first.erasure.disk_bytes = erased->bytes;
-          first.erasure.locked_stores = erased->locked_stores;
-        } else {
-          first.erasure.error = erased.error();
-        }
-      }
+      erasing.tier.clear();
+      return true;
+    }
+    const Result<TierErased> erased = erasing.tier.front().get();
+    if (erased) {
+      erasing.erasure.disk_blocks += erased->blocks;
+      erasing.erasure.disk_bytes += erased->bytes;
+      erasing.erasure.locked_stores += erased->locked_stores;
+    } else {
+      erasing.erasure.error = erased.error();
+    }
+  }
+  return true;
+}
+
+uint32_t Scheduler::ReportErasures() {
+  uint32_t num_told = 0;
+  for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
+    try {
+      if (!TakeTierAnswers(erasures_.front())) break;
       erasures_.front().done(erasures_.front().erasure);
     } catch (...) {  // no memory: tries again after the next step
       std::this_thread::sleep_for(kMemoryPause);
@@ -233,7 +274,7 @@ uint32_t Scheduler::TellErasures() {
 }
 
 // Those that the tier has answered, and those for which it takes too long.
-void Scheduler::TellFlushes() {
+void Scheduler::ReportFlushes() {
   try {
     for (auto flush = flushes_.begin(); flush != flushes_.end();) {
       if (!flush->answer && IsReady(flush->tier)) {
@@ -279,8 +320,8 @@ Scheduler::Ended Scheduler::Deliver() {
         event.receipt = request.receipt;
         event.completion_tokens = request.completion_tokens;
         event.prefilled_tokens = std::min(request.prefilled_tokens, request.receipt.computed);
-        if (on_end_ && !request.end_told) on_end_(request);
-        request.end_told = true;
+        if (on_end_ && !request.end_reported) on_end_(request);
+        request.end_reported = true;
       }
       try {
         request.sink(event);
@@ -294,8 +335,8 @@ Scheduler::Ended Scheduler::Deliver() {
   };
   Ended ended;
   for (const auto& request : running_) tell(*request);
-  ended.num_erased = TellErasures();
-  TellFlushes();
+  ended.num_erased = ReportErasures();
+  ReportFlushes();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);

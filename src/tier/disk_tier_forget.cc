@@ -1,0 +1,246 @@
+// DiskTier: forgetting what was computed after a part of a prompt.
+//
+// Nothing but the headers says what is stored, so a record is forgotten only when no header of it
+// is left anywhere: not that of its slot, and no copy in a free slot either, which a start would
+// find again. Copies lie where a record was evicted, or where a write failed. So all free slots are
+// zeroed that are not known to be zeros.
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/fault.h"
+#include "base/result.h"
+#include "tier/disk_tier.h"
+
+namespace kvasir {
+
+DiskTier::EraseJob::~EraseJob() {
+  if (path) OPENSSL_cleanse(path->tokens.data(), path->tokens.size() * sizeof(TokenId));
+}
+
+// Hides the owner here; the writer does the rest, after the group that it writes.
+void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
+  std::list<EraseJob> jobs(1);
+  EraseJob& job = jobs.front();
+  job.owner = facts.owner;
+  job.folder = options_.folder;
+  std::ranges::sort(facts.kept);
+  job.path = std::move(facts);
+  job.done = std::move(done);
+  {
+    MutexLock lock(mutex_);
+    forgetting_.reserve(forgetting_.size() + 1);  // if this throws, nothing has changed yet
+    if (!is_stopping_) {
+      if (const auto id = keys_.Find(job.owner)) {
+        DropWritesOf(*id);
+        CancelBuffersOf(*id);
+      }
+      forgetting_.push_back(job.owner);
+      erases_.splice(erases_.end(), jobs);
+      writer_has_news_ = true;
+      writer_wake_.notify_one();
+      return;
+    }
+  }
+  job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
+}
+
+// The records that are on their way; their buffers are cancelled next.
+void DiskTier::DropWritesOf(OwnerId owner) {
+  for (uint32_t i = 0; i < num_buffers_; ++i) {
+    const Buffer& one = buffer(i);
+    const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
+    if (is_write && one.owner == owner) DropRecord(one.entry);
+  }
+}
+
+// Intent, slots, end of the intent; each durable before the next.
+IoStatus DiskTier::RunForget(EraseJob& job) {
+  if (writing_files_ == nullptr) return IoFailed(EBUSY);
+  const FileId folder = writing_files_->folder.id();
+  if (FaultActive(Fault::kForgottenBeforeSync) && job.done) {
+    std::exchange(job.done, nullptr)(job.erased);
+  }
+  job.erased = {};
+  if (const IoStatus removed = RemoveUnread(); !removed) return removed;
+  const std::vector<RecordName> firsts = FirstForgotten(*job.path);
+  ForgetIntent intent;
+  {
+    MutexLock lock(mutex_);
+    CondemnForgotten(*job.path, firsts, &job.erased);
+    intent = CondemnedSlots();
+  }
+  if (!intent.segments.empty()) {
+    const IoStatus written = WriteForgetIntent(storage_, folder, options_.secret, store_, intent);
+    if (!written) return written;
+    const IoStatus zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
+    if (!zeroed) return zeroed;
+  }
+  return RemoveForgetIntent(storage_, folder);
+}
+
+// The stored records of the owner that begin with the forgotten tokens; also those of which that
+// cannot be found out.
+std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
+  struct Candidate {
+    RecordName name;
+    SlotRef slot;
+  };
+  std::vector<Candidate> candidates;
+  OwnerKey key;
+  {
+    MutexLock lock(mutex_);
+    const std::optional<OwnerId> owner = keys_.Find(facts.owner);
+    if (!owner || !facts.has_chains) return {};
+    for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
+      const RecordIndex::Record& record = memory_.records.entry(i);
+      if (record.state != RecordIndex::State::kStored || record.owner != *owner) continue;
+      const bool is_first = record.after == RecordIndex::kNoEntry;
+      if (is_first != facts.is_first) continue;
+      // A record of windows comes after the record of the same block.
+      const bool is_below =
+          is_first || (memory_.records.entry(record.after).name.key == facts.parent &&
+                       record.name.key != facts.parent);
+      if (is_below) candidates.push_back({record.name, record.slot});
+    }
+    key = keys_.KeyOf(*owner);
+  }
+  std::vector<RecordName> firsts;
+  for (const Candidate& one : candidates) {
+    if (Begins(one.slot, one.name, key, facts)) firsts.push_back(one.name);
+  }
+  OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
+  return firsts;
+}
+
+bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
+                      const ForgetFacts& facts) {
+  SegmentShape shape;
+  uint32_t number;
+  {
+    MutexLock lock(mutex_);
+    const SegmentTable::Segment& segment = memory_.segments.at(slot.segment);
+    shape = segment.shape;
+    number = segment.number;
+  }
+  const IoResult<OpenedFile> file =
+      Own(storage_,
+          storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kRead));
+  std::vector<std::byte> header(shape.record.header_bytes());
+  const bool is_read =
+      file && ReadAll(storage_, file->id(), header, shape.header_at(slot.slot)).has_value();
+  const auto record = DecodePublic(std::span(header).first<kPublicBytes>());
+  if (!is_read || !record || record->name != name) return true;
+  std::vector<std::byte> tokens(uint64_t{4} * shape.record.block_tokens);
+  AesKey record_key = RecordKeyOf(key.key, record->salt);
+  const bool opens =
+      OpenHeader(record_key, record->placings, shape.record.block_tokens, header, tokens);
+  const bool begins =
+      !opens || (record->parent == facts.parent &&
+                 std::memcmp(tokens.data(), facts.tokens.data(),
+                             std::min(tokens.size(), facts.tokens.size() * sizeof(TokenId))) == 0);
+  OPENSSL_cleanse(record_key.data(), record_key.size());
+  OPENSSL_cleanse(tokens.data(), tokens.size());
+  return begins;
+}
+
+// Takes what is forgotten out of the index. Its slots, and all free ones that may have a copy, are
+// condemned.
+void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
+                                TierErased* erased) {
+  RecordIndex& records = memory_.records;
+  std::vector<bool> is_first(records.num_entries());
+  for (const RecordName& name : firsts) {
+    if (const auto entry = records.Find(name)) is_first[static_cast<size_t>(*entry)] = true;
+  }
+  const std::optional<OwnerId> owner = keys_.Find(facts.owner);
+  records.MarkLeaving([&](const RecordIndex& all, EntryId entry) {
+    if (!owner || all.at(entry).owner != *owner) return false;
+    return !facts.has_chains || is_first[static_cast<size_t>(entry)] || !all.IsAnchored(entry);
+  });
+  for (uint32_t i = 0; i < records.num_entries(); ++i) {
+    const EntryId entry{i};
+    if (!records.IsLeaving(entry) ||
+        std::ranges::binary_search(facts.kept, records.at(entry).name.key)) {
+      continue;
+    }
+    const SlotRef slot = records.at(entry).slot;
+    ++erased->blocks;
+    erased->bytes += options_.shape.slot_bytes();
+    ++stats_.evicted_erase;
+    DropRecord(entry);
+    memory_.segments.Condemn(slot);
+  }
+  if (FaultActive(Fault::kKeptCopies)) return;
+  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+    for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+      const SlotRef ref{i, slot};
+      const bool is_free = memory_.segments.state(ref) == SegmentTable::SlotState::kFree;
+      if (is_free && !memory_.segments.is_zero(ref)) memory_.segments.Condemn(ref);
+    }
+  }
+}
+
+ForgetIntent DiskTier::CondemnedSlots() const {
+  ForgetIntent intent;
+  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+    const SegmentTable::Segment& segment = memory_.segments.at(i);
+    std::vector<bool> slots(segment.shape.slots);
+    for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
+      slots[slot] = memory_.segments.state({i, slot}) == SegmentTable::SlotState::kCondemned;
+    }
+    if (std::ranges::find(slots, true) == slots.end()) continue;
+    intent.segments.push_back({segment.number, segment.generation, std::move(slots)});
+  }
+  return intent;
+}
+
+// Files of segments that could not be read may be read by the next start.
+IoStatus DiskTier::RemoveUnread() {
+  while (!unusable_.empty()) {
+    const IoStatus removed = storage_.Unlink(writing_files_->folder.id(), unusable_.back());
+    if (!removed && removed.error() != ENOENT) return removed;
+    unusable_.pop_back();
+  }
+  return {};  // writing the intent and removing it make that durable
+}
+
+// Before the store is read. What a forget had condemned cannot have been taken since.
+IoStatus DiskTier::FinishForget() {
+  const FileId folder = writing_files_->folder.id();
+  const auto intent = ReadForgetIntent(storage_, folder, options_.secret, store_);
+  if (!intent) return IoFailed(intent.error());
+  if (!*intent) return {};
+  for (const ForgetIntent::Segment& listed : (*intent)->segments) {
+    const std::string name = SegmentFileName(listed.number);
+    const IoResult<OpenedFile> file =
+        Own(storage_, storage_.OpenFile(folder, name, OpenMode::kWrite));
+    if (!file && file.error() == ENOENT) continue;
+    if (!file) return IoFailed(file.error());
+    const auto head = ReadHead(storage_, file->id(), head_key_, store_, listed.number);
+    if (!head) return IoFailed(head.error());
+    if (!*head) {  // where its slots lie is not known
+      if (const IoStatus removed = storage_.Unlink(folder, name); !removed) return removed;
+      continue;
+    }
+    const SegmentShape& shape = (*head)->shape;
+    if ((*head)->generation != listed.generation || shape.slots != listed.slots.size()) continue;
+    for (uint32_t slot = 0; slot < shape.slots; ++slot) {
+      if (!listed.slots[slot]) continue;
+      IoStatus done =
+          EraseBytes(storage_, file->id(), shape.header_at(slot), shape.record.header_bytes());
+      if (done) {
+        done =
+            EraseBytes(storage_, file->id(), shape.payload_at(slot), shape.record.stride_bytes());
+      }
+      if (!done) return done;
+    }
+    if (const IoStatus synced = storage_.SyncData(file->id()); !synced) return synced;
+  }
+  return RemoveForgetIntent(storage_, folder);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,44 @@
+// ForgetIntent: the slots that a forget zeros, in a file of the store from before the first one
+// until the last one is zeros.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/secret.h"
+#include "tier/segment.h"
+#include "tier/storage.h"
+
+namespace kvasir {
+
+// Nobody takes a slot that it names before the file is gone. So whoever finds the file may zero all
+// of them, whatever they hold.
+struct ForgetIntent {
+  struct Segment {
+    uint32_t number = 0;
+    uint64_t generation = 0;
+    std::vector<bool> slots;  // [slots of the segment]
+  };
+  std::vector<Segment> segments;
+};
+
+inline constexpr uint64_t kMaxForgetIntentBytes = uint64_t{320} << 10;
+
+std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
+                               const ForgetIntent& intent);
+// Absent: damaged, of another version, store or secret. O(bytes).
+std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const StoreId& store,
+                                               std::string_view bytes);
+
+// The file of a store's folder. Each is durable when it returns.
+IoStatus WriteForgetIntent(Storage& storage, FileId folder, const Secret& secret,
+                           const StoreId& store, const ForgetIntent& intent);
+// Absent: there is none, or none that opens.
+IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId folder,
+                                                       const Secret& secret, const StoreId& store);
+IoStatus RemoveForgetIntent(Storage& storage, FileId folder);
+
+}  // namespace kvasir
