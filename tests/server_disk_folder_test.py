@@ -7,10 +7,12 @@
 import calendar
 import json
 import os
+import pathlib
 import re
 import shutil
 import stat
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -275,6 +277,15 @@ class BadFlags(WithHome):
         server.stop()
         log = "".join(server.log)
         self.assertEqual(log.count("cannot be stored"), 1, log)
+
+    def test_a_folder_on_tmpfs_is_called_not_durable(self):
+        mounts = [line.split()[1:3] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+        if ["/dev/shm", "tmpfs"] not in mounts:
+            self.skipTest("/dev/shm is not a tmpfs")
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            server = self.serve(disk=("--disk", f"{folder}/kv", "--disk-cap", CAP))
+            self.assertIn("kept 168 h; not durable (tmpfs);", "".join(server.log))
+            server.stop()
 
     def test_a_fifo_does_not_hang_it(self):
         fifo = self.home / "fifo"

@@ -204,6 +204,18 @@ class Flush(WithHome):
             server.stop()
         self.assertFalse((self.home / "kv").exists())
 
+    def test_into_a_folder_that_was_moved(self):
+        server = self.serve()
+        server.ask(prompt(3, 100))
+        server.flush()
+        (self.home / "kv").rename(self.home / "elsewhere")
+        status, _, error = server.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(status, 503, error)
+        self.assertIn(f"{self.home}/kv: the folder was removed or moved", error["error"]["message"])
+        self.assertEqual((server.disk()["state"], server.disk()["reason"]), ("broken", "the folder was removed or moved"))
+        server.stop()
+        self.assertIn("the folder was removed or moved", "".join(server.log))
+
     def test_says_what_was_written(self):
         server = self.serve()
         self.assertEqual({k: server.flush()[k] for k in ("flushed", "blocks", "bytes")},
