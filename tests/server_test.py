@@ -5,6 +5,7 @@
 """
 
 import pathlib
+import re
 import shutil
 import tempfile
 import unittest
@@ -347,6 +348,18 @@ class OtherEndpoints(WithServer):
         self.assertGreater(answer["tokens"], 0)
         self.assertEqual(self.server.metric("kvasir_cached_tokens"), 0)
         self.assertEqual(cached(), 0)
+
+    def test_openapi_has_every_path(self):
+        described = self.server.get("/openapi.json")
+        self.assertEqual(described["openapi"], "3.1.0")
+        listed = {tuple(endpoint.split(" ")) for endpoint in self.server.get("/")["endpoints"]}
+        operations = {(method.upper(), path.replace("/{model}", "/*")): operation
+                      for path, methods in described["paths"].items() for method, operation in methods.items()}
+        self.assertEqual(set(operations), listed)
+        for (method, path), operation in operations.items():
+            named = [p["name"] for p in operation.get("parameters", []) if p["in"] == "path"]
+            self.assertEqual(named, re.findall(r"{(\w+)}", path.replace("/*", "/{model}")), path)
+            self.assertEqual("requestBody" in operation, method in ("POST", "PUT") and not path.endswith("/flush"), path)
 
     def test_paths_and_methods(self):
         for method, path, status in (

@@ -60,6 +60,9 @@ struct EngineOptions {
   // answers them, and while they wait. At least 16 MiB. The engine counts these bytes and does not
   // allocate them ahead; a request beyond the limit gets kExhausted.
   uint64_t request_memory_bytes = uint64_t{320} << 20;
+  // Limit of the memory that sessions take in a server in front of it (kvasir/session.h). The
+  // engine only plans for it.
+  uint64_t session_memory_bytes = uint64_t{64} << 20;
   std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
   bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;

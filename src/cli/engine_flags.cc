@@ -125,7 +125,9 @@ std::vector<Flag> TemplateFlags() {
 std::vector<Flag> RequestFlags() {
   return {{"request-memory", "SIZE",
            "memory limit of requests that are read, wait or run, beside the cache "
-           "(default 320MiB, at least 16MiB)"}};
+           "(default 320MiB, at least 16MiB)"},
+          {"session-memory", "SIZE",
+           "memory limit of sessions: their text and ids (default 64MiB; 0: none)"}};
 }
 
 std::vector<Flag> SamplingFlags() {
@@ -271,6 +273,12 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_ASSIGN(options.kv_memory_bytes, args.Bytes("kv-memory", options.kv_memory_bytes));
   KV_ASSIGN(options.request_memory_bytes,
             args.Bytes("request-memory", options.request_memory_bytes));
+  if (args.Text("session-memory") == "0") {
+    options.session_memory_bytes = 0;
+  } else {
+    KV_ASSIGN(options.session_memory_bytes,
+              args.Bytes("session-memory", options.session_memory_bytes));
+  }
   if (args.Has("ctx-size")) {
     KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));
   }

@@ -56,6 +56,12 @@ Status ReadTimes(const Args& args, ServerOptions* options) {
   return {};
 }
 
+std::vector<Flag> SessionFlags() {
+  return {{"sessions", "N", "sessions kept at once (default 1024; 0: none)"},
+          {"session-ttl", "HOURS",
+           "sessions that nobody used for so long are deleted (default 24; 0: never)"}};
+}
+
 std::vector<Flag> ServeFlags() {
   return Join(
       {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
@@ -96,6 +102,7 @@ std::vector<Flag> ServeFlags() {
        QueueFlags(),
        TimeFlags(),
        RequestFlags(),
+       SessionFlags(),
        DiskFlags(DiskDefault::kCacheFolder),
        AbsentFlags()});
 }
@@ -154,6 +161,10 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
     }
   }
   KV_TRY(ReadTimes(args, &options));
+  KV_ASSIGN(const uint64_t sessions, args.Uint("sessions", 0, 1 << 20, options.max_sessions));
+  options.max_sessions = static_cast<uint32_t>(sessions);
+  KV_ASSIGN(options.session_ttl_hours,
+            args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
   options.cors_origins = args.List("cors-origin");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));

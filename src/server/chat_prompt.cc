@@ -15,7 +15,7 @@ constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant
 // still have.
 struct Room {
   JsonTree* tree;
-  size_t values_left = kMaxJsonValues;
+  size_t* values_left;
 };
 
 // Joins text parts by newlines, as llama.cpp's server and vLLM do.
@@ -76,7 +76,7 @@ Result<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Room&
   }
   const JsonValue* arguments = function->Find("arguments");
   if (!arguments || !arguments->is_string()) return call;
-  auto parsed = ParseObject(arguments->text(), {}, &room.values_left, room.tree);
+  auto parsed = ParseObject(arguments->text(), {}, room.values_left, room.tree);
   if (parsed) {
     return With(call, "function", With(*function, "arguments", *parsed, room.tree), room.tree);
   }
@@ -98,7 +98,11 @@ Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Roo
   return room.tree->Array(made);
 }
 
-Result<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView& model, Room& room) {
+}  // namespace
+
+Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
+                              size_t* values_left, JsonTree* tree) {
+  Room room{tree, values_left};
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(raw));
@@ -130,7 +134,7 @@ Result<JsonValue> Message(const JsonValue& raw, size_t index, const ModelView& m
   return room.tree->Object(std::move(members));  // the last one of equal keys counts
 }
 
-Result<JsonValue> Tools(JsonFields& fields) {
+Result<JsonValue> ReadTools(JsonFields& fields) {
   const JsonValue* tools = fields.Find("tools");
   if (!tools) return JsonValue();
   if (!tools->is_array()) {
@@ -145,8 +149,6 @@ Result<JsonValue> Tools(JsonFields& fields) {
   return tools->size() == 0 ? JsonValue() : *tools;
 }
 
-}  // namespace
-
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
@@ -160,14 +162,15 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
     return FailField(Code::kInvalidArgument, "messages",
                      "must be an array with at least one message");
   }
-  Room room{tree};
+  size_t values_left = kMaxJsonValues;
   std::vector<JsonValue> rendered_from;
   rendered_from.reserve(messages->size());
   for (const JsonValue& raw : messages->items()) {
-    KV_ASSIGN(const JsonValue message, Message(raw, rendered_from.size(), model, room));
+    KV_ASSIGN(const JsonValue message,
+              ReadMessage(raw, rendered_from.size(), model, &values_left, tree));
     rendered_from.push_back(message);
   }
-  KV_ASSIGN(const JsonValue tools, Tools(fields));
+  KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   ChatRenderOptions options;
   fields.Bool("add_generation_prompt", &options.add_generation_prompt);
   const JsonValue* variables = fields.Find("chat_template_kwargs");
@@ -198,17 +201,80 @@ Error EncodeError(const Error& error, const std::string& field, const EncodeOpti
           field};
 }
 
-Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model) {
-  const Tokenizer& tokenizer = *model.tokenizer;
+namespace {
+
+// Appends the ids of bytes [begin, end) of the chat.
+Status AppendPart(const RenderedChat& chat, size_t begin, size_t end, const ModelView& model,
+                  std::vector<TokenId>* ids) {
+  if (begin == end) return {};
   EncodeOptions options;
   options.add_special = false;  // the template writes special tokens
-  options.literal = chat.literal;
+  options.at_start = begin == 0;
   options.written = *chat.written;
   options.max_tokens = model.max_text_tokens();
-  auto ids = tokenizer.Encode(chat.text, options);
-  if (!ids) return tl::unexpected(EncodeError(ids.error(), "messages", options, model));
+  if (begin > 0 || end < chat.text.size()) {
+    options.literal.emplace_back(0, 0);  // a part without literal text is a part of a chat too
+  }
+  for (const auto& [from, to] : chat.literal) {
+    if (to <= begin || from >= end) continue;
+    options.literal.emplace_back(std::max(from, begin) - begin, std::min(to, end) - begin);
+  }
+  const std::string_view part = std::string_view(chat.text).substr(begin, end - begin);
+  auto more = model.tokenizer->Encode(part, options);
+  if (!more) return tl::unexpected(EncodeError(more.error(), "messages", options, model));
+  if (ids->empty()) {
+    *ids = std::move(*more);
+  } else {
+    ids->insert(ids->end(), more->begin(), more->end());
+  }
+  return {};
+}
+
+Result<std::vector<TokenId>> EncodeAround(const RenderedChat& chat, const ModelView& model,
+                                          std::span<const KnownIds> known) {
+  std::vector<TokenId> ids;
+  size_t done = 0;
+  for (const KnownIds& one : known) {
+    KV_TRY(AppendPart(chat, done, one.begin, model, &ids));
+    ids.insert(ids.end(), one.ids.begin(), one.ids.end());
+    done = one.end;
+  }
+  KV_TRY(AppendPart(chat, done, chat.text.size(), model, &ids));
+  return ids;
+}
+
+// Whether the ids decode to the text.
+bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string_view text) {
+  const auto decoder = tokenizer.StartDecoder(/*skip_special=*/false);
+  std::string part;
+  const auto take = [&] {
+    const bool same = text.starts_with(part);
+    if (same) text.remove_prefix(part.size());
+    part.clear();
+    return same;
+  };
+  for (const TokenId id : ids) {
+    decoder->Append(id, &part);
+    if (!take()) return false;
+  }
+  decoder->Finish(&part);
+  return take() && text.empty();
+}
+
+}  // namespace
+
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
+                              std::span<const KnownIds> known) {
+  const Tokenizer& tokenizer = *model.tokenizer;
   ChatPrompt prompt;
-  prompt.ids = std::move(*ids);
+  KV_ASSIGN(prompt.ids, EncodeAround(chat, model, known));
+  if (!known.empty() && !Reads(tokenizer, prompt.ids, chat.text)) {
+    // Some tokenizers add a space to what they encode: then the ids must decode to the same.
+    KV_ASSIGN(std::vector<TokenId> plain, EncodeAround(chat, model, {}));
+    if (!Reads(tokenizer, prompt.ids, tokenizer.Decode(plain, /*skip_special=*/false))) {
+      prompt.ids = std::move(plain);
+    }
+  }
   // A message ends with the token whose text reaches its last byte. (Where decoding adds or
   // drops a space, the result may be off by one: good enough for a receipt.)
   TextStream stream(tokenizer, SpecialTokens::kShow);

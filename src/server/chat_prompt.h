@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,12 +46,31 @@ Error EncodeError(const Error& error, const std::string& field, const EncodeOpti
 // sees them; it is the tree of `fields` or lives as long.
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
+// A message of a request, as a template sees it: its content is a string, arguments of its tool
+// calls are objects. kInvalidArgument names the field: "messages[2].role". The values of parsed
+// arguments are taken from *values_left.
+Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
+                              size_t* values_left, JsonTree* tree);
+
+// Checks `tools`; null if there are none.
+Result<JsonValue> ReadTools(JsonFields& fields);
+
 struct ChatPrompt {
   std::vector<TokenId> ids;
   std::vector<uint32_t> message_ends;  // for GenerateRequest::message_ends
 };
 
-// Special tokens are recognised only in the text of the template. O(text). REQUIRES: a tokenizer.
-Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model);
+// Bytes [begin, end) of a chat's text that these ids stand for.
+struct KnownIds {
+  size_t begin, end;
+  std::span<const TokenId> ids;
+};
+
+// Special tokens are recognised only in the text of the template. Where ids are `known`, in
+// ascending order, they are the prompt's, and the text between is encoded by itself; unless the
+// whole would not decode to the text of the chat: then all of it is encoded. O(text). REQUIRES: a
+// tokenizer.
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
+                              std::span<const KnownIds> known = {});
 
 }  // namespace kvasir

@@ -261,23 +261,41 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     state_ = State::kBusy;
     connections_.Set(this, Waits::kNot);
     ClearDeadline();
-    if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_));
+    auto turn = service_.AwaitTurn(request_, [weak = weak_from_this(), exchange = exchange_] {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (!self) return;
+      UntilDone([&] {
+        asio::post(self->strand_, [self, exchange] {
+          if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+          self->Run([&] { self->Handle(); });
+        });
+      });
+    });
+    if (!turn) return Respond(ErrorResponse(turn.error()));
+    turn_ = std::move(*turn);
+    if (!turn_ || turn_->has_come()) return Handle();
+    awaiting_ = true;
+    if (!reader_.has_bytes()) ReadSome();
+  }
+
+  void Handle() {
+    if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_, turn_));
     awaiting_ = true;
     // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
-    prepare_.Run(service_.TenantOf(request_), request_.body.size(),
-                 [weak = weak_from_this(), exchange = exchange_](MemoryQuota& quota) {
-                   if (const auto self = weak.lock()) self->Prepare(exchange, quota);
+    prepare_.Run(service_.TenantOf(request_), service_.WorkBytes(request_),
+                 [weak = weak_from_this(), exchange = exchange_, turn = turn_](MemoryQuota& quota) {
+                   if (const auto self = weak.lock()) self->Prepare(exchange, turn, quota);
                  });
     if (!reader_.has_bytes()) ReadSome();
   }
 
   // Runs on a thread of the pool.
-  void Prepare(uint64_t exchange, MemoryQuota& quota) noexcept {
+  void Prepare(uint64_t exchange, const Service::SessionTurn& turn, MemoryQuota& quota) noexcept {
     if (gone_.load(std::memory_order_relaxed)) return;
     bool made = false;
     Try([&] {
-      prepared_.outcome = service_.Prepare(request_, quota, &prepared_.share);
+      prepared_.outcome = service_.Prepare(request_, quota, &prepared_.share, turn);
       made = true;
     });
     UntilDone([&] {
@@ -293,6 +311,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     awaiting_ = false;
     request_.body = std::string();
     body_memory_.Hold(0);
+    turn_.reset();  // an outcome that still needs it has it
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     if (const auto* later = std::get_if<LaterAnswer>(&outcome)) return AwaitAnswer(*later);
     Generate(std::move(std::get<GenerationStart>(outcome)));
@@ -527,6 +546,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     // A client that disconnects when the whole answer is on its way loses nothing.
     if (answering) Try([&] { Log(writer_.all_in_flight() ? "" : " (the client is gone)"); });
     Try([&] { CancelAll(); });  // if this fails, they end by themselves
+    Try([&] { turn_.reset(); });
     Try([&] { timer_.cancel(); });
     Try([&] { ping_.cancel(); });
     body_memory_.Hold(0);
@@ -574,6 +594,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   std::optional<RequestLog> log_;
   uint64_t max_body_bytes_ = 0;  // of the current request
   uint64_t exchange_ = 0;
+  Service::SessionTurn turn_;  // until the outcome is known
   struct Prepared {
     QuotaShare share;  // held until the engine has the request
     Outcome outcome;

@@ -46,6 +46,7 @@ constexpr FieldRow kFields[] = {
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
+    {"max_context", {Code::kExhausted, 400, "context_full"}, FieldRow::kBody},
 };
 
 // Causes with another status or name than their codes.

@@ -236,6 +236,70 @@ void AppendEscaped(std::string_view* rest, std::string* out) {
   rest->remove_prefix(end);
 }
 
+namespace {
+
+void AppendQuoted(std::string_view text, std::string* out) {
+  *out += '"';
+  while (!text.empty()) AppendEscaped(&text, out);
+  *out += '"';
+}
+
+void AppendText(const JsonValue& value, std::string* out) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      *out += "null";
+      return;
+    case JsonValue::Kind::kBool:
+      *out += value.boolean() ? "true" : "false";
+      return;
+    case JsonValue::Kind::kInteger:
+      *out += std::to_string(value.integer());
+      return;
+    case JsonValue::Kind::kUnsigned:
+      *out += std::to_string(value.unsigned_integer());
+      return;
+    case JsonValue::Kind::kFloat:
+      *out += Dump(json(value.number()));
+      return;
+    case JsonValue::Kind::kString:
+      return AppendQuoted(value.text(), out);
+    case JsonValue::Kind::kIds:
+      *out += '[';
+      for (const int32_t id : value.ids()) {
+        if (out->back() != '[') *out += ',';
+        *out += std::to_string(id);
+      }
+      *out += ']';
+      return;
+    case JsonValue::Kind::kArray:
+      *out += '[';
+      for (const JsonValue& item : value.items()) {
+        if (&item != value.items().data()) *out += ',';
+        AppendText(item, out);
+      }
+      *out += ']';
+      return;
+    case JsonValue::Kind::kObject:
+      *out += '{';
+      for (const JsonValue::Member& member : value.members()) {
+        if (&member != value.members().data()) *out += ',';
+        AppendQuoted(member.key, out);
+        *out += ':';
+        AppendText(member.value, out);
+      }
+      *out += '}';
+      return;
+  }
+}
+
+}  // namespace
+
+std::string TextOf(const JsonValue& value) {
+  std::string text;
+  AppendText(value, &text);
+  return text;
+}
+
 std::string_view KindOf(const JsonValue& value) {
   switch (value.kind()) {
     case JsonValue::Kind::kNull:

@@ -52,6 +52,9 @@ std::span<const TokenId> AsIds(const JsonValue& value);
 // Text of a JSON value for an answer; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
 
+// The JSON text of a value; objects keep the order of their keys. O(size).
+std::string TextOf(const JsonValue& value);
+
 // Moves whole characters from the front of `rest` to `out`, escaped for a JSON string and without
 // quotes: 2 KiB or a little more.
 void AppendEscaped(std::string_view* rest, std::string* out);

@@ -148,11 +148,9 @@ Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& f
                    model.max_decoded_bytes);
 }
 
-Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
-  JsonFields fields(parsed.fields);
+Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
   GenerationCall call;
-  GenerateRequest request;
+  GenerateRequest& request = call.requests.emplace_back();
   call.spec.chat = true;
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
@@ -160,18 +158,31 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
+  return call;
+}
+
+Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
+                 GenerateRequest* request) {
+  request->prompt = std::move(prompt.ids);
+  request->message_ends = std::move(prompt.message_ends);
+  KV_TRY(CheckLength(request->prompt.size(), request->max_tokens, "messages", model));
+  request->ignored = fields.Unread();
+  return {};
+}
+
+void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request) {
+  if (tools && tools->size() > 0 && !model.uses_tools) request->ignored.push_back("tools");
+}
+
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(GenerationCall call, BeginChat(fields, model));
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
-  request.prompt = std::move(prompt.ids);
-  request.message_ends = std::move(prompt.message_ends);
-  KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
-  request.ignored = fields.Unread();
-  if (const JsonValue* tools = fields.Find("tools");
-      tools && tools->size() > 0 && !model.uses_tools) {
-    request.ignored.push_back("tools");
-  }
-  call.requests.push_back(std::move(request));
+  KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
+  ListUnusedTools(fields.Find("tools"), model, &call.requests.front());
   return call;
 }
 

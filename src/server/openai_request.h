@@ -27,6 +27,14 @@ struct AnswerSpec {
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
   std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
   std::string model;              // the name in the answer
+  // Of a session's answer: which of its messages this is, and how many messages of the session the
+  // prompt left out, if it may leave out some.
+  struct Of {
+    std::string session;
+    uint64_t index = 0;
+    std::optional<uint32_t> dropped_messages;
+  };
+  std::optional<Of> of;
 };
 
 struct GenerationCall {
@@ -39,6 +47,15 @@ struct GenerationCall {
 // `ignored`.
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
+
+// The parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all fields
+// but those of the prompt and makes one request; SetPrompt checks the prompt's length and gives the
+// request its prompt, and the names of the fields that nobody has read until then;
+// ListUnusedTools adds tools that the template does not use.
+Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model);
+Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
+                 GenerateRequest* request);
+void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request);
 
 // Reads sampling, length, stop, n, stream and cache fields into `request` and `spec`. Errors stay
 // in `fields`.

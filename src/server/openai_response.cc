@@ -70,6 +70,14 @@ std::string Answer::Take(size_t prompt, const Event& event) {
     error_ = ErrorOf(event);
     return "";
   }
+  if (keeper_) {
+    keeper_->Take(event);
+    const Status kept = event.last ? keeper_->Finish() : Status();
+    if (!kept) {
+      error_ = kept.error();
+      return "";
+    }
+  }
   const auto index = static_cast<uint32_t>(prompt * spec_.n + event.choice);
   Choice& choice = choices_[index];
   const bool finishes =
@@ -170,7 +178,7 @@ std::string Answer::LastEvents() {
     last["choices"] = json::array();
     last["usage"] = Usage();
   }
-  last["kvasir"] = ReceiptJson(receipt_);
+  last["kvasir"] = FinalReceipt();
   return out + SseEvent(last) + "data: [DONE]\n\n";
 }
 
@@ -181,7 +189,7 @@ std::string Answer::ErrorEvent(const Error& error) {
 Parts Answer::Body() const {
   json envelope = Envelope(false);
   envelope["usage"] = Usage();
-  envelope["kvasir"] = ReceiptJson(receipt_);
+  envelope["kvasir"] = FinalReceipt();
   std::string out = OpenObject(envelope) + "\"choices\":";
   for (size_t i = 0; i < choices_.size(); ++i) {
     out += i == 0 ? '[' : ',';
@@ -247,7 +255,16 @@ json Answer::Envelope(bool chunk) const {
                    {"model", spec_.model},
                    {"system_fingerprint", nullptr}};
   if (chunk && spec_.include_usage) envelope["usage"] = nullptr;
+  if (spec_.of) envelope["session"] = {{"id", spec_.of->session}, {"index", spec_.of->index}};
   return envelope;
+}
+
+json Answer::FinalReceipt() const {
+  json receipt = ReceiptJson(receipt_);
+  if (spec_.of && spec_.of->dropped_messages) {
+    receipt["dropped_messages"] = *spec_.of->dropped_messages;
+  }
+  return receipt;
 }
 
 void Answer::AddTokenIds(const std::vector<TokenId>& ids, json* choice) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -15,6 +16,16 @@
 
 namespace kvasir {
 
+// Keeps an answer somewhere else too, while it comes. Its destructor drops what was not finished.
+class AnswerKeeper {
+ public:
+  virtual ~AnswerKeeper() = default;
+  virtual void Take(const Event& event) = 0;  // every event without an error
+  // After the last event. An error is the answer's: then nothing was kept.
+  virtual Status Finish() = 0;
+  virtual uint64_t held_bytes() const = 0;
+};
+
 // Builds one answer, for one or more prompts with n choices each. Every stream event is `data: `
 // and an object that has `choices`. The last one before `data: [DONE]` has the receipt, and the
 // usage on request, so the finish of the last choice waits for the last events of all requests. One
@@ -25,6 +36,8 @@ class Answer {
   Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t created,
          const Tokenizer* tokenizer);
 
+  // REQUIRES: no event was taken yet.
+  void KeepIn(std::unique_ptr<AnswerKeeper> keeper) { keeper_ = std::move(keeper); }
   // Takes one event of a prompt's request. Returns what to stream now; "" when not streaming.
   std::string Take(size_t prompt, const Event& event);
 
@@ -34,7 +47,7 @@ class Answer {
   // The whole answer; `this` must outlive it. REQUIRES: done() without error(), not streaming.
   Parts Body() const;
   // Bytes that this holds until its end, except text that waits in a stream; grows with each event.
-  uint64_t held_bytes() const { return held_bytes_; }
+  uint64_t held_bytes() const { return held_bytes_ + (keeper_ ? keeper_->held_bytes() : 0); }
   // Expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs and ids, with
   // an average of kTextBytes per token for texts.
   uint64_t ExpectedBytes(uint64_t tokens) const;
@@ -66,6 +79,7 @@ class Answer {
   Parts ChoiceText(size_t index) const;
   void AddTokenIds(const std::vector<TokenId>& ids, nlohmann::json* choice) const;
   nlohmann::json Usage() const;
+  nlohmann::json FinalReceipt() const;
   void AddReceipt(const Event& event);
 
   const AnswerSpec spec_;
@@ -80,6 +94,7 @@ class Answer {
   uint64_t completion_tokens_ = 0;
   uint64_t held_bytes_;
   std::optional<Error> error_;
+  std::unique_ptr<AnswerKeeper> keeper_;
 };
 
 }  // namespace kvasir

@@ -50,6 +50,7 @@ constexpr size_t kMaxClosing = 64;      // closing connections that still hold m
 constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
+constexpr auto kSweepSessions = std::chrono::minutes(1);
 constexpr int kMaxDrains = 2;                 // one for each signal
 constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
@@ -70,6 +71,7 @@ class Server {
         retry_(strand_),
         flush_(strand_),
         drain_(strand_),
+        sweep_(strand_),
         signals_(strand_) {}
 
   Status Listen() {
@@ -138,6 +140,7 @@ class Server {
       asio::post(strand_, [this] {
         AwaitSignal();
         AwaitConnection();
+        AwaitSweep();
         Tell();
       });
       RunHandlers();
@@ -199,6 +202,18 @@ class Server {
       acceptor_.async_wait(tcp::acceptor::wait_read, [this](ErrorCode ec) {
         if (ec == asio::error::operation_aborted) return;
         ec ? Retry(kRetryAccept) : AcceptSome();
+      });
+    });
+  }
+
+  // Sessions end when their time is over, even if nobody calls.
+  void AwaitSweep() {
+    UntilDone([this] {
+      sweep_.expires_after(kSweepSessions);
+      sweep_.async_wait([this](ErrorCode ec) {
+        if (ec) return;
+        service_->SweepSessions();
+        AwaitSweep();
       });
     });
   }
@@ -367,7 +382,7 @@ class Server {
   PreparePool prepare_{small_quota_, large_quota_};
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
-  asio::steady_timer retry_, flush_, drain_;
+  asio::steady_timer retry_, flush_, drain_, sweep_;
   uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
   size_t closed_for_room_ = 0;  // since the last log line about it
   asio::signal_set signals_;

@@ -47,6 +47,8 @@ struct ServerOptions {
   uint64_t sse_ping_s = 15;                // a stream silent for so long gets a comment; 0: never
   uint64_t drain_delay_s = 0;              // requests are taken for so long after the first signal
   uint64_t drain_timeout_s = 60;           // then what runs may take so long; 0: any time
+  uint32_t max_sessions = 1024;            // of all tenants; their memory: EngineOptions
+  uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
   std::string summary;                     // lines for stderr, before `listening on`
   std::string version = "unknown";         // shown by /props and the Server header
   // Called after each request except GET /health, /ready and /metrics, from any thread, with one

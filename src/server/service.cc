@@ -27,9 +27,26 @@ std::string_view PathOf(std::string_view target) {
 }
 
 bool PathMatches(std::string_view pattern, std::string_view path) {
-  if (!pattern.ends_with('*')) return pattern == path;
-  pattern.remove_suffix(1);
-  return path.size() > pattern.size() && path.starts_with(pattern);
+  while (!pattern.empty()) {
+    if (pattern == "*") return !path.empty();
+    if (pattern.front() == '{') {
+      const size_t segment = std::min(path.find('/'), path.size());
+      if (segment == 0) return false;
+      path.remove_prefix(segment);
+      pattern.remove_prefix(pattern.find('}') + 1);
+      continue;
+    }
+    if (path.empty() || path.front() != pattern.front()) return false;
+    path.remove_prefix(1);
+    pattern.remove_prefix(1);
+  }
+  return path.empty();
+}
+
+std::string_view SegmentOf(std::string_view path, size_t index) {
+  for (; index > 0; --index) path.remove_prefix(std::min(path.find('/', 1), path.size()));
+  if (!path.empty()) path.remove_prefix(1);
+  return path.substr(0, path.find('/'));
 }
 
 Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
@@ -44,7 +61,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
     {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, true},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, Route::kDrains},
     {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
@@ -55,14 +72,32 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/health", "GET", &Service::Health, Access::kOpen},
     {"/ready", "GET", &Service::Ready, Access::kOpen},
     {"/metrics", "GET", &Service::Metrics, Access::kSums},
+    {"/openapi.json", "GET", &Service::OpenApi, Access::kKey},
     {"/", "GET", &Service::Home, Access::kKey},
     {"/v1/embeddings", "", &Service::NotYet, Access::kKey},
     {"/v1/responses", "", &Service::NotYet, Access::kKey},
     {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
     {"/v1/messages", "", &Service::NotYet, Access::kKey},
     {"/v1/messages/*", "", &Service::NotYet, Access::kKey},
-    {"/v1/sessions", "", &Service::NotYet, Access::kKey},
-    {"/v1/sessions/*", "", &Service::NotYet, Access::kKey},
+    {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
+    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant},
+    {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
+    {"/v1/sessions/{id}", "DELETE", &Service::DeleteSession, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/messages", "POST", &Service::AppendMessages, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/messages/{index}", "PUT", &Service::EditMessage, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/system", "PUT", &Service::EditSystem, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/generate", "POST", &Service::GenerateInSession, Access::kTenant,
+     Route::kGeneration, Route::kQueues},
+    {"/v1/sessions/{id}/fork", "POST", &Service::ForkSession, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/truncate", "POST", &Service::TruncateSession, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/forget", "POST", &Service::ForgetPart, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
 };
 
 std::span<const Service::Route> Service::Routes() { return kRoutes; }
@@ -106,7 +141,10 @@ Service::Service(const ServerOptions& options, Engine& engine,
       own_template_(std::move(own_template)),
       browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(UnixS()),
-      erase_queue_(engine) {
+      erase_queue_(engine),
+      sessions_({.max_sessions = options.max_sessions,
+                 .memory_bytes = engine.options().session_memory_bytes,
+                 .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}) {
   model_.names = options.aliases;
   model_.names.push_back(engine.card().id);
   model_.tokenizer = engine.tokenizer();
@@ -189,12 +227,13 @@ std::string Service::TenantOf(const HttpRequest& request) const {
   return caller ? caller->tenant.value_or("") : "";
 }
 
-Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share) {
+Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share,
+                         const SessionTurn& turn) {
   MemoryMeter meter(quota);
   Outcome outcome;
   bool spent = false;
   try {
-    outcome = Guarded([&] { return Dispatch(request); });
+    outcome = Guarded([&] { return Dispatch(request, turn); });
   } catch (const QuotaSpent&) {
     spent = true;
   }
@@ -207,18 +246,28 @@ Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaSh
   return outcome;
 }
 
-Outcome Service::Handle(const HttpRequest& request) {
-  return Guarded([&] { return Dispatch(request); });
+Outcome Service::Handle(const HttpRequest& request, const SessionTurn& turn) {
+  return Guarded([&] { return Dispatch(request, turn); });
 }
 
-Outcome Service::Dispatch(const HttpRequest& request) {
+Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
+                                                std::function<void()> on_turn) {
+  const Route* route = RouteOf(request);
+  if (route == nullptr || route->also != Route::kQueues) return SessionTurn();
+  const auto caller = CallerOf(request);
+  if (!caller || !caller->tenant) return tl::unexpected(KeyRevoked());
+  return sessions_.Queue(*caller->tenant, SegmentOf(PathOf(request.target), 2), std::move(on_turn));
+}
+
+Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = RouteOf(request);
   if (route == nullptr) return ErrorResponse(NotFound("not found"));
   const auto caller = CallerOf(request);
   // The key may have been removed since CheckHead.
   if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
-  return (this->*route->handler)(Call{request, PathOf(request.target), caller.value_or(Caller())});
+  return (this->*route->handler)(
+      Call{request, PathOf(request.target), caller.value_or(Caller()), turn});
 }
 
 // Has the request traced, if it is sampled.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "base/memory_meter.h"
 #include "base/mutex.h"
 #include "kvasir/engine.h"
+#include "kvasir/session.h"
 #include "observe/span_exporter.h"
 #include "server/activity.h"
 #include "server/browser_rules.h"
@@ -72,7 +74,15 @@ class Service {
   // The largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
   // Answers a request whose work does not grow with its body. REQUIRES: CheckHead returned nullopt.
-  Outcome Handle(const HttpRequest& request);
+  // `turn` is that of AwaitTurn.
+  using SessionTurn = std::shared_ptr<SessionStore::Turn>;
+  Outcome Handle(const HttpRequest& request, const SessionTurn& turn = nullptr);
+  // Bytes of text that Prepare works on: of the body, and of the session that it renders.
+  size_t WorkBytes(const HttpRequest& request);
+  // Takes a turn in the session that the request is about. Null: it needs none. If the turn has not
+  // come yet, `on_turn` is called once when it comes, by any thread; it must not block. kNotFound:
+  // there is no such session; kExhausted: too many calls of it wait.
+  Result<SessionTurn> AwaitTurn(const HttpRequest& request, std::function<void()> on_turn);
   // Whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it, on a
   // thread where that may take long (PreparePool).
   static bool NeedsPreparing(const HttpRequest& request);
@@ -80,7 +90,8 @@ class Service {
   // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
   // else 503.
-  Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share);
+  Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share,
+                  const SessionTurn& turn = nullptr);
   // The tenant whose turn it is in PreparePool; "": the request has no tenant's key.
   std::string TenantOf(const HttpRequest& request) const;
   // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
@@ -108,6 +119,8 @@ class Service {
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
+  // Removes sessions that nobody has used for long. Call it now and then.
+  void SweepSessions() { sessions_.Sweep(); }
   Engine& engine() { return engine_; }
 
  private:
@@ -136,7 +149,7 @@ class Service {
   std::optional<Error> CheckLoad(const HttpRequest& head, const Caller& caller) const;
   void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
   static std::vector<std::string> Endpoints();  // "GET /v1/models"
-  Outcome Dispatch(const HttpRequest& request);
+  Outcome Dispatch(const HttpRequest& request, const SessionTurn& turn);
   Outcome Preflight(const HttpRequest& request) const;
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
@@ -153,6 +166,26 @@ class Service {
   Outcome ListSequences(const Call& call);
   Outcome ListTenants(const Call& call);
   Outcome FlushCache(const Call& call);
+  Outcome CreateSession(const Call& call);
+  Outcome ListSessions(const Call& call);
+  Outcome ShowSession(const Call& call);
+  Outcome DeleteSession(const Call& call);
+  Outcome AppendMessages(const Call& call);
+  Outcome EditMessage(const Call& call);
+  Outcome EditSystem(const Call& call);
+  Outcome GenerateInSession(const Call& call);
+  Outcome ForkSession(const Call& call);
+  Outcome TruncateSession(const Call& call);
+  Outcome ForgetPart(const Call& call);
+  // Replaces the session's state and answers with it.
+  Outcome Become(const Call& call, Result<SessionState> state);
+  // Has the engine forget, then gives the answer `body` with the sums.
+  Outcome ForgetLater(const Call& call, std::vector<ForgetRequest> requests,
+                      nlohmann::json body) const;
+  std::vector<std::vector<TokenId>> KeptPrompts(const Call& call, const SessionState& own,
+                                                const ForgetRequest& request) const;
+  std::string CacheOwnerOf(const Call& call) const;
+
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
   Outcome ApplyTemplate(const Call& call);
@@ -160,6 +193,7 @@ class Service {
   Outcome Health(const Call& call);
   Outcome Ready(const Call& call);
   Outcome Metrics(const Call& call);
+  Outcome OpenApi(const Call& call);
   Outcome Home(const Call& call);
   Outcome NotYet(const Call& call);
 
@@ -178,6 +212,7 @@ class Service {
   const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;
   ModelView model_;
+  SessionStore sessions_;
   std::string template_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };

@@ -48,7 +48,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (!route) return NoSuchRoute(head);
   if (auto refused = CheckAccess(*route, caller ? *caller : Caller())) return refused;
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  const bool drains = route->drains || route->work == Route::kGeneration;
+  const bool drains = route->also == Route::kDrains || route->work == Route::kGeneration;
   if (drains && draining_.load(std::memory_order_relaxed)) {
     CountRejection(RejectReason::kDraining, caller ? caller->tenant : std::nullopt);
     return ErrorResponse({Code::kUnavailable, "the server is stopping; ask another one"});

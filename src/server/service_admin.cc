@@ -127,28 +127,11 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"generated", own.generated}}}};
 }
 
-// The value of a field in a target's query; absent: not there.
-std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
-  const size_t begin = target.find('?');
-  if (begin == target.npos) return std::nullopt;
-  std::string_view query = target.substr(begin + 1);
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), field.size() + 1));
-    const size_t equals = std::min(field.find('='), field.size());
-    if (field.substr(0, equals) != name) continue;
-    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
-  }
-  return std::nullopt;
-}
-
 // `shows_sizes`: with several tenants, the disk's figures would tell of others' keys.
-json ErasureJson(const Erasure& erasure, bool has_disk, bool shows_sizes) {
-  json body = {{"erased", true},
-               {"tiers", json::array({"pool"})},
-               {"tokens", erasure.tokens},
-               {"blocks", erasure.blocks},
-               {"cursors", erasure.cursors}};
+json ErasureJson(const Erasure& erasure, size_t sessions, bool has_disk, bool shows_sizes) {
+  json body = {
+      {"erased", true},           {"tiers", json::array({"pool"})}, {"tokens", erasure.tokens},
+      {"blocks", erasure.blocks}, {"cursors", erasure.cursors},     {"sessions", sessions}};
   if (!has_disk) return body;
   body["tiers"].push_back("disk");
   if (shows_sizes) {
@@ -214,6 +197,20 @@ const char* ModeName(CacheMode mode) {
 
 }  // namespace
 
+std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
+  const size_t begin = target.find('?');
+  if (begin == target.npos) return std::nullopt;
+  std::string_view query = target.substr(begin + 1);
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), field.size() + 1));
+    const size_t equals = std::min(field.find('='), field.size());
+    if (field.substr(0, equals) != name) continue;
+    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
+  }
+  return std::nullopt;
+}
+
 HttpResponse JsonResponse(const json& body) {
   HttpResponse response;
   response.body = Dump(body);
@@ -261,8 +258,9 @@ std::optional<HttpResponse> Service::CheckOther(const std::string& field,
                         .field = field});
 }
 
-// The caller's own cache and its share group's. With ?tenant=T those of T; with ?share_group=G that
-// of G. The file of --keys need not have them any more: what is stored stays when it changes.
+// The caller's own sessions, its cache and its share group's. With ?tenant=T those of T; with
+// ?share_group=G that of G. The file of --keys need not have them any more: what is stored stays
+// when it changes.
 Outcome Service::EraseCache(const Call& call) {
   auto tenant = QueryValue(call.request.target, "tenant");
   const auto group = QueryValue(call.request.target, "share_group");
@@ -281,14 +279,14 @@ Outcome Service::EraseCache(const Call& call) {
   if (group) owners.push_back(OwnerOfGroup(*group));
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
-  return LaterAnswer{
-      [this, has_disk, shows_sizes, owners = std::move(owners)](LaterAnswer::Reply reply) {
-        erase_queue_.EraseAll(
-            owners, [has_disk, shows_sizes, reply = std::move(reply)](const Erasure& erasure) {
-              reply(erasure.error ? ErrorResponse(*erasure.error)
-                                  : JsonResponse(ErasureJson(erasure, has_disk, shows_sizes)));
-            });
-      }};
+  const size_t sessions = tenant ? sessions_.RemoveAll(*tenant) : 0;
+  return LaterAnswer{[this, sessions, has_disk, shows_sizes,
+                      owners = std::move(owners)](LaterAnswer::Reply reply) {
+    erase_queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
+      reply(erasure.error ? ErrorResponse(*erasure.error)
+                          : JsonResponse(ErasureJson(erasure, sessions, has_disk, shows_sizes)));
+    });
+  }};
 }
 
 // The caller's own sequences; the operator's key shows all.

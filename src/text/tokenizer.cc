@@ -255,7 +255,8 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   LiteralRule rule(options.written);
   const auto visit = [&](const AddedTokens::Part& part) -> Status {
     if (!part.id) {
-      return EncodeText(Slice(marked, part.begin, part.end), part.begin == 0, options, rule, &ids);
+      return EncodeText(Slice(marked, part.begin, part.end), options.at_start && part.begin == 0,
+                        options, rule, &ids);
     }
     ids.push_back(*part.id);
     return CheckCount(ids.size(), options.max_tokens);

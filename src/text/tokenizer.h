@@ -31,6 +31,9 @@ struct EncodeOptions {
   // RenderedChat::written. Empty: of the other added tokens only those of white space, such as
   // phi-2's runs of spaces, are recognised in `literal`. REQUIRES: outlives the call.
   std::string_view written;
+  // False: the text goes on from other text, so what a tokenizer puts before a text's first word is
+  // not put here.
+  bool at_start = true;
   // kExhausted when there are more; encoding stops soon after the limit.
   size_t max_tokens = std::numeric_limits<size_t>::max();
   // With parse_special = false or literal ranges, no merge and no look-up of a whole word yields

@@ -1,0 +1,275 @@
+// Sessions: conversations that are kept between calls, edited, forked and forgotten.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvasir/status.h"
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+class SessionStore;
+
+// A named part of a message's content, in code points: [begin, end).
+struct SessionSegment {
+  std::string name;
+  uint32_t begin = 0, end = 0;
+};
+
+// One message. Its text and ids are zeroed when it ends.
+struct SessionMessage {
+  uint64_t number = NewNumber();   // the same in forks, and after an edit; else no other has it
+  uint64_t version = NewNumber();  // the same in forks; another one after an edit
+  std::string role, content;       // UTF-8
+  // The message as JSON with its other fields, such as tool_calls, in their order; its content is
+  // "". Empty: it has only a role and a content.
+  std::string fields;
+  std::vector<SessionSegment> segments;  // ascending, apart
+  bool generated = false;                // an answer of this session
+  // Generated: the ids that stand for the first ids_bytes bytes of the content. Those of an answer
+  // that a stop string cut stand for a part of it.
+  std::vector<TokenId> ids;
+  uint64_t ids_bytes = 0;
+
+  SessionMessage() = default;
+  SessionMessage(SessionMessage&&) = default;
+  SessionMessage& operator=(SessionMessage&&) = delete;  // the old text would not be zeroed
+  ~SessionMessage();
+  uint64_t HeldBytes() const;
+  static uint64_t NewNumber();
+};
+
+// What a session is created with and keeps. Texts are JSON objects, or "". Zeroed when it
+// ends.
+struct SessionSetup {
+  std::string model;     // the name that answers have
+  std::string fields;    // tools, chat_template_kwargs, cache, as chat completions take them
+  std::string sampling;  // defaults of generate, as chat completions take them
+  std::string metadata;
+  uint32_t max_context = 0;   // tokens of prompt and answer
+  bool drops_oldest = false;  // a full context drops the oldest turns; else generate is refused
+  bool exact_ids = true;      // answers stand in prompts with the ids that were generated
+
+  SessionSetup() = default;
+  SessionSetup(SessionSetup&&) = default;
+  ~SessionSetup();
+  uint64_t HeldBytes() const;
+};
+
+// The ids of a prompt and its answer that a session has read: where its KV is, so that it can be
+// forgotten. Zeroed when it ends.
+struct SessionPath {
+  // The first `shared` ids are those of the path `parent` of the session; then come `ids`.
+  uint32_t parent = 0, shared = 0;
+  std::vector<TokenId> ids;
+  // The messages that begin in `ids`, and where: an index in the whole.
+  struct Begin {
+    uint64_t number = 0, version = 0;  // of the SessionMessage
+    uint32_t at = 0;
+  };
+  std::vector<Begin> begins;
+  std::optional<std::string> cache_salt;
+
+  SessionPath() = default;
+  SessionPath(SessionPath&&) = default;
+  ~SessionPath();
+  uint64_t HeldBytes() const;
+};
+using SessionPaths = std::vector<std::shared_ptr<const SessionPath>>;
+
+// The ids of a whole path. O(their number).
+std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
+// What a session has read once more: `ids`, in which `begins` says where messages begin. The paths
+// with it, which share what they begin with. O(ids + paths).
+Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
+                             std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
+                             std::optional<std::string> cache_salt);
+
+// Everything that a session says. Never changes once a store keeps it: each change makes another
+// one, so that forks share it, and a reader never sees half a change.
+struct SessionState {
+  std::shared_ptr<const SessionSetup> setup;
+  std::vector<std::shared_ptr<const SessionMessage>> messages;
+  SessionPaths paths;              // what it has read; edits leave it, since the KV is still there
+  uint32_t dropped = 0;            // messages after the system message that prompts leave out
+  std::optional<uint32_t> tokens;  // of its prompt; absent: not counted since the last change
+  uint64_t HeldBytes() const;
+
+  bool has_system() const {
+    return !messages.empty() &&
+           (messages.front()->role == "system" || messages.front()->role == "developer");
+  }
+  // The first message that prompts have after the system message.
+  size_t first_shown() const { return (has_system() ? 1 : 0) + dropped; }
+};
+
+struct SessionLimits {
+  uint32_t max_sessions = 1024;
+  uint64_t memory_bytes = uint64_t{64} << 20;      // of everything that sessions hold
+  uint64_t ttl_ns = uint64_t{86'400'000'000'000};  // without a call; 0: sessions stay
+};
+inline constexpr size_t kMaxSessionQueue = 8;  // calls of a session that wait
+
+struct SessionCounts {
+  uint64_t sessions = 0, bytes = 0, expired = 0;  // expired: since the start
+};
+
+// The sessions of all tenants. A session belongs to the tenant that made it; others cannot tell it
+// from one that does not exist. It holds text and ids only, no KV: what it says can always be
+// computed. Sessions leave only when they are removed or expire: a full store refuses new ones.
+// Thread-safe; no call waits for another one, except for a mutex that is held briefly.
+class SessionStore {
+ public:
+  struct Entry {
+    std::string id;         // "sess_" and 32 random hex digits
+    int64_t created_s = 0;  // since 1970
+    std::shared_ptr<const SessionState> state;
+  };
+  struct Page {
+    std::vector<Entry> entries;
+    bool has_more = false;
+  };
+  class Turn;
+  struct Impl;
+
+  explicit SessionStore(const SessionLimits& limits);
+  ~SessionStore();
+  SessionStore(const SessionStore&) = delete;
+  SessionStore& operator=(const SessionStore&) = delete;
+
+  // kMayExceed: for what replaces something larger, so that a full store can be made smaller.
+  enum class Room { kWithinLimit, kMayExceed };
+  // Takes memory for a part of a state. kExhausted when the store has no room for it; then the part
+  // ends.
+  template <typename Part>
+  Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
+
+  // kExhausted when the store has as many sessions as it may, or no memory for one.
+  Result<Entry> Create(std::string_view tenant, SessionState state);
+  // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
+  // as a use of the session, and does not wait for its turn.
+  Result<Entry> Find(std::string_view tenant, std::string_view id);
+  // The tenant's sessions, the newest first; those after the session `after`, if one is given.
+  // O(sessions).
+  Result<Page> List(std::string_view tenant, std::optional<std::string_view> after, size_t limit);
+  // Takes the next turn of a session: turns of a session come one at a time, in the order of these
+  // calls. If the turn has not come yet, `on_turn` is called once when it comes, by any thread; it
+  // must not block. kExhausted when kMaxSessionQueue turns wait already.
+  Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
+                                      std::function<void()> on_turn);
+  // Removes the tenant's sessions, at once. Returns how many.
+  size_t RemoveAll(std::string_view tenant);
+  // The states of the tenant's sessions, except that of `id`.
+  std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
+                                                            std::string_view id) const;
+  // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
+  void Sweep();
+  SessionCounts counts() const;
+  const SessionLimits& limits() const;
+
+ private:
+  explicit SessionStore(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  bool TakeBytes(uint64_t bytes, Room room);
+  std::shared_ptr<void> Memory() const;
+  static void GiveBytes(void* memory, uint64_t bytes);
+  Error NoMemory() const;
+
+  const std::shared_ptr<Impl> impl_;
+};
+
+// A place in the queue of a session, then its turn, until its end. Its holder alone changes the
+// session. May outlive the store. One thread at a time, except has_come.
+class SessionStore::Turn {
+ public:
+  ~Turn();  // gives the turn to the next one
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  bool has_come() const;
+  const std::string& id() const;
+  // The session as it is now. kNotFound: it was removed while this waited.
+  // REQUIRES, as for the others: has_come().
+  Result<Entry> Read() const;
+  // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed.
+  Status Replace(SessionState state);
+  Status Remove();
+  // Ends the turn before this object ends.
+  void End();
+
+ private:
+  friend class SessionStore;
+  struct Place;
+  explicit Turn(std::shared_ptr<Place> place) : place_(std::move(place)) {}
+  std::shared_ptr<Place> place_;  // null: it has ended
+};
+
+template <typename Part>
+Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
+  const uint64_t bytes = part.HeldBytes();
+  if (!TakeBytes(bytes, room)) return tl::unexpected(NoMemory());
+  return std::shared_ptr<const Part>(new Part(std::move(part)),
+                                     [memory = Memory(), bytes](const Part* kept) {
+                                       delete kept;
+                                       GiveBytes(memory.get(), bytes);
+                                     });
+}
+
+// Token `first` of a path and all after it are forgotten.
+struct ForgottenPath {
+  size_t path = 0;
+  uint32_t first = 0;
+};
+// The paths without what is forgotten of them; of those that share it too. With
+// Room::kMayExceed it does not fail.
+Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
+                                      std::span<const ForgottenPath> forgotten,
+                                      SessionStore::Room room);
+// Where each path comes to a message that the state does not have, or has with another text.
+std::vector<ForgottenPath> NotContained(const SessionState& state);
+// How many ids of each path are before that.
+std::vector<uint32_t> ContainedTokens(const SessionState& state);
+
+// Changes of a state. Each returns another state and takes the memory of new messages from the
+// store: kExhausted when it has none left. kInvalidArgument names the field: a place outside the
+// session or its message, or a segment that is named as another one of the session. O(messages).
+
+Result<SessionState> Append(SessionStore& store, const SessionState& state,
+                            std::vector<SessionMessage> messages);
+enum class LaterMessages { kGo, kStay };
+// Gives message `index` another content; it keeps its role.
+Result<SessionState> Edit(SessionStore& store, const SessionState& state, size_t index,
+                          SessionMessage message, LaterMessages later);
+// Replaces the system message, or puts it before all others.
+Result<SessionState> SetSystem(SessionStore& store, const SessionState& state,
+                               SessionMessage message);
+Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages);
+
+// A part of a message, in code points; absent `end`: all of the message.
+struct SessionPart {
+  size_t index = 0;
+  uint32_t begin = 0;
+  std::optional<uint32_t> end;
+};
+// kNotFound: the session has no segment of this name.
+Result<SessionPart> FindSegment(const SessionState& state, std::string_view name);
+// Takes a part out: a message, or code points of its content, with what is named there. Needs no
+// room in the store.
+Result<SessionState> Remove(SessionStore& store, const SessionState& state,
+                            const SessionPart& part);
+
+// Segments of a content that has all of them, in ascending order. kInvalidArgument: one is empty,
+// ends outside the content or before it begins, or overlaps another one.
+Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> segments,
+                                                  std::string_view content);
+// The byte of well-formed text at which code point `index` begins; absent: the text has fewer.
+std::optional<size_t> ByteOfCodePoint(std::string_view text, uint64_t index);
+
+}  // namespace kvasir

@@ -1,0 +1,294 @@
+// Changes of a session's state.
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <unordered_set>
+
+#include "base/result.h"
+#include "kvasir/session.h"
+
+namespace kvasir {
+namespace {
+
+// A state with the same setup whose messages differ from `index` on: what is known of the whole is
+// not known any more.
+SessionState Changed(const SessionState& state) {
+  SessionState changed = state;
+  changed.tokens.reset();
+  return changed;
+}
+
+// Fewer messages are left than were dropped: prompts begin at the beginning again.
+void KeepDropped(SessionState* state) {
+  if (state->first_shown() >= state->messages.size()) state->dropped = 0;
+}
+
+// Each segment's name stands for one place of the session.
+Status CheckNames(const SessionState& state) {
+  std::unordered_set<std::string_view> names;
+  for (const auto& message : state.messages) {
+    for (const SessionSegment& segment : message->segments) {
+      if (!names.insert(segment.name).second) {
+        return FailField(Code::kInvalidArgument, "segments",
+                         "two segments of the session have the name \"{}\"", segment.name);
+      }
+    }
+  }
+  return {};
+}
+
+Status CheckIndex(const SessionState& state, size_t index) {
+  if (index < state.messages.size()) return {};
+  return FailField(Code::kInvalidArgument, "index", "{} is outside the {} messages of the session",
+                   index, state.messages.size());
+}
+
+SessionMessage CopyOf(const SessionMessage& message) {
+  SessionMessage copy;
+  copy.number = message.number;
+  copy.role = message.role;
+  copy.content = message.content;
+  copy.fields = message.fields;
+  copy.segments = message.segments;
+  return copy;
+}
+
+// Segments after code points [begin, end) were taken out.
+std::vector<SessionSegment> Without(std::span<const SessionSegment> segments, uint32_t begin,
+                                    uint32_t end) {
+  const auto moved = [&](uint32_t point) {
+    return point <= begin ? point : std::max(begin, point - std::min(point, end - begin));
+  };
+  std::vector<SessionSegment> left;
+  for (const SessionSegment& segment : segments) {
+    SessionSegment one{segment.name, moved(segment.begin), moved(segment.end)};
+    if (one.begin < one.end) left.push_back(std::move(one));
+  }
+  return left;
+}
+
+}  // namespace
+
+std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index) {
+  const SessionPath& path = *paths[index];
+  std::vector<TokenId> ids(path.shared + path.ids.size());
+  std::ranges::copy(path.ids, ids.begin() + path.shared);
+  // A path's parent comes before it, and has the ids that it shares, or its own parent has.
+  size_t left = path.shared;
+  for (const SessionPath* at = &path; left > 0;) {
+    at = paths[at->parent].get();
+    if (left <= at->shared) continue;
+    const size_t own = left - at->shared;
+    std::copy_n(at->ids.begin(), own, ids.begin() + at->shared);
+    left = at->shared;
+  }
+  return ids;
+}
+
+Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
+                             std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
+                             std::optional<std::string> cache_salt) {
+  SessionPath added;
+  SessionPaths grown = paths;
+  if (!paths.empty() && paths.back()->cache_salt == cache_salt) {
+    const SessionPath& last = *paths.back();
+    const std::vector<TokenId> known = IdsOf(paths, paths.size() - 1);
+    const auto differs = std::ranges::mismatch(known, ids);
+    added.parent = static_cast<uint32_t>(paths.size() - 1);
+    added.shared = static_cast<uint32_t>(differs.in1 - known.begin());
+    if (differs.in1 == known.end()) {  // it goes on from there: one path is enough
+      added.parent = last.parent;
+      added.shared = last.shared;
+      grown.pop_back();
+    }
+  }
+  std::erase_if(begins, [&](const auto& begin) { return begin.at < added.shared; });
+  added.ids.assign(ids.begin() + added.shared, ids.end());
+  added.begins = std::move(begins);
+  added.begins.shrink_to_fit();
+  added.cache_salt = std::move(cache_salt);
+  KV_ASSIGN(grown.emplace_back(), store.Keep(std::move(added)));
+  return grown;
+}
+
+namespace {
+
+// How many ids of each path are left.
+std::vector<uint32_t> EndsWithout(const SessionPaths& paths,
+                                  std::span<const ForgottenPath> forgotten) {
+  std::vector<uint32_t> ends(paths.size());
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const SessionPath& path = *paths[i];
+    const uint32_t shared = path.shared == 0 ? 0 : std::min(path.shared, ends[path.parent]);
+    const bool is_cut = shared < path.shared;
+    ends[i] = is_cut ? shared : path.shared + static_cast<uint32_t>(path.ids.size());
+    for (const ForgottenPath& one : forgotten) {
+      if (one.path == i) ends[i] = std::min(ends[i], one.first);
+    }
+  }
+  return ends;
+}
+
+}  // namespace
+
+Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
+                                      std::span<const ForgottenPath> forgotten,
+                                      SessionStore::Room room) {
+  const std::vector<uint32_t> ends = EndsWithout(paths, forgotten);
+  std::vector<uint32_t> places(paths.size());  // of what is left of a path in `left`
+  SessionPaths left;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const SessionPath& path = *paths[i];
+    places[i] = path.shared == 0 ? 0 : places[path.parent];
+    if (ends[i] <= path.shared) continue;  // others have all of it
+    SessionPath copy;
+    copy.parent = places[i];
+    copy.shared = path.shared;
+    copy.ids.assign(path.ids.begin(), path.ids.begin() + (ends[i] - path.shared));
+    std::ranges::copy_if(path.begins, std::back_inserter(copy.begins),
+                         [&](const SessionPath::Begin& begin) { return begin.at < ends[i]; });
+    copy.cache_salt = path.cache_salt;
+    const bool is_whole = copy.ids.size() == path.ids.size() && copy.parent == path.parent;
+    places[i] = static_cast<uint32_t>(left.size());
+    if (is_whole) {
+      left.push_back(paths[i]);
+      continue;
+    }
+    KV_ASSIGN(left.emplace_back(), store.Keep(std::move(copy), room));
+  }
+  return left;
+}
+
+std::vector<ForgottenPath> NotContained(const SessionState& state) {
+  std::unordered_set<uint64_t> versions;
+  for (const auto& message : state.messages) versions.insert(message->version);
+  std::vector<ForgottenPath> places;
+  for (size_t i = 0; i < state.paths.size(); ++i) {
+    for (const SessionPath::Begin& begin : state.paths[i]->begins) {
+      if (!versions.contains(begin.version)) places.push_back({i, begin.at});
+    }
+  }
+  return places;
+}
+
+std::vector<uint32_t> ContainedTokens(const SessionState& state) {
+  return EndsWithout(state.paths, NotContained(state));
+}
+
+Result<SessionState> Append(SessionStore& store, const SessionState& state,
+                            std::vector<SessionMessage> messages) {
+  SessionState changed = Changed(state);
+  changed.messages.reserve(changed.messages.size() + messages.size());
+  for (SessionMessage& message : messages) {
+    KV_ASSIGN(changed.messages.emplace_back(), store.Keep(std::move(message)));
+  }
+  KV_TRY(CheckNames(changed));
+  return changed;
+}
+
+Result<SessionState> Edit(SessionStore& store, const SessionState& state, size_t index,
+                          SessionMessage message, LaterMessages later) {
+  KV_TRY(CheckIndex(state, index));
+  SessionState changed = Changed(state);
+  message.role = state.messages[index]->role;
+  message.number = state.messages[index]->number;
+  KV_ASSIGN(changed.messages[index], store.Keep(std::move(message)));
+  if (later == LaterMessages::kGo) changed.messages.resize(index + 1);
+  KeepDropped(&changed);
+  KV_TRY(CheckNames(changed));
+  return changed;
+}
+
+Result<SessionState> SetSystem(SessionStore& store, const SessionState& state,
+                               SessionMessage message) {
+  if (state.has_system()) return Edit(store, state, 0, std::move(message), LaterMessages::kStay);
+  SessionState changed = Changed(state);
+  message.role = "system";
+  KV_ASSIGN(auto kept, store.Keep(std::move(message)));
+  changed.messages.insert(changed.messages.begin(), std::move(kept));
+  KV_TRY(CheckNames(changed));
+  return changed;
+}
+
+Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages) {
+  if (num_messages > state.messages.size()) {
+    return FailField(Code::kInvalidArgument, "messages",
+                     "{} are more than the {} messages of the session", num_messages,
+                     state.messages.size());
+  }
+  if (num_messages == state.messages.size()) return state;
+  SessionState changed = Changed(state);
+  changed.messages.resize(num_messages);
+  changed.messages.shrink_to_fit();
+  KeepDropped(&changed);
+  return changed;
+}
+
+Result<SessionPart> FindSegment(const SessionState& state, std::string_view name) {
+  for (size_t i = 0; i < state.messages.size(); ++i) {
+    for (const SessionSegment& segment : state.messages[i]->segments) {
+      if (segment.name == name) return SessionPart{i, segment.begin, segment.end};
+    }
+  }
+  return FailField(Code::kNotFound, "segment", "the session has no segment of this name");
+}
+
+Result<SessionState> Remove(SessionStore& store, const SessionState& state,
+                            const SessionPart& part) {
+  KV_TRY(CheckIndex(state, part.index));
+  SessionState changed = Changed(state);
+  if (!part.end) {
+    const size_t first = state.has_system() ? 1 : 0;
+    if (part.index >= first && part.index < first + state.dropped) --changed.dropped;
+    changed.messages.erase(changed.messages.begin() + static_cast<ptrdiff_t>(part.index));
+    KeepDropped(&changed);
+    return changed;
+  }
+  const SessionMessage& message = *state.messages[part.index];
+  if (part.begin >= *part.end) {
+    return FailField(Code::kInvalidArgument, "end", "{} is not after begin, {}", *part.end,
+                     part.begin);
+  }
+  const std::optional<size_t> end = ByteOfCodePoint(message.content, *part.end);
+  if (!end) {
+    return FailField(Code::kInvalidArgument, "end", "{} is behind the end of message {}", *part.end,
+                     part.index);
+  }
+  const size_t begin = *ByteOfCodePoint(message.content, part.begin);
+  SessionMessage copy = CopyOf(message);
+  copy.content = message.content.substr(0, begin) + message.content.substr(*end);
+  copy.segments = Without(message.segments, part.begin, *part.end);
+  KV_ASSIGN(changed.messages[part.index],
+            store.Keep(std::move(copy), SessionStore::Room::kMayExceed));
+  return changed;
+}
+
+Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> segments,
+                                                  std::string_view content) {
+  std::ranges::stable_sort(segments, {}, &SessionSegment::begin);
+  uint32_t last_end = 0;
+  for (const SessionSegment& segment : segments) {
+    if (segment.begin >= segment.end || !ByteOfCodePoint(content, segment.end)) {
+      return FailField(Code::kInvalidArgument, "segments",
+                       "\"{}\" is [{}, {}), which is not a part of its message's content",
+                       segment.name, segment.begin, segment.end);
+    }
+    if (segment.begin < last_end) {
+      return FailField(Code::kInvalidArgument, "segments", "\"{}\" overlaps another segment",
+                       segment.name);
+    }
+    last_end = segment.end;
+  }
+  return segments;
+}
+
+std::optional<size_t> ByteOfCodePoint(std::string_view text, uint64_t index) {
+  uint64_t point = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) continue;
+    if (point++ == index) return at;
+  }
+  return point == index ? std::optional(text.size()) : std::nullopt;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,425 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "base/own_clock.h"
+#include "kvasir/session.h"
+
+namespace kvasir {
+namespace {
+
+SessionMessage Message(std::string role, std::string content) {
+  SessionMessage message;
+  message.role = std::move(role);
+  message.content = std::move(content);
+  return message;
+}
+
+std::vector<SessionMessage> One(std::string role, std::string content) {
+  std::vector<SessionMessage> messages;
+  messages.push_back(Message(std::move(role), std::move(content)));
+  return messages;
+}
+
+SessionState Empty(SessionStore& store) {
+  SessionState state;
+  state.setup = *store.Keep(SessionSetup());
+  return state;
+}
+
+std::string NewSession(SessionStore& store, const std::string& tenant = "t") {
+  return store.Create(tenant, Empty(store))->id;
+}
+
+std::shared_ptr<SessionStore::Turn> TurnOf(SessionStore& store, const std::string& id) {
+  return *store.Queue("t", id, [] {});
+}
+
+std::vector<std::string> Texts(const SessionState& state) {
+  std::vector<std::string> texts;
+  for (const auto& message : state.messages) texts.push_back(message->content);
+  return texts;
+}
+
+TEST(SessionStore, IdsAreRandomAndForeignOnesLookAbsent) {
+  SessionStore store{SessionLimits()};
+  std::set<std::string> ids;
+  for (int i = 0; i < 100; ++i) ids.insert(NewSession(store));
+  EXPECT_EQ(ids.size(), 100u);
+  const std::string id = *ids.begin();
+  EXPECT_EQ(id.size(), 5u + 32u);
+  const auto foreign = store.Find("other", id), absent = store.Find("t", "sess_0");
+  ASSERT_FALSE(foreign);
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(foreign.error().text(), absent.error().text());
+  EXPECT_EQ(foreign.error().code, Code::kNotFound);
+  EXPECT_EQ(store.Queue("other", id, [] {}).error().code, Code::kNotFound);
+}
+
+TEST(SessionStore, TurnsComeInOrderAndTheNinthIsRefused) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  auto first = TurnOf(store, id);
+  EXPECT_TRUE(first->has_come());
+  std::vector<int> came;
+  std::vector<std::shared_ptr<SessionStore::Turn>> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.push_back(*store.Queue("t", id, [&came, i] { came.push_back(i); }));
+    EXPECT_FALSE(waiting.back()->has_come());
+  }
+  EXPECT_EQ(store.Queue("t", id, [] {}).error().code, Code::kExhausted);
+  waiting[1].reset();  // gives up
+  first.reset();
+  EXPECT_EQ(came, std::vector<int>{0});
+  for (auto& turn : waiting) turn.reset();
+  EXPECT_EQ(came, (std::vector<int>{0, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(TurnOf(store, id)->has_come());
+}
+
+TEST(SessionStore, AFullStoreRefusesAndDropsNothing) {
+  SessionStore store({.max_sessions = 2});
+  NewSession(store);
+  const std::string id = NewSession(store);
+  EXPECT_EQ(store.Create("t", Empty(store)).error().code, Code::kExhausted);
+  EXPECT_EQ(store.counts().sessions, 2u);
+  ASSERT_TRUE(TurnOf(store, id)->Remove());
+  EXPECT_TRUE(store.Create("t", Empty(store)));
+}
+
+TEST(SessionStore, MemoryIsBoundedAndComesBack) {
+  SessionStore store({.memory_bytes = 100'000});
+  const std::string id = NewSession(store);
+  const uint64_t before = store.counts().bytes;
+  {
+    const auto turn = TurnOf(store, id);
+    SessionState state = *turn->Read()->state;
+    int appended = 0;
+    for (;; ++appended) {
+      auto more = Append(store, state, One("user", std::string(9000, 'x')));
+      if (!more) {
+        EXPECT_EQ(more.error().code, Code::kExhausted);
+        break;
+      }
+      ASSERT_TRUE(turn->Replace(*more));
+      state = std::move(*more);
+    }
+    EXPECT_GE(appended, 9);
+    EXPECT_LE(store.counts().bytes, 100'000u);
+    // A full store can be made smaller.
+    auto part = Remove(store, state, {0, 0, 8999});
+    ASSERT_TRUE(part) << part.error().text();
+    ASSERT_TRUE(turn->Replace(*part));
+    ASSERT_TRUE(turn->Replace(*Truncate(*part, 0)));
+  }
+  EXPECT_EQ(store.counts().bytes, before);
+  ASSERT_TRUE(TurnOf(store, id)->Remove());
+  EXPECT_EQ(store.counts().bytes, 0u);
+}
+
+TEST(SessionStore, AnIdleSessionTakesLittle) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  std::vector<SessionMessage> messages;
+  uint64_t text_bytes = 0;
+  for (int i = 0; i < 20; ++i) {
+    messages.push_back(Message(i % 2 ? "assistant" : "user", std::string(400, 'x')));
+    text_bytes += 400;
+  }
+  const auto turn = TurnOf(store, id);
+  ASSERT_TRUE(turn->Replace(*Append(store, *turn->Read()->state, std::move(messages))));
+  EXPECT_LT(store.counts().bytes - text_bytes, 8u << 10);
+}
+
+TEST(SessionStore, SessionsExpireUnlessTheyAreUsed) {
+  OwnClock clock;
+  SessionStore store({.ttl_ns = 1'000});
+  const std::string idle = NewSession(store), used = NewSession(store), busy = NewSession(store);
+  const auto turn = TurnOf(store, busy);
+  clock.Advance(std::chrono::nanoseconds(600));
+  EXPECT_TRUE(store.Find("t", used));
+  clock.Advance(std::chrono::nanoseconds(600));
+  store.Sweep();
+  EXPECT_FALSE(store.Find("t", idle));
+  EXPECT_TRUE(store.Find("t", used));
+  EXPECT_TRUE(store.Find("t", busy));
+  EXPECT_EQ(store.counts().expired, 1u);
+}
+
+TEST(SessionStore, ARemovedSessionIsGoneForThoseWhoWait) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  auto first = TurnOf(store, id);
+  const auto second = TurnOf(store, id);
+  EXPECT_EQ(store.RemoveAll("t"), 1u);
+  EXPECT_EQ(first->Replace(SessionState()).error().code, Code::kNotFound);
+  first.reset();
+  ASSERT_TRUE(second->has_come());
+  EXPECT_EQ(second->Read().error().code, Code::kNotFound);
+  EXPECT_EQ(second->Remove().error().code, Code::kNotFound);
+}
+
+TEST(SessionStore, AForkSharesItsMessages) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  const auto turn = TurnOf(store, id);
+  ASSERT_TRUE(
+      turn->Replace(*Append(store, *turn->Read()->state, One("user", std::string(5000, 'x')))));
+  const uint64_t before = store.counts().bytes;
+  ASSERT_TRUE(store.Create("t", *turn->Read()->state));
+  EXPECT_LT(store.counts().bytes - before, 2000u);
+}
+
+TEST(SessionStore, ListsTheNewestFirst) {
+  SessionStore store{SessionLimits()};
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(NewSession(store));
+  NewSession(store, "other");
+  const auto page = *store.List("t", std::nullopt, 2);
+  EXPECT_EQ(page.entries[0].id, ids[4]);
+  EXPECT_EQ(page.entries[1].id, ids[3]);
+  EXPECT_TRUE(page.has_more);
+  const auto rest = *store.List("t", ids[3], 3);
+  EXPECT_EQ(rest.entries[2].id, ids[0]);
+  EXPECT_FALSE(rest.has_more);
+  EXPECT_FALSE(store.List("t", "sess_x", 3));
+}
+
+TEST(SessionEdit, SegmentsFollowTheirText) {
+  SessionStore store{SessionLimits()};
+  SessionMessage message = Message("user", "0123456789");
+  message.segments = {{"a", 0, 3}, {"b", 4, 8}, {"c", 8, 10}};
+  std::vector<SessionMessage> messages;
+  messages.push_back(std::move(message));
+  const auto state = *Append(store, Empty(store), std::move(messages));
+  EXPECT_EQ(Append(store, state, One("user", "x"))->messages.size(), 2u);
+  const auto cut = *Remove(store, state, {0, 2, 6});
+  EXPECT_EQ(cut.messages[0]->content, "016789");
+  const auto& left = cut.messages[0]->segments;
+  ASSERT_EQ(left.size(), 3u);
+  EXPECT_EQ(left[0].end, 2u);
+  EXPECT_EQ(std::make_pair(left[1].begin, left[1].end), std::make_pair(2u, 4u));
+  EXPECT_EQ(std::make_pair(left[2].begin, left[2].end), std::make_pair(4u, 6u));
+  const auto found = *FindSegment(cut, "b");
+  const auto without = *Remove(store, cut, found);
+  EXPECT_EQ(without.messages[0]->content, "0189");
+  EXPECT_EQ(FindSegment(without, "b").error().code, Code::kNotFound);
+}
+
+TEST(SessionEdit, CodePointsAreNotBytes) {
+  EXPECT_EQ(ByteOfCodePoint("a\xC3\xA9z", 2), 3u);
+  EXPECT_EQ(ByteOfCodePoint("a\xC3\xA9z", 3), 4u);
+  EXPECT_EQ(ByteOfCodePoint("a\xC3\xA9z", 4), std::nullopt);
+}
+
+// What a session should be: texts, and the ids of everything that it has read.
+struct Twin {
+  std::vector<std::string> roles, texts;
+  std::vector<std::vector<TokenId>> generated;  // of each message
+  std::vector<std::vector<TokenId>> read;       // prompts with their answers, forgotten parts cut
+  bool has_system() const { return !roles.empty() && roles[0] == "system"; }
+};
+
+class SessionModelTest : public testing::Test {
+ protected:
+  // A prompt as a template would write it: ids of a message are its letters, and a 1000 between.
+  static std::vector<TokenId> Render(const SessionState& state,
+                                     std::vector<SessionPath::Begin>* begins) {
+    std::vector<TokenId> ids;
+    for (const auto& message : state.messages) {
+      begins->push_back({message->number, message->version, static_cast<uint32_t>(ids.size())});
+      if (message->ids.empty()) {
+        for (const char c : message->content) ids.push_back(c);
+      } else {
+        ids.insert(ids.end(), message->ids.begin(), message->ids.end());
+      }
+      ids.push_back(1000);
+    }
+    return ids;
+  }
+
+  void Check(const SessionState& state, const Twin& twin) {
+    ASSERT_EQ(Texts(state), twin.texts);
+    for (size_t i = 0; i < twin.texts.size(); ++i) {
+      ASSERT_EQ(state.messages[i]->role, twin.roles[i]);
+      ASSERT_EQ(state.messages[i]->ids, twin.generated[i]);
+    }
+    // Each prompt that was read, as far as it is not forgotten, begins some path.
+    for (const std::vector<TokenId>& read : twin.read) {
+      bool found = read.empty();
+      for (size_t p = 0; p < state.paths.size() && !found; ++p) {
+        const std::vector<TokenId> ids = IdsOf(state.paths, p);
+        found = ids.size() >= read.size() && std::equal(read.begin(), read.end(), ids.begin());
+      }
+      ASSERT_TRUE(found);
+    }
+  }
+};
+
+TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
+#ifdef KVASIR_SANITIZED
+  constexpr int kOperations = 5'000;
+#else
+  constexpr int kOperations = 100'000;
+#endif
+  std::mt19937 random(19);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  const auto text = [&] {
+    std::string made;
+    for (size_t left = 1 + below(6); left > 0; --left) made += static_cast<char>('a' + below(26));
+    return made;
+  };
+  SessionStore store({.max_sessions = 32, .memory_bytes = 4 << 20});
+  std::map<std::string, Twin> twins;
+  for (int step = 0; step < kOperations; ++step) {
+    SCOPED_TRACE(step);
+    if (twins.empty() || (twins.size() < 32 && below(50) == 0)) {
+      twins[NewSession(store)] = {};
+      continue;
+    }
+    auto it = twins.begin();
+    std::advance(it, static_cast<ptrdiff_t>(below(twins.size())));
+    Twin& twin = it->second;
+    const auto turn = TurnOf(store, it->first);
+    const SessionState state = *turn->Read()->state;
+    const size_t count = twin.texts.size();
+    SessionState changed = state;
+    const size_t kind = count > 24 ? 5 : below(10);
+    if (kind == 0 || count == 0) {  // append
+      const std::string said = text();
+      changed = *Append(store, state, One("user", said));
+      twin.roles.push_back("user");
+      twin.texts.push_back(said);
+      twin.generated.emplace_back();
+    } else if (kind == 1) {  // edit
+      const size_t at = below(count);
+      const auto later = below(2) ? LaterMessages::kStay : LaterMessages::kGo;
+      const std::string said = text();
+      changed = *Edit(store, state, at, Message("ignored", said), later);
+      twin.texts[at] = said;
+      twin.generated[at].clear();
+      if (later == LaterMessages::kGo) {
+        twin.roles.resize(at + 1);
+        twin.texts.resize(at + 1);
+        twin.generated.resize(at + 1);
+      }
+    } else if (kind == 2) {  // system
+      const std::string said = text();
+      changed = *SetSystem(store, state, Message("system", said));
+      if (twin.has_system()) {
+        twin.texts[0] = said;
+      } else {
+        twin.roles.insert(twin.roles.begin(), "system");
+        twin.texts.insert(twin.texts.begin(), said);
+        twin.generated.insert(twin.generated.begin(), std::vector<TokenId>());
+      }
+    } else if (kind <= 4) {  // generate
+      std::vector<SessionPath::Begin> begins;
+      std::vector<TokenId> ids = Render(state, &begins);
+      const std::string said = text();
+      SessionMessage answer = Message("assistant", said);
+      answer.generated = true;
+      for (size_t i = 0; i < said.size(); ++i) answer.ids.push_back(2000 + said[i]);
+      answer.ids_bytes = said.size();
+      begins.push_back({answer.number, answer.version, static_cast<uint32_t>(ids.size())});
+      twin.roles.push_back("assistant");
+      twin.texts.push_back(said);
+      twin.generated.push_back(answer.ids);
+      ids.insert(ids.end(), answer.ids.begin(), answer.ids.end());
+      twin.read.push_back(ids);
+      std::vector<SessionMessage> messages;
+      messages.push_back(std::move(answer));
+      changed = *Append(store, state, std::move(messages));
+      changed.paths = *AddPath(store, state.paths, std::move(ids), std::move(begins), std::nullopt);
+    } else if (kind == 5) {  // truncate
+      const size_t left = below(count + 1);
+      changed = *Truncate(state, left);
+      twin.roles.resize(left);
+      twin.texts.resize(left);
+      twin.generated.resize(left);
+    } else if (kind == 6) {  // fork
+      if (twins.size() < 32) {
+        const auto fork = store.Create("t", *Truncate(state, count));
+        ASSERT_TRUE(fork);
+        twins[fork->id] = twin;
+        continue;
+      }
+    } else if (kind == 7 && below(4) == 0) {  // delete
+      ASSERT_TRUE(turn->Remove());
+      twins.erase(it);
+      continue;
+    } else if (kind == 8 && !twin.texts[count - 1].empty()) {  // forget a part of the last one
+      const std::string& last = twin.texts[count - 1];
+      const auto begin = static_cast<uint32_t>(below(last.size()));
+      const auto end = static_cast<uint32_t>(begin + 1 + below(last.size() - begin));
+      changed = *Remove(store, state, {count - 1, begin, end});
+      twin.texts[count - 1] = last.substr(0, begin) + last.substr(end);
+      twin.generated[count - 1].clear();
+    } else {  // forget a message, wherever it was read
+      const size_t at = below(count);
+      std::vector<ForgottenPath> forgotten;
+      for (size_t p = 0; p < state.paths.size(); ++p) {
+        for (const auto& [number, version, begin] : state.paths[p]->begins) {
+          if (number != state.messages[at]->number) continue;
+          forgotten.push_back({p, begin});
+          const std::vector<TokenId> ids = IdsOf(state.paths, p);
+          for (std::vector<TokenId>& read : twin.read) {
+            const bool same = read.size() > begin && ids.size() > begin &&
+                              std::equal(ids.begin(), ids.begin() + begin + 1, read.begin());
+            if (same) read.resize(begin);
+          }
+        }
+      }
+      changed = *Remove(store, state, {at, 0, std::nullopt});
+      changed.paths =
+          *WithoutForgotten(store, state.paths, forgotten, SessionStore::Room::kMayExceed);
+      const auto place = static_cast<ptrdiff_t>(at);
+      twin.roles.erase(twin.roles.begin() + place);
+      twin.texts.erase(twin.texts.begin() + place);
+      twin.generated.erase(twin.generated.begin() + place);
+      for (size_t p = 0; p < changed.paths.size(); ++p) {  // nothing of it is left
+        for (const auto& begin : changed.paths[p]->begins) {
+          ASSERT_NE(begin.number, state.messages[at]->number);
+        }
+      }
+    }
+    const Status replaced = turn->Replace(changed);
+    ASSERT_TRUE(replaced) << replaced.error().text();
+    if (twin.read.size() > 40) {  // begins anew
+      ASSERT_TRUE(turn->Remove());
+      twins.erase(it);
+      continue;
+    }
+    Check(*turn->Read()->state, twin);
+    if (HasFatalFailure()) return;
+  }
+  store.RemoveAll("t");
+  EXPECT_EQ(store.counts().bytes, 0u);
+}
+
+TEST(SessionStore, ManyThreadsTakeTurns) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  std::vector<std::thread> threads;
+  std::atomic<int> appended{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        const auto turn = store.Queue("t", id, [] {});
+        if (!turn) continue;
+        while (!(*turn)->has_come()) std::this_thread::yield();
+        const SessionState state = *(*turn)->Read()->state;
+        if ((*turn)->Replace(*Append(store, state, One("user", "x")))) ++appended;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(static_cast<int>(store.Find("t", id)->state->messages.size()), appended.load());
+}
+
+}  // namespace
+}  // namespace kvasir

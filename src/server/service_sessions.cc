@@ -1,0 +1,372 @@
+// The endpoints of sessions: conversations that are edited, forked and forgotten.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/sizes.h"
+#include "server/json_fields.h"
+#include "server/openai_request.h"
+#include "server/service_routes.h"
+#include "server/session_answer.h"
+#include "server/session_body.h"
+#include "server/session_prompt.h"
+
+namespace kvasir {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr size_t kListed = 20, kMostListed = 100;
+
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void AddMembers(std::string_view object, json* to) {
+  if (object.empty()) return;
+  const json members = json::parse(object);
+  for (const auto& [key, value] : members.items()) {
+    if (!to->contains(key)) (*to)[key] = value;
+  }
+}
+
+// A session, with the number of its messages; tokens is null where they are not counted.
+json SessionJson(const SessionStore::Entry& entry) {
+  const SessionState& state = *entry.state;
+  const SessionSetup& setup = *state.setup;
+  json body = {{"id", entry.id},
+               {"object", "session"},
+               {"created", entry.created_s},
+               {"model", setup.model},
+               {"messages", state.messages.size()},
+               {"tokens", state.tokens ? json(*state.tokens) : json()},
+               {"max_context", setup.max_context},
+               {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
+               {"ids", setup.exact_ids ? "exact" : "canonical"},
+               {"prepare", false}};
+  AddMembers(setup.fields, &body);
+  body["sampling"] = setup.sampling.empty() ? json::object() : json::parse(setup.sampling);
+  body["metadata"] = setup.metadata.empty() ? json::object() : json::parse(setup.metadata);
+  return body;
+}
+
+HttpResponse SessionResponse(const SessionStore::Entry& entry, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(SessionJson(entry));
+  return response;
+}
+
+json MessageJson(const SessionMessage& message, size_t index, std::optional<uint32_t> tokens) {
+  json segments = json::array();
+  for (const SessionSegment& segment : message.segments) {
+    segments.push_back({{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
+  }
+  json body = {{"index", index},
+               {"role", message.role},
+               {"content", message.content},
+               {"tokens", tokens ? json(*tokens) : json()},
+               {"generated", message.generated},
+               {"segments", std::move(segments)}};
+  AddMembers(message.fields, &body);
+  return body;
+}
+
+// A session with its messages and, if they are asked for, the ids of its prompt.
+Parts WholeSession(SessionStore::Entry entry, std::optional<ChatPrompt> prompt, bool with_ids) {
+  json head = SessionJson(entry);
+  head.erase("messages");
+  if (with_ids) head.erase("ids");
+  head["tokens"] = prompt ? json(prompt->ids.size()) : json();
+  std::string out = Dump(head);
+  out.pop_back();
+  if (with_ids && prompt) {
+    out += ",\"ids\":[";
+    for (size_t i = 0; i < prompt->ids.size(); ++i) {
+      if (i > 0) out += ',';
+      out += std::to_string(prompt->ids[i]);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+    out += ']';
+  }
+  out += ",\"messages\":[";
+  const auto& messages = entry.state->messages;
+  uint32_t begin = 0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    std::optional<uint32_t> tokens;
+    if (prompt && i < prompt->message_ends.size()) {
+      tokens = prompt->message_ends[i] - begin;
+      begin = prompt->message_ends[i];
+    }
+    if (i > 0) out += ',';
+    out += Dump(MessageJson(*messages[i], i, tokens));
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]}";
+  co_yield out;
+}
+
+// The number of messages that a body names, or all.
+Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all) {
+  KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() && all ? "{}" : body));
+  JsonFields fields(parsed.fields);
+  const auto count = fields.Integer("messages", 0, INT64_MAX);
+  if (!count && !all) fields.Fail("messages", "is missing: how many messages stay");
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return count ? static_cast<uint64_t>(*count) : *all;
+}
+
+}  // namespace
+
+size_t Service::WorkBytes(const HttpRequest& request) {
+  const std::string_view path = PathOf(request.target);
+  size_t bytes = request.body.size();
+  const bool renders =
+      request.method == "GET" || path.ends_with("/generate") || path.ends_with("/forget");
+  if (!renders || !path.starts_with("/v1/sessions/")) return bytes;
+  const auto caller = CallerOf(request);
+  if (!caller || !caller->tenant) return bytes;
+  const auto entry = sessions_.Find(*caller->tenant, SegmentOf(path, 2));
+  if (!entry) return bytes;
+  for (const auto& message : entry->state->messages) bytes += message->content.size();
+  return bytes;
+}
+
+Outcome Service::CreateSession(const Call& call) {
+  auto body = ParseBody(call.request.body.empty() ? "{}" : call.request.body, kChatIds);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  if (!model_.tokenizer) return ErrorResponse(NoTextError("messages", model_));
+  auto setup = ReadSetup(fields, model_, &body->tree);
+  if (!setup) return ErrorResponse(setup.error());
+  auto messages = ReadFirstMessages(fields, model_, &body->tree);
+  if (!messages) return ErrorResponse(messages.error());
+  auto kept = sessions_.Keep(std::move(*setup));
+  if (!kept) return ErrorResponse(kept.error());
+  SessionState empty;
+  empty.setup = std::move(*kept);
+  auto state = Append(sessions_, empty, std::move(*messages));
+  if (!state) return ErrorResponse(state.error());
+  const auto prompt = PromptOf(*state, model_);
+  if (prompt) {
+    state->tokens = static_cast<uint32_t>(prompt->chat.ids.size());
+  } else if (prompt.error().code == Code::kExhausted || prompt.error().code == Code::kUnsupported) {
+    return ErrorResponse(prompt.error());
+  }
+  const auto entry = sessions_.Create(call.tenant(), std::move(*state));
+  return entry ? SessionResponse(*entry, 201) : ErrorResponse(entry.error());
+}
+
+Outcome Service::ListSessions(const Call& call) {
+  const std::optional<std::string> asked = QueryValue(call.request.target, "limit");
+  const std::optional<uint64_t> limit = asked ? ParseUint(*asked) : kListed;
+  if (!limit || *limit == 0 || *limit > kMostListed) {
+    return ErrorResponse({Code::kInvalidArgument,
+                          fmt::format("is not a number between 1 and {}", kMostListed), "limit"});
+  }
+  const std::optional<std::string> after = QueryValue(call.request.target, "after");
+  const auto page = sessions_.List(call.tenant(), after, *limit);
+  if (!page) return ErrorResponse(page.error());
+  json data = json::array();
+  for (const SessionStore::Entry& entry : page->entries) data.push_back(SessionJson(entry));
+  const auto id_of = [&](const auto& entries, bool first) {
+    return entries.empty() ? json() : json(first ? entries.front().id : entries.back().id);
+  };
+  HttpResponse response;
+  const json list = {{"object", "list"},
+                     {"data", std::move(data)},
+                     {"first_id", id_of(page->entries, true)},
+                     {"last_id", id_of(page->entries, false)},
+                     {"has_more", page->has_more}};
+  response.body = Dump(list);
+  return response;
+}
+
+Outcome Service::ShowSession(const Call& call) {
+  auto entry = sessions_.Find(call.tenant(), SegmentOf(call.path, 2));
+  if (!entry) return ErrorResponse(entry.error());
+  const std::optional<std::string> asked = QueryValue(call.request.target, "ids");
+  const bool with_ids = asked == "true" || asked == "1";
+  auto prompt = PromptOf(*entry->state, model_);
+  if (!prompt && with_ids) return ErrorResponse(prompt.error());
+  HttpResponse response;
+  std::optional<ChatPrompt> chat;
+  if (prompt) {
+    chat = std::move(prompt->chat);
+    response.rest_bytes = chat->ids.size() * sizeof(TokenId);
+  }
+  response.rest = WholeSession(std::move(*entry), std::move(chat), with_ids);
+  return response;
+}
+
+Outcome Service::Become(const Call& call, Result<SessionState> state) {
+  if (!state) return ErrorResponse(state.error());
+  const Status replaced = call.turn->Replace(std::move(*state));
+  if (!replaced) return ErrorResponse(replaced.error());
+  const auto entry = call.turn->Read();
+  return entry ? SessionResponse(*entry) : ErrorResponse(entry.error());
+}
+
+Outcome Service::AppendMessages(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  auto messages = ReadSessionMessages(fields, model_, &body->tree);
+  if (messages && messages->empty()) {
+    fields.Fail("messages", "must be an array with at least one message");
+    return ErrorResponse(*fields.error());
+  }
+  if (!messages) return ErrorResponse(messages.error());
+  return Become(call, Append(sessions_, *entry->state, std::move(*messages)));
+}
+
+Outcome Service::EditMessage(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  const auto index = ParseUint(std::string(SegmentOf(call.path, 4)));
+  const auto& messages = entry->state->messages;
+  if (!index || *index >= messages.size()) {
+    return ErrorResponse({Code::kInvalidArgument,
+                          fmt::format("is none of the session's messages 0 to {}", messages.size()),
+                          "index"});
+  }
+  auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  bool keep_later = false;
+  fields.Bool("keep_later", &keep_later);
+  if (fields.error()) return ErrorResponse(*fields.error());
+  auto message = ReadContent(fields, messages[*index]->role, model_, &body->tree);
+  if (!message) return ErrorResponse(message.error());
+  const LaterMessages later = keep_later ? LaterMessages::kStay : LaterMessages::kGo;
+  return Become(call, Edit(sessions_, *entry->state, *index, std::move(*message), later));
+}
+
+Outcome Service::EditSystem(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  auto message = ReadContent(fields, "system", model_, &body->tree);
+  if (!message) return ErrorResponse(message.error());
+  return Become(call, SetSystem(sessions_, *entry->state, std::move(*message)));
+}
+
+Outcome Service::TruncateSession(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  const auto count = ReadCount(call.request.body, std::nullopt);
+  if (!count) return ErrorResponse(count.error());
+  return Become(call, Truncate(*entry->state, *count));
+}
+
+Outcome Service::ForkSession(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  const auto count = ReadCount(call.request.body, entry->state->messages.size());
+  if (!count) return ErrorResponse(count.error());
+  auto state = Truncate(*entry->state, *count);
+  if (!state) return ErrorResponse(state.error());
+  // It has no ids of what it does not say.
+  auto paths = WithoutForgotten(sessions_, state->paths, NotContained(*state),
+                                SessionStore::Room::kWithinLimit);
+  if (!paths) return ErrorResponse(paths.error());
+  state->paths = std::move(*paths);
+  const auto made = sessions_.Create(call.tenant(), std::move(*state));
+  return made ? SessionResponse(*made, 201) : ErrorResponse(made.error());
+}
+
+namespace {
+
+// A chat completion's fields: the defaults of the session, then those of the body, which win.
+Result<JsonValue> FieldsOf(const JsonFields& body, const JsonValue& sent, const SessionSetup& setup,
+                           JsonTree* tree) {
+  for (const char* name : {"tools", "chat_template_kwargs", "add_generation_prompt"}) {
+    if (!body.Has(name)) continue;
+    return FailField(Code::kInvalidArgument, name,
+                     "is set when the session is made, not by generate");
+  }
+  KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(setup.sampling, tree, kChatIds));
+  KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
+  for (const JsonValue::Member& member : kept) {
+    if (member.key == "cache") members.push_back(member);
+  }
+  if (!body.Has("model")) members.push_back({"model", tree->String(setup.model)});
+  for (const JsonValue::Member& member : sent.members()) {
+    if (member.key == "messages" || member.key == "keep_partial") continue;
+    members.push_back(member);
+  }
+  return tree->Object(std::move(members));
+}
+
+Status CheckAnswerable(const SessionState& state) {
+  if (state.messages.empty()) {
+    return FailField(Code::kInvalidArgument, "messages",
+                     "the session has no message to answer; send one");
+  }
+  const SessionMessage& last = *state.messages.back();
+  if (last.role == "user" || last.role == "tool") return {};
+  return FailField(Code::kInvalidArgument, "messages",
+                   "the last message of the session is the {}'s: there is nothing to answer; send "
+                   "a message of the user",
+                   last.role);
+}
+
+}  // namespace
+
+Outcome Service::GenerateInSession(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return ErrorResponse(entry.error());
+  const SessionSetup& setup = *entry->state->setup;
+  const std::string& text = call.request.body;
+  auto body = ParseBody(text.empty() ? "{}" : std::string_view(text), kChatIds);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields sent(body->fields);
+  bool keep_partial = false;
+  sent.Bool("keep_partial", &keep_partial);
+  if (sent.error()) return ErrorResponse(*sent.error());
+  auto messages = ReadSessionMessages(sent, model_, &body->tree);
+  if (!messages) return ErrorResponse(messages.error());
+  const auto merged = FieldsOf(sent, body->fields, setup, &body->tree);
+  if (!merged) return ErrorResponse(merged.error());
+  JsonFields fields(*merged);
+  auto chat = BeginChat(fields, model_);
+  if (!chat) return ErrorResponse(chat.error());
+  if (chat->spec.n != 1) {
+    return ErrorResponse(
+        {Code::kInvalidArgument, "a session has one answer to a message: n is 1", "n"});
+  }
+  auto state = Append(sessions_, *entry->state, std::move(*messages));
+  if (!state) return ErrorResponse(state.error());
+  if (const Status fits = CheckAnswerable(*state); !fits) return ErrorResponse(fits.error());
+  auto prompt = PromptOf(*state, model_);
+  if (!prompt) return ErrorResponse(prompt.error());
+  state->dropped = prompt->dropped;
+  chat->spec.of = {.session = entry->id, .index = state->messages.size()};
+  if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
+  GenerateRequest& request = chat->requests.front();
+  const auto room = static_cast<uint32_t>(setup.max_context - prompt->chat.ids.size());
+  request.max_tokens = std::min(request.max_tokens, room);
+  if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
+    return ErrorResponse(set.error());
+  }
+  const auto kept = MembersOf(setup.fields, &body->tree);
+  if (!kept) return ErrorResponse(kept.error());
+  for (const JsonValue::Member& member : *kept) {
+    if (member.key == "tools") ListUnusedTools(&member.value, model_, &request);
+  }
+  Outcome outcome = Start(std::move(*chat), call, "messages");
+  if (auto* start = std::get_if<GenerationStart>(&outcome)) {
+    start->answer->KeepIn(std::make_unique<SessionAnswer>(
+        call.turn, sessions_, std::move(*state), start->requests.front(),
+        keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer));
+    start->answer_bytes = std::max(start->answer_bytes, start->answer->held_bytes());
+  }
+  return outcome;
+}
+
+}  // namespace kvasir

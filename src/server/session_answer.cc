@@ -1,0 +1,69 @@
+#include "server/session_answer.h"
+
+#include <exception>
+#include <utility>
+
+#include "base/result.h"
+#include "server/session_prompt.h"
+
+namespace kvasir {
+
+SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store,
+                             SessionState state, const GenerateRequest& prompt, OnHangUp on_hang_up,
+                             const Tokenizer& tokenizer)
+    : turn_(std::move(turn)),
+      store_(store),
+      state_(std::move(state)),
+      ids_(prompt.prompt),
+      message_ends_(prompt.message_ends),
+      cache_salt_(prompt.cache_salt),
+      prompt_tokens_(prompt.prompt.size()),
+      on_hang_up_(on_hang_up),
+      tokenizer_(tokenizer) {
+  answer_.role = "assistant";
+  answer_.generated = true;
+}
+
+SessionAnswer::~SessionAnswer() {
+  if (!turn_ || on_hang_up_ == OnHangUp::kDropAnswer || answer_.content.empty()) return;
+  try {
+    (void)Keep();
+  } catch (const std::exception&) {  // no memory: the session is as it was
+  }
+}
+
+void SessionAnswer::Take(const Event& event) {
+  answer_.content += event.text;
+  for (const GeneratedToken& token : event.tokens) ids_.push_back(token.id);
+}
+
+Status SessionAnswer::Finish() {
+  const Status kept = Keep();
+  turn_ = nullptr;
+  return kept;
+}
+
+Status SessionAnswer::Keep() {
+  const std::span<const TokenId> generated = std::span(ids_).subspan(prompt_tokens_);
+  const AnswerIds known = IdsOfAnswer(generated, answer_.content, tokenizer_);
+  answer_.ids.assign(generated.begin(), generated.begin() + static_cast<ptrdiff_t>(known.count));
+  answer_.ids_bytes = known.bytes;
+  answer_.content.shrink_to_fit();
+  std::vector<SessionPath::Begin> begins;
+  for (size_t i = 0; i < state_.messages.size(); ++i) {
+    const bool is_system = i == 0 && state_.has_system();
+    if (!is_system && i < state_.first_shown()) continue;
+    begins.push_back({state_.messages[i]->number, state_.messages[i]->version,
+                      i == 0 ? 0 : message_ends_[i - 1]});
+  }
+  begins.push_back(
+      {answer_.number, answer_.version, message_ends_.empty() ? 0 : message_ends_.back()});
+  std::vector<SessionMessage> messages;
+  messages.push_back(std::move(answer_));
+  KV_ASSIGN(SessionState changed, Append(store_, state_, std::move(messages)));
+  KV_ASSIGN(changed.paths, AddPath(store_, changed.paths, std::move(ids_), std::move(begins),
+                                   std::move(cache_salt_)));
+  return turn_->Replace(std::move(changed));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,50 @@
+// SessionAnswer: puts the answer of a generation into its session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvasir/session.h"
+#include "server/openai_response.h"
+
+namespace kvasir {
+
+enum class OnHangUp { kDropAnswer, kKeepPartial };
+
+// Holds the session's turn. Finish puts the answer into the session and ends the turn. Destroyed
+// before that, it leaves the session as it was; or, if asked, with the answer so far.
+class SessionAnswer : public AnswerKeeper {
+ public:
+  // `state`: the session with the messages that come before the answer. `prompt`: what the answer
+  // is generated from; its message_ends are those of the state's messages. The store and the
+  // tokenizer must outlive this.
+  SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store, SessionState state,
+                const GenerateRequest& prompt, OnHangUp on_hang_up, const Tokenizer& tokenizer);
+  ~SessionAnswer() override;
+
+  void Take(const Event& event) override;
+  Status Finish() override;
+  uint64_t held_bytes() const override {
+    return sizeof(*this) + ids_.capacity() * sizeof(TokenId) +
+           message_ends_.capacity() * sizeof(uint32_t) + answer_.content.capacity();
+  }
+
+ private:
+  Status Keep();
+
+  std::shared_ptr<SessionStore::Turn> turn_;  // null: it has ended
+  SessionStore& store_;
+  SessionState state_;
+  std::vector<TokenId> ids_;  // of prompt and answer
+  std::vector<uint32_t> message_ends_;
+  std::optional<std::string> cache_salt_;
+  const size_t prompt_tokens_;
+  const OnHangUp on_hang_up_;
+  const Tokenizer& tokenizer_;
+  SessionMessage answer_;
+};
+
+}  // namespace kvasir
