@@ -82,6 +82,12 @@ class Newcomer(CliTest):
             self.assertIn("no text: the model has no tokenizer (tokenizer.json, tokenizer.model, *.tiktoken or the GGUF "
                           "file's own); put one into its folder", start(path))
 
+    def test_a_folder_with_a_tokenizer_alone_is_named_as_that(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a")
+            self.wrong("plan", "--model", folder,
+                       says=f"{folder}: has a tokenizer (tokenizer.model), but no config.json; a Hugging Face folder has")
+
     def run_with(self, text, *arguments):
         return subprocess.run([cli_support.BINARY, "run", "--max-tokens", "8", *arguments], input=text,
                               capture_output=True, text=True, timeout=60)
