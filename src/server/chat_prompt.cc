@@ -245,7 +245,7 @@ Result<std::vector<TokenId>> EncodeAround(const RenderedChat& chat, const ModelV
 
 // Whether the ids decode to the text.
 bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string_view text) {
-  const auto decoder = tokenizer.StartDecoder(/*skip_special=*/false);
+  const auto decoder = tokenizer.StartDecoder(SpecialTokens::kShow);
   std::string part;
   const auto take = [&] {
     const bool same = text.starts_with(part);
@@ -271,7 +271,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
   if (!known.empty() && !Reads(tokenizer, prompt.ids, chat.text)) {
     // Some tokenizers add a space to what they encode: then the ids must decode to the same.
     KV_ASSIGN(std::vector<TokenId> plain, EncodeAround(chat, model, {}));
-    if (!Reads(tokenizer, prompt.ids, tokenizer.Decode(plain, /*skip_special=*/false))) {
+    if (!Reads(tokenizer, prompt.ids, tokenizer.Decode(plain, SpecialTokens::kShow))) {
       prompt.ids = std::move(plain);
     }
   }

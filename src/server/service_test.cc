@@ -214,9 +214,12 @@ TEST_F(ServiceTest, ATenantComesFromTheKeyOnly) {
   const HttpResponse erased = Ask(erase);
   EXPECT_EQ(erased.status, 200);
   EXPECT_EQ(engine_->erased, std::vector<std::string>{tenants[2]});
-  EXPECT_EQ(
-      json::parse(erased.body),
-      json({{"erased", true}, {"tiers", {"pool"}}, {"blocks", 1}, {"tokens", 17}, {"cursors", 2}}));
+  EXPECT_EQ(json::parse(erased.body), json({{"erased", true},
+                                            {"tiers", {"pool"}},
+                                            {"blocks", 1},
+                                            {"tokens", 17},
+                                            {"cursors", 2},
+                                            {"sessions", 0}}));
 }
 
 TEST_F(ServiceTest, AHeadIsRefusedBeforeItsBodyIsRead) {

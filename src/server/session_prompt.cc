@@ -183,7 +183,7 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
     if (at) byte = *at + *content_byte;
   }
   // The token whose text reaches beyond the byte before.
-  TextStream stream(*model.tokenizer, /*skip_special=*/false);
+  TextStream stream(*model.tokenizer, SpecialTokens::kShow);
   size_t first = 0;
   for (size_t bytes = 0; first < fitted.rendered.prompt.ids.size(); ++first) {
     bytes += stream.Append(fitted.rendered.prompt.ids[first]).size();
@@ -194,7 +194,7 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
 
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer) {
-  const auto decoder = tokenizer.StartDecoder(/*skip_special=*/false);
+  const auto decoder = tokenizer.StartDecoder(SpecialTokens::kShow);
   std::string part;
   std::string_view rest = text;
   size_t count = 0;
@@ -207,7 +207,7 @@ AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
   // The last of them may have begun a character that the text does not have.
   constexpr size_t kMostBack = 8;
   for (const size_t least = count - std::min(count, kMostBack); count > least; --count) {
-    const std::string said = tokenizer.Decode(ids.first(count), /*skip_special=*/false);
+    const std::string said = tokenizer.Decode(ids.first(count), SpecialTokens::kShow);
     if (text.starts_with(said)) return {count, said.size()};
   }
   return {};
