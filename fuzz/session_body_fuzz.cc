@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/check.h"
 #include "server/fake_engine_for_test.h"
 #include "server/service.h"
 #include "source_paths.h"
