@@ -1,6 +1,7 @@
 // Calls of sessions with any bodies: none ends the server, none that is refused changes a session,
 // and nothing is left when the sessions are gone. Input: for each call a byte that chooses it, two
 // of its body's length, and the body.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>

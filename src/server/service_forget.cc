@@ -138,7 +138,9 @@ Outcome Service::ForgetPart(const Call& call) {
   // Its place in the prompt that would come next; then wherever else it was read.
   std::optional<PlacedPrompt> now;
   const bool is_whole = !part->end;
-  const auto byte = is_whole ? std::nullopt : ByteOfCodePoint(message.content, part->begin);
+  // What the template writes before the content is not forgotten: other prompts have it too.
+  std::optional<size_t> byte;
+  if (!is_whole || message.fields.empty()) byte = ByteOfCodePoint(message.content, part->begin);
   if (auto placed = PlaceOf(state, part->index, byte, model_)) {
     now = std::move(*placed);
   }
