@@ -1,6 +1,6 @@
-// The cache without a model: lookup, hash and commit, waste. One JSON line per measurement, with
-// its target; exit status 1 when an answer is wrong (a missed target is only shown,
-// because machines differ). Times are the best and the median of several rounds after a warm-up.
+// The cache without a model: lookup, hash and commit, forget, waste. One JSON line per measurement,
+// with its target; exit status 1 when an answer is wrong (a missed target is only shown, because
+// machines differ). Times are the best and the median of several rounds after a warm-up.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -139,6 +139,46 @@ bool HashAndCommit() {
   return right;
 }
 
+// Conversations of 2,000 tokens lie in a pool of 10^5 blocks, with room for their Cursors, and one
+// after the other forgets its second half. Forget is what holds up a step; zeroing the blocks is
+// spread over the next ones.
+bool ForgetHalf() {
+  constexpr size_t kTokens = 2000, kBlocks = 100'000, kPrompts = 700;
+  Random random(4);
+  auto cache = MakeCache(kBlocks * 16, 256);
+  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  std::vector<Tokens> prompts;
+  const std::vector<float> hidden(64, 1.0f);
+  for (size_t i = 0; i < kPrompts; ++i) {
+    prompts.push_back(RandomTokens(random, kTokens));
+    KvSequence sequence = cache->Fetch(cache->Match(ns, prompts.back(), {}), kTokens);
+    KV_CHECK(cache->Extend(sequence, prompts.back()));
+    cache->Commit(sequence, kTokens, kEnd);
+    cache->KeepCursor(sequence, hidden);
+  }
+  std::vector<double> forget_ms, zero_ms;
+  bool right = true;
+  for (size_t i = 0; i < 200; ++i) {
+    const Tokens& prompt = prompts[i * kPrompts / 200];
+    const uint64_t begin = MonotonicNs();
+    const KvCache::Forgotten forgotten = cache->Forget(ns, prompt, kTokens / 2);
+    const uint64_t end = MonotonicNs();
+    while (!cache->IsZeroed(forgotten.point)) cache->ZeroForgotten(1 << 20);
+    zero_ms.push_back(static_cast<double>(MonotonicNs() - end) * 1e-6);
+    forget_ms.push_back(static_cast<double>(end - begin) * 1e-6);
+    right &= forgotten.erased_tokens == kTokens - kTokens / 2 / 16 * 16;
+    right &= cache->Match(ns, prompt, {}).num_reused() == kTokens / 2 / 16 * 16;
+  }
+  const Spread forget = SpreadOf(forget_ms), zero = SpreadOf(zero_ms);
+  fmt::print(
+      "{{\"bench\": \"forget\", \"tokens\": {}, \"pool_blocks\": {}, \"best_ms\": {:.3f}, "
+      "\"median_ms\": {:.3f}, \"worst_ms\": {:.3f}, \"zero_median_ms\": {:.3f}, \"target_ms\": 10, "
+      "\"right\": {}}}\n",
+      kTokens / 2, cache->plan().num_blocks, forget.best, forget.median,
+      std::ranges::max(forget_ms), zero.median, right);
+  return right;
+}
+
 // 200 conversations of 1,500 tokens on average: four system prompts, several turns each, eight at
 // once, prompts computed in chunks and answers token by token, in a pool that holds two thirds of
 // them. Sampled after every step whose pool is at least 90% full.
@@ -252,6 +292,7 @@ class WasteReplay {
 int main() {
   const bool lookup = kvasir::LookUp();
   const bool commit = kvasir::HashAndCommit();
+  const bool forget = kvasir::ForgetHalf();
   const bool waste = kvasir::WasteReplay().Run();
-  return lookup && commit && waste ? 0 : 1;
+  return lookup && commit && forget && waste ? 0 : 1;
 }
