@@ -251,7 +251,7 @@ class InputTest(EvalTest):
                 ('{"messages": [{"role": "user", "content": "x"}]}', "'expect'"),
                 ('{"messages": [{"role": "user", "content": "x"}], "expect": 7}', "'expect'"),
                 (json.dumps({"messages": [{"role": "user", "content": "x " * 3000}],
-                             "expect": "x"}), "--ctx-size")]:
+                             "expect": "x"}), "do not fit the context of 2048 with an answer; leave it out")]:
             path = self.file("probes.jsonl", content)
             self.wrong_eval("--recall", path, "--text", self.file("text.txt", TEXT),
                             says=[path, says])

@@ -60,7 +60,7 @@ TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
   const auto ask = [](Engine& engine, const std::vector<TokenId>& ids, const char* salt) {
     GenerateRequest request = Greedy(ids, 1);
     if (salt != nullptr) request.cache_salt = salt;
-    return Ask(engine, request).receipt.cached_tokens();
+    return Ask(engine, request).receipt;
   };
   {
     const auto engine = LoadEngine(options);
@@ -78,11 +78,18 @@ TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
     EXPECT_EQ(erased.disk_blocks, 2u + 4u);  // those of `prompt` behind 64, of `edited` from 32 on
   }
   const auto engine = LoadEngine(options);
-  EXPECT_EQ(ask(*engine, prompt, nullptr), 64u);
-  EXPECT_EQ(ask(*engine, earlier, nullptr), 96u);
-  EXPECT_EQ(ask(*engine, other, nullptr), 96u);
-  EXPECT_EQ(ask(*engine, prompt, "salt"), 96u);
-  EXPECT_LE(ask(*engine, edited, nullptr), 45u);  // of the pool by now: those of `prompt`
+  // On a busy machine computing may be quicker than loading: then the receipt says that it is
+  // there.
+  const auto expect = [&](const std::vector<TokenId>& ids, const char* salt, uint32_t tokens) {
+    const Receipt receipt = ask(*engine, ids, salt);
+    if (receipt.miss && receipt.miss->reason == MissReason::kOvertaken) return;
+    EXPECT_EQ(receipt.cached_tokens(), tokens);
+  };
+  expect(prompt, nullptr, 64);
+  expect(earlier, nullptr, 96);
+  expect(other, nullptr, 96);
+  expect(prompt, "salt", 96);
+  EXPECT_LE(ask(*engine, edited, nullptr).cached_tokens(), 45u);  // of the pool: those of `prompt`
 }
 
 }  // namespace
