@@ -71,7 +71,11 @@ function(kvasir_test name)
   target_include_directories(${name} PRIVATE ${KVASIR_SOURCE_PATHS})
   set_target_properties(${name} PROPERTIES KVASIR_IS_TEST ON)
   # A test's own code runs once or is a plain reference: optimising it takes longer than it saves.
-  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${KVASIR_SANITIZE}>,-O0,$<$<CONFIG:Release>:-O1>>)
+  if(KVASIR_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
 endfunction()
 
