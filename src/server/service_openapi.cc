@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 // What a path does, and the properties of its body, as JSON Schema. Fields that are not named are
 // taken too (docs/api.md has all of them).
@@ -106,20 +106,20 @@ const Described* Find(std::string_view method, std::string_view path) {
   return nullptr;
 }
 
-json Answer(const char* description, const char* schema) {
+ordered_json Answer(const char* description, const char* schema) {
   return {{"description", description},
           {"content", {{"application/json", {{"schema", {{"$ref", schema}}}}}}}};
 }
 
-json Parameters(std::string_view path) {
-  json parameters = json::array();
+ordered_json Parameters(std::string_view path) {
+  ordered_json parameters = ordered_json::array();
   for (size_t at = path.find('{'); at != path.npos; at = path.find('{', at + 1)) {
     const std::string name(path.substr(at + 1, path.find('}', at) - at - 1));
     const char* type = name == "index" ? "integer" : "string";
     parameters.push_back(
         {{"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", type}}}});
   }
-  const auto query = [&](const char* name, json schema) {
+  const auto query = [&](const char* name, ordered_json schema) {
     parameters.push_back({{"name", name}, {"in", "query"}, {"schema", std::move(schema)}});
   };
   if (path == "/v1/sessions") {
@@ -130,24 +130,27 @@ json Parameters(std::string_view path) {
   return parameters;
 }
 
-json Operation(std::string_view method, std::string_view path, const Described& described) {
+ordered_json Operation(std::string_view method, std::string_view path, const Described& described) {
   const bool makes = method == "POST" && (path == "/v1/sessions" || path.ends_with("/fork"));
-  json operation = {{"summary", described.summary}};
-  json parameters = method == "GET" || path != "/v1/sessions" ? Parameters(path) : json::array();
+  ordered_json operation = {{"summary", described.summary}};
+  ordered_json parameters =
+      method == "GET" || path != "/v1/sessions" ? Parameters(path) : ordered_json::array();
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
   if (described.properties != nullptr) {
-    json schema = {{"type", "object"},
-                   {"properties", json::parse("{" + PropertiesOf(described.properties) + "}")}};
-    json required = json::parse(described.required);
+    ordered_json schema = {
+        {"type", "object"},
+        {"properties", ordered_json::parse("{" + PropertiesOf(described.properties) + "}")}};
+    ordered_json required = ordered_json::parse(described.required);
     if (!required.empty()) schema["required"] = std::move(required);
     operation["requestBody"] = {
         {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};
   }
-  json done = path == "/metrics" ? json{{"description", "Prometheus text"},
-                                        {"content", {{"text/plain", json::object()}}}}
-                                 : Answer("done", "#/components/schemas/Object");
+  ordered_json done = path == "/metrics"
+                          ? ordered_json{{"description", "Prometheus text"},
+                                         {"content", {{"text/plain", ordered_json::object()}}}}
+                          : Answer("done", "#/components/schemas/Object");
   if (path.ends_with("completions") || path.ends_with("/generate")) {
-    done["content"]["text/event-stream"] = json::object();
+    done["content"]["text/event-stream"] = ordered_json::object();
   }
   operation["responses"] = {{makes ? "201" : "200", std::move(done)}};
   operation["responses"]["4XX"] = Answer("refused", "#/components/schemas/Error");
@@ -158,7 +161,7 @@ json Operation(std::string_view method, std::string_view path, const Described& 
 }  // namespace
 
 Outcome Service::OpenApi(const Call&) {
-  json paths = json::object();
+  ordered_json paths = ordered_json::object();
   for (const Route& route : Routes()) {
     const Described* described = Find(route.method, route.path);
     if (described == nullptr) continue;  // not available in this version
@@ -168,7 +171,7 @@ Outcome Service::OpenApi(const Call&) {
     std::ranges::transform(method, method.begin(), [](char c) { return std::tolower(c); });
     paths[path][method] = Operation(route.method, path, *described);
   }
-  const json error = {
+  const ordered_json error = {
       {"type", "object"},
       {"required", {"error"}},
       {"properties",
@@ -176,12 +179,12 @@ Outcome Service::OpenApi(const Call&) {
          {{"type", "object"},
           {"required", {"message", "type", "param", "code"}},
           {"properties", {{"message", {{"type", "string"}}}, {"code", {{"type", "string"}}}}}}}}}};
-  json schemas = json::object();
+  ordered_json schemas = ordered_json::object();
   schemas["Object"] = {{"type", "object"}};
   schemas["Error"] = error;
-  json body = {{"openapi", "3.1.0"},
-               {"info", {{"title", "kvasir"}, {"version", options_.version}}},
-               {"paths", std::move(paths)}};
+  ordered_json body = {{"openapi", "3.1.0"},
+                       {"info", {{"title", "kvasir"}, {"version", options_.version}}},
+                       {"paths", std::move(paths)}};
   body["components"] = {{"schemas", std::move(schemas)},
                         {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}};
   HttpResponse response;

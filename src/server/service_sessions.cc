@@ -15,39 +15,41 @@
 namespace kvasir {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr size_t kListed = 20, kMostListed = 100;
 
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string Dump(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-void AddMembers(std::string_view object, json* to) {
+void AddMembers(std::string_view object, ordered_json* to) {
   if (object.empty()) return;
-  const json members = json::parse(object);
+  const ordered_json members = ordered_json::parse(object);
   for (const auto& [key, value] : members.items()) {
     if (!to->contains(key)) (*to)[key] = value;
   }
 }
 
 // A session, with the number of its messages; tokens is null where they are not counted.
-json SessionJson(const SessionStore::Entry& entry) {
+ordered_json SessionJson(const SessionStore::Entry& entry) {
   const SessionState& state = *entry.state;
   const SessionSetup& setup = *state.setup;
-  json body = {{"id", entry.id},
-               {"object", "session"},
-               {"created", entry.created_s},
-               {"model", setup.model},
-               {"messages", state.messages.size()},
-               {"tokens", state.tokens ? json(*state.tokens) : json()},
-               {"max_context", setup.max_context},
-               {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
-               {"ids", setup.exact_ids ? "exact" : "canonical"},
-               {"prepare", false}};
+  ordered_json body = {{"id", entry.id},
+                       {"object", "session"},
+                       {"created", entry.created_s},
+                       {"model", setup.model},
+                       {"messages", state.messages.size()},
+                       {"tokens", state.tokens ? ordered_json(*state.tokens) : ordered_json()},
+                       {"max_context", setup.max_context},
+                       {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
+                       {"ids", setup.exact_ids ? "exact" : "canonical"},
+                       {"prepare", false}};
   AddMembers(setup.fields, &body);
-  body["sampling"] = setup.sampling.empty() ? json::object() : json::parse(setup.sampling);
-  body["metadata"] = setup.metadata.empty() ? json::object() : json::parse(setup.metadata);
+  body["sampling"] =
+      setup.sampling.empty() ? ordered_json::object() : ordered_json::parse(setup.sampling);
+  body["metadata"] =
+      setup.metadata.empty() ? ordered_json::object() : ordered_json::parse(setup.metadata);
   return body;
 }
 
@@ -58,27 +60,28 @@ HttpResponse SessionResponse(const SessionStore::Entry& entry, int status = 200)
   return response;
 }
 
-json MessageJson(const SessionMessage& message, size_t index, std::optional<uint32_t> tokens) {
-  json segments = json::array();
+ordered_json MessageJson(const SessionMessage& message, size_t index,
+                         std::optional<uint32_t> tokens) {
+  ordered_json segments = ordered_json::array();
   for (const SessionSegment& segment : message.segments) {
     segments.push_back({{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
   }
-  json body = {{"index", index},
-               {"role", message.role},
-               {"content", message.content},
-               {"tokens", tokens ? json(*tokens) : json()},
-               {"generated", message.generated},
-               {"segments", std::move(segments)}};
+  ordered_json body = {{"index", index},
+                       {"role", message.role},
+                       {"content", message.content},
+                       {"tokens", tokens ? ordered_json(*tokens) : ordered_json()},
+                       {"generated", message.generated},
+                       {"segments", std::move(segments)}};
   AddMembers(message.fields, &body);
   return body;
 }
 
 // A session with its messages and, if they are asked for, the ids of its prompt.
 Parts WholeSession(SessionStore::Entry entry, std::optional<ChatPrompt> prompt, bool with_ids) {
-  json head = SessionJson(entry);
+  ordered_json head = SessionJson(entry);
   head.erase("messages");
   if (with_ids) head.erase("ids");
-  head["tokens"] = prompt ? json(prompt->ids.size()) : json();
+  head["tokens"] = prompt ? ordered_json(prompt->ids.size()) : ordered_json();
   std::string out = Dump(head);
   out.pop_back();
   if (with_ids && prompt) {
@@ -168,17 +171,18 @@ Outcome Service::ListSessions(const Call& call) {
   const std::optional<std::string> after = QueryValue(call.request.target, "after");
   const auto page = sessions_.List(call.tenant(), after, *limit);
   if (!page) return ErrorResponse(page.error());
-  json data = json::array();
+  ordered_json data = ordered_json::array();
   for (const SessionStore::Entry& entry : page->entries) data.push_back(SessionJson(entry));
   const auto id_of = [&](const auto& entries, bool first) {
-    return entries.empty() ? json() : json(first ? entries.front().id : entries.back().id);
+    return entries.empty() ? ordered_json()
+                           : ordered_json(first ? entries.front().id : entries.back().id);
   };
   HttpResponse response;
-  const json list = {{"object", "list"},
-                     {"data", std::move(data)},
-                     {"first_id", id_of(page->entries, true)},
-                     {"last_id", id_of(page->entries, false)},
-                     {"has_more", page->has_more}};
+  const ordered_json list = {{"object", "list"},
+                             {"data", std::move(data)},
+                             {"first_id", id_of(page->entries, true)},
+                             {"last_id", id_of(page->entries, false)},
+                             {"has_more", page->has_more}};
   response.body = Dump(list);
   return response;
 }

@@ -14,7 +14,8 @@
 namespace kvasir {
 namespace {
 
-constexpr std::string_view kMagic = "KVFORGET", kPurpose = "kvasir forget", kFileName = "forget";
+constexpr std::string_view kForgetMagic = "KVFORGET", kForgetPurpose = "kvasir forget",
+                           kForgetFile = "forget";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeadBytesOfIntent = 16, kSegmentBytes = 16;
 static_assert(kMaxDiskBlocks / 8 + (kSegmentBytes + 1) * (kMaxDiskBlocks / 16 + 1) +
@@ -34,7 +35,7 @@ T Take(std::string_view& bytes) {
 }
 
 Digest TagOf(const Secret& secret, const StoreId& store, std::string_view bytes) {
-  const Digest key = HmacKey(secret).Of(std::as_bytes(std::span(kPurpose)));
+  const Digest key = HmacKey(secret).Of(std::as_bytes(std::span(kForgetPurpose)));
   return HmacKey(key).Of(std::as_bytes(std::span(store)), std::as_bytes(std::span(bytes)));
 }
 
@@ -42,7 +43,7 @@ Digest TagOf(const Secret& secret, const StoreId& store, std::string_view bytes)
 
 std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
                                const ForgetIntent& intent) {
-  std::string bytes(kMagic);
+  std::string bytes(kForgetMagic);
   Append(bytes, kVersion);
   Append(bytes, static_cast<uint32_t>(intent.segments.size()));
   for (const ForgetIntent::Segment& segment : intent.segments) {
@@ -61,7 +62,7 @@ std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
 
 std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const StoreId& store,
                                                std::string_view bytes) {
-  if (bytes.size() < kHeadBytesOfIntent + sizeof(Digest) || !bytes.starts_with(kMagic)) {
+  if (bytes.size() < kHeadBytesOfIntent + sizeof(Digest) || !bytes.starts_with(kForgetMagic)) {
     return std::nullopt;
   }
   const std::string_view signed_part = bytes.substr(0, bytes.size() - sizeof(Digest));
@@ -69,7 +70,7 @@ std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const Store
   if (std::memcmp(tag.data(), bytes.data() + signed_part.size(), tag.size()) != 0) {
     return std::nullopt;
   }
-  std::string_view left = signed_part.substr(kMagic.size());
+  std::string_view left = signed_part.substr(kForgetMagic.size());
   if (Take<uint32_t>(left) != kVersion) return std::nullopt;
   ForgetIntent intent;
   for (uint32_t segments = Take<uint32_t>(left); segments > 0; --segments) {
@@ -90,21 +91,21 @@ std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const Store
 
 IoStatus WriteForgetIntent(Storage& storage, FileId folder, const Secret& secret,
                            const StoreId& store, const ForgetIntent& intent) {
-  return PublishFile(storage, folder, std::string(kFileName),
+  return PublishFile(storage, folder, std::string(kForgetFile),
                      EncodeForgetIntent(secret, store, intent), FileSync::kSynced);
 }
 
 IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId folder,
                                                        const Secret& secret, const StoreId& store) {
   const IoResult<std::string> bytes =
-      ReadSmallFile(storage, folder, std::string(kFileName), kMaxForgetIntentBytes);
+      ReadSmallFile(storage, folder, std::string(kForgetFile), kMaxForgetIntentBytes);
   if (!bytes && bytes.error() == ENOENT) return std::optional<ForgetIntent>();
   if (!bytes) return IoFailed(bytes.error());
   return DecodeForgetIntent(secret, store, *bytes);
 }
 
 IoStatus RemoveForgetIntent(Storage& storage, FileId folder) {
-  const IoStatus removed = storage.Unlink(folder, std::string(kFileName));
+  const IoStatus removed = storage.Unlink(folder, std::string(kForgetFile));
   if (!removed && removed.error() != ENOENT) return removed;
   return storage.SyncFolder(folder);
 }
