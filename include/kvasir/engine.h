@@ -365,8 +365,8 @@ class Engine {
   // included, with their tails and Cursors. What comes before token `first` in its block is
   // computed again by the next request, at most block_tokens - 1 tokens. The steps are those of
   // Erase; the disk forgets the same blocks before `done` is called, and where it cannot,
-  // Erasure::error says why and it is tried again each minute. A running request goes on; it keeps
-  // nothing more once a whole block of it is forgotten. REQUIRES: request.first <
+  // Erasure::error says why and it is tried again each minute. Requests that came before and have
+  // these tokens go on, and share nothing from then on. REQUIRES: request.first <
   // request.ids.size().
   virtual void Forget(ForgetRequest request, ErasureSink done) = 0;
   // Calls `done` when all that the cache was given before is on the disk. kUnsupported: there is no

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/begins_with.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "cache/cursor_store.h"
@@ -11,14 +12,6 @@
 #include "cache/tier_probe.h"
 
 namespace kvasir {
-namespace {
-
-bool BeginsWith(std::span<const TokenId> tokens, std::span<const TokenId> beginning) {
-  return tokens.size() >= beginning.size() &&
-         std::ranges::equal(tokens.first(beginning.size()), beginning);
-}
-
-}  // namespace
 
 KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
                                    std::span<const std::span<const TokenId>> kept) {

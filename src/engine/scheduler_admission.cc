@@ -505,28 +505,6 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
-// The owner's cache is being erased, or what lies below `path`. Requests that were asked before and
-// begin with `path` keep what they have, and publish nothing, preempted or not.
-void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
-  const auto begins = [&](std::span<const TokenId> tokens) {
-    return tokens.size() >= path.size() && std::ranges::equal(tokens.first(path.size()), path);
-  };
-  const auto stop = [&](const auto& requests) {
-    for (const auto& request : requests) {
-      if (request->cache_owner() != owner) continue;
-      const bool is_on_path =
-          begins(request->spec.prompt) ||
-          std::ranges::any_of(request->sequences, begins,
-                              [](const auto& sequence) { return std::span(sequence->tokens); });
-      if (!is_on_path) continue;
-      request->is_erased = true;
-      request->resident_tokens = 0;
-    }
-  };
-  stop(waiting_);
-  stop(running_);
-}
-
 // What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {

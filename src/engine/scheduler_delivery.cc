@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/begins_with.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
@@ -179,6 +180,26 @@ void Scheduler::FailAll(const Error& error) {
   }
 }
 
+// Requests that came before an erase and begin with `path`, in prompt or answer, keep what they
+// have and publish nothing, preempted or not.
+void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
+  const auto begins = [&](std::span<const TokenId> tokens) { return BeginsWith(tokens, path); };
+  const auto stop = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->cache_owner() != owner) continue;
+      const bool is_on_path =
+          begins(request->spec.prompt) ||
+          std::ranges::any_of(request->sequences, begins,
+                              [](const auto& sequence) { return std::span(sequence->tokens); });
+      if (!is_on_path) continue;
+      request->is_erased = true;
+      request->resident_tokens = 0;
+    }
+  };
+  stop(waiting_);
+  stop(running_);
+}
+
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   StopSharing(owner, {});
   const CacheUsage before = cache_.usage();
@@ -199,9 +220,7 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
 
 void Scheduler::Forget(const ForgetRequest& request, ErasureSink&& done) {
   const uint64_t cursors_before = cache_.usage().num_cursors;
-  if (request.first < request.ids.size()) {
-    StopSharing(request.owner, std::span(request.ids).first(request.first + 1));
-  }
+  StopSharing(request.owner, std::span(request.ids).first(request.first + 1));
   const std::vector<std::span<const TokenId>> kept(request.kept.begin(), request.kept.end());
   Erasing erasing;
   erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;

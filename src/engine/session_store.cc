@@ -44,7 +44,7 @@ uint64_t HeapBytes(const std::string& text) {
 }
 
 Error NoSession() {
-  return {Code::kNotFound, "there is no session of this id; GET /v1/sessions lists yours"};
+  return {Code::kNotFound, "no session of yours has this id; GET /v1/sessions lists them"};
 }
 
 }  // namespace

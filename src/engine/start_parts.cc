@@ -34,7 +34,7 @@ void WarnOfLoss(const ServerSecret& secret, const EngineOptions& options) {
 Result<ServerSecret> SecretFor(const EngineOptions& options) {
   const std::string state_dir = StateDir(options.state_dir).string();
   if (state_dir.empty()) {
-    return SecretOfThisProcess(options, "there is no home folder; set XDG_STATE_HOME");
+    return SecretOfThisProcess(options, "this user has no home folder; set XDG_STATE_HOME");
   }
   const Result<Secret> secret = LoadOrCreateSecret(state_dir);
   if (secret) return ServerSecret{*secret, true};
@@ -80,13 +80,10 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
   tier.needs_durable = !is_named;
   Disk disk{std::make_unique<RealStorage>(), nullptr};
   auto opened = DiskTier::Open(tier, *disk.storage);
-  if (!opened) {
-    constexpr std::string_view kPlace = "disk tier: ";
-    std::string_view why = opened.error().message;
-    if (why.starts_with(kPlace)) why.remove_prefix(kPlace.size());
-    if (is_named) return FailField(Code::kInvalidArgument, "disk", "{}", why);
-    return without(why);
+  if (!opened && is_named) {
+    return FailField(Code::kInvalidArgument, "disk", "{}", opened.error().message);
   }
+  if (!opened) return without(opened.error().message);
   disk.tier = std::move(*opened);
   return disk;
 }

@@ -34,7 +34,7 @@ Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
   return text;
 }
 
-// What serves a chat, and what serves one with tools in its place. "": there is none.
+// What serves a chat, and what serves one with tools in its place; "" where the model has none.
 struct Templates {
   std::string plain, tool_use;
 };

@@ -68,7 +68,7 @@ class ConnectionSet {
   // All large bodies in memory share max_body_bytes, and all large answers that are not sent yet
   // share max_answer_bytes: without a limit a thousand connections would fill any machine. Metrics
   // that find no room among the answers share max_metrics_bytes. Changes the bytes of a connection
-  // from `held` to `wanted`; false when there is no room now.
+  // from `held` to `wanted`; false, and nothing changes, when they do not fit now.
   bool HoldBodyBytes(uint64_t held, uint64_t wanted);
   bool HoldAnswerBytes(uint64_t held, uint64_t wanted);
   bool HoldMetricsBytes(uint64_t held, uint64_t wanted);

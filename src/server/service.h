@@ -81,7 +81,7 @@ class Service {
   size_t WorkBytes(const HttpRequest& request);
   // Takes a turn in the session that the request is about. Null: it needs none. If the turn has not
   // come yet, `on_turn` is called once when it comes, by any thread; it must not block. kNotFound:
-  // there is no such session; kExhausted: too many calls of it wait.
+  // the caller has no such session; kExhausted: too many calls of it wait.
   Result<SessionTurn> AwaitTurn(const HttpRequest& request, std::function<void()> on_turn);
   // Whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it, on a
   // thread where that may take long (PreparePool).

@@ -14,7 +14,7 @@ using nlohmann::ordered_json;
 struct Described {
   std::string_view route;  // method and path
   const char* summary;
-  const char* properties = nullptr;  // of the body; nullptr: there is none
+  const char* properties = nullptr;  // of the body; nullptr: it takes no body
   const char* required = "[]";
 };
 

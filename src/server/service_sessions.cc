@@ -233,9 +233,10 @@ Outcome Service::EditMessage(const Call& call) {
   const auto index = ParseUint(std::string(SegmentOf(call.path, 4)));
   const auto& messages = entry->state->messages;
   if (!index || *index >= messages.size()) {
-    return ErrorResponse({Code::kInvalidArgument,
-                          fmt::format("is none of the session's messages 0 to {}", messages.size()),
-                          "index"});
+    return ErrorResponse(
+        {Code::kInvalidArgument,
+         fmt::format("the session has {} messages; the first has index 0", messages.size()),
+         "index"});
   }
   auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());

@@ -25,15 +25,15 @@ constexpr uint64_t kMinuteNs = 60'000'000'000;
 Status DiskTier::OpenStore() {
   KV_ASSIGN(OpenedFile root, OpenTierFolder(storage_, options_.folder));
   const IoResult<SpaceFacts> space = storage_.Space(root.id());
-  if (!space) return FailErrno(space.error(), "disk tier: cannot inspect {}", options_.folder);
+  if (!space) return FailErrno(space.error(), "cannot inspect {}", options_.folder);
   if (options_.needs_durable && !space->is_durable) {
     return Fail(Code::kUnsupported,
-                "disk tier: {} lies on a file system that does not promise to keep what is synced; "
+                "{} lies on a file system that does not promise to keep what is synced; "
                 "name the folder by --disk to use it all the same",
                 options_.folder);
   }
   const IoResult<TreeFacts> tree = storage_.TreeBytes(root.id(), kSegmentPrefix);
-  if (!tree) return FailErrno(tree.error(), "disk tier: cannot measure {}", options_.folder);
+  if (!tree) return FailErrno(tree.error(), "cannot measure {}", options_.folder);
   uint64_t cap = index_cap_bytes_;
   if (!options_.cap_bytes) {
     cap = std::min(cap, (space->free_bytes + tree->whole_bytes + tree->other_bytes) / 10);
@@ -57,8 +57,7 @@ Status DiskTier::OpenStore() {
   if (const IoStatus finished = FinishForget(); finished) {
     scanned = ScanStore();
   } else {
-    scanned =
-        FailErrno(finished.error(), "disk tier: cannot finish a forget in {}", options_.folder);
+    scanned = FailErrno(finished.error(), "cannot finish a forget in {}", options_.folder);
   }
   if (!scanned) {
     LeaveStore(State::kBroken, scanned.error().message);
@@ -87,7 +86,7 @@ Status DiskTier::ScanStore() {
   const StoreFiles& files = *writing_files_;
   IoResult<std::vector<OwnerKey>> keys =
       LoadKeys(storage_, files.keys.id(), options_.secret, store_);
-  if (!keys) return FailErrno(keys.error(), "disk tier: cannot read the keys of {}", ToHex(store_));
+  if (!keys) return FailErrno(keys.error(), "cannot read the keys of {}", ToHex(store_));
   const IoResult<std::string> text =
       ReadSmallFile(storage_, files.folder.id(), std::string(kAboutFileName), kMaxAboutBytes);
   const StoreAbout about = text ? ParseAbout(*text) : StoreAbout{};
@@ -130,7 +129,7 @@ Status DiskTier::ScanStore() {
   while (scan_helpers_ > 0) lock.Wait(scan_done_);
   scan_end_ = 0;
   if (scan_error_) {
-    return FailErrno(*scan_error_, "disk tier: cannot read the segments of {}", ToHex(store_));
+    return FailErrno(*scan_error_, "cannot read the segments of {}", ToHex(store_));
   }
   DropOrphans();
   return {};
@@ -139,7 +138,7 @@ Status DiskTier::ScanStore() {
 Status DiskTier::AddSegments() {
   const FileId folder = writing_files_->folder.id();
   IoResult<std::vector<std::string>> names = storage_.List(folder);
-  if (!names) return FailErrno(names.error(), "disk tier: cannot list {}", ToHex(store_));
+  if (!names) return FailErrno(names.error(), "cannot list {}", ToHex(store_));
   std::ranges::sort(*names);
   unusable_.clear();
   next_segment_ = 0;
@@ -154,8 +153,8 @@ Status DiskTier::AddSegments() {
     // A link or a folder of this name is not a segment; a read that fails may be one.
     const bool is_foreign = !file && (file.error() == ELOOP || file.error() == EISDIR);
     if (!is_foreign && (!file || !head)) {
-      return FailErrno(file ? head.error() : file.error(), "disk tier: cannot read {}/{}",
-                       ToHex(store_), name);
+      return FailErrno(file ? head.error() : file.error(), "cannot read {}/{}", ToHex(store_),
+                       name);
     }
     MutexLock lock(mutex_);
     const bool is_ours = *head && (*head)->shape.record == options_.shape;
@@ -334,7 +333,7 @@ void DiskTier::RemoveUnusedKeys() {
 
 Status DiskTier::FinishErases(FileId root) {
   const IoResult<std::vector<EraseIntent>> intents = ListIntents(storage_, root, options_.secret);
-  if (!intents) return FailErrno(intents.error(), "disk tier: cannot list {}", options_.folder);
+  if (!intents) return FailErrno(intents.error(), "cannot list {}", options_.folder);
   for (const EraseIntent& intent : *intents) {
     const IoResult<bool> locked = IsStoreLocked(storage_, root, intent.store);
     if (locked && *locked) continue;  // who began it is still at it
@@ -352,7 +351,7 @@ Status DiskTier::FinishErases(FileId root) {
     }
     if (done) done = RemoveIntent(storage_, root, intent);
     if (!done) {
-      return FailErrno(done.error(), "disk tier: cannot finish an erase in {}", options_.folder);
+      return FailErrno(done.error(), "cannot finish an erase in {}", options_.folder);
     }
   }
   return {};

@@ -488,7 +488,7 @@ TEST_F(DiskTierTest, RefusesFoldersThatItCannotTrust) {
   EXPECT_EQ(OpenError().code, Code::kInvalidArgument);
   options_.folder = parent_ / "file";
   std::ofstream(options_.folder) << "x";
-  EXPECT_EQ(OpenError().message, "disk tier: " + options_.folder + " is not a folder");
+  EXPECT_EQ(OpenError().message, options_.folder + " is not a folder");
   options_.folder = parent_ / "link";
   fs::create_directory(parent_ / "target");
   fs::create_directory_symlink(parent_ / "target", options_.folder);

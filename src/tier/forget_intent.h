@@ -36,7 +36,7 @@ std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const Store
 // The file of a store's folder. Each is durable when it returns.
 IoStatus WriteForgetIntent(Storage& storage, FileId folder, const Secret& secret,
                            const StoreId& store, const ForgetIntent& intent);
-// Absent: there is none, or none that opens.
+// Absent: the folder has no intent, or one that does not open.
 IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId folder,
                                                        const Secret& secret, const StoreId& store);
 IoStatus RemoveForgetIntent(Storage& storage, FileId folder);

@@ -111,7 +111,7 @@ Result<OwnerKeys> OwnerKeys::Create(uint32_t max_owners) {
   const uint64_t bytes = BytesFor(max_owners);
   void* area = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (area == MAP_FAILED) {
-    return Fail(Code::kExhausted, "disk tier: the system refuses {} bytes for keys: {}", bytes,
+    return Fail(Code::kExhausted, "the system refuses {} bytes for keys: {}", bytes,
                 std::strerror(errno));
   }
   mlock(area, bytes);

@@ -35,8 +35,8 @@ class SegmentTable {
   SegmentTable(Arena& arena, uint32_t max_slots);
   void Clear();
 
-  // A new segment of the table, its slots free, with any bytes. Absent: there is no room for its
-  // slots.
+  // A new segment of the table, its slots free, with any bytes. Absent: the table has no room for
+  // its slots.
   std::optional<uint32_t> Add(const SegmentHead& head);
   void Remove(uint32_t segment);  // REQUIRES: no slot is taken or read
 

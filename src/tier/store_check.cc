@@ -17,7 +17,7 @@ namespace kvasir {
 namespace {
 
 tl::unexpected<Error> Failed(int error, const std::string& what) {
-  return FailErrno(error, "disk tier: cannot read {}", what);
+  return FailErrno(error, "cannot read {}", what);
 }
 
 // The open folder of each store.

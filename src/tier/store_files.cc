@@ -43,17 +43,16 @@ Status TagFolder(Storage& storage, FileId root, const std::string& path) {
       ReadSmallFile(storage, root, std::string(kTagName), kMaxTagBytes);
   if (tag && *tag == kTagText) return {};
   const IoResult<std::vector<std::string>> names = storage.List(root);
-  if (!names) return FailErrno(names.error(), "disk tier: cannot list {}", path);
+  if (!names) return FailErrno(names.error(), "cannot list {}", path);
   const bool is_ours = std::ranges::all_of(
       *names, [](const std::string& name) { return IsOurName(name) || name == kTagName; });
   if (!is_ours || (tag && !tag->empty() && !kTagText.starts_with(*tag))) {
     return Fail(Code::kInvalidArgument,
-                "disk tier: {} holds files that are not Kvasir's; name an empty or a new folder",
-                path);
+                "{} holds files that are not Kvasir's; name an empty or a new folder", path);
   }
   const IoStatus written =
       PublishFile(storage, root, std::string(kTagName), kTagText, FileSync::kSynced);
-  if (!written) return FailErrno(written.error(), "disk tier: cannot write {}/{}", path, kTagName);
+  if (!written) return FailErrno(written.error(), "cannot write {}/{}", path, kTagName);
   return {};
 }
 
@@ -123,21 +122,21 @@ std::optional<StoreId> ParseStoreName(std::string_view name) {
 }
 
 Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path) {
-  if (path.empty()) return Fail(Code::kInvalidArgument, "disk tier: the folder's name is empty");
+  if (path.empty()) return Fail(Code::kInvalidArgument, "the folder's name is empty");
   IoResult<OpenedFile> root = Own(storage, storage.OpenRoot(path));
   if (!root && root.error() == ELOOP) {
-    return Fail(Code::kInvalidArgument,
-                "disk tier: {} is a symbolic link; name the folder that it leads to", path);
+    return Fail(Code::kInvalidArgument, "{} is a symbolic link; name the folder that it leads to",
+                path);
   }
   if (!root && root.error() == ENOTDIR) {
-    return Fail(Code::kInvalidArgument, "disk tier: {} is not a folder", path);
+    return Fail(Code::kInvalidArgument, "{} is not a folder", path);
   }
-  if (!root) return FailErrno(root.error(), "disk tier: cannot open {}", path);
+  if (!root) return FailErrno(root.error(), "cannot open {}", path);
   const IoResult<FileFacts> facts = storage.FactsOf(root->id());
-  if (!facts) return FailErrno(facts.error(), "disk tier: cannot inspect {}", path);
+  if (!facts) return FailErrno(facts.error(), "cannot inspect {}", path);
   if (!facts->is_private) {
     return Fail(Code::kPermissionDenied,
-                "disk tier: other users can write to {}, or own it; chmod 700 it, or name another "
+                "other users can write to {}, or own it; chmod 700 it, or name another "
                 "folder",
                 path);
   }
@@ -152,19 +151,19 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
   StoreFiles files;
   files.id = id;
   IoResult<OpenedFile> folder = OpenOrMake(storage, root.id(), name);
-  if (!folder) return FailErrno(folder.error(), "disk tier: cannot open the store {}", name);
+  if (!folder) return FailErrno(folder.error(), "cannot open the store {}", name);
   IoResult<OpenedFile> lock =
       Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
-  if (!lock) return FailErrno(lock.error(), "disk tier: cannot open the lock of {}", name);
+  if (!lock) return FailErrno(lock.error(), "cannot open the lock of {}", name);
   const IoResult<bool> locked = LockStore(storage, lock->id());
-  if (!locked) return FailErrno(locked.error(), "disk tier: cannot lock the store {}", name);
+  if (!locked) return FailErrno(locked.error(), "cannot lock the store {}", name);
   if (!*locked) return std::optional<StoreFiles>();
   IoResult<OpenedFile> keys = OpenOrMake(storage, folder->id(), "keys");
-  if (!keys) return FailErrno(keys.error(), "disk tier: cannot open the keys of {}", name);
+  if (!keys) return FailErrno(keys.error(), "cannot open the keys of {}", name);
   // The folders may be from before a crash that came before their names were durable.
   IoStatus synced = storage.SyncFolder(root.id());
   if (synced) synced = storage.SyncFolder(folder->id());
-  if (!synced) return FailErrno(synced.error(), "disk tier: cannot sync the store {}", name);
+  if (!synced) return FailErrno(synced.error(), "cannot sync the store {}", name);
   RemoveDrafts(storage, folder->id(), DraftAge::kAny);
   RemoveDrafts(storage, keys->id(), DraftAge::kAny);
   files.root = std::move(root);
