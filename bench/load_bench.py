@@ -21,53 +21,25 @@ a figure is compared with runs in the same call. Exit status 1 when an answer is
 missed target is shown, not an error.
 """
 import argparse
-import contextlib
 import http.client
 import http.server
 import json
 import pathlib
 import random
 import re
-import socket
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
 
+from llama_server import LlamaServer
 from serve_bench import Server, check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_OWN_CPU = 0.05  # above it the generator may have delayed what it measured
 KEYS = ["--api-key", "quiet", "--api-key", "busy"]
 LONG, STREAMS, TARGET_MS = 8000, 4, 200
-
-
-class LlamaServer(Server):
-    """llama.cpp's server, set up for eight requests at once over one pool."""
-
-    def __init__(self, program, model):
-        self.command = [program, "-m", model, "--host", "127.0.0.1", "--port", "0", "-np", "8", "--kv-unified",
-                        "-c", "34816", "-t", "2", "-tb", "2", "--no-webui"]
-
-    def __enter__(self):
-        with contextlib.closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = free.getsockname()
-        self.command[self.command.index("--port") + 1] = str(self.address[1])
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            with contextlib.suppress(OSError):
-                connection = http.client.HTTPConnection(*self.address, timeout=5)
-                connection.request("GET", "/health")
-                if connection.getresponse().status == 200:
-                    return self
-            time.sleep(0.1)
-        raise SystemExit("load_bench: llama-server is not ready after 60 s")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
 
 
 class Collector(http.server.ThreadingHTTPServer):
