@@ -43,7 +43,10 @@ EngineOnThread::EngineOnThread(Parts parts)
   scheduler_.set_on_stats([this](const EngineStats& stats) {
     const MutexLock lock(stats_mutex_);
     stats_ = stats;
-    workload_ = scheduler_.workload();
+  });
+  scheduler_.set_on_workload([this](const Workload& workload) {
+    const MutexLock lock(stats_mutex_);
+    workload_ = workload;
   });
   if (parts_.disk.tier) {
     parts_.disk.tier->set_on_progress([this] {

@@ -129,7 +129,7 @@ class EngineOnThread final : public Engine {
   uint32_t MostBlocksOf(const GenerateRequest& spec) const;
   TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
   Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
-  Workload WorkloadNow() const KV_REQUIRES(mutex_);
+  Workload::Job JobOf(const Request& request, const Workload& workload) const;
   Error Full(Error error) const;
   uint64_t MostWaitingBytes() const { return parts_.options.request_memory_bytes / kWaitingShare; }
   Status CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const

@@ -168,7 +168,7 @@ uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
   double row_ns;
   {
     const MutexLock lock(stats_mutex_);
-    row_ns = workload_.row_ns;
+    row_ns = workload_.RowNs();
   }
   if (row_ns == 0) return tokens;  // nothing can be estimated yet
   const double compute_ns = tokens * row_ns;
@@ -205,8 +205,7 @@ Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requ
 Error EngineOnThread::Full(Error error) const {
   constexpr double kLeastMs = 50;  // whoever comes back at once is likely to be refused again
   const MutexLock lock(stats_mutex_);
-  const double wait_ns = workload_.running_ns / std::max(workload_.running, 1u);
-  error.retry_ms = static_cast<uint64_t>(std::max(std::ceil(wait_ns / 1e6), kLeastMs));
+  error.retry_ms = static_cast<uint64_t>(std::max(std::ceil(workload_.EndNs() / 1e6), kLeastMs));
   return error;
 }
 
@@ -244,31 +243,36 @@ Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uin
             Cause::kMaxQueued}));
 }
 
-// What the engine's thread knew after its last step, and what it has not seen yet.
-Workload EngineOnThread::WorkloadNow() const {
+// What a request that has not begun needs.
+Workload::Job EngineOnThread::JobOf(const Request& request, const Workload& workload) const {
+  const uint32_t tenant = workload.IndexOf(request.spec.tenant);
+  return MakeJob(parts_.cache->layout(),
+                 {.tenant = tenant,
+                  .choices = request.spec.n,
+                  .tokens = request.prompt_tokens(),
+                  .new_tokens = request.new_tokens(),
+                  .max_answer = request.max_tokens,
+                  .expected_answer = workload.tenants[tenant].expected_answer});
+}
+
+// Refuses requests that are expected to start or to end too late.
+Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requests) const {
   Workload workload;
   {
     const MutexLock lock(stats_mutex_);
     workload = workload_;
   }
+  if (!workload.cost.knows_anything()) return {};
+  std::vector<Workload::Job> arrivals;  // that the engine's thread has not seen yet
   for (const Command& command : commands_) {
     const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
-    if (request == nullptr) continue;
-    Workload::Tenant& tenant = workload.Of((*request)->spec.tenant);
-    const uint64_t answer = std::min((*request)->max_tokens, tenant.expected_answer);
-    tenant.waiting_ns += workload.WorkNs((*request)->new_tokens(), answer * (*request)->spec.n);
-    ++workload.waiting;
+    if (request != nullptr) arrivals.push_back(JobOf(**request, workload));
   }
-  return workload;
-}
-
-// Refuses requests that are expected to start or to end too late.
-Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requests) const {
-  Workload workload = WorkloadNow();
+  const uint64_t now_ns = MonotonicNs();
   const double most_ms = parts_.options.max_queue_ms;
   for (const auto& request : requests) {
-    const WaitEstimate estimate =
-        EstimateWait(workload, request->spec.tenant, request->new_tokens(), request->max_tokens);
+    arrivals.push_back(JobOf(*request, workload));
+    const WaitEstimate estimate = EstimateWait(workload, arrivals, now_ns);
     const double start_ms = estimate.start_ns / 1e6;
     if (start_ms > most_ms) {
       Error error{Code::kExhausted,
@@ -287,7 +291,7 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
           "and its time limit is {} ms; allow more time or ask for less",
           end_ns / 1e6, start_ms, *limit);
     }
-    if (workload.row_ns > 0) request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
+    request->receipt.estimate_ms = estimate.first_token_ns / 1e6;
   }
   return {};
 }

@@ -55,6 +55,9 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   accounts_over_quota_.reserve(options_.parallel);
   workload_.tenants.resize(1);
   workload_.parallel = options_.parallel;
+  workload_.max_rows = options_.max_rows;
+  workload_.target_step_ns = static_cast<double>(options_.target_step_ns);
+  workload_.running.reserve(options_.parallel);
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);
@@ -88,6 +91,7 @@ Scheduler::Ended Scheduler::Step() {
   if (!rows_.empty()) {
     const uint64_t start_ns = MonotonicNs();
     times_ = {.cache_before_ns = stats_.cache_ns};
+    PublishWorkload();
     ExtendRows();
     ComputeRows();
     CheckStepFiles();
@@ -99,6 +103,7 @@ Scheduler::Ended Scheduler::Step() {
   }
   if (!erasures_.empty()) ZeroErased(step_ns);
   SealBlocks();
+  if (running_.empty() && waiting_.empty()) PublishWorkload();
   PublishStats();
   return Deliver();
 }

@@ -130,8 +130,11 @@ class Scheduler {
   }
   // Called once for each request, before its last event: who hears that may ask again at once.
   void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
-  // As of the last call of on_stats. REQUIRES: called from there, or without other calls.
-  const Workload& workload() const { return workload_; }
+  // on_workload is called at once, when a step begins to compute, and when nothing is left to do.
+  void set_on_workload(std::function<void(const Workload&)> on_workload) {
+    on_workload_ = std::move(on_workload);
+    PublishWorkload();
+  }
   void CheckInvariants() const;
 
  private:
@@ -249,7 +252,8 @@ class Scheduler {
   void ReportFlushes();
   void CountStep(uint64_t step_ns);
   void CountTenants();
-  void FillWorkload();
+  void PublishWorkload();
+  Workload::Job JobOf(const Request& request, uint32_t new_tokens) const;
 
   // scheduler_states.cc
   void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
@@ -274,6 +278,7 @@ class Scheduler {
   std::vector<Sampler> samplers_;  // each used by one thread at a time
   std::vector<float> logits_;      // [logit_rows][vocab]
   std::function<void(const EngineStats&)> on_stats_;
+  std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
   std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
@@ -333,7 +338,7 @@ class Scheduler {
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
   AnswerLengths lengths_;
   StepCost cost_;
-  Workload workload_;
+  Workload workload_;  // vectors with room for all requests
 
   uint64_t files_checked_ns_ = 0;   // the last CheckAll
   uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners

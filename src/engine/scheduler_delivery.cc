@@ -413,7 +413,6 @@ void Scheduler::CountTenants() {
 
 void Scheduler::PublishStats() {
   CountTenants();
-  FillWorkload();
   stats_.running = 0;
   for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
   stats_.queued = waiting_.size();

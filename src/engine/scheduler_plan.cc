@@ -183,45 +183,52 @@ void Scheduler::Charge() {
   }
 }
 
-void Scheduler::FillWorkload() {
+void Scheduler::PublishWorkload() {
+  if (!on_workload_) return;
   Workload& all = workload_;
-  // Of the first few prompts, short ones say too much of a row: a step has a fixed cost, which
-  // the model knows.
-  constexpr uint32_t kFewSteps = 4;
-  if (prefill_rows_ > 0) {
-    all.row_ns = prefill_ns_ / prefill_rows_;
-    if (prefill_rows_ < kFewSteps * options_.max_rows) {
-      const StepWork whole{.prefill_rows = options_.max_rows};
-      all.row_ns = std::min(all.row_ns, cost_.PredictNs(whole) / options_.max_rows);
-    }
-  }
-  // Until then the model knows only long steps, and would take decoding for one of them.
+  // Until then the cost model knows only long steps, and would take decoding for one of them.
   constexpr uint64_t kLeastDecodeSteps = 16;
-  if (stats_.decode_steps >= kLeastDecodeSteps) {
-    all.step_ns = cost_.PredictNs({.decode_rows = options_.parallel});
-  }
-  all.running_ns = 0;
-  all.running = 0;
-  all.waiting = static_cast<uint32_t>(waiting_.size());
+  all.cost = cost_;
+  all.knows_decoding = stats_.decode_steps >= kLeastDecodeSteps;
+  all.step_begin_ns = MonotonicNs();
+  constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
   for (uint32_t i = 0; i < all.tenants.size(); ++i) {
-    all.tenants[i].waiting_ns = 0;
-    all.tenants[i].expected_answer = lengths_.Expected(i, 0);
-    all.tenants[i].knows_answers = lengths_.knows(i);
+    Workload::Tenant& tenant = all.tenants[i];
+    tenant.charge_ns = tenants_[i].charge_ns;
+    tenant.max_running = tenants_[i].max_running;
+    tenant.expected_answer = lengths_.Expected(i, 0);
+    tenant.knows_answers = lengths_.knows(i);
   }
-  const auto work_ns = [&](const Request& request, uint64_t new_tokens) {
-    const uint32_t so_far = request.longest_answer;
-    const uint32_t most = request.max_tokens - std::min(request.max_tokens, so_far);
-    const uint32_t rest = so_far == 0 ? all.tenants[request.tenant].expected_answer
-                                      : lengths_.Expected(request.tenant, so_far) - so_far;
-    return all.WorkNs(new_tokens, uint64_t{std::min(most, rest)} * request.num_live());
-  };
+  all.running.clear();
   for (const auto& request : running_) {
-    all.running += request->num_live();
-    all.running_ns += work_ns(*request, request->prompt_done ? 0 : request->new_tokens());
+    const Sequence* sequence = request->first_live();
+    const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
+    const uint32_t new_tokens = request->prompt_done ? 0
+                                : prefills ? request->prompt_tokens() - sequence->kv.num_committed()
+                                           : request->new_tokens();
+    all.running.push_back(JobOf(*request, new_tokens));
   }
+  all.waiting.clear();
+  for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
   for (const auto& request : waiting_) {
-    all.tenants[request->tenant].waiting_ns += work_ns(*request, request->new_tokens());
+    Workload::Tenant& tenant = all.tenants[request->tenant];
+    if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
+    all.waiting.push_back(JobOf(*request, request->new_tokens()));
   }
+  on_workload_(all);
+}
+
+// What a request still needs, with so many tokens of its prompt to compute.
+Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) const {
+  const uint32_t so_far = request.longest_answer;
+  const uint32_t expected = so_far == 0 ? workload_.tenants[request.tenant].expected_answer
+                                        : lengths_.Expected(request.tenant, so_far) - so_far;
+  return MakeJob(cache_.layout(), {.tenant = request.tenant,
+                                   .choices = request.num_live(),
+                                   .tokens = request.prompt_tokens() + so_far,
+                                   .new_tokens = new_tokens,
+                                   .max_answer = request.max_tokens - so_far,
+                                   .expected_answer = expected});
 }
 
 void Scheduler::TakeRows() {

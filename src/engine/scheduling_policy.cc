@@ -67,30 +67,6 @@ uint32_t RunningChoices(const View& view, std::optional<uint32_t> tenant = std::
   return running;
 }
 
-// Rows of prompts that this step has room for beside `work`.
-uint32_t PrefillRows(const View& view, const StepWork& work, uint32_t most, double kv_bytes) {
-  if (work.decode_rows == 0 || view.target_step_ns == 0 || !view.cost->knows_anything()) {
-    return most;
-  }
-  const auto fits = [&](uint32_t rows) {
-    StepWork all = work;
-    all.prefill_rows += rows;
-    all.prefill_kv_bytes += rows * kv_bytes;
-    return view.cost->PredictNs(all) <= static_cast<double>(view.target_step_ns);
-  };
-  const uint32_t least = SchedulingPolicy::kLeastPrefillRows;
-  uint32_t low = std::min(most, least - std::min(least, work.prefill_rows)), high = most;
-  while (low < high) {
-    const uint32_t middle = low + (high - low + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 // How much more a tenant must be charged: one whole step may always come between.
 double UnfairNs(const View& view) {
   return SchedulingPolicy::kUnfairNs + view.cost->PredictNs({.prefill_rows = view.max_rows});
@@ -122,6 +98,28 @@ class FairPolicy final : public SchedulingPolicy {
 };
 
 }  // namespace
+
+uint32_t RowsWithin(const StepCost& cost, double target_ns, const StepWork& work, uint32_t most,
+                    double row_bytes) {
+  if (work.decode_rows == 0 || target_ns == 0 || !cost.knows_anything()) return most;
+  const auto fits = [&](uint32_t rows) {
+    StepWork all = work;
+    all.prefill_rows += rows;
+    all.prefill_kv_bytes += rows * row_bytes;
+    return cost.PredictNs(all) <= target_ns;
+  };
+  const uint32_t least = SchedulingPolicy::kLeastPrefillRows;
+  uint32_t low = std::min(most, least - std::min(least, work.prefill_rows)), high = most;
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
 
 bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
   const RequestView& request = view.requests[i];
@@ -274,7 +272,8 @@ void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
     if (!next) return;
     const SequenceView& sequence = view.sequences[*next];
     const uint32_t most = std::min(sequence.pending, free_rows);
-    const uint32_t rows = PrefillRows(view, work, most, sequence.kv_bytes);
+    const uint32_t rows = RowsWithin(*view.cost, static_cast<double>(view.target_step_ns), work,
+                                     most, sequence.kv_bytes);
     plan.rows[*next] = rows;
     free_rows = rows < most ? 0 : free_rows - rows;  // 0: the step is as long as it may be
     work.prefill_rows += rows;

@@ -91,6 +91,11 @@ struct StepPlan {
   std::vector<uint32_t> rows;  // [View::sequences]; 0: none in this step
 };
 
+// Rows of prompts, at most `most`, that a step of this work has room for, so that it takes
+// target_ns at most (0: however long it takes). Each of them reads row_bytes of KV. O(log most).
+uint32_t RowsWithin(const StepCost& cost, double target_ns, const StepWork& work, uint32_t most,
+                    double row_bytes);
+
 // A pure decision: the same view gives the same plan. No clock, lock or allocation: it fills a plan
 // whose vectors have room.
 class SchedulingPolicy {

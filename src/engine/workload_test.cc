@@ -2,48 +2,132 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
+
 namespace kvasir {
 namespace {
 
-Workload Busy() {
+constexpr uint64_t kNow = 1'000'000'000;
+constexpr double kMs = 1e6;
+
+// A step takes 10 ms and 1 ms for each row.
+Workload Machine() {
   Workload workload;
-  workload.tenants = {{.name = ""},
-                      {.name = "a", .weight = 1, .waiting_ns = 100, .expected_answer = 10},
-                      {.name = "b", .weight = 3, .waiting_ns = 1000, .expected_answer = 10}};
-  workload.row_ns = 1;
-  workload.step_ns = 8;
-  workload.parallel = workload.running = 4;
-  workload.running_ns = 400;
-  workload.waiting = 5;
+  for (int round = 0; round < 200; ++round) {
+    for (const uint32_t rows : {1, 2, 4, 8, 16, 32, 64}) {
+      workload.cost.Observe({.prefill_rows = rows}, (10 + rows) * 1'000'000);
+    }
+  }
+  workload.tenants = {{.name = ""}, {.name = "a"}, {.name = "b", .weight = 3}};
+  workload.knows_decoding = true;
+  workload.max_rows = 64;
+  workload.parallel = 4;
+  workload.step_begin_ns = kNow;
   return workload;
 }
 
-TEST(Workload, AnIdleEngineStartsAtOnce) {
-  Workload idle = Busy();
-  idle.running = idle.waiting = 0;
-  const WaitEstimate estimate = EstimateWait(idle, "a", 50, 1000);
-  EXPECT_EQ(estimate.start_ns, 0);
-  EXPECT_EQ(estimate.first_token_ns, 50);
-  EXPECT_EQ(estimate.end_ns, 50 + 10 * 8);
-  EXPECT_FALSE(estimate.knows_end);
-  EXPECT_TRUE(EstimateWait(idle, "a", 50, 1).knows_end);
+Workload::Job Prompt(uint32_t tenant, double new_tokens) {
+  return {.tenant = tenant, .new_tokens = new_tokens, .answer_tokens = 40};
 }
 
-TEST(Workload, OthersCountAsFarAsTheirSharesGo) {
-  Workload busy = Busy();
-  // A place is free after 400 / 4; then its own 100; b takes three times what a takes.
-  EXPECT_EQ(EstimateWait(busy, "a", 60, 10).start_ns, 100 + 100 + 3 * (100 + 60 + 20));
-  // a takes a third of what b takes, but has only 100.
-  EXPECT_EQ(EstimateWait(busy, "b", 60, 10).start_ns, 100 + 1000 + 100);
-  // A tenant that has no requests yet.
-  EXPECT_EQ(EstimateWait(busy, "c", 0, 0).start_ns, 100);
+Workload::Job Answer(uint32_t tenant, double tokens) {
+  return {.tenant = tenant, .answer_tokens = tokens, .ends_there = true};
+}
+
+WaitEstimate Estimate(const Workload& workload, const Workload::Job& job, double after_ms = 0) {
+  return EstimateWait(workload, {&job, 1}, kNow + static_cast<uint64_t>(after_ms * kMs));
+}
+
+void ExpectMs(double ns, double ms) { EXPECT_NEAR(ns / kMs, ms, 0.02 * ms + 0.01); }
+
+TEST(Workload, AnIdleEngineComputesThePromptAtOnce) {
+  const WaitEstimate estimate = Estimate(Machine(), Prompt(1, 64), 500);
+  EXPECT_EQ(estimate.start_ns, 0);
+  ExpectMs(estimate.first_token_ns, 74);
+  ExpectMs(estimate.end_ns, 74 + 40 * 14);
+  EXPECT_FALSE(estimate.knows_end);
+  EXPECT_TRUE(Estimate(Machine(), Answer(1, 1)).knows_end);
+  ExpectMs(Estimate(Machine(), Prompt(1, 200)).first_token_ns, 3 * 74 + 18);
+}
+
+TEST(Workload, TheStepThatRunsEndsFirst) {
+  Workload busy = Machine();
+  busy.running = {Prompt(1, 64)};
+  ExpectMs(Estimate(busy, Prompt(1, 0.6), 70).start_ns, 4);
+  // It takes longer than was expected.
+  EXPECT_EQ(Estimate(busy, Prompt(1, 30), 200).start_ns, 0);
+}
+
+TEST(Workload, RowsThatDecodeTakeTheirTime) {
+  Workload busy = Machine();
+  busy.running = {Answer(1, 1000), Answer(1, 1000)};
+  busy.target_step_ns = 30 * kMs;
+  // A step of 12 ms ends, then chunks of 18 rows.
+  ExpectMs(Estimate(busy, Prompt(1, 36)).first_token_ns, 12 + 2 * 30);
+}
+
+TEST(Workload, AFullEngineStartsTheNextOneWhenAnAnswerEnds) {
+  Workload full = Machine();
+  full.running = {Answer(1, 100), Answer(1, 20), Answer(1, 30), Answer(1, 40)};
+  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 20 * 14);
+  full.waiting = {Answer(1, 50)};
+  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 30 * 14);
+}
+
+TEST(Workload, OfAnswersOfUnknownLengthOneEndsLongBeforeTheMean) {
+  Workload full = Machine();
+  full.running.assign(4, Prompt(1, 0));
+  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 10 * 14);
+  EXPECT_NEAR(full.EndNs() / kMs, 10 * 14, 3);
+}
+
+TEST(Workload, TenantsTakeTurnsByTheirCharges) {
+  Workload full = Machine();
+  full.parallel = 1;
+  full.running = {Answer(1, 10)};
+  full.waiting.assign(8, Answer(1, 10));
+  // The other tenant was charged as much as this one: it goes next, then both by their weights.
+  const double own = Estimate(full, Answer(1, 1)).start_ns;
+  const double other = Estimate(full, Answer(2, 1)).start_ns;
+  ExpectMs(own, 9 * 10 * 11);
+  ExpectMs(other, 10 * 11);
+  full.tenants[2].charge_ns = 1e12;  // it was given more before
+  ExpectMs(Estimate(full, Answer(2, 1)).start_ns, 9 * 10 * 11);
+}
+
+TEST(Workload, ATenantAtItsMaximumWaitsForItself) {
+  Workload busy = Machine();
+  busy.tenants[1].max_running = 1;
+  busy.running = {Answer(1, 50)};
+  ExpectMs(Estimate(busy, Prompt(1, 1)).start_ns, 50 * 11);
+  ExpectMs(Estimate(busy, Prompt(2, 1)).start_ns, 11);
+}
+
+TEST(Workload, ALongQueueGoesOnAtTheSamePace) {
+  Workload full = Machine();
+  full.parallel = 1;
+  full.running = {Answer(1, 10)};
+  full.waiting.assign(kPlayedStarts, Answer(1, 10));
+  full.tenants[1].waiting = 1000;
+  ExpectMs(Estimate(full, Answer(1, 1)).start_ns, 1001 * 10 * 11);
 }
 
 TEST(Workload, NothingKnownIsNoWait) {
   Workload unknown;
-  unknown.running = unknown.parallel = 1;
-  unknown.waiting = 3;
-  EXPECT_EQ(EstimateWait(unknown, "a", 1000, 1000).end_ns, 0);
+  unknown.tenants = {{}};
+  unknown.running.assign(1, Prompt(0, 10));
+  EXPECT_EQ(Estimate(unknown, Prompt(0, 1000)).end_ns, 0);
+}
+
+TEST(Workload, AnEstimateIsQuick) {
+  Workload full = Machine();
+  full.parallel = 64;
+  full.running.assign(64, Prompt(1, 0));
+  full.waiting.assign(256, Prompt(1, 100));
+  const uint64_t begin_ns = MonotonicNs();
+  for (int i = 0; i < 100; ++i) EXPECT_GT(Estimate(full, Prompt(1, 10)).start_ns, 0);
+  // 5 times as long as measured, for machines under load.
+  EXPECT_LT((MonotonicNs() - begin_ns) / 100, 1'000'000);
 }
 
 }  // namespace
