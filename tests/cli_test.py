@@ -47,7 +47,7 @@ class HelpTest(CliTest):
             self.assertEqual(self.ok("help", command), self.ok(command, "--help"))
         result = kvasir("help", "frobnicate")
         self.assertEqual((result.returncode, result.stdout), (2, ""))
-        for text in ["/exit", "/reset", "Ctrl-C"]:
+        for text in ["/exit", "/help", "Ctrl-C"]:
             self.assertIn(text, self.ok("chat", "--help"))
 
     def test_errors_name_the_flag(self):

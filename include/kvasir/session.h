@@ -251,6 +251,8 @@ Result<SessionState> Edit(SessionStore& store, const SessionState& state, size_t
 Result<SessionState> SetSystem(SessionStore& store, const SessionState& state,
                                SessionMessage message);
 Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages);
+// The first messages, for another session: with no ids of what they do not say.
+Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint64_t num_messages);
 
 // A part of a message, in code points; absent `end`: all of the message.
 struct SessionPart {

@@ -1,121 +1,195 @@
 // kvasir chat: a conversation in the terminal.
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "base/utf8.h"
+#include "cli/chat_session.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "cli/line_reader.h"
+#include "observe/receipt_json.h"
 #include "text/prompt.h"
 
 namespace kvasir::cli {
 namespace {
 
-// Reads lines of stdin with a prompt, and can be interrupted (getline would treat a signal as the
-// end of the input).
-class LineReader {
- public:
-  enum class End { kLine, kInput, kInterrupted };
-  End Read(std::string& line) {
-    const InterruptScope interrupt;  // before the prompt is shown: then the user may press Ctrl-C
-    fmt::print("> ");
-    std::fflush(stdout);
-    for (;;) {
-      if (const size_t newline = buffer_.find('\n'); newline != std::string::npos) {
-        line = buffer_.substr(0, newline);
-        buffer_.erase(0, newline + 1);
-        if (!line.empty() && line.back() == '\r') line.pop_back();
-        return End::kLine;
-      }
-      pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};
-      if (poll(waits, 2, -1) < 0 && errno == EINTR) continue;
-      if (interrupt.interrupted()) return End::kInterrupted;
-      char bytes[4096];
-      const ssize_t size = read(STDIN_FILENO, bytes, sizeof bytes);
-      if (size > 0) {
-        buffer_.append(bytes, static_cast<size_t>(size));
-      } else if (size < 0 && errno == EINTR) {
-        continue;
-      } else if (!buffer_.empty()) {
-        buffer_ += '\n';  // the last line may have no newline
-      } else {
-        return End::kInput;
-      }
+constexpr std::string_view kHelp =
+    "(/edit N TEXT      gives message N another text; one of yours is answered anew\n"
+    " /undo             takes back your last message and its answer\n"
+    " /fork [NAME]      goes on in a copy; the conversation stays as it is\n"
+    " /switch NAME      goes to a conversation that was forked, or back to main\n"
+    " /forget N         takes message N out, and all that was computed after it out of the cache\n"
+    " /system [TEXT]    sets the system message, or shows it\n"
+    " /list             the messages with their numbers, and the names of conversations\n"
+    " /receipt          where the last prompt came from, as the server's API says it\n"
+    " /reset            begins a new conversation; what the cache holds stays\n"
+    " /exit, Ctrl-D     leaves; Ctrl-C stops an answer)\n";
+
+constexpr std::string_view kCommands[] = {"/edit",   "/undo",   "/fork", "/switch",
+                                          "/forget", "/system", "/list", "/receipt",
+                                          "/reset",  "/help",   "/exit"};
+
+// Of two words: how many letters must be changed, inserted or taken out (Levenshtein).
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
     }
   }
-
- private:
-  std::string buffer_;
-};
-
-std::string ReceiptLine(const Receipt& receipt) {
-  // The answer grew past the length at which RoPE longrope changes its factors.
-  const std::string again = receipt.recomputed == 0
-                                ? ""
-                                : fmt::format("; {} computed again for RoPE", receipt.recomputed);
-  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}]",
-                     receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed,
-                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0, again);
+  return row.back();
 }
 
-// A conversation: system message, turns so far. One thread.
-class Conversation {
- public:
-  // `own` replaces the model's template; nullptr: the model's.
-  Conversation(Engine& engine, const ChatTemplate* own, GenerateRequest request,
-               std::optional<std::string> system)
-      : engine_(engine), own_(own), request_(std::move(request)), system_(std::move(system)) {
-    Reset();
-  }
+Error UnknownCommand(std::string_view word) {
+  const auto nearest = std::ranges::min_element(
+      kCommands, {}, [&](std::string_view command) { return Distance(word, command); });
+  const bool similar = Distance(word, *nearest) <= 2;
+  return {Code::kInvalidArgument,
+          fmt::format("there is no command {}{}; /help lists them", word,
+                      similar ? fmt::format(" (did you mean {}?)", *nearest) : "")};
+}
 
-  void Reset() {
-    messages_.clear();
-    if (system_) messages_.push_back({"system", *system_});
-  }
-
-  // Prints the answer to `text` and keeps both, unless the turn fails.
-  Status Turn(const std::string& text) {
-    messages_.push_back({"user", text});
-    const Result<Outcome> outcome = Answer();
-    if (!outcome) {
-      messages_.pop_back();
-      return tl::unexpected(outcome.error());
-    }
-    messages_.push_back({"assistant", outcome->text});
-    if (outcome->finish_reason == FinishReason::kCancelled) fmt::print(" [stopped]");
-    fmt::print("\n{}\n", ReceiptLine(outcome->receipt));
-    return {};
-  }
-
- private:
-  Result<Outcome> Answer() {
-    GenerateRequest request = request_;
-    KV_ASSIGN(request.prompt, EncodeChat(engine_, messages_, 0, own_));
-    return RunRequest(engine_, std::move(request), [](std::string_view piece) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    });
-  }
-
-  Engine& engine_;
-  const ChatTemplate* const own_;
-  const GenerateRequest request_;
-  const std::optional<std::string> system_;
-  std::vector<ChatMessage> messages_;
+// A line that begins with a slash.
+struct CommandLine {
+  std::string_view word, rest;  // rest: without spaces around it
 };
 
-// Reads and answers until the input ends. Reports a failed turn; without a terminal also in the
-// exit status.
-Result<int> Talk(Conversation& conversation) {
-  const bool terminal = isatty(STDIN_FILENO) == 1;
+std::string_view Trim(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
+CommandLine Split(std::string_view line) {
+  const size_t space = std::min(line.find(' '), line.size());
+  return {line.substr(0, space), Trim(line.substr(space))};
+}
+
+Result<size_t> ReadIndex(std::string_view text, std::string_view usage) {
+  const std::optional<uint64_t> index = ParseUint(text);
+  if (index) return static_cast<size_t>(*index);
+  return Fail(Code::kInvalidArgument, "{}; /list shows the numbers", usage);
+}
+
+Status NeedsNothing(const CommandLine& command) {
+  if (command.rest.empty()) return {};
+  return Fail(Code::kInvalidArgument, "{} takes nothing behind it, and \"{}\" was there",
+              command.word, command.rest);
+}
+
+// A message on one line.
+std::string Short(std::string_view text) {
+  constexpr size_t kMost = 100;
+  std::string line(text.substr(0, kMost));
+  while (!line.empty() && FirstInvalidUtf8(line) != line.size()) line.pop_back();
+  std::ranges::replace(line, '\n', ' ');
+  return line.size() < text.size() ? line + "..." : line;
+}
+
+Status List(const ChatSession& chat) {
+  KV_ASSIGN(const std::vector<ChatSession::Line> lines, chat.Lines());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    fmt::print("{:>4}  {:<9} {:>6} tokens  {}\n", i, lines[i].role, lines[i].tokens,
+               Short(lines[i].content));
+  }
+  const std::vector<std::string> names = chat.Names();
+  std::string others;
+  for (size_t i = 1; i < names.size(); ++i) others += (i > 1 ? ", " : "") + names[i];
+  fmt::print("(conversation {}{})\n", names.front(), others.empty() ? "" : "; others: " + others);
+  return {};
+}
+
+Status ShowSystem(const ChatSession& chat) {
+  KV_ASSIGN(const std::vector<ChatSession::Line> lines, chat.Lines());
+  const bool has_one = !lines.empty() && lines.front().role == "system";
+  fmt::print("({})\n", has_one ? "system: " + lines.front().content : "there is no system message");
+  return {};
+}
+
+Status Forget(ChatSession& chat, std::string_view rest) {
+  KV_ASSIGN(const size_t index, ReadIndex(rest, "/forget needs the number of a message"));
+  KV_ASSIGN(const Erasure erased, chat.Forget(index));
+  fmt::print(
+      "(message {} is forgotten: {} blocks with {} tokens are erased; {} blocks stay, which "
+      "another conversation contains)\n",
+      index, erased.blocks, erased.tokens, erased.kept_shared);
+  return {};
+}
+
+Status Edit(ChatSession& chat, std::string_view rest) {
+  const CommandLine parts = Split(rest);
+  KV_ASSIGN(const size_t index,
+            ReadIndex(parts.word, "/edit needs the number of a message and its new text"));
+  if (parts.rest.empty()) {
+    return Fail(Code::kInvalidArgument, "/edit {} needs the new text of the message", index);
+  }
+  return chat.Edit(index, std::string(parts.rest));
+}
+
+// Carries out a command other than /exit.
+Status Obey(ChatSession& chat, const CommandLine& command) {
+  const auto& [word, rest] = command;
+  if (word == "/edit") return Edit(chat, rest);
+  if (word == "/forget") return Forget(chat, rest);
+  if (word == "/switch") {
+    KV_TRY(chat.Switch(rest));
+    fmt::print("(conversation {})\n", rest);
+    return {};
+  }
+  if (word == "/fork") {
+    const std::string name = rest.empty() ? chat.NextName() : std::string(rest);
+    const std::string before = chat.Names().front();
+    KV_TRY(chat.Fork(name));
+    fmt::print("(conversation {}, a copy of {}; /switch {} goes back)\n", name, before, before);
+    return {};
+  }
+  if (word == "/system") {
+    if (rest.empty()) return ShowSystem(chat);
+    KV_TRY(chat.SetSystem(std::string(rest)));
+    fmt::print("(the next answer reads it, and what was computed after the old one again)\n");
+    return {};
+  }
+  if (std::ranges::find(kCommands, word) == std::end(kCommands)) {
+    return tl::unexpected(UnknownCommand(word));
+  }
+  KV_TRY(NeedsNothing(command));
+  if (word == "/undo") {
+    KV_ASSIGN(const std::string text, chat.Undo());
+    fmt::print("(taken back: {})\n", Short(text));
+  } else if (word == "/list") {
+    return List(chat);
+  } else if (word == "/receipt") {
+    if (!chat.receipt()) return Fail(Code::kInvalidArgument, "nothing was answered yet");
+    fmt::print("{}\n", ReceiptJson(*chat.receipt()).dump(2));
+  } else if (word == "/reset") {
+    KV_TRY(chat.Reset());
+    fmt::print("(the conversation starts anew; what the cache holds stays)\n");
+  } else {
+    fmt::print("{}", kHelp);
+  }
+  return {};
+}
+
+// Reads and answers until the input ends. Reports what fails; without a terminal also in the exit
+// status.
+Result<int> Talk(ChatSession& chat) {
   LineReader reader;
+  const bool terminal = isatty(STDIN_FILENO) == 1;
   int status = kExitDone;
   for (bool warned = false;;) {
     std::string line;
@@ -128,23 +202,23 @@ Result<int> Talk(Conversation& conversation) {
       continue;
     }
     warned = false;
-    if (end == LineReader::End::kInput || line == "/exit") break;
+    const CommandLine command = Split(line);
+    if (end == LineReader::End::kInput || command.word == "/exit") break;
     if (!terminal) fmt::print("{}\n", line);  // so that a transcript shows both sides
     if (line.empty()) continue;
-    if (line == "/reset") {
-      conversation.Reset();
-      fmt::print("(the conversation starts anew; what the cache holds stays)\n");
-    } else if (line.front() == '/') {
-      fmt::print("(commands: /exit, /reset)\n");
-    } else if (const size_t bad = FirstInvalidUtf8(line); bad != line.size()) {
+    if (const size_t bad = FirstInvalidUtf8(line); bad != line.size()) {
       std::fflush(stdout);
       fmt::print(stderr, "kvasir chat: byte {} of the line is not UTF-8; it was not sent\n", bad);
       status = terminal ? kExitDone : kExitWrongInput;
-    } else if (const Status answered = conversation.Turn(line); !answered) {
-      std::fflush(stdout);
-      fmt::print(stderr, "kvasir chat: {}\n", answered.error().text());
-      status = terminal ? kExitDone : ExitStatus(answered.error().code);
+      continue;
     }
+    const Status done = line.front() == '/' ? Obey(chat, command) : chat.Say(line);
+    if (done) continue;
+    std::fflush(stdout);
+    fmt::print(stderr, "kvasir chat: {}\n", done.error().text());
+    // A conversation that does not fit the context is no fault of the machine.
+    const bool is_wrong = done.error().field == "max_context";
+    status = terminal ? kExitDone : is_wrong ? kExitWrongInput : ExitStatus(done.error().code);
   }
   fmt::print("\n");
   return status;
@@ -166,8 +240,9 @@ Result<int> RunChat(const Args& args) {
   }
   // A model without a tokenizer or template is refused before the first line is read.
   KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
-  Conversation conversation(*engine, own.get(), std::move(request), args.Text("system"));
-  return Talk(conversation);
+  KV_ASSIGN(ChatSession chat,
+            ChatSession::Begin(*engine, own.get(), std::move(request), args.Text("system")));
+  return Talk(chat);
 }
 
 }  // namespace
@@ -178,8 +253,8 @@ Command ChatCommand() {
           "chat --system \"You are Kvasir, a small assistant that remembers.\"",
           Join({{{"system", "TEXT", "the system message"}}, AnswerFlags()}),
           RunChat,
-          "In the chat: /exit or Ctrl-D leaves, /reset begins a new conversation (what the cache "
-          "holds stays), Ctrl-C stops an answer."};
+          "In the chat: /help lists its commands: messages are edited, taken back, forked and "
+          "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer."};
 }
 
 }  // namespace kvasir::cli

@@ -224,6 +224,13 @@ Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages) 
   return changed;
 }
 
+Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint64_t num_messages) {
+  KV_ASSIGN(SessionState fork, Truncate(state, num_messages));
+  KV_ASSIGN(fork.paths, WithoutForgotten(store, fork.paths, NotContained(fork),
+                                         SessionStore::Room::kWithinLimit));
+  return fork;
+}
+
 Result<SessionPart> FindSegment(const SessionState& state, std::string_view name) {
   for (size_t i = 0; i < state.messages.size(); ++i) {
     for (const SessionSegment& segment : state.messages[i]->segments) {

@@ -10,6 +10,7 @@
 #include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "server/model_view.h"
 #include "server/request_memory.h"
 #include "server/service_routes.h"
 
@@ -145,20 +146,11 @@ Service::Service(const ServerOptions& options, Engine& engine,
       sessions_({.max_sessions = options.max_sessions,
                  .memory_bytes = engine.options().session_memory_bytes,
                  .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}) {
-  model_.names = options.aliases;
-  model_.names.push_back(engine.card().id);
-  model_.tokenizer = engine.tokenizer();
-  model_.no_text = engine.card().no_text.value_or("");
-  model_.chat_template = own_template_ ? own_template_.get() : engine.chat_template();
-  model_.sampling = engine.card().sampling.Over({});
-  model_.vocab_size = engine.card().vocab_size;
-  model_.ctx_size = engine.card().ctx_size;
-  model_.max_ctx_size = engine.card().max_positions;
+  model_ = ViewOf(engine, own_template_.get());
+  model_.names.insert(model_.names.begin(), options.aliases.begin(), options.aliases.end());
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
-  model_.uses_tools = template_text_.empty() || template_text_.find("tools") != std::string::npos;
-  model_.knows_developer = template_text_.find("developer") != std::string::npos;
 }
 
 const Service::Route* Service::FindRoute(std::string_view path) {

@@ -29,6 +29,8 @@
 
 namespace kvasir {
 
+struct ForgetScope;
+
 struct HttpRequest {
   std::string method;               // HEAD arrives as GET
   std::string target;               // path and query, as sent
@@ -182,9 +184,7 @@ class Service {
   // Has the engine forget, then gives the answer `body` with the sums.
   Outcome ForgetLater(const Call& call, std::vector<ForgetRequest> requests,
                       nlohmann::json body) const;
-  std::vector<std::vector<TokenId>> KeptPrompts(const Call& call, const SessionState& own,
-                                                const ForgetRequest& request) const;
-  std::string CacheOwnerOf(const Call& call) const;
+  ForgetScope ScopeOf(const Call& call) const;
 
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);

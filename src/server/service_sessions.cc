@@ -274,13 +274,8 @@ Outcome Service::ForkSession(const Call& call) {
   if (!entry) return ErrorResponse(entry.error());
   const auto count = ReadCount(call.request.body, entry->state->messages.size());
   if (!count) return ErrorResponse(count.error());
-  auto state = Truncate(*entry->state, *count);
+  auto state = ForkOf(sessions_, *entry->state, *count);
   if (!state) return ErrorResponse(state.error());
-  // It has no ids of what it does not say.
-  auto paths = WithoutForgotten(sessions_, state->paths, NotContained(*state),
-                                SessionStore::Room::kWithinLimit);
-  if (!paths) return ErrorResponse(paths.error());
-  state->paths = std::move(*paths);
   const auto made = sessions_.Create(call.tenant(), std::move(*state));
   return made ? SessionResponse(*made, 201) : ErrorResponse(made.error());
 }

@@ -1,0 +1,231 @@
+#include "cli/chat_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <future>
+
+#include "base/result.h"
+#include "server/model_view.h"
+#include "server/session_answer.h"
+#include "server/session_forget.h"
+#include "server/session_prompt.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr uint32_t kMostBranches = 64;
+
+SessionMessage MessageOf(std::string_view role, std::string content) {
+  SessionMessage message;
+  message.role = role;
+  message.content = std::move(content);
+  return message;
+}
+
+std::string ReceiptLine(const Receipt& receipt) {
+  // The answer grew past the length at which RoPE longrope changes its factors.
+  const std::string again = receipt.recomputed == 0
+                                ? ""
+                                : fmt::format("; {} computed again for RoPE", receipt.recomputed);
+  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}]",
+                     receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed,
+                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0, again);
+}
+
+}  // namespace
+
+ChatSession::ChatSession(Engine& engine, const ChatTemplate* own, GenerateRequest request,
+                         std::optional<std::string> system)
+    : engine_(engine),
+      model_(ViewOf(engine, own)),
+      request_(std::move(request)),
+      system_(std::move(system)),
+      store_(std::make_unique<SessionStore>(
+          SessionLimits{.max_sessions = kMostBranches + 1,
+                        .memory_bytes = engine.options().session_memory_bytes,
+                        .ttl_ns = 0})) {}
+
+Result<ChatSession> ChatSession::Begin(Engine& engine, const ChatTemplate* own,
+                                       GenerateRequest request, std::optional<std::string> system) {
+  ChatSession chat(engine, own, std::move(request), std::move(system));
+  KV_ASSIGN(std::string id, chat.MakeSession());
+  chat.branches_.push_back({"main", std::move(id)});
+  return chat;
+}
+
+Result<std::string> ChatSession::MakeSession() {
+  SessionSetup setup;
+  setup.model = engine_.card().id;
+  setup.max_context = engine_.card().ctx_size;
+  SessionState state;
+  KV_ASSIGN(state.setup, store_->Keep(std::move(setup)));
+  if (system_) {
+    std::vector<SessionMessage> messages;
+    messages.push_back(MessageOf("system", *system_));
+    KV_ASSIGN(state, Append(*store_, state, std::move(messages)));
+  }
+  KV_ASSIGN(SessionStore::Entry entry, store_->Create(request_.tenant, std::move(state)));
+  return std::move(entry.id);
+}
+
+Result<ChatSession::TurnPtr> ChatSession::TakeTurn() const {
+  return store_->Queue(request_.tenant, id(), [] {});
+}
+
+Result<SessionStore::Entry> ChatSession::Read() const {
+  return store_->Find(request_.tenant, id());
+}
+
+Status ChatSession::Answer(TurnPtr turn, SessionState state) {
+  KV_ASSIGN(SessionPrompt prompt, PromptOf(state, model_));
+  GenerateRequest request = request_;
+  const auto room = static_cast<uint32_t>(state.setup->max_context - prompt.chat.ids.size());
+  request.max_tokens = std::min(request.max_tokens, room);
+  request.prompt = std::move(prompt.chat.ids);
+  request.message_ends = std::move(prompt.chat.message_ends);
+  SessionAnswer answer(std::move(turn), *store_, std::move(state), request, OnHangUp::kDropAnswer,
+                       *model_.tokenizer);
+  KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {
+              std::fwrite(piece.data(), 1, piece.size(), stdout);
+              std::fflush(stdout);
+            }));
+  Event event;
+  event.text = std::move(outcome.text);
+  std::vector<GeneratedToken> tokens;
+  for (const TokenId id : outcome.tokens) tokens.push_back({.id = id});
+  event.tokens = std::move(tokens);
+  answer.Take(event);
+  KV_TRY(answer.Finish());
+  receipt_ = outcome.receipt;
+  if (outcome.finish_reason == FinishReason::kCancelled) fmt::print(" [stopped]");
+  fmt::print("\n{}\n", ReceiptLine(outcome.receipt));
+  return {};
+}
+
+Status ChatSession::Say(std::string text) {
+  KV_ASSIGN(TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  std::vector<SessionMessage> messages;
+  messages.push_back(MessageOf("user", std::move(text)));
+  KV_ASSIGN(SessionState state, Append(*store_, *entry.state, std::move(messages)));
+  return Answer(std::move(turn), std::move(state));
+}
+
+Status ChatSession::Edit(size_t index, std::string text) {
+  KV_ASSIGN(TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  const auto& messages = entry.state->messages;
+  const std::string role = index < messages.size() ? messages[index]->role : "";
+  KV_ASSIGN(SessionState state,
+            kvasir::Edit(*store_, *entry.state, index, MessageOf(role, std::move(text)),
+                         role == "system" ? LaterMessages::kStay : LaterMessages::kGo));
+  if (role == "user") return Answer(std::move(turn), std::move(state));
+  return turn->Replace(std::move(state));
+}
+
+Status ChatSession::SetSystem(std::string text) {
+  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  KV_ASSIGN(SessionState state,
+            kvasir::SetSystem(*store_, *entry.state, MessageOf("system", text)));
+  KV_TRY(turn->Replace(std::move(state)));
+  system_ = std::move(text);
+  return {};
+}
+
+Result<std::string> ChatSession::Undo() {
+  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  const auto& messages = entry.state->messages;
+  for (size_t i = messages.size(); i-- > 0;) {
+    if (messages[i]->role != "user") continue;
+    std::string text = messages[i]->content;
+    KV_ASSIGN(SessionState state, Truncate(*entry.state, i));
+    KV_TRY(turn->Replace(std::move(state)));
+    return text;
+  }
+  return Fail(Code::kInvalidArgument, "there is no message of yours to take back");
+}
+
+Status ChatSession::Fork(std::string name) {
+  if (std::ranges::find(branches_, name, &Branch::name) != branches_.end()) {
+    return Fail(Code::kInvalidArgument, "there is a conversation of the name {}", name);
+  }
+  KV_ASSIGN(const SessionStore::Entry entry, Read());
+  KV_ASSIGN(SessionState state, ForkOf(*store_, *entry.state, entry.state->messages.size()));
+  KV_ASSIGN(SessionStore::Entry made, store_->Create(request_.tenant, std::move(state)));
+  branches_.insert(branches_.begin(), {std::move(name), std::move(made.id)});
+  return {};
+}
+
+Status ChatSession::Switch(std::string_view name) {
+  const auto found = std::ranges::find(branches_, name, &Branch::name);
+  if (found == branches_.end()) {
+    std::string names;
+    for (const Branch& branch : branches_) names += (names.empty() ? "" : ", ") + branch.name;
+    return Fail(Code::kInvalidArgument, "there is no conversation of the name {}; there is {}",
+                name, names);
+  }
+  std::rotate(branches_.begin(), found, found + 1);
+  return {};
+}
+
+Result<Erasure> ChatSession::Forget(size_t index) {
+  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  const ForgetScope scope{.model = model_,
+                          .cache_owner = request_.cache_owner.value_or(request_.tenant),
+                          .others = store_->OthersOf(request_.tenant, id())};
+  KV_ASSIGN(Forgetting forgetting, ForgetPart(*store_, *entry.state, {.index = index}, scope));
+  KV_TRY(turn->Replace(std::move(forgetting.state)));
+  Erasure sum;
+  for (ForgetRequest& request : forgetting.requests) {
+    std::promise<Erasure> done;
+    engine_.Forget(std::move(request), [&](const Erasure& erased) { done.set_value(erased); });
+    const Erasure erased = done.get_future().get();
+    if (erased.error) return tl::unexpected(*erased.error);
+    sum.blocks += erased.blocks;
+    sum.tokens += erased.tokens;
+    sum.kept_shared = std::max(sum.kept_shared, erased.kept_shared);
+  }
+  return sum;
+}
+
+Status ChatSession::Reset() {
+  KV_ASSIGN(std::string made, MakeSession());
+  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  KV_TRY(turn->Remove());
+  branches_.front().id = std::move(made);
+  return {};
+}
+
+Result<std::vector<ChatSession::Line>> ChatSession::Lines() const {
+  KV_ASSIGN(const SessionStore::Entry entry, Read());
+  KV_ASSIGN(const SessionPrompt prompt, PromptOf(*entry.state, model_));
+  std::vector<Line> lines;
+  uint32_t begin = 0;
+  for (size_t i = 0; i < entry.state->messages.size(); ++i) {
+    const SessionMessage& message = *entry.state->messages[i];
+    const uint32_t end = prompt.chat.message_ends[i];
+    lines.push_back({message.role, message.content, end - begin});
+    begin = end;
+  }
+  return lines;
+}
+
+std::vector<std::string> ChatSession::Names() const {
+  std::vector<std::string> names;
+  for (const Branch& branch : branches_) names.push_back(branch.name);
+  return names;
+}
+
+std::string ChatSession::NextName() const {
+  for (size_t number = branches_.size() + 1;; ++number) {
+    std::string name = std::to_string(number);
+    if (std::ranges::find(branches_, name, &Branch::name) == branches_.end()) return name;
+  }
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,30 @@
+// LineReader: lines of standard input, with editing and a history where it is a terminal.
+#pragma once
+
+#include <string>
+
+namespace kvasir::cli {
+
+// At most one exists at a time. The history lives in memory only.
+class LineReader {
+ public:
+  enum class End { kLine, kInput, kInterrupted };  // kInput: there are no more lines
+
+  LineReader();
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  // Shows "> " and waits for a line, which comes without its end.
+  End Read(std::string& line);
+
+ private:
+  End ReadPlain(std::string& line);
+  End ReadEdited(std::string& line);
+
+  const bool is_terminal_;
+  std::string buffer_;  // what came behind the last line
+};
+
+}  // namespace kvasir::cli

@@ -1,0 +1,24 @@
+#include "server/model_view.h"
+
+#include <string>
+
+namespace kvasir {
+
+ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
+  const ModelCard& card = engine.card();
+  ModelView view;
+  view.names = {card.id};
+  view.tokenizer = engine.tokenizer();
+  view.no_text = card.no_text.value_or("");
+  view.chat_template = own != nullptr ? own : engine.chat_template();
+  view.sampling = card.sampling.Over({});
+  view.vocab_size = card.vocab_size;
+  view.ctx_size = card.ctx_size;
+  view.max_ctx_size = card.max_positions;
+  const std::string text = view.chat_template != nullptr ? view.chat_template->source() : "";
+  view.uses_tools = text.empty() || text.find("tools") != std::string::npos;
+  view.knows_developer = text.find("developer") != std::string::npos;
+  return view;
+}
+
+}  // namespace kvasir

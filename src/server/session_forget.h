@@ -1,0 +1,34 @@
+// What must be erased from the cache when a session, or a part of it, is forgotten.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvasir/engine.h"
+#include "kvasir/session.h"
+#include "server/chat_prompt.h"
+
+namespace kvasir {
+
+// Whose cache it is, and what else the same tenant says.
+struct ForgetScope {
+  const ModelView& model;
+  std::string cache_owner;  // ForgetRequest::owner
+  std::vector<std::shared_ptr<const SessionState>> others;
+};
+
+struct Forgetting {
+  SessionState state;                   // the session without the part
+  std::vector<ForgetRequest> requests;  // for Engine::Forget
+};
+
+// Takes a part out of a session. Errors: as Remove. O(ids of all paths of the session and of
+// others).
+Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
+                              const SessionPart& part, const ForgetScope& scope);
+// Of a whole session.
+std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope);
+
+}  // namespace kvasir
