@@ -117,7 +117,7 @@ Status List(const ChatSession& chat) {
 Status ShowSystem(const ChatSession& chat) {
   KV_ASSIGN(const std::vector<ChatSession::Line> lines, chat.Lines());
   const bool has_one = !lines.empty() && lines.front().role == "system";
-  fmt::print("({})\n", has_one ? "system: " + lines.front().content : "there is no system message");
+  fmt::print("({})\n", has_one ? "system: " + lines.front().content : "no system message is set");
   return {};
 }
 
@@ -216,7 +216,7 @@ Result<int> Talk(ChatSession& chat) {
     if (done) continue;
     std::fflush(stdout);
     fmt::print(stderr, "kvasir chat: {}\n", done.error().text());
-    // A conversation that does not fit the context is no fault of the machine.
+    // a conversation that does not fit the context is the caller's, not the machine's, fault.
     const bool is_wrong = done.error().field == "max_context";
     status = terminal ? kExitDone : is_wrong ? kExitWrongInput : ExitStatus(done.error().code);
   }

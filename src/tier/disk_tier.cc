@@ -121,7 +121,6 @@ DiskTier::DiskTier(const DiskTierOptions& options, Storage& storage, Arena index
   group_.reserve(num_buffers_);
   dropped_group_.reserve(num_buffers_);
   run_.reserve(num_buffers_);
-  ahead_.reserve(num_buffers_);
 }
 
 std::span<std::byte> DiskTier::HeaderOf(uint32_t buffer) const {

@@ -127,7 +127,6 @@ class DiskTier : public Tier {
     bool is_bad = false;  // could not be sealed
     bool has_entry = false, has_owner = false;
     bool has_slot = false;
-    bool is_announced = false;  // Storage::WillRead
     uint8_t placings = 0;
     EntryId entry{};
     RecordName name;
@@ -258,8 +257,6 @@ class DiskTier : public Tier {
   void ReaderLoop();
   bool ReaderStep();
   std::vector<uint32_t>& GatherRun() KV_REQUIRES(mutex_);
-  void GatherAhead() KV_REQUIRES(mutex_);
-  void AnnounceAhead(const StoreFiles& files);
   IoStatus ReadRun(const StoreFiles& files, std::span<const uint32_t> run) noexcept;
   IoStatus ReadRecords(const StoreFiles& files, std::span<const uint32_t> run);
   void NoteStalls();
@@ -386,13 +383,6 @@ class DiskTier : public Tier {
   bool has_left_ = false;        // LeaveClosed was called
   // The reader's alone.
   std::vector<uint32_t> run_;
-  // Slots side by side that will be read, also by the reader alone.
-  struct Ahead {
-    RecordPlace place;
-    SegmentShape shape;
-    uint32_t slot = 0, count = 0;
-  };
-  std::vector<Ahead> ahead_;
 
   std::thread writer_, reader_;
 };

@@ -189,7 +189,6 @@ bool DiskTier::ReaderStep() {
     if (!helps) {
       files = files_;
       if (files == nullptr || GatherRun().empty()) return false;
-      GatherAhead();
       reading_since_ns_ = storage_.MonotonicNs();
       is_stall_counted_ = false;
     }
@@ -201,7 +200,6 @@ bool DiskTier::ReaderStep() {
     scan_done_.notify_all();
     return true;
   }
-  AnnounceAhead(*files);
   const IoStatus read = ReadRun(*files, run_);
   std::array<bool, kMaxRun> is_bad;
   is_bad.fill(!read);
@@ -278,35 +276,6 @@ std::vector<uint32_t>& DiskTier::GatherRun() {
     run_.push_back(index);
   }
   return run_;
-}
-
-// What waits to be read behind the run, as far as the storage does not know of it yet.
-void DiskTier::GatherAhead() {
-  ahead_.clear();
-  for (size_t i = 0; i < memory_.read_queue.size(); ++i) {
-    Buffer& in = buffer(memory_.read_queue.at(i));
-    if (in.is_announced || in.is_cancelled) continue;
-    in.is_announced = true;
-    if (!ahead_.empty()) {
-      Ahead& last = ahead_.back();
-      if (last.place.segment == in.place.segment && last.slot + last.count == in.slot.slot) {
-        ++last.count;
-        continue;
-      }
-    }
-    ahead_.push_back({in.place, memory_.segments.at(in.slot.segment).shape, in.slot.slot, 1});
-  }
-}
-
-void DiskTier::AnnounceAhead(const StoreFiles& files) {
-  for (const auto& [place, shape, slot, count] : ahead_) {
-    const IoResult<OpenedFile> file =
-        Own(storage_,
-            storage_.OpenFile(files.folder.id(), SegmentFileName(place.segment), OpenMode::kRead));
-    if (!file) continue;  // reading it will say why
-    storage_.WillRead(file->id(), shape.header_at(slot), count * shape.record.header_bytes());
-    storage_.WillRead(file->id(), shape.payload_at(slot), count * shape.record.stride_bytes());
-  }
 }
 
 // Records side by side. ECANCELED: nobody wants any of them.

@@ -268,11 +268,6 @@ IoResult<uint64_t> RealStorage::ReadSome(FileId file, std::span<const std::span<
   return static_cast<uint64_t>(n);
 }
 
-void RealStorage::WillRead(FileId file, uint64_t offset, uint64_t bytes) {
-  (void)posix_fadvise(Fd(file), static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                      POSIX_FADV_WILLNEED);
-}
-
 IoResult<uint64_t> RealStorage::WriteSome(FileId file, std::span<const std::byte> bytes,
                                           uint64_t offset) {
   const ssize_t n = pwrite(Fd(file), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -371,8 +366,6 @@ IoResult<bool> RealStorage::IsLocked(FileId file) {
 }
 
 bool Storage::IsAt(FileId, const std::string&) { return true; }
-
-void Storage::WillRead(FileId /*file*/, uint64_t /*offset*/, uint64_t /*bytes*/) {}
 
 void Storage::Pause(uint64_t milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));

@@ -66,9 +66,6 @@ class Storage {
   // The bytes that one call read or wrote; they may be fewer than asked for. 0: the file's end.
   virtual IoResult<uint64_t> ReadSome(FileId file, std::span<const std::span<std::byte>> pieces,
                                       uint64_t offset) = 0;
-  // These bytes will be read soon: a disk that serves several requests at a time may begin. Does
-  // not wait.
-  virtual void WillRead(FileId file, uint64_t offset, uint64_t bytes);
   virtual IoResult<uint64_t> WriteSome(FileId file, std::span<const std::byte> bytes,
                                        uint64_t offset) = 0;
   virtual IoStatus SyncData(FileId file) = 0;      // bytes and length
@@ -167,7 +164,6 @@ class RealStorage : public Storage {
   void Close(FileId file) override;
   IoResult<uint64_t> ReadSome(FileId file, std::span<const std::span<std::byte>> pieces,
                               uint64_t offset) override;
-  void WillRead(FileId file, uint64_t offset, uint64_t bytes) override;
   IoResult<uint64_t> WriteSome(FileId file, std::span<const std::byte> bytes,
                                uint64_t offset) override;
   IoStatus SyncData(FileId file) override;
