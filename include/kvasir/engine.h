@@ -15,6 +15,7 @@
 #include "kvasir/histogram.h"
 #include "kvasir/images.h"
 #include "kvasir/plan.h"
+#include "kvasir/prefix_list.h"
 #include "kvasir/receipt.h"
 #include "kvasir/request_stats.h"
 #include "kvasir/request_trace.h"
@@ -257,6 +258,8 @@ struct SequenceState {
   uint32_t preemptions = 0;
   uint64_t age_ns = 0;  // since submission
 };
+using PrefixesSink = std::function<void(PrefixList)>;  // called as an EventSink is
+
 // Called by another thread than the engine's; must not block.
 using FlushSink = std::function<void(Result<TierFlushed>)>;
 using SequencesSink = std::function<void(std::vector<SequenceState>)>;  // called as an EventSink is
@@ -377,6 +380,9 @@ class Engine {
   // The choices of requests that wait or run: the oldest running request first, then those that
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
+  // What the cache holds of an owner (GenerateRequest::cache_owner, else its tenant): at most 512
+  // runs and 65,536 tokens, those near the beginning of prompts first.
+  virtual void ListPrefixes(std::string owner, PrefixesSink done) = 0;
   // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
   // when there may be room. Cause::kMaxQueued: because of the tenant's own limit.
   virtual Status CheckRoom(const std::string& tenant) const = 0;

@@ -22,6 +22,7 @@
 #include "cache/source_key.h"
 #include "cache/write_queue.h"
 #include "index/prefix_index.h"
+#include "kvasir/prefix_list.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
 #include "policy/eviction_choice.h"
@@ -345,6 +346,10 @@ class KvCache final : private BlockPool::Observer {
   // any.
   uint64_t Forget(NamespaceId ns);
   uint64_t Forget(std::string_view owner);  // all its namespaces
+  // What the namespaces of an owner hold, as trees of runs of nodes without forks and with as many
+  // hits: a run comes after the one it goes on from; of siblings the one with most hits first. At
+  // most so many runs and tokens; has_more where there are others. O(runs + tokens).
+  PrefixList ListPrefixes(std::string_view owner, size_t max_runs, size_t max_tokens) const;
   // What a call to forget a part of a prompt found.
   struct Forgotten {
     uint64_t erased_blocks = 0, erased_tokens = 0;  // they left the index

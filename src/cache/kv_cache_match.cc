@@ -213,6 +213,8 @@ void KvCache::Settle(std::span<const TokenId> prompt, std::span<const NodeId> pa
     }
   }
   match.tokens_.assign(prompt.begin(), prompt.begin() + num_reused);
+  if (!match.counts_) return;
+  for (const NodeId node : path.first(blocks)) index_->CountHit(node);
 }
 
 std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,

@@ -27,6 +27,40 @@ TEST_F(KvCacheTest, TenantsShareNothing) {
   EXPECT_EQ(cache().counters().deduplicated_blocks, 0u);
 }
 
+TEST_F(KvCacheTest, PrefixesOfAnOwnerAreListedAsATree) {
+  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const Tokens shared = TokensFrom(1, 32);
+  for (const TokenId last : {7, 8, 9}) {
+    Tokens prompt = shared;
+    const Tokens own = TokensFrom(100 * last, 32);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    driver_->Run(bob, 16, prompt, {}, &miss_);
+  }
+  EXPECT_TRUE(cache().ListPrefixes("nobody", 100, 1000).runs.empty());
+  const PrefixList list = cache().ListPrefixes("bob", 100, 1000);
+  EXPECT_FALSE(list.has_more);
+  ASSERT_EQ(list.runs.size(), 4u);
+  const PrefixRun& top = list.runs[0];
+  EXPECT_EQ(top.tokens, shared);
+  EXPECT_EQ(top.hits, 2u);
+  EXPECT_FALSE(top.parent);
+  uint32_t blocks = top.blocks;
+  for (size_t i = 1; i < 4; ++i) {
+    const PrefixRun& run = list.runs[i];
+    EXPECT_EQ(run.parent, 0u);
+    EXPECT_EQ(run.begin, 32u);
+    EXPECT_EQ(run.hits, 0u);
+    EXPECT_EQ(run.used_blocks, 0u);
+    blocks += run.blocks;
+  }
+  EXPECT_EQ(blocks, cache().usage().idle_blocks);
+  EXPECT_TRUE(cache().ListPrefixes("bob", 2, 1000).has_more);
+  EXPECT_EQ(cache().ListPrefixes("bob", 2, 1000).runs.size(), 2u);
+  EXPECT_TRUE(cache().ListPrefixes("bob", 100, 8).has_more);
+  cache().Forget("bob");
+  EXPECT_TRUE(cache().ListPrefixes("bob", 100, 1000).runs.empty());
+}
+
 TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
   const uint32_t limit = OptionsFor(2).num_namespaces;
   Run(TokensFrom(1, 5));

@@ -84,6 +84,7 @@ std::vector<Flag> ServeFlags() {
          "serve this host name too, not only localhost; may be given several times. A server that "
          "listens on loopback serves no other names",
          FlagKind::kList},
+        {"no-page", "", "no page for browsers at /, only the API", FlagKind::kSwitch},
         {"otlp-traces-endpoint", "URL",
          "send spans of requests to this collector, such as http://localhost:4318/v1/traces"},
         {"trace-sample", "SHARE",
@@ -166,6 +167,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(options.session_ttl_hours,
             args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
   options.cors_origins = args.List("cors-origin");
+  options.has_page = !args.Has("no-page");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(options.chat_template, ReadTemplate(args));

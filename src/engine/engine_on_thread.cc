@@ -279,6 +279,9 @@ void EngineOnThread::Apply(Command& command) {
     check->done.set_value();
   } else if (auto* list = std::get_if<ListCommand>(&command)) {
     list->done(scheduler_.States(list->tenant));
+  } else if (auto* prefixes = std::get_if<PrefixesCommand>(&command)) {
+    constexpr size_t kMostRuns = 512, kMostTokens = 65536;
+    prefixes->done(parts_.cache->ListPrefixes(prefixes->owner, kMostRuns, kMostTokens));
   } else if (auto* flush = std::get_if<FlushCommand>(&command)) {
     scheduler_.Flush(std::move(flush->done));
   }

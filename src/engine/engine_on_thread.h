@@ -71,6 +71,9 @@ class EngineOnThread final : public Engine {
   void ListSequences(std::optional<std::string> tenant, SequencesSink done) override {
     Post(ListCommand{std::move(tenant), std::move(done)});
   }
+  void ListPrefixes(std::string owner, PrefixesSink done) override {
+    Post(PrefixesCommand{std::move(owner), std::move(done)});
+  }
   void Flush(FlushSink done) override;
   std::optional<TierStats> DiskStats() const override {
     return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
@@ -114,9 +117,14 @@ class EngineOnThread final : public Engine {
     std::optional<std::string> tenant;
     SequencesSink done;
   };
+  struct PrefixesCommand {
+    std::string owner;
+    PrefixesSink done;
+  };
   using Command =
       std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, EraseCommand,
-                   ForgetCommand, TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
+                   ForgetCommand, TenantsCommand, CheckCommand, ListCommand,
+                   PrefixesCommand, FlushCommand>;
 
   // A refusal that is counted.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)

@@ -243,7 +243,8 @@ NodeId PrefixIndex::Insert(NodeId parent, std::span<const TokenId> tokens) {
                     .left = kNone,
                     .right = kNone,
                     .depth = depth(parent) + 1,
-                    .num_tokens = static_cast<uint32_t>(tokens.size())};
+                    .num_tokens = static_cast<uint16_t>(tokens.size()),
+                    .hits = 0};
   std::ranges::copy(tokens, &tokens_[size_t{id} * block_tokens_]);
   num_tokens_ += tokens.size();
   if (tokens.size() == block_tokens_) {

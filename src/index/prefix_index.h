@@ -30,7 +30,7 @@ class PrefixIndex {
  public:
   struct Options {
     uint32_t num_blocks;
-    uint32_t block_tokens;
+    uint32_t block_tokens;    // at most 65535
     uint32_t num_nodes;       // at most
     uint32_t num_groups = 1;  // layer groups
     uint32_t num_roots = 16;  // namespaces, at most
@@ -92,6 +92,13 @@ class PrefixIndex {
   std::span<const TokenId> tokens(NodeId node) const {
     return {TokensOf(Raw(node)), At(node).num_tokens};
   }
+  // Prompts that found it; at most kMaxHits are counted. REQUIRES, both: not a root.
+  static constexpr uint32_t kMaxHits = 65535;
+  uint32_t hits(NodeId node) const { return At(node).hits; }
+  void CountHit(NodeId node) {
+    uint16_t& hits = nodes_[Raw(node)].hits;
+    if (hits < kMaxHits) ++hits;
+  }
   uint32_t depth(NodeId node) const { return is_root(node) ? 0 : At(node).depth; }  // blocks
   // A keyed hash of the root and all tokens up to the node's end. REQUIRES: not a root.
   uint64_t content(NodeId node) const { return At(node).hash; }
@@ -125,7 +132,8 @@ class PrefixIndex {
     uint32_t left;      // in the parent's treap
     uint32_t right;
     uint32_t depth;
-    uint32_t num_tokens;  // 0: the node is free
+    uint16_t num_tokens;  // 0: the node is free
+    uint16_t hits;
   };
   struct Root {
     BlockKey key;

@@ -55,6 +55,10 @@ class FakeEngine : public Engine {
     }
     done(std::move(own));
   }
+  void ListPrefixes(std::string owner, PrefixesSink done) override {
+    prefixes_asked.push_back(std::move(owner));
+    done(prefixes);
+  }
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
   Status CheckRoom(const std::string&) const override { return room; }
@@ -82,6 +86,8 @@ class FakeEngine : public Engine {
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
   std::vector<ForgetRequest> forgotten;
+  PrefixList prefixes;
+  std::vector<std::string> prefixes_asked;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks

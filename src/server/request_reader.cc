@@ -93,6 +93,7 @@ RequestHead RequestReader::Head() const {
   };
   head.request.origin = joined(http::field::origin);
   head.request.traceparent = joined("traceparent");
+  head.request.accepts_html = joined(http::field::accept).find("text/html") != std::string::npos;
   head.request.requested_headers = field(http::field::access_control_request_headers);
   head.is_head = head.request.method == "HEAD";
   if (const auto length = parser.content_length()) head.body_bytes = *length;

@@ -49,6 +49,7 @@ struct ServerOptions {
   uint64_t drain_timeout_s = 60;           // then what runs may take so long; 0: any time
   uint32_t max_sessions = 1024;            // of all tenants; their memory: EngineOptions
   uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
+  bool has_page = true;                    // `/` is a page for browsers
   std::string summary;                     // lines for stderr, before `listening on`
   std::string version = "unknown";         // shown by /props and the Server header
   // Called after each request except GET /health, /ready and /metrics, from any thread, with one

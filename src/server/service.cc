@@ -62,6 +62,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
     {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
+    {"/v1/cache/prefixes", "GET", &Service::ListPrefixes, Access::kTenant},
     {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, Route::kDrains},
     {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
@@ -75,6 +76,9 @@ const Service::Route Service::kRoutes[] = {
     {"/metrics", "GET", &Service::Metrics, Access::kSums},
     {"/openapi.json", "GET", &Service::OpenApi, Access::kKey},
     {"/", "GET", &Service::Home, Access::kKey},
+    {"/page.css", "GET", &Service::PageCss, Access::kOpen},
+    {"/page.js", "GET", &Service::PageJs, Access::kOpen},
+    {"/page.svg", "GET", &Service::PageSvg, Access::kOpen},
     {"/v1/embeddings", "", &Service::NotYet, Access::kKey},
     {"/v1/responses", "", &Service::NotYet, Access::kKey},
     {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
@@ -198,6 +202,8 @@ Error SpentError(bool never_fits, const MemoryQuota& quota) {
 
 const Service::Route* Service::RouteOf(const HttpRequest& request) {
   const std::string_view path = PathOf(request.target);
+  static constexpr Route kPage{"/", "GET", &Service::Page, Access::kOpen};
+  if (request.accepts_html && request.method == "GET" && path == "/") return &kPage;
   const auto* route = std::ranges::find_if(kRoutes, [&](const Route& r) {
     return PathMatches(r.path, path) && (r.method.empty() || r.method == request.method);
   });

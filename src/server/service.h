@@ -36,10 +36,11 @@ struct HttpRequest {
   std::string target;               // path and query, as sent
   std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
   std::string authorization, api_key, requested_headers;
-  std::string traceparent;  // several headers are joined, which makes it invalid
-  std::string id;           // x-request-id, if it can be used, or a made one
-  std::string timeout_ms;   // x-request-timeout-ms, as sent
-  std::string origin;       // several headers are joined, which makes the origin invalid
+  std::string traceparent;    // several headers are joined, which makes it invalid
+  std::string id;             // x-request-id, if it can be used, or a made one
+  std::string timeout_ms;     // x-request-timeout-ms, as sent
+  bool accepts_html = false;  // a browser that shows a page
+  std::string origin;         // several headers are joined, which makes the origin invalid
   std::string body;
 };
 
@@ -143,7 +144,7 @@ class Service {
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
   static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
-  static bool IsOpen(std::string_view method, const Route* route);  // needs no key
+  static bool IsOpen(const HttpRequest& head);  // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
@@ -166,6 +167,11 @@ class Service {
                                          const std::optional<std::string>& name,
                                          const Caller& caller) const;
   Outcome ListSequences(const Call& call);
+  Outcome ListPrefixes(const Call& call);
+  Outcome Page(const Call& call);
+  Outcome PageCss(const Call& call);
+  Outcome PageJs(const Call& call);
+  Outcome PageSvg(const Call& call);
   Outcome ListTenants(const Call& call);
   Outcome FlushCache(const Call& call);
   Outcome CreateSession(const Call& call);

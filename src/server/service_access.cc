@@ -18,27 +18,33 @@ HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
                         "body"});
 }
 
+}  // namespace
+
 HttpResponse NoValidKey() {
   return ErrorResponse(
       {Code::kPermissionDenied,
        "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", "api_key"});
 }
 
-}  // namespace
-
-bool Service::IsOpen(std::string_view method, const Route* route) {
-  return method == "OPTIONS" || (route != nullptr && route->access == Access::kOpen);
+// Whether its path needs no key, whatever the method. A page at a path whose other answer needs one
+// is open.
+bool Service::IsOpen(const HttpRequest& head) {
+  const auto is_open = [](const Route* route) {
+    return route != nullptr && route->access == Access::kOpen;
+  };
+  return head.method == "OPTIONS" || is_open(FindRoute(PathOf(head.target))) ||
+         is_open(RouteOf(head));
 }
 
 uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
+  const bool open = IsOpen(head);
   return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
 }
 
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
   if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
-  const bool open = IsOpen(head.method, FindRoute(PathOf(head.target)));
+  const bool open = IsOpen(head);
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS") return std::nullopt;

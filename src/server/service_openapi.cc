@@ -43,6 +43,7 @@ constexpr Described kDescribed[] = {
     {"GET /v1/cache", "The plan of the memory, and the state of the cache."},
     {"DELETE /v1/cache", "Erases all that is cached for the caller, and the caller's sessions."},
     {"GET /v1/cache/sequences", "The caller's requests that wait or run."},
+    {"GET /v1/cache/prefixes", "What the cache holds of the caller's prompts, as trees."},
     {"GET /v1/cache/tenants", "Tenants, their limits and requests; for the operator."},
     {"POST /v1/cache/flush", "Answers when all that was cached before is on the disk."},
     {"POST /v1/sessions", "Makes a session.", "session"},
@@ -67,6 +68,9 @@ constexpr Described kDescribed[] = {
     {"GET /metrics", "Prometheus text."},
     {"GET /openapi.json", "This description."},
     {"GET /", "Name, version and paths."},
+    {"GET /page.css", "How the page at / for browsers looks."},
+    {"GET /page.js", "What the page at / for browsers does."},
+    {"GET /page.svg", "The icon of the page at / for browsers."},
 };
 
 std::string PropertiesOf(std::string_view name) {

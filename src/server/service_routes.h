@@ -48,6 +48,7 @@ std::string_view SegmentOf(std::string_view path, size_t index);
 std::optional<std::string> QueryValue(std::string_view target, std::string_view name);
 
 Error NotFound(std::string message);
+HttpResponse NoValidKey();
 HttpResponse JsonResponse(const nlohmann::json& body);
 
 }  // namespace kvasir

@@ -1,0 +1,11 @@
+# cmake -DOUT=F.cc -DSOURCE=DIR -P embed.cmake: the files of the page as constants.
+set(text "// Made of src/server/page by embed.cmake.\n#include \"server/page.h\"\n\nnamespace kvasir {\n\n")
+foreach(name IN ITEMS html css js svg)
+  file(READ "${SOURCE}/page.${name}" bytes)
+  string(SUBSTRING "${name}" 0 1 first)
+  string(TOUPPER "${first}" first)
+  string(SUBSTRING "${name}" 1 -1 rest)
+  string(APPEND text "const std::string_view kPage${first}${rest} = R\"kvasir(${bytes})kvasir\";\n\n")
+endforeach()
+string(APPEND text "}  // namespace kvasir\n")
+file(WRITE "${OUT}" "${text}")

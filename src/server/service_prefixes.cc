@@ -1,0 +1,110 @@
+// GET /v1/cache/prefixes: what the cache holds of the caller's prompts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "server/service_routes.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kSessions = 100;   // the newest, whose text is shown
+constexpr size_t kTextTokens = 64;  // of a run
+
+// The beginning of a run that one of the caller's sessions has read.
+struct Shown {
+  std::string session;
+  size_t tokens = 0;
+};
+
+// Which runs the sessions' prompts go through. A prompt is compared from its first token on, so
+// that only who knows all of a run's beginning sees it.
+std::vector<Shown> ShownOf(const PrefixList& list,
+                           const std::vector<SessionStore::Entry>& sessions) {
+  std::vector<std::vector<uint32_t>> children(list.runs.size() + 1);
+  for (uint32_t i = 0; i < list.runs.size(); ++i) {
+    const auto parent = list.runs[i].parent;
+    children[parent ? *parent + 1 : 0].push_back(i);
+  }
+  std::vector<Shown> shown(list.runs.size());
+  for (const SessionStore::Entry& entry : sessions) {
+    const SessionPaths& paths = entry.state->paths;
+    for (size_t p = 0; p < paths.size(); ++p) {
+      const std::vector<TokenId> ids = IdsOf(paths, p);
+      std::vector<uint32_t> next = children[0];
+      while (!next.empty()) {
+        const uint32_t i = next.back();
+        next.pop_back();
+        const PrefixRun& run = list.runs[i];
+        if (run.begin >= ids.size()) continue;
+        const auto rest = std::span(ids).subspan(run.begin);
+        const auto end = std::ranges::mismatch(run.tokens, rest).in1;
+        const auto equal = static_cast<size_t>(end - run.tokens.begin());
+        if (equal > shown[i].tokens) shown[i] = {entry.id, equal};
+        if (equal < run.tokens.size()) continue;
+        next.insert(next.end(), children[i + 1].begin(), children[i + 1].end());
+      }
+    }
+  }
+  return shown;
+}
+
+json RunJson(const PrefixRun& run, uint32_t index, const Shown& shown, const Tokenizer* tokenizer) {
+  json text;
+  if (shown.tokens > 0 && tokenizer != nullptr) {
+    const size_t most = std::min(shown.tokens, kTextTokens);
+    text = tokenizer->Decode(std::span(run.tokens).first(most), SpecialTokens::kShow);
+  }
+  return {{"index", index},
+          {"parent", run.parent ? json(*run.parent) : json()},
+          {"space", run.space},
+          {"begin", run.begin},
+          {"tokens", run.tokens.size()},
+          {"blocks", run.blocks},
+          {"used_blocks", run.used_blocks},
+          {"hits", run.hits},
+          {"session", shown.tokens > 0 ? json(shown.session) : json()},
+          {"text", std::move(text)}};
+}
+
+Parts PrefixesText(PrefixList list, std::vector<SessionStore::Entry> sessions,
+                   const Tokenizer* tokenizer) {
+  const std::vector<Shown> shown = ShownOf(list, sessions);
+  std::string out = R"({"object":"list","has_more":)";
+  out += list.has_more ? "true" : "false";
+  out += R"(,"data":[)";
+  for (uint32_t i = 0; i < list.runs.size(); ++i) {
+    if (i > 0) out += ',';
+    out += RunJson(list.runs[i], i, shown[i], tokenizer)
+               .dump(-1, ' ', false, json::error_handler_t::replace);
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]}";
+  co_yield out;
+}
+
+}  // namespace
+
+// The caller's own, or those of its share group; text of the caller's own sessions only.
+Outcome Service::ListPrefixes(const Call& call) {
+  const auto& entry = call.caller.entry;
+  std::string owner = entry ? entry->rules.cache_owner.value_or(call.tenant()) : call.tenant();
+  auto page = sessions_.List(call.tenant(), std::nullopt, kSessions);
+  if (!page) return ErrorResponse(page.error());
+  return LaterAnswer{[this, owner = std::move(owner),
+                      sessions = std::move(page->entries)](LaterAnswer::Reply reply) {
+    engine_.ListPrefixes(owner, [this, sessions, reply](PrefixList list) {
+      HttpResponse response;
+      for (const PrefixRun& run : list.runs) {
+        response.rest_bytes += sizeof(run) + sizeof(Shown) + run.tokens.size() * sizeof(TokenId);
+      }
+      // Written later, not on the engine's thread.
+      response.rest = PrefixesText(std::move(list), sessions, model_.tokenizer);
+      reply(std::move(response));
+    });
+  }};
+}
+
+}  // namespace kvasir
