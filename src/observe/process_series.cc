@@ -58,6 +58,11 @@ void WriteBuild(const MetricsView& view, SeriesWriter& out) {
                   {"schedule", view.options.schedule == Schedule::kFifo ? "fifo" : "fair"}});
 }
 
+template <uint64_t MetricsView::*field>
+void OfView(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.*field);
+}
+
 void WriteReloads(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.reloads_done, {"done"});
   out.Write(view.reloads_refused, {"refused"});
@@ -85,6 +90,13 @@ constexpr MetricSeries kProcessSeries[] = {
      WriteBuild},
     {"kvasir_config_reloads_total", MetricType::Counter, "outcome", "server",
      "Times that SIGHUP asked for the keys file again, and whether it was taken.", WriteReloads},
+    {"kvasir_sessions", MetricType::Gauge, "", "server", "Sessions of all tenants.",
+     OfView<&MetricsView::sessions>},
+    {"kvasir_session_memory_bytes", MetricType::Gauge, "", "server",
+     "Text, ids and tables of sessions; at most --session-memory.",
+     OfView<&MetricsView::session_bytes>},
+    {"kvasir_sessions_expired_total", MetricType::Counter, "", "server",
+     "Sessions that nobody called for --session-ttl.", OfView<&MetricsView::sessions_expired>},
     {"kvasir_spans_total", MetricType::Counter, "outcome", "server",
      "Spans that a collector took, that the queue had no room for, or that no collector took.",
      WriteSpans},

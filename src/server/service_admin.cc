@@ -385,6 +385,7 @@ Outcome Service::Metrics(const Call&) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   const EngineStats stats = engine_.Stats();
+  const SessionCounts sessions = sessions_.counts();
   MetricsView view{.stats = stats,
                    .card = engine_.card(),
                    .plan = engine_.plan(),
@@ -393,6 +394,9 @@ Outcome Service::Metrics(const Call&) {
                    .version = options_.version,
                    .model_name = model_.names.front(),
                    .by_tenant = credentials()->num_tenants() > 1,
+                   .sessions = sessions.sessions,
+                   .session_bytes = sessions.bytes,
+                   .sessions_expired = sessions.expired,
                    .process = ReadProcessUsage(),
                    .disk = engine_.DiskStats(),
                    .read_limit = options_.read_limit};
