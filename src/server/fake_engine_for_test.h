@@ -59,6 +59,7 @@ class FakeEngine : public Engine {
   std::optional<TierStats> DiskStats() const override { return disk; }
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
+  void CountMiss(MissReason reason, uint32_t) override { counted_misses.push_back(reason); }
   Status SetTenants(const TenantTable& given) override {
     tenants = given;
     return {};
@@ -82,6 +83,7 @@ class FakeEngine : public Engine {
   std::vector<RequestId> cancelled;
   std::vector<std::string> erased;
   std::vector<ForgetRequest> forgotten;
+  std::vector<MissReason> counted_misses;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks
