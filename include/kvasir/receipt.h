@@ -17,7 +17,7 @@ enum class MissReason {
   kWindow,
   kRopeChanged,
   kPoolFull,
-  kOvertaken,  // it is on the disk, and computing was quicker
+  kOvertaken,   // it is on the disk, and computing was quicker
   kUnreadable,  // what the disk has of it is damaged, or could not be read
   // kDiverged, where more is known of a chat:
   kTemplateRewrote,  // the template writes an old turn otherwise than when it was the last one

@@ -116,9 +116,9 @@ class EngineOnThread final : public Engine {
     std::optional<std::string> tenant;
     SequencesSink done;
   };
-  using Command =
-      std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, StopSpareCommand,
-                   EraseCommand, ForgetCommand, TenantsCommand, CheckCommand, ListCommand, FlushCommand>;
+  using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
+                               StopSpareCommand, EraseCommand, ForgetCommand, TenantsCommand,
+                               CheckCommand, ListCommand, FlushCommand>;
 
   // A refusal that is counted.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)

@@ -280,7 +280,8 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
   std::vector<Workload::Job> arrivals;  // that the engine's thread has not seen yet
   for (const Command& command : commands_) {
     const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
-    if (request != nullptr) arrivals.push_back(JobOf(**request, workload));
+    if (request == nullptr || (*request)->spec.only_when_idle) continue;
+    arrivals.push_back(JobOf(**request, workload));
   }
   const uint64_t now_ns = MonotonicNs();
   const double most_ms = parts_.options.max_queue_ms;

@@ -291,7 +291,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Request>> running_;  // the oldest first
   // With only_when_idle, until nothing else waits or runs: then the first of them goes to waiting_.
   std::deque<std::unique_ptr<Request>> spare_;
-  std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
+  std::vector<std::unique_ptr<Request>> ended_;  // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
     uint64_t point = 0;  // of KvCache::Forget

@@ -44,7 +44,7 @@ ordered_json SessionJson(const SessionStore::Entry& entry) {
                        {"max_context", setup.max_context},
                        {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
                        {"ids", setup.exact_ids ? "exact" : "canonical"},
-                       {"prepare", false}};
+                       {"prepare", setup.prepare}};
   AddMembers(setup.fields, &body);
   body["sampling"] =
       setup.sampling.empty() ? ordered_json::object() : ordered_json::parse(setup.sampling);
@@ -361,9 +361,15 @@ Outcome Service::GenerateInSession(const Call& call) {
   }
   Outcome outcome = Start(std::move(*chat), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
+    const bool has_answers = std::ranges::any_of(
+        state->messages, [](const auto& message) { return message->role == "assistant"; });
+    Follow(std::make_shared<AskedChat>(*state, sessions_, model_, preparer_), has_answers,
+           setup.prepare && start->requests.front().max_tokens > 0, start);
+    const bool prepares = start->chat && start->chat->prepares();
     start->answer->KeepIn(std::make_unique<SessionAnswer>(
         call.turn, sessions_, std::move(*state), start->requests.front(),
-        keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer));
+        keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer,
+        prepares ? start->chat : nullptr));
     start->answer_bytes = std::max(start->answer_bytes, start->answer->held_bytes());
   }
   return outcome;
