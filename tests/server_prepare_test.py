@@ -11,7 +11,7 @@ import time
 import unittest
 
 from server_harness import ROOT, Server, user
-from server_thinking_test import StrippedThinking
+import server_thinking_test
 
 SHARED = ROOT.parent / "shared" / "data" / "hf-tokenizers"
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -31,7 +31,7 @@ TRIMMED = CHATML.replace("m['content']", "(m['content'] | trim)")
 def templates():
     """Name -> source of every template at hand."""
     found = {"chatml": CHATML, "marked": MARKED, "moved": MOVED, "trimmed": TRIMMED,
-             "stripped": StrippedThinking.TEMPLATE}
+             "stripped": server_thinking_test.StrippedThinking.TEMPLATE}
     for path in sorted([*SHARED.glob("**/tokenizer_config.json"), *SHARED.glob("**/chat_template.*"),
                         *(ROOT / "models").glob("*/tokenizer_config.json")]):
         text = path.read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ class TemplateRewrote(WithTemplate):
 
     def test_probes_say_which_templates_are_stable(self):
         for source, stable in ((CHATML, True), (TRIMMED, True), (MARKED, False), (MOVED, False),
-                               (StrippedThinking.TEMPLATE, False)):
+                               (server_thinking_test.StrippedThinking.TEMPLATE, False)):
             self.start(source)
             self.assertIs(self.server.get("/props")["prefix_stable"], stable, source)
             self.server.stop()

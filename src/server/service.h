@@ -183,6 +183,7 @@ class Service {
   Outcome ShowSession(const Call& call);
   Outcome DeleteSession(const Call& call);
   Outcome AppendMessages(const Call& call);
+  void PrepareAppended(const Call& call);
   Outcome EditMessage(const Call& call);
   Outcome EditSystem(const Call& call);
   Outcome GenerateInSession(const Call& call);
