@@ -381,18 +381,18 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // on the engine's thread.
   void Explain(uint64_t exchange, const std::string& tenant, const std::shared_ptr<AskedChat>& chat,
                const Event& event) {
-    prepare_.Run(tenant, chat->work_bytes(),
-                 [self = shared_from_this(), exchange, chat, event](MemoryQuota& quota) {
-                   Event explained = event;
-                   Miss& miss = *explained.receipt.miss;
-                   miss.reason = Service::Explain(*chat, miss, quota);
-                   self->service_.engine().CountMiss(miss.reason, explained.receipt.computed);
-                   UntilDone([&] {
-                     asio::post(self->strand_, [self, exchange, explained] {
-                       self->Run([&] { self->OnEvent(exchange, 0, explained); });
-                     });
-                   });
-                 });
+    prepare_.Run(
+        tenant, chat->work_bytes(),
+        [self = shared_from_this(), exchange, chat, explained = event](MemoryQuota& quota) mutable {
+          Miss& miss = *explained.receipt.miss;
+          miss.reason = Service::Explain(*chat, miss, quota);
+          self->service_.engine().CountMiss(miss.reason, explained.receipt.computed);
+          UntilDone([&] {
+            asio::post(self->strand_, [self, exchange, explained] {
+              self->Run([&] { self->OnEvent(exchange, 0, explained); });
+            });
+          });
+        });
   }
 
   // Has the next turn prepared on a thread of the pool.
@@ -421,7 +421,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
     running_.clear();
-    PrepareNext();
+    Try([&] { PrepareNext(); });  // the answer does not depend on it
     service_.Count(tenant_, *told_);
     if (log_) log_->Told(*told_);
     if (told_->streams()) return EndStream();
