@@ -81,7 +81,7 @@ class TemplateRewrote(WithTemplate):
         seen = {True: 0, False: 0}
         for name, source in templates().items():
             with self.subTest(template=name):
-                self.start(source, "--ctx-size", "8192")
+                self.start(source)
                 stable = self.server.get("/props")["prefix_stable"]
                 rng = random.Random(name)
                 for number in range(6):
@@ -169,20 +169,18 @@ class Sessions(WithTemplate):
         path = self.make(prepare=True)
         self.turns(path, True, self.TEXTS[:1])
         shown = self.server.get(path)["messages"]
-        self.server.post(path + "/forget", {"index": 1})
+        erased = self.server.post(path + "/forget", {"index": 1})
         self.assertEqual(len(shown), 2)
-        # What the next turn would have shown of the answer is computed again.
-        chat = [{k: m[k] for k in ("role", "content")} for m in shown] + user("Who are you?")
-        receipt = self.server.post("/v1/chat/completions", {"messages": chat, **GREEDY})["kvasir"]
-        asked = len(self.server.post("/tokenize", {"content": self.rendering(chat[:1])})["tokens"])
-        self.assertGreaterEqual(receipt["computed"], receipt["prompt_tokens"] - asked, receipt)
+        # The answer is in the cache neither as it was generated nor as the next turn would have shown it.
+        asked = len(self.server.post("/tokenize", {"content": self.rendering(user(self.TEXTS[0]))})["tokens"])
+        self.assertLess(self.server.metric("kvasir_cached_tokens"), asked, erased)
         self.server.request("DELETE", path)
         erased = self.server.request("DELETE", "/v1/cache")[2]
         self.assertEqual(self.server.metric("kvasir_cached_tokens"), 0, erased)
 
     def test_the_same_bytes_in_other_ids_are_retokenized(self):
         self.start(CHATML)
-        path = self.make(ids="canonical", sampling={"temperature": 1.5, "seed": 7, "max_tokens": 48})
+        path = self.make(ids="canonical", sampling={"temperature": 2, "seed": 7, "max_tokens": 32, "ignore_eos": True})
         reasons = set()
         for turn in range(12):
             result = self.server.post(path + "/generate", {"messages": user(f"Tell me of {turn}.")})
