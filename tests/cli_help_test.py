@@ -39,7 +39,8 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
-             "serve": ["--pin-threads", "--cache-dir", "--no-page"], "selftest": ["--json", "--pin-threads", "--cache-dir"],
+             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--prepare"],
+             "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"]}
 
 

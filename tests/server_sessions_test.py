@@ -339,7 +339,7 @@ class SessionsTest(Calls):
                 ({"sampling": {"grammar": "x"}}, "sampling.grammar"),
                 ({"max_context": 0}, "max_context"), ({"max_context": 10**9}, "max_context"),
                 ({"on_full": "crash"}, "on_full"), ({"ids": 3}, "ids"), ({"ids": "some"}, "ids"),
-                ({"prepare": True}, "prepare"), ({"prepare": 1}, "prepare"), ({"cache": 5}, "cache"),
+                ({"prepare": 1}, "prepare"), ({"cache": 5}, "cache"),
                 ({"metadata": {"a": 1}}, "metadata"), ({"metadata": []}, "metadata"),
                 ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
                 ({"system": "a", "messages": [{"role": "system", "content": "b"}]}, "system"),

@@ -201,6 +201,13 @@ struct GenerateRequest {
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
+  // Work for later, which nobody waits for: it runs while no other request waits or runs, and ends
+  // with kCancelled as soon as one comes. It has no place in queues, takes nothing from what its
+  // tenant may have, and statistics count its tokens alone (EngineStats::prepared_tokens).
+  // REQUIRES: max_tokens is 0.
+  bool only_when_idle = false;
+  // A miss of reason kDiverged is not counted: the caller finds out more and calls CountMiss.
+  bool caller_explains = false;
   // Receives raw logits [vocab] before sampling: one call for each computed row at a position >=
   // logits_from, on the engine's thread. Position p holds the logits after token p. Rows that came
   // from the cache have no logits, except the last row of a prompt that a Cursor answers. Each
@@ -281,6 +288,7 @@ struct EngineStats {
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
+  uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
@@ -389,6 +397,9 @@ class Engine {
   // Counts a request that the caller refused before submission, in RequestStats::rejected and for
   // its tenant. Absent: none is known.
   virtual void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) = 0;
+  // Counts a miss of a request with GenerateRequest::caller_explains. `computed_tokens`: of its
+  // receipt.
+  virtual void CountMiss(MissReason reason, uint32_t computed_tokens) = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.
   virtual Status SetTenants(const TenantTable& tenants) = 0;

@@ -17,13 +17,16 @@ enum class MissReason {
   kWindow,
   kRopeChanged,
   kPoolFull,
-  kOvertaken,  // it is on the disk, and computing was quicker
-  kUnreadable  // what the disk has of it is damaged, or could not be read
+  kOvertaken,   // it is on the disk, and computing was quicker
+  kUnreadable,  // what the disk has of it is damaged, or could not be read
+  // kDiverged, where more is known of a chat:
+  kTemplateRewrote,  // the template writes an old turn otherwise than when it was the last one
+  kRetokenized       // the text is the same as the one that was cached; its ids are others
 };
-inline constexpr uint32_t kNumMissReasons = 10;
+inline constexpr uint32_t kNumMissReasons = 12;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed",
-// "pool_full", "overtaken", "unreadable".
+// "pool_full", "overtaken", "unreadable", "template_rewrote", "retokenized".
 const char* ToString(MissReason reason);
 
 struct Miss {

@@ -56,7 +56,8 @@ struct SessionSetup {
   std::string metadata;
   uint32_t max_context = 0;   // tokens of prompt and answer
   bool drops_oldest = false;  // a full context drops the oldest turns; else generate is refused
-  bool exact_ids = true;      // answers stand in prompts with the ids that were generated
+  bool prepare = false;   // after an answer, what the next turn shows of the history is computed
+  bool exact_ids = true;  // answers stand in prompts with the ids that were generated
 
   SessionSetup() = default;
   SessionSetup(SessionSetup&&) = default;

@@ -24,6 +24,10 @@ const char* ToString(MissReason reason) {
       return "overtaken";
     case MissReason::kUnreadable:
       return "unreadable";
+    case MissReason::kTemplateRewrote:
+      return "template_rewrote";
+    case MissReason::kRetokenized:
+      return "retokenized";
   }
   return "unknown";
 }

@@ -59,7 +59,11 @@ Status ReadTimes(const Args& args, ServerOptions* options) {
 std::vector<Flag> SessionFlags() {
   return {{"sessions", "N", "sessions kept at once (default 1024; 0: none)"},
           {"session-ttl", "HOURS",
-           "sessions that nobody used for so long are deleted (default 24; 0: never)"}};
+           "sessions that nobody used for so long are deleted (default 24; 0: never)"},
+          {"prepare", "",
+           "after a chat completion, compute what the next turn will show of the chat, while "
+           "nothing else waits (sessions have a field for it)",
+           FlagKind::kSwitch}};
 }
 
 std::vector<Flag> ServeFlags() {
@@ -166,6 +170,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.max_sessions = static_cast<uint32_t>(sessions);
   KV_ASSIGN(options.session_ttl_hours,
             args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
+  options.prepare = args.Has("prepare");
   options.cors_origins = args.List("cors-origin");
   options.has_page = !args.Has("no-page");
   options.allowed_hosts = args.List("allowed-host");

@@ -57,6 +57,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   }
   scheduler_.set_on_end([this](const Request& request) {
     RememberAnswers(request);
+    if (request.spec.only_when_idle) return;
     const MutexLock lock(mutex_);
     places_.Give(request.spec.tenant, request.bytes);
   });
@@ -143,6 +144,8 @@ void EngineOnThread::Drain() {
     commands_.push_back(CancelAllCommand{});
     wake_.notify_one();
   }
+  commands_.push_back(StopSpareCommand{});
+  wake_.notify_one();
   draining_ = true;
   while (num_outstanding_ + num_erasures_ > 0) lock.Wait(drained_);
 }
@@ -202,6 +205,10 @@ EngineStats EngineOnThread::Stats() const {
   }
   const MutexLock lock(mutex_);
   stats.requests.rejected = rejected_;
+  for (size_t i = 0; i < kNumMissReasons; ++i) {
+    stats.misses[i] += explained_misses_[i];
+    stats.missed_tokens[i] += explained_tokens_[i];
+  }
   for (TenantStats& tenant : stats.tenants) {
     const auto found = rejected_of_.find(tenant.name);
     if (found != rejected_of_.end()) tenant.rejected = found->second;
@@ -268,6 +275,8 @@ void EngineOnThread::Apply(Command& command) {
   } else if (std::holds_alternative<CancelAllCommand>(command)) {
     scheduler_.CancelAll();
     scheduler_.EndTierWaits(MonotonicNs());
+  } else if (std::holds_alternative<StopSpareCommand>(command)) {
+    scheduler_.StopSpare(Scheduler::Spare::kAll);
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->owner, std::move(erase->done));
   } else if (auto* forget = std::get_if<ForgetCommand>(&command)) {

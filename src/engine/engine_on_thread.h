@@ -80,6 +80,7 @@ class EngineOnThread final : public Engine {
   }
   Status CheckRoom(const std::string& tenant) const override;
   void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
+  void CountMiss(MissReason reason, uint32_t computed_tokens) override;
   Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   EngineStats Stats() const override;
@@ -96,6 +97,7 @@ class EngineOnThread final : public Engine {
     RequestId id;
   };
   struct CancelAllCommand {};
+  struct StopSpareCommand {};
   struct EraseCommand {
     std::string owner;
     ErasureSink done;
@@ -121,10 +123,9 @@ class EngineOnThread final : public Engine {
     std::string owner;
     PrefixesSink done;
   };
-  using Command =
-      std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, EraseCommand,
-                   ForgetCommand, TenantsCommand, CheckCommand, ListCommand,
-                   PrefixesCommand, FlushCommand>;
+  using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
+                               StopSpareCommand, EraseCommand, ForgetCommand, TenantsCommand,
+                               CheckCommand, ListCommand, PrefixesCommand, FlushCommand>;
 
   // A refusal that is counted.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)
@@ -141,6 +142,9 @@ class EngineOnThread final : public Engine {
   Error Full(Error error) const;
   uint64_t MostWaitingBytes() const { return parts_.options.request_memory_bytes / kWaitingShare; }
   Status CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const
+      KV_REQUIRES(mutex_);
+  Status CheckLoad(const std::string& tenant, std::span<const std::unique_ptr<Request>> checked,
+                   std::span<const SeenPrompts::Beginnings> beginnings, uint64_t bytes)
       KV_REQUIRES(mutex_);
   Status CheckTimes(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
   bool SharesCache(const GenerateRequest& spec) const {
@@ -173,6 +177,9 @@ class EngineOnThread final : public Engine {
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
   uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
+  // Of requests with caller_explains: by MissReason.
+  uint64_t explained_misses_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
+  uint64_t explained_tokens_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
   bool tier_progress_ KV_GUARDED_BY(mutex_) = false;  // since the engine thread looked

@@ -101,18 +101,49 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   const MutexLock lock(mutex_);
   if (checked.empty()) return std::vector<RequestId>();
   const std::string& tenant = checked.front()->spec.tenant;
+  const bool is_spare = checked.front()->spec.only_when_idle;
+  if (draining_ && is_spare) return Fail(Code::kUnavailable, "engine: shutting down");
   if (draining_) {
     return Reject(RejectReason::kDraining, tenant,
                   Fail(Code::kUnavailable, "engine: shutting down"));
   }
   const uint64_t most_bytes = MostWaitingBytes();
   if (bytes > most_bytes - std::min(most_bytes, waiting_bytes_)) {
+    if (is_spare) return Fail(Code::kExhausted, "engine: no memory for work of later");
     return Reject(RejectReason::kMemory, tenant,
                   Fail(Code::kExhausted,
                        "engine: {} bytes of requests do not fit beside those that run or wait (at "
                        "most {} bytes in all); try again later",
                        bytes, most_bytes));
   }
+  if (!is_spare) {
+    KV_TRY(CheckLoad(tenant, checked, beginnings, bytes));
+  }
+  std::vector<RequestId> ids;
+  ids.reserve(checked.size());
+  try {
+    if (!is_spare) places_.MakeRoomFor(tenant);
+    for (auto& request : checked) {
+      request->id = RequestId{next_id_++};
+      commands_.push_back(std::move(request));
+      ids.push_back(RequestId{next_id_ - 1});
+    }
+  } catch (const std::bad_alloc&) {
+    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
+    return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
+  }
+  waiting_bytes_ += bytes;
+  if (!is_spare) places_.Take(tenant, ids.size(), bytes);
+  num_outstanding_ += static_cast<uint32_t>(ids.size());
+  wake_.notify_one();
+  return ids;
+}
+
+// Whether the tenant may have these requests now; then notes what they begin with.
+Status EngineOnThread::CheckLoad(const std::string& tenant,
+                                 std::span<const std::unique_ptr<Request>> checked,
+                                 std::span<const SeenPrompts::Beginnings> beginnings,
+                                 uint64_t bytes) {
   KV_TRY(CheckQuota(checked));
   if (Status room = CheckQueue(tenant, checked.size(), bytes); !room) {
     return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
@@ -132,24 +163,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     seen_prompts_.Add(beginnings[i],
                       parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends));
   }
-  std::vector<RequestId> ids;
-  ids.reserve(checked.size());
-  try {
-    places_.MakeRoomFor(tenant);
-    for (auto& request : checked) {
-      request->id = RequestId{next_id_++};
-      commands_.push_back(std::move(request));
-      ids.push_back(RequestId{next_id_ - 1});
-    }
-  } catch (const std::bad_alloc&) {
-    for (size_t i = 0; i < ids.size(); ++i) commands_.pop_back();
-    return Fail(Code::kUnavailable, "engine: the system is out of memory; try again");
-  }
-  waiting_bytes_ += bytes;
-  places_.Take(tenant, ids.size(), bytes);
-  num_outstanding_ += static_cast<uint32_t>(ids.size());
-  wake_.notify_one();
-  return ids;
+  return {};
 }
 
 // Tokens of the prompt that need not be computed because the disk has them, less those that could
@@ -266,7 +280,8 @@ Status EngineOnThread::CheckTimes(std::span<const std::unique_ptr<Request>> requ
   std::vector<Workload::Job> arrivals;  // that the engine's thread has not seen yet
   for (const Command& command : commands_) {
     const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
-    if (request != nullptr) arrivals.push_back(JobOf(**request, workload));
+    if (request == nullptr || (*request)->spec.only_when_idle) continue;
+    arrivals.push_back(JobOf(**request, workload));
   }
   const uint64_t now_ns = MonotonicNs();
   const double most_ms = parts_.options.max_queue_ms;
@@ -318,6 +333,12 @@ tl::unexpected<Error> EngineOnThread::Reject(RejectReason reason, const std::str
                                              tl::unexpected<Error> error) {
   CountRefusal(reason, tenant);
   return error;
+}
+
+void EngineOnThread::CountMiss(MissReason reason, uint32_t computed_tokens) {
+  const MutexLock lock(mutex_);
+  ++explained_misses_[static_cast<size_t>(reason)];
+  explained_tokens_[static_cast<size_t>(reason)] += computed_tokens;
 }
 
 void EngineOnThread::CountRejection(RejectReason reason, const std::optional<std::string>& tenant) {

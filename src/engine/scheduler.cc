@@ -86,6 +86,7 @@ Scheduler::Ended Scheduler::Step() {
   EndPastDeadline();
   CheckFiles();
   ContinueLoads();
+  BeginSpare();
   PlanRows();
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
@@ -177,6 +178,7 @@ void Scheduler::CommitRows() {
       const uint32_t left =
           request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
       request.prefilled_tokens += std::min(rows.num_rows, left);
+      if (request.spec.only_when_idle) stats_.prepared_tokens += rows.num_rows;
     }
     if (prompt_ends) {
       EndLoad(request);

@@ -84,6 +84,9 @@ class Scheduler {
   void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
   void CancelAll();
+  // Ends requests with only_when_idle: those that began, or all.
+  enum class Spare { kBegun, kAll };
+  void StopSpare(Spare which);
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
   void FailAll(const Error& error);
@@ -104,8 +107,8 @@ class Scheduler {
   void EndTierWaits(uint64_t at_ns);
 
   bool idle() const {
-    return waiting_.empty() && running_.empty() && ended_.empty() && erasures_.empty() &&
-           flushes_.empty() && cache_.num_unsealed() == 0;
+    return waiting_.empty() && running_.empty() && spare_.empty() && ended_.empty() &&
+           erasures_.empty() && flushes_.empty() && cache_.num_unsealed() == 0;
   }
   // After a step: whether all that is left waits for the tier, or for a time to pass.
   bool WaitsForTier() const;
@@ -158,6 +161,9 @@ class Scheduler {
     std::optional<TokenId> id;  // absent: a logit is not finite
     GeneratedToken token;       // its logprobs, if they are asked for
   };
+
+  // scheduler_spare.cc
+  void BeginSpare();
 
   // scheduler_admission.cc
   void EndPastDeadline();
@@ -283,7 +289,9 @@ class Scheduler {
 
   std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
   std::vector<std::unique_ptr<Request>> running_;  // the oldest first
-  std::vector<std::unique_ptr<Request>> ended_;    // their last events are not sent yet
+  // With only_when_idle, until nothing else waits or runs: then the first of them goes to waiting_.
+  std::deque<std::unique_ptr<Request>> spare_;
+  std::vector<std::unique_ptr<Request>> ended_;  // their last events are not sent yet
   bool retry_admission_ = true;  // blocks were released since the first one was refused
   struct Erasing {
     uint64_t point = 0;  // of KvCache::Forget
@@ -344,6 +352,8 @@ class Scheduler {
   uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners
 
   EngineStats stats_;
+  // Not counted: GenerateRequest::caller_explains.
+  uint64_t left_misses_ = 0, left_missed_tokens_ = 0;
   double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed
 };
 

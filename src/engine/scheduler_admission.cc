@@ -32,6 +32,11 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   }
   request->account = AccountOf(owner);
   request->first_token_time.Start(request->submitted_ns);
+  if (request->spec.only_when_idle) {
+    spare_.push_back(std::move(request));
+    return;
+  }
+  StopSpare(Spare::kBegun);
   Activate(request->tenant);
   if (const auto timeout_ms = request->spec.timeout_ms) {
     const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
@@ -68,7 +73,7 @@ uint32_t Scheduler::ForgetTenant() {
   const auto asks = [&](uint32_t number) {
     const auto is_its = [&](const auto& request) { return request->tenant == number; };
     return std::ranges::any_of(running_, is_its) || std::ranges::any_of(waiting_, is_its) ||
-           std::ranges::any_of(ended_, is_its);
+           std::ranges::any_of(ended_, is_its) || std::ranges::any_of(spare_, is_its);
   };
   const auto idle = std::ranges::find_if(tenant_numbers_, [&](const auto& tenant) {
     return !rules_.contains(tenant.first) && !asks(tenant.second);
@@ -278,7 +283,8 @@ bool Scheduler::TryAdmit(Request& request) {
       Match(request, known.tokens, known.is_long,
             {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
              .use_tier = spec.use_disk && !request.skips_tier,
-             .counts = request.admitted_ns == 0 || FaultActive(Fault::kCountedResume)});
+             .counts = !spec.only_when_idle &&
+                       (request.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
   // All accounts have blocks in use, and its quota needs one.
   if (request.account == kNobody && quotas_.contains(request.cache_owner()) && !running_.empty()) {
     return false;
@@ -558,9 +564,13 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
   receipt.miss = match.miss;
+  if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
+    ++left_misses_;
+    left_missed_tokens_ += receipt.computed;
+  }
   if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
     receipt.miss = Miss{*reason, match.num_reused(), std::nullopt};
-    cache_.CountMiss(*reason, receipt.computed);
+    if (!request.spec.only_when_idle) cache_.CountMiss(*reason, receipt.computed);
   }
   NameMessage(request);
 }

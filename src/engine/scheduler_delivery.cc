@@ -94,10 +94,12 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   sequence.kv = KvSequence();
   sequence.done = true;
   retry_admission_ = true;
-  lengths_.Add(request.tenant,
-               static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
   FinishChoice(request, sequence.choice, reason);
-  CountChoice(static_cast<uint32_t>(sequence.tokens.size()), reason, options_.ctx_size, stats_);
+  if (!request.spec.only_when_idle) {
+    lengths_.Add(request.tenant,
+                 static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+    CountChoice(static_cast<uint32_t>(sequence.tokens.size()), reason, options_.ctx_size, stats_);
+  }
   if (request.done()) FinishRequest(request, reason);
 }
 
@@ -110,10 +112,12 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);
-    CountChoice(choice < request.sequences.size()
-                    ? static_cast<uint32_t>(request.sequences[choice]->tokens.size())
-                    : 0,
-                reason, options_.ctx_size, stats_);
+    if (!request.spec.only_when_idle) {
+      CountChoice(choice < request.sequences.size()
+                      ? static_cast<uint32_t>(request.sequences[choice]->tokens.size())
+                      : 0,
+                  reason, options_.ctx_size, stats_);
+    }
     if (error != nullptr) {
       request.events[choice].error = *error;
     } else if (request.past_deadline) {
@@ -144,7 +148,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   if (prefill_rows_ > 0) {
     receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
   }
-  CountRequest(request, reason, now, stats_);
+  if (!request.spec.only_when_idle) CountRequest(request, reason, now, stats_);
   TraceRequest(request, reason, now);
 }
 
@@ -157,6 +161,13 @@ void Scheduler::Cancel(RequestId id) {
     waiting_.erase(waiting);
     return;
   }
+  const auto spare = std::find_if(spare_.begin(), spare_.end(), is);
+  if (spare != spare_.end()) {
+    EndRequest(**spare, FinishReason::kCancelled, nullptr);
+    ended_.push_back(std::move(*spare));
+    spare_.erase(spare);
+    return;
+  }
   const auto running = std::find_if(running_.begin(), running_.end(), is);
   if (running != running_.end() && !(*running)->done()) {
     EndRequest(**running, FinishReason::kCancelled, nullptr);
@@ -164,6 +175,7 @@ void Scheduler::Cancel(RequestId id) {
 }
 
 void Scheduler::CancelAll() {
+  StopSpare(Spare::kAll);
   while (!waiting_.empty()) Cancel(waiting_.front()->id);
   for (const auto& request : running_) {
     if (!request->done()) EndRequest(*request, FinishReason::kCancelled, nullptr);
@@ -171,6 +183,7 @@ void Scheduler::CancelAll() {
 }
 
 void Scheduler::FailAll(const Error& error) {
+  StopSpare(Spare::kAll);
   for (; !waiting_.empty(); waiting_.pop_front()) {
     if (!waiting_.front()->done()) EndRequest(*waiting_.front(), FinishReason::kError, &error);
     ended_.push_back(std::move(waiting_.front()));
@@ -198,6 +211,7 @@ void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> pat
   };
   stop(waiting_);
   stop(running_);
+  stop(spare_);
 }
 
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
@@ -395,9 +409,12 @@ void Scheduler::CountStep(uint64_t step_ns) {
 void Scheduler::CountTenants() {
   for (TenantStats& tenant : stats_.tenants) tenant.running = tenant.waiting = 0;
   for (const auto& request : running_) {
+    if (request->spec.only_when_idle) continue;
     stats_.tenants[request->tenant].running += request->num_live();
   }
-  for (const auto& request : waiting_) ++stats_.tenants[request->tenant].waiting;
+  for (const auto& request : waiting_) {
+    if (!request->spec.only_when_idle) ++stats_.tenants[request->tenant].waiting;
+  }
   // It takes time for many owners; these gauges may be old while something runs.
   constexpr uint64_t kPeriodNs = 100'000'000;
   const uint64_t now = MonotonicNs();
@@ -414,8 +431,12 @@ void Scheduler::CountTenants() {
 void Scheduler::PublishStats() {
   CountTenants();
   stats_.running = 0;
-  for (const auto& request : running_) stats_.running += request->spec.n - request->num_done;
-  stats_.queued = waiting_.size();
+  for (const auto& request : running_) {
+    if (!request->spec.only_when_idle) stats_.running += request->spec.n - request->num_done;
+  }
+  // Work for later waits here only while nothing else does.
+  const bool waits_for_idle = !waiting_.empty() && waiting_.front()->spec.only_when_idle;
+  stats_.queued = waits_for_idle ? 0 : waiting_.size();
   CountNow();
   recent_reads_.Fill(stats_.requests);
   const CacheUsage usage = cache_.usage();
@@ -440,6 +461,8 @@ void Scheduler::PublishStats() {
   std::ranges::copy(counters.misses, stats_.misses);
   stats_.committed_blocks = counters.committed_blocks;
   std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
+  stats_.misses[static_cast<size_t>(MissReason::kDiverged)] -= left_misses_;
+  stats_.missed_tokens[static_cast<size_t>(MissReason::kDiverged)] -= left_missed_tokens_;
   stats_.evicted_blocks = counters.evicted_blocks;
   stats_.evicted_tokens = counters.evicted_tokens;
   stats_.quota_evicted_blocks = counters.quota_evicted_blocks;

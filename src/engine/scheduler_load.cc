@@ -162,7 +162,7 @@ void Scheduler::EndLoad(Request& request) {
     if (state.miss) {
       receipt.miss = Miss{*state.miss, state.miss_at, std::nullopt};
       NameMessage(request);
-      cache_.CountMiss(*state.miss, receipt.computed);
+      if (!request.spec.only_when_idle) cache_.CountMiss(*state.miss, receipt.computed);
     }
   }
   state = {};

@@ -175,6 +175,7 @@ void Scheduler::Charge() {
   if (work_.rows() == 0) return;  // Cursors answered
   const double step_ns = cost_.PredictNs(work_);
   for (const Rows& rows : rows_) {
+    if (rows.request->spec.only_when_idle) continue;
     uint32_t tenant = rows.request->tenant;
     if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
     const double service_ns = step_ns * rows.num_rows / work_.rows();
@@ -201,6 +202,7 @@ void Scheduler::PublishWorkload() {
   }
   all.running.clear();
   for (const auto& request : running_) {
+    if (request->spec.only_when_idle) continue;
     const Sequence* sequence = request->first_live();
     const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
     const uint32_t new_tokens = request->prompt_done ? 0
@@ -211,6 +213,7 @@ void Scheduler::PublishWorkload() {
   all.waiting.clear();
   for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
   for (const auto& request : waiting_) {
+    if (request->spec.only_when_idle) continue;
     Workload::Tenant& tenant = all.tenants[request->tenant];
     if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
     all.waiting.push_back(JobOf(*request, request->new_tokens()));

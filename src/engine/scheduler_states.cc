@@ -43,6 +43,7 @@ std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& t
   const uint64_t now_ns = MonotonicNs();
   const auto add = [&](const auto& requests) {
     for (const auto& request : requests) {
+      if (request->spec.only_when_idle) continue;
       if (request->done() || (tenant && request->spec.tenant != *tenant)) continue;
       AddStates(*request, now_ns, states);
     }
@@ -58,13 +59,14 @@ void Scheduler::CountNow() {
   RequestStats& now = stats_.requests;
   now.longest_running_tokens = now.following = now.oldest_wait_since_ns = 0;
   for (const auto& request : running_) {
+    if (request->spec.only_when_idle) continue;
     for (const auto& sequence : request->sequences) {
       if (sequence->done) continue;
       now.longest_running_tokens =
           std::max<uint64_t>(now.longest_running_tokens, sequence->tokens.size());
     }
   }
-  if (waiting_.empty()) return;
+  if (stats_.queued == 0) return;
   now.oldest_wait_since_ns = waiting_.front()->submitted_ns;
   for (const RequestView& view : view_requests_) {
     if (view.state == RequestView::State::kRunning) continue;

@@ -110,6 +110,10 @@ constexpr MetricSeries kCacheSeries[] = {
      "Prompt tokens from the cache: of whole blocks, or of the beginning of a block.", WriteReused},
     {"kvasir_computed_tokens_total", MetricType::Counter, "", "cache",
      "Prompt tokens that were computed.", Of<&Stats::computed_tokens>},
+    {"kvasir_prepared_tokens_total", MetricType::Counter, "", "engine",
+     "Tokens that were computed while nothing waited, for the next turns of conversations (prepare);"
+     " not among the prompt tokens.",
+     Of<&Stats::prepared_tokens>},
     {"kvasir_cursor_hits_total", MetricType::Counter, "", "cache",
      "Prompts that a Cursor answered without computing.", Of<&Stats::cursor_hits>},
     {"kvasir_misses_total", MetricType::Counter, "reason", "cache", "Prompts by why reuse ended.",

@@ -343,13 +343,21 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
     begun_ = false;
+    chat_ = start.chat;
+    const bool explains = start.requests.front().caller_explains;
     auto sink = [weak = weak_from_this(), exchange = exchange_, rates = service_.rates(),
-                 tenant = tenant_](size_t prompt, const Event& event) {
+                 tenant = tenant_, chat = std::move(start.chat), explains,
+                 &engine = service_.engine()](size_t prompt, const Event& event) {
       // Here, so that a client that leaves is charged too. What failed is free.
       if (event.last && !event.error) {
         rates->TakeTokens(tenant, uint64_t{event.prefilled_tokens} + event.completion_tokens);
       }
       const std::shared_ptr<Connection> self = weak.lock();
+      if (explains && event.last && HasDiverged(event)) {
+        const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
+        if (self && is_whole) return self->Explain(exchange, tenant, chat, event);
+        engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
+      }
       if (!self) return;
       asio::post(self->strand_, [self, exchange, prompt, event] {
         self->Run([&] { self->OnEvent(exchange, prompt, event); });
@@ -365,8 +373,39 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!reader_.has_bytes()) ReadSome();
   }
 
+  static bool HasDiverged(const Event& event) {
+    return event.receipt.miss && event.receipt.miss->reason == MissReason::kDiverged;
+  }
+
+  // Finds out on a thread of the pool what the miss comes from, then goes on with the event. Called
+  // on the engine's thread.
+  void Explain(uint64_t exchange, const std::string& tenant, const std::shared_ptr<AskedChat>& chat,
+               const Event& event) {
+    prepare_.Run(
+        tenant, chat->work_bytes(),
+        [self = shared_from_this(), exchange, chat, explained = event](MemoryQuota& quota) mutable {
+          Miss& miss = *explained.receipt.miss;
+          miss.reason = Service::Explain(*chat, miss, quota);
+          self->service_.engine().CountMiss(miss.reason, explained.receipt.computed);
+          UntilDone([&] {
+            asio::post(self->strand_, [self, exchange, explained] {
+              self->Run([&] { self->OnEvent(exchange, 0, explained); });
+            });
+          });
+        });
+  }
+
+  // Has the next turn prepared on a thread of the pool.
+  void PrepareNext() {
+    const std::shared_ptr<AskedChat> chat = std::exchange(chat_, nullptr);
+    if (!chat || !chat->prepares()) return;
+    prepare_.Run(tenant_, chat->work_bytes(),
+                 [chat](MemoryQuota& quota) { Service::PrepareNext(*chat, quota); });
+  }
+
   void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
+    if (chat_) chat_->Take(event);
     const std::string text = answer_->Take(prompt, event);
     if (answer_->error()) return Fail(Error(*answer_->error()));
     if (!answer_->streams() && !answer_memory_.HoldMore(answer_->held_bytes())) {
@@ -382,6 +421,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
     running_.clear();
+    Try([&] { PrepareNext(); });  // the answer does not depend on it
     service_.Count(tenant_, *told_);
     if (log_) log_->Told(*told_);
     if (told_->streams()) return EndStream();
@@ -438,6 +478,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void CancelAll() {
     ++exchange_;  // later events of the cancelled requests are ignored
     answer_.reset();
+    chat_.reset();
     for (const RequestId id : running_) service_.engine().Cancel(id);
     running_.clear();
   }
@@ -598,10 +639,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   struct Prepared {
     QuotaShare share;  // held until the engine has the request
     Outcome outcome;
-  } prepared_;                      // passed from the pool; not read by anybody else meanwhile
-  std::atomic<bool> gone_{false};   // a hint for the pool; publishes no data
-  std::unique_ptr<Answer> answer_;  // takes the coming events
-  std::unique_ptr<Answer> told_;    // parts in writer_ refer to it
+  } prepared_;                       // passed from the pool; not read by anybody else meanwhile
+  std::atomic<bool> gone_{false};    // a hint for the pool; publishes no data
+  std::unique_ptr<Answer> answer_;   // takes the coming events
+  std::shared_ptr<AskedChat> chat_;  // of that answer
+  std::unique_ptr<Answer> told_;     // parts in writer_ refer to it
   std::vector<RequestId> running_;
 };
 

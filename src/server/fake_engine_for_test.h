@@ -63,6 +63,7 @@ class FakeEngine : public Engine {
   std::optional<TierStats> DiskStats() const override { return disk; }
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
+  void CountMiss(MissReason reason, uint32_t) override { counted_misses.push_back(reason); }
   Status SetTenants(const TenantTable& given) override {
     tenants = given;
     return {};
@@ -88,6 +89,7 @@ class FakeEngine : public Engine {
   std::vector<ForgetRequest> forgotten;
   PrefixList prefixes;
   std::vector<std::string> prefixes_asked;
+  std::vector<MissReason> counted_misses;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks

@@ -38,6 +38,8 @@ class Answer {
 
   // REQUIRES: no event was taken yet.
   void KeepIn(std::unique_ptr<AnswerKeeper> keeper) { keeper_ = std::move(keeper); }
+  // What else stays until the answer's end counts in held_bytes().
+  void Hold(uint64_t bytes) { held_bytes_ += bytes; }
   // Takes one event of a prompt's request. Returns what to stream now; "" when not streaming.
   std::string Take(size_t prompt, const Event& event);
 

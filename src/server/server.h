@@ -50,8 +50,9 @@ struct ServerOptions {
   uint32_t max_sessions = 1024;            // of all tenants; their memory: EngineOptions
   uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
   bool has_page = true;                    // `/` is a page for browsers
-  std::string summary;                     // lines for stderr, before `listening on`
-  std::string version = "unknown";         // shown by /props and the Server header
+  bool prepare = false;  // after chat completions, next turns are prepared (server/turn_preparer.h)
+  std::string summary;   // lines for stderr, before `listening on`
+  std::string version = "unknown";  // shown by /props and the Server header
   // Called after each request except GET /health, /ready and /metrics, from any thread, with one
   // line: client, request, status, tokens, milliseconds. It never has text of a prompt or an
   // answer.

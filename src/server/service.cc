@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "server/model_view.h"
 #include "server/request_memory.h"
+#include "server/rewritten_history.h"
 #include "server/service_routes.h"
 
 namespace kvasir {
@@ -147,6 +148,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
       browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(UnixS()),
       erase_queue_(engine),
+      preparer_(engine),
       sessions_({.max_sessions = options.max_sessions,
                  .memory_bytes = engine.options().session_memory_bytes,
                  .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}) {
@@ -155,6 +157,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
+  prefix_stable_ = IsPrefixStable(model_);
 }
 
 const Service::Route* Service::FindRoute(std::string_view path) {
@@ -264,6 +267,8 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   const auto caller = CallerOf(request);
   // The key may have been removed since CheckHead.
   if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
+  // A forget, above all, must not be followed by what was to be prepared before it.
+  if (turn) preparer_.Cancel(turn->id());
   return (this->*route->handler)(
       Call{request, PathOf(request.target), caller.value_or(Caller()), turn});
 }
@@ -326,8 +331,61 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
        "max_tokens"});
 }
 
+// Keeps the chat until its answer is there, if something follows from it.
+void Service::Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
+                     GenerationStart* start) const {
+  GenerateRequest& request = start->requests.front();
+  const bool shares =
+      engine_.options().cache_mode == CacheMode::kPrefix && request.reuse != Reuse::kNothing;
+  if (!shares || !(explains || prepares)) return;
+  request.caller_explains = explains;
+  if (prepares) chat->PrepareAfter(request);
+  // A prepared answer is kept too.
+  const uint64_t bytes = chat->held_bytes() + (prepares ? start->answer_bytes : 0);
+  start->answer->Hold(bytes);
+  start->answer_bytes += bytes;
+  start->chat = std::move(chat);
+}
+
 Outcome Service::Chat(const Call& call) {
-  return Start(ParseChatRequest(call.request.body, model_), call, "messages");
+  const std::string& body = call.request.body;
+  Outcome outcome = Start(ParseChatRequest(body, model_), call, "messages");
+  auto* start = std::get_if<GenerationStart>(&outcome);
+  if (start && body.size() <= AskedChat::kMaxBodyBytes) {
+    const bool has_answers = body.find("\"assistant\"") != body.npos;
+    const GenerateRequest& request = start->requests.front();
+    Follow(std::make_shared<AskedChat>(body, model_, preparer_), has_answers,
+           options_.prepare && request.n == 1 && request.max_tokens > 0, start);
+  }
+  return outcome;
+}
+
+namespace {
+
+// Calls `work`, whose memory comes from `quota`; false if there was not enough.
+template <typename Work>
+bool Metered(MemoryQuota& quota, const Work& work) {
+  MemoryMeter meter(quota);
+  bool done = false;
+  try {
+    work();
+    done = true;
+  } catch (const std::exception&) {  // no memory
+  }
+  const QuotaShare share = meter.Stop();
+  return done;
+}
+
+}  // namespace
+
+MissReason Service::Explain(const AskedChat& chat, const Miss& miss, MemoryQuota& quota) {
+  MissReason reason = MissReason::kDiverged;
+  Metered(quota, [&] { reason = chat.Explain(miss); });
+  return reason;
+}
+
+void Service::PrepareNext(AskedChat& chat, MemoryQuota& quota) {
+  Metered(quota, [&] { chat.PrepareNext(); });
 }
 
 Outcome Service::Complete(const Call& call) {

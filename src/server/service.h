@@ -19,6 +19,7 @@
 #include "kvasir/session.h"
 #include "observe/span_exporter.h"
 #include "server/activity.h"
+#include "server/asked_chat.h"
 #include "server/browser_rules.h"
 #include "server/credentials.h"
 #include "server/erase_queue.h"
@@ -26,6 +27,7 @@
 #include "server/openai_response.h"
 #include "server/rate_limits.h"
 #include "server/server.h"
+#include "server/turn_preparer.h"
 
 namespace kvasir {
 
@@ -50,7 +52,8 @@ struct GenerationStart {
   std::unique_ptr<Answer> answer;
   std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
-  uint64_t answer_bytes;  // memory of the answer until it is sent
+  uint64_t answer_bytes;            // memory of the answer until it is sent
+  std::shared_ptr<AskedChat> chat;  // absent: nothing follows from the answer
 };
 
 // An answer that comes after the engine has done its work.
@@ -100,6 +103,11 @@ class Service {
   // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
   // keys that it lacks are refused; TenantOf says so of requests that came before.
   Status ReloadKeys();
+
+  // AskedChat's Explain and PrepareNext, with memory from `quota`; without it nothing more is known
+  // of the miss, and no turn is prepared.
+  static MissReason Explain(const AskedChat& chat, const Miss& miss, MemoryQuota& quota);
+  static void PrepareNext(AskedChat& chat, MemoryQuota& quota);
 
   // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
@@ -157,6 +165,8 @@ class Service {
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
 
+  void Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
+              GenerationStart* start) const;
   Outcome Chat(const Call& call);
   Outcome Complete(const Call& call);
   Outcome Models(const Call& call);
@@ -179,6 +189,7 @@ class Service {
   Outcome ShowSession(const Call& call);
   Outcome DeleteSession(const Call& call);
   Outcome AppendMessages(const Call& call);
+  void PrepareAppended(const Call& call);
   Outcome EditMessage(const Call& call);
   Outcome EditSystem(const Call& call);
   Outcome GenerateInSession(const Call& call);
@@ -217,7 +228,9 @@ class Service {
   Activity activity_;
   const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;
+  TurnPreparer preparer_;
   ModelView model_;
+  std::optional<bool> prefix_stable_;  // IsPrefixStable
   SessionStore sessions_;
   std::string template_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end

@@ -280,6 +280,7 @@ Outcome Service::EraseCache(const Call& call) {
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   const size_t sessions = tenant ? sessions_.RemoveAll(*tenant) : 0;
+  preparer_.CancelAll();
   return LaterAnswer{[this, sessions, has_disk, shows_sizes,
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     erase_queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
@@ -355,6 +356,7 @@ Outcome Service::Props(const Call&) {
       {"model_path", card.path},
       {"modalities", {{"vision", false}, {"audio", false}}},
       {"chat_template", template_text_},
+      {"prefix_stable", prefix_stable_ ? json(*prefix_stable_) : json()},
       {"bos_token", model_.tokenizer ? model_.tokenizer->bos_text() : ""},
       {"eos_token", model_.tokenizer ? model_.tokenizer->eos_text() : ""},
       {"build_info", "kvasir " + options_.version},

@@ -93,7 +93,7 @@ std::string PropertiesOf(std::string_view name) {
         "chat_template_kwargs":{"type":"object"},"sampling":{"type":"object"},
         "max_context":{"type":"integer","minimum":1},"cache":{"type":"object"},
         "on_full":{"enum":["reject","drop_oldest_turns"]},"ids":{"enum":["exact","canonical"]},
-        "prepare":{"const":false},
+        "prepare":{"type":"boolean"},
         "metadata":{"type":"object","additionalProperties":{"type":"string"}})");
   }
   return std::string(name);

@@ -44,7 +44,7 @@ ordered_json SessionJson(const SessionStore::Entry& entry) {
                        {"max_context", setup.max_context},
                        {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
                        {"ids", setup.exact_ids ? "exact" : "canonical"},
-                       {"prepare", false}};
+                       {"prepare", setup.prepare}};
   AddMembers(setup.fields, &body);
   body["sampling"] =
       setup.sampling.empty() ? ordered_json::object() : ordered_json::parse(setup.sampling);
@@ -118,6 +118,27 @@ Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all) {
   if (!count && !all) fields.Fail("messages", "is missing: how many messages stay");
   if (fields.error()) return tl::unexpected(*fields.error());
   return count ? static_cast<uint64_t>(*count) : *all;
+}
+
+// A chat completion's fields: the defaults of the session, then those of the body, which win.
+Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, JsonTree* tree) {
+  const JsonFields body(sent);
+  for (const char* name : {"tools", "chat_template_kwargs", "add_generation_prompt"}) {
+    if (!body.Has(name)) continue;
+    return FailField(Code::kInvalidArgument, name,
+                     "is set when the session is made, not by generate");
+  }
+  KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(setup.sampling, tree, kChatIds));
+  KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
+  for (const JsonValue::Member& member : kept) {
+    if (member.key == "cache") members.push_back(member);
+  }
+  if (!body.Has("model")) members.push_back({"model", tree->String(setup.model)});
+  for (const JsonValue::Member& member : sent.members()) {
+    if (member.key == "messages" || member.key == "keep_partial") continue;
+    members.push_back(member);
+  }
+  return tree->Object(std::move(members));
 }
 
 }  // namespace
@@ -224,7 +245,31 @@ Outcome Service::AppendMessages(const Call& call) {
     return ErrorResponse(*fields.error());
   }
   if (!messages) return ErrorResponse(messages.error());
-  return Become(call, Append(sessions_, *entry->state, std::move(*messages)));
+  const bool is_answer = messages->back().role == "assistant";
+  Outcome outcome = Become(call, Append(sessions_, *entry->state, std::move(*messages)));
+  if (is_answer && entry->state->setup->prepare) PrepareAppended(call);
+  return outcome;
+}
+
+// Prepares the next turn after an answer that the client gave.
+void Service::PrepareAppended(const Call& call) {
+  const auto entry = call.turn->Read();
+  if (!entry) return;
+  JsonTree tree;
+  const auto merged = FieldsOf(tree.Object({}), *entry->state->setup, &tree);
+  if (!merged) return;
+  JsonFields fields(*merged);
+  auto chat = BeginChat(fields, model_);
+  if (!chat) return;
+  GenerateRequest& request = chat->requests.front();
+  if (engine_.options().cache_mode != CacheMode::kPrefix || request.reuse == Reuse::kNothing)
+    return;
+  request.tenant = call.tenant();
+  if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  AskedChat asked(*entry->state, sessions_, model_, preparer_);
+  asked.PrepareAfter(request);
+  asked.Take(call.turn);
+  asked.PrepareNext();
 }
 
 Outcome Service::EditMessage(const Call& call) {
@@ -282,27 +327,6 @@ Outcome Service::ForkSession(const Call& call) {
 
 namespace {
 
-// A chat completion's fields: the defaults of the session, then those of the body, which win.
-Result<JsonValue> FieldsOf(const JsonFields& body, const JsonValue& sent, const SessionSetup& setup,
-                           JsonTree* tree) {
-  for (const char* name : {"tools", "chat_template_kwargs", "add_generation_prompt"}) {
-    if (!body.Has(name)) continue;
-    return FailField(Code::kInvalidArgument, name,
-                     "is set when the session is made, not by generate");
-  }
-  KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(setup.sampling, tree, kChatIds));
-  KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
-  for (const JsonValue::Member& member : kept) {
-    if (member.key == "cache") members.push_back(member);
-  }
-  if (!body.Has("model")) members.push_back({"model", tree->String(setup.model)});
-  for (const JsonValue::Member& member : sent.members()) {
-    if (member.key == "messages" || member.key == "keep_partial") continue;
-    members.push_back(member);
-  }
-  return tree->Object(std::move(members));
-}
-
 Status CheckAnswerable(const SessionState& state) {
   if (state.messages.empty()) {
     return FailField(Code::kInvalidArgument, "messages",
@@ -331,7 +355,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (sent.error()) return ErrorResponse(*sent.error());
   auto messages = ReadSessionMessages(sent, model_, &body->tree);
   if (!messages) return ErrorResponse(messages.error());
-  const auto merged = FieldsOf(sent, body->fields, setup, &body->tree);
+  const auto merged = FieldsOf(body->fields, setup, &body->tree);
   if (!merged) return ErrorResponse(merged.error());
   JsonFields fields(*merged);
   auto chat = BeginChat(fields, model_);
@@ -361,9 +385,15 @@ Outcome Service::GenerateInSession(const Call& call) {
   }
   Outcome outcome = Start(std::move(*chat), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
+    const bool has_answers = std::ranges::any_of(
+        state->messages, [](const auto& message) { return message->role == "assistant"; });
+    Follow(std::make_shared<AskedChat>(*state, sessions_, model_, preparer_), has_answers,
+           setup.prepare && start->requests.front().max_tokens > 0, start);
+    const bool prepares = start->chat && start->chat->prepares();
     start->answer->KeepIn(std::make_unique<SessionAnswer>(
         call.turn, sessions_, std::move(*state), start->requests.front(),
-        keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer));
+        keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer,
+        prepares ? start->chat : nullptr));
     start->answer_bytes = std::max(start->answer_bytes, start->answer->held_bytes());
   }
   return outcome;

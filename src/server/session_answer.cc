@@ -10,7 +10,7 @@ namespace kvasir {
 
 SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store,
                              SessionState state, const GenerateRequest& prompt, OnHangUp on_hang_up,
-                             const Tokenizer& tokenizer)
+                             const Tokenizer& tokenizer, std::shared_ptr<AskedChat> chat)
     : turn_(std::move(turn)),
       store_(store),
       state_(std::move(state)),
@@ -19,7 +19,8 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
       cache_salt_(prompt.cache_salt),
       prompt_tokens_(prompt.prompt.size()),
       on_hang_up_(on_hang_up),
-      tokenizer_(tokenizer) {
+      tokenizer_(tokenizer),
+      chat_(std::move(chat)) {
   answer_.role = "assistant";
   answer_.generated = true;
 }
@@ -39,6 +40,7 @@ void SessionAnswer::Take(const Event& event) {
 
 Status SessionAnswer::Finish() {
   const Status kept = Keep();
+  if (kept && chat_) chat_->Take(std::move(turn_));
   turn_ = nullptr;
   return kept;
 }

@@ -202,9 +202,7 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
   fields.Unsigned("max_context", 1, model.ctx_size, &setup.max_context);
   setup.drops_oldest = ReadChoice(fields, "on_full", "reject", "drop_oldest_turns");
   setup.exact_ids = !ReadChoice(fields, "ids", "exact", "canonical");
-  bool prepare = false;
-  fields.Bool("prepare", &prepare);
-  if (prepare) fields.Fail("prepare", "is not available in this version");
+  fields.Bool("prepare", &setup.prepare);
   if (fields.error()) return tl::unexpected(*fields.error());
   return setup;
 }

@@ -45,6 +45,16 @@ std::vector<std::vector<TokenId>> KeptPrompts(const ForgetScope& scope, const Se
   return kept;
 }
 
+// Whether a path has token `from` of these ids and not all up to token `to`: the message stands
+// there too, written otherwise.
+bool PartsBetween(const SessionPaths& paths, std::span<const TokenId> ids, size_t from, size_t to) {
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const size_t shared = SharedIds(IdsOf(paths, i), ids);
+    if (shared > from && shared <= to) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
@@ -77,7 +87,8 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
       if (begin.number != message.number) continue;
       std::vector<TokenId> ids = IdsOf(state.paths, i);
       uint32_t first = begin.at;
-      if (now && SharedIds(ids, now->prompt.chat.ids) > now->first_token) {
+      if (now && SharedIds(ids, now->prompt.chat.ids) > now->first_token &&
+          !PartsBetween(state.paths, ids, begin.at, now->first_token)) {
         first = std::max(first, static_cast<uint32_t>(now->first_token));
       }
       forgotten.push_back({i, first});
