@@ -21,6 +21,14 @@ void Scope::Set(std::string_view name, Value value) {
   names.emplace_back(name, std::move(value));
 }
 
+std::shared_ptr<Scope> Scope::Inside(std::shared_ptr<Scope> parent) {
+  constexpr size_t kUsual = 6;  // names of a loop over messages
+  auto scope = std::make_shared<Scope>();
+  scope->names.reserve(kUsual);
+  scope->parent = std::move(parent);
+  return scope;
+}
+
 Interpreter::~Interpreter() {
   for (auto& ns : namespaces_) ns->items.clear();
   for (auto& scope : captured_) scope->names.clear();
@@ -60,10 +68,9 @@ Value Interpreter::Raise(std::string_view message) {
   return Value();
 }
 
-bool Interpreter::Charge(uint64_t units) {
-  steps_ += std::min(units, limits_.steps + 1);
-  if (steps_ > limits_.steps) Fail("the template takes too many steps or builds too much text");
-  return !failed_;
+bool Interpreter::FailOfSteps() {
+  Fail("the template takes too many steps or builds too much text");
+  return false;
 }
 
 Value Interpreter::Undefine(std::string why) {
@@ -156,8 +163,7 @@ void Interpreter::For(const Node& node, const Value& iterable, size_t depth) {
   const std::shared_ptr<Scope> outer = scope_;
   if (node.children[2]) {
     const auto rejected = [&](const Value& item) {
-      scope_ = std::make_shared<Scope>();
-      scope_->parent = outer;
+      scope_ = Scope::Inside(outer);
       Assign(*node.children[0], item);
       return failed_ || !Truthy(Evaluate(*node.children[2]));
     };
@@ -179,8 +185,7 @@ void Interpreter::For(const Node& node, const Value& iterable, size_t depth) {
   if (node.recursive) loop->scope = outer;  // for loop(...)
   ++loops_;
   for (; loop->index < loop->items.size(); ++loop->index) {
-    scope_ = std::make_shared<Scope>();
-    scope_->parent = outer;
+    scope_ = Scope::Inside(outer);
     const bool goes_on = Iteration(node, loop);
     if (!goes_on || failed_) break;
   }
@@ -240,8 +245,7 @@ Interpreter::Flow Interpreter::With(const Node& node) {
   for (size_t i = 1; i < node.children.size(); i += 2)
     values.push_back(Evaluate(*node.children[i]));
   const std::shared_ptr<Scope> outer = scope_;
-  scope_ = std::make_shared<Scope>();
-  scope_->parent = outer;
+  scope_ = Scope::Inside(outer);
   for (size_t i = 0; i < values.size(); ++i) Assign(*node.children[2 * i], values[i]);
   const Flow flow = Execute(node.bodies[0]);
   scope_ = outer;
@@ -250,8 +254,7 @@ Interpreter::Flow Interpreter::With(const Node& node) {
 
 Interpreter::Flow Interpreter::InScope(const std::vector<NodePtr>& body) {
   const std::shared_ptr<Scope> outer = scope_;
-  scope_ = std::make_shared<Scope>();
-  scope_->parent = outer;
+  scope_ = Scope::Inside(outer);
   const Flow flow = Execute(body);
   scope_ = outer;
   return flow;
@@ -267,6 +270,7 @@ Text Interpreter::Capture(const std::vector<NodePtr>& body) {
 
 void Interpreter::Emit(const Value& value) {
   if (failed_ || !ChargeRepr(value)) return;
+  if (value.is_string()) return out_->AppendFor(value.text(), message_);
   out_->AppendFor(ToText(value), message_);
 }
 
@@ -321,8 +325,7 @@ void Interpreter::BindParameters(const Callable& macro, const Arguments& argumen
 
 Value Interpreter::CallMacro(const Callable& macro, const Arguments& arguments) {
   const std::shared_ptr<Scope> outer = scope_;
-  scope_ = std::make_shared<Scope>();
-  scope_->parent = macro.scope;
+  scope_ = Scope::Inside(macro.scope);
   BindParameters(macro, arguments);
   Text text;
   Text* const out = std::exchange(out_, &text);

@@ -19,6 +19,7 @@ struct Scope {
   std::vector<std::pair<std::string, Value>> names;
   std::shared_ptr<Scope> parent;
   void Set(std::string_view name, Value value);
+  static std::shared_ptr<Scope> Inside(std::shared_ptr<Scope> parent);
 };
 
 // The names that a template has at the start.
@@ -52,7 +53,10 @@ class Interpreter {
   Value Raise(std::string_view message);  // raise_exception: only the message
   bool failed() const { return failed_; }
   // Counts steps; false when the template has used up its limit.
-  bool Charge(uint64_t units);
+  bool Charge(uint64_t units) {
+    steps_ += std::min(units, limits_.steps + 1);
+    return steps_ > limits_.steps ? FailOfSteps() : !failed_;
+  }
   bool ChargeText(size_t bytes) { return Charge(1 + bytes / 16); }
   // Writing a value as text copies its content once for each list around it.
   bool ChargeRepr(const Value& value) {
@@ -78,6 +82,7 @@ class Interpreter {
   Value NewNamespace(std::vector<std::pair<std::string, Value>> items);
 
  private:
+  bool FailOfSteps();  // false
   enum class Flow { kNormal, kBreak, kContinue };
 
   Flow Execute(const std::vector<NodePtr>& body);
@@ -99,6 +104,8 @@ class Interpreter {
 
   Value Evaluate(const Node& node);
   Value EvaluateKind(const Node& node);
+  Value BinaryNode(const Node& node);
+  const Value* FindName(std::string_view name);  // null: not a variable
   Value Name(std::string_view name);
   Value Collection(const Node& node);
   Value Unary(const Node& node);

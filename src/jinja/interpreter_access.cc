@@ -56,8 +56,11 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
   // The message is made for each attribute that is missing, also where nobody reads it.
   constexpr size_t kMaxShown = 100;
   const char* more = name.size() > kMaxShown ? "..." : "";
-  return Undefine(fmt::format("'{} object' has no attribute '{}{}'", TypeName(object),
-                              name.substr(0, kMaxShown), more));
+  std::string why("'");
+  why.reserve(kMaxShown + 64);
+  why.append(TypeName(object)).append(" object' has no attribute '");
+  why.append(name.substr(0, kMaxShown)).append(more).append("'");
+  return Undefine(std::move(why));
 }
 
 Value Interpreter::Item(const Value& object, std::string_view name) {

@@ -20,9 +20,15 @@ Value Interpreter::Evaluate(const Node& node) {
   Value value = EvaluateKind(node);
   --depth_;
   constexpr uint32_t kMaxValueDepth = 200;
-  if (DepthOf(value) > kMaxValueDepth) return Fail("a value is nested too deeply");
-  if (WeightOf(value) > limits_.steps) return Fail("a value is too large");
-  return failed_ ? Value() : value;
+  const bool is_small = value.is_undefined() || value.is_none() || value.is_number();
+  if (!is_small) {
+    if (!value.is_string() && DepthOf(value) > kMaxValueDepth) {
+      return Fail("a value is nested too deeply");
+    }
+    if (WeightOf(value) > limits_.steps) return Fail("a value is too large");
+  }
+  if (failed_) return Value();
+  return value;
 }
 
 Value Interpreter::EvaluateKind(const Node& node) {
@@ -36,6 +42,11 @@ Value Interpreter::EvaluateKind(const Node& node) {
     case Kind::kDict:
       return Collection(node);
     case Kind::kAttribute:
+      if (const Node& object = *node.children[0]; object.kind == Kind::kName) {
+        at_ = &object;
+        if (!Charge(1)) return Value();
+        if (const Value* found = FindName(object.name)) return Attribute(*found, node.name);
+      }
       return Attribute(Evaluate(*node.children[0]), node.name);
     case Kind::kSubscript: {
       const Value object = Evaluate(*node.children[0]);
@@ -58,10 +69,8 @@ Value Interpreter::EvaluateKind(const Node& node) {
       Value left = Evaluate(*node.children[0]);
       return Truthy(left) == (node.kind == Kind::kAnd) ? Evaluate(*node.children[1]) : left;
     }
-    case Kind::kBinary: {
-      const Value left = Evaluate(*node.children[0]);
-      return Binary(node.name, left, Evaluate(*node.children[1]));
-    }
+    case Kind::kBinary:
+      return BinaryNode(node);
     case Kind::kConcat:
       return Concat(node);
     case Kind::kCompare:
@@ -75,14 +84,34 @@ Value Interpreter::EvaluateKind(const Node& node) {
   }
 }
 
-Value Interpreter::Name(std::string_view name) {
+// "a + b + c" of texts is how templates write a message: a text that only `left` holds grows.
+Value Interpreter::BinaryNode(const Node& node) {
+  Value left = Evaluate(*node.children[0]);
+  const Value right = Evaluate(*node.children[1]);
+  auto* text = std::get_if<std::shared_ptr<const Text>>(&left.data);
+  if (failed_ || node.name != "+" || !text || text->use_count() > 1 || !right.is_string()) {
+    return Binary(node.name, left, right);
+  }
+  if (!Charge(WeightOf(left) + WeightOf(right))) return Value();
+  const_cast<Text&>(**text).Append(right.text());
+  left.origin = (*text)->Summary();
+  return left;
+}
+
+const Value* Interpreter::FindName(std::string_view name) {
   for (const Scope* scope = scope_.get(); scope; scope = scope->parent.get()) {
-    if (!Charge(scope->names.size() / 8)) return Value();
+    if (!Charge(scope->names.size() / 8)) return nullptr;
     for (const auto& [key, value] : scope->names) {
-      if (key == name) return value;
+      if (key == name) return &value;
     }
   }
-  if (const auto found = variables_.find(name); found != variables_.end()) return found->second;
+  const auto found = variables_.find(name);
+  return found == variables_.end() ? nullptr : &found->second;
+}
+
+Value Interpreter::Name(std::string_view name) {
+  if (const Value* found = FindName(name)) return *found;
+  if (failed_) return Value();
   if (!IsFunction(name)) return Undefine(fmt::format("'{}' is undefined", name));
   auto function = std::make_shared<Callable>();
   function->kind = Callable::Kind::kFunction;

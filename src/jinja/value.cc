@@ -33,10 +33,10 @@ Loop* Value::loop() const { return Get<Loop>(*this); }
 
 Value FromText(Text text) {
   const Origin origin = text.Summary();
-  return Value(std::make_shared<const Text>(std::move(text)), origin);
+  return Value(std::shared_ptr<const Text>(std::make_shared<Text>(std::move(text))), origin);
 }
 Value FromString(std::string_view text, Origin origin) {
-  return Value(std::make_shared<const Text>(text, origin), origin);
+  return Value(std::shared_ptr<const Text>(std::make_shared<Text>(text, origin)), origin);
 }
 Value FromInt(int64_t number, Origin origin) { return Value(number, origin); }
 
