@@ -132,6 +132,14 @@ void AddedTokens::Trie::Add(std::string_view text, int32_t token) {
   nodes[at].token = token;
 }
 
+size_t AddedTokens::Trie::NextStart(std::string_view text, size_t pos) const {
+  if (nodes[0].children.size() == 1) {  // "<" in most vocabularies
+    return std::min(text.find(static_cast<char>(nodes[0].children[0].first), pos), text.size());
+  }
+  while (pos < text.size() && !starts[static_cast<uint8_t>(text[pos])]) ++pos;
+  return pos;
+}
+
 std::pair<size_t, int32_t> AddedTokens::Trie::Longest(std::string_view text, size_t pos) const {
   std::pair<size_t, int32_t> best{0, -1};
   uint32_t at = 0;
@@ -175,10 +183,8 @@ Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial pa
   const std::string_view text = marked.text;
   size_t done = 0;
   for (size_t pos = 0; pos < text.size() && !trie.nodes.empty();) {
-    if (!trie.starts[static_cast<uint8_t>(text[pos])]) {
-      ++pos;
-      continue;
-    }
+    pos = trie.NextStart(text, pos);
+    if (pos == text.size()) break;
     const auto [length, index] = trie.Longest(text, pos);
     if (length == 0) {
       ++pos;

@@ -84,6 +84,8 @@ class AddedTokens {
   struct Trie {
     std::vector<Node> nodes;  // nodes[0] is the root; empty without tokens
     bool starts[256] = {};    // bytes that some token begins with
+    // The first byte from pos on that some token begins with; the end of the text without one.
+    size_t NextStart(std::string_view text, size_t pos) const;
     void Add(std::string_view text, int32_t token);
     // The longest token at text[pos]; length 0 without one.
     std::pair<size_t, int32_t> Longest(std::string_view text, size_t pos) const;

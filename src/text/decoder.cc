@@ -304,6 +304,9 @@ Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
   } else {
     KV_TRY(ParseStages(value, kMaxNesting, &fused, &decoder.specs_));
   }
+  decoder.joins_bytes_ =
+      decoder.specs_.size() == 1 &&
+      dynamic_cast<const PlainSpec<ByteLevelStage>*>(decoder.specs_.front().get()) != nullptr;
   return decoder;
 }
 

@@ -54,6 +54,8 @@ class Decoder {
   static Result<Decoder> Parse(const nlohmann::json& value);
   // REQUIRES: the Decoder outlives the run.
   DecoderRun Start() const;
+  // Whether a text of ids is the bytes of its tokens, one after the other.
+  bool joins_bytes() const { return joins_bytes_; }
 
   // Makes the stage that passes its text on to `next`.
   class Spec {
@@ -64,6 +66,7 @@ class Decoder {
 
  private:
   std::vector<std::unique_ptr<Spec>> specs_;
+  bool joins_bytes_ = false;
 };
 
 }  // namespace kvasir

@@ -22,7 +22,7 @@ using Step = std::unique_ptr<Normalizer>;
 class Rewriter {
  public:
   explicit Rewriter(MarkedText* target) : target_(target), source_(std::move(*target)) {
-    *target_ = MarkedText{};
+    *target_ = MarkedText{"", "", source_.start};
     target_->text.reserve(source_.text.size());
   }
   const std::string& text() const { return source_.text; }
@@ -112,7 +112,7 @@ class PrependStep : public Normalizer {
  public:
   explicit PrependStep(std::string prefix) : prefix_(std::move(prefix)) {}
   Status Apply(MarkedText* text) const override {
-    if (text->text.empty()) return {};
+    if (text->text.empty() || text->start == TextStart::kContinues) return {};
     text->text.insert(0, prefix_);
     if (!text->literal.empty()) text->literal.insert(0, prefix_.size(), '\0');
     return {};

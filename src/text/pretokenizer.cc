@@ -29,14 +29,14 @@ Result<Behavior> ParseBehavior(const nlohmann::json& value, const char* fallback
   return Fail(Code::kUnsupported, "tokenizer.json: split behavior \"{}\" is not supported", name);
 }
 
-// Rewrites every word: write(word, at_start, out) appends what it becomes.
+// Rewrites every word: write(word, start, out) appends what it becomes.
 template <typename Write>
 void RewriteWords(const Write& write, Words* words) {
   std::string text;
   text.reserve(words->text.size() * 3 / 2);
   for (size_t i = 0; i < words->ranges.size(); ++i) {
     const size_t begin = text.size();
-    write(words->At(i), words->ranges[i].at_start, &text);
+    write(words->At(i), words->ranges[i].start, &text);
     words->ranges[i].begin = begin;
     words->ranges[i].end = text.size();
   }
@@ -113,7 +113,7 @@ class PrefixSpaceStep : public PreTokenizer {
  public:
   Status Apply(Words* words) const override {
     RewriteWords(
-        [](std::string_view word, bool, std::string* out) {
+        [](std::string_view word, TextStart, std::string* out) {
           if (!word.starts_with(' ')) *out += ' ';
           *out += word;
         },
@@ -126,7 +126,7 @@ class ByteLevelStep : public PreTokenizer {
  public:
   Status Apply(Words* words) const override {
     RewriteWords(
-        [](std::string_view word, bool, std::string* out) {
+        [](std::string_view word, TextStart, std::string* out) {
           for (char c : word) *out += ByteLevelChar(static_cast<uint8_t>(c));
         },
         words);
@@ -142,9 +142,9 @@ class MetaspaceStep : public PreTokenizer {
 
   Status Apply(Words* words) const override {
     RewriteWords(
-        [this](std::string_view word, bool at_start, std::string* out) {
-          const bool prepend =
-              prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && at_start);
+        [this](std::string_view word, TextStart start, std::string* out) {
+          const bool prepend = (prepend_ == Prepend::kAlways && start != TextStart::kContinues) ||
+                               (prepend_ == Prepend::kFirst && start == TextStart::kBegin);
           if (prepend && !word.starts_with(' ') && !word.starts_with(replacement_)) {
             *out += replacement_;
           }

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "kvasir/status.h"
+#include "text/normalizer.h"
 
 namespace kvasir {
 
@@ -17,7 +18,7 @@ namespace kvasir {
 struct Words {
   struct Range {
     size_t begin, end;
-    bool at_start;  // begins where the user's whole text begins (for prepend_scheme "first")
+    TextStart start;  // kBegin: where the user's whole text begins (for prepend_scheme "first")
   };
   std::string text;
   std::vector<Range> ranges;

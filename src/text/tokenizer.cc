@@ -11,6 +11,7 @@
 #include "text/byte_level.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
+#include "text/piece_store.h"
 #include "text/post_processor.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_json.h"
@@ -94,6 +95,7 @@ class BpeTokenizer : public Tokenizer {
                                       const EncodeOptions& options) const override;
   std::string Decode(std::span<const TokenId> ids, SpecialTokens special) const override;
   std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const override;
+  ReadsBack HowReads(std::span<const TokenId> ids, std::string_view text) const override;
 
   uint32_t vocab_size() const override { return vocab_size_; }
   std::optional<TokenId> IdOf(std::string_view token) const override {
@@ -118,10 +120,16 @@ class BpeTokenizer : public Tokenizer {
   BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
   bool NameIds(Config& config) const;
   void Adopt(Config config);
-  Status EncodeText(MarkedText text, bool at_start, const EncodeOptions& options, LiteralRule& rule,
-                    std::vector<TokenId>* ids) const;
-  Status EncodeWords(std::string_view text, bool at_start, Bpe::Special special, size_t max_tokens,
-                     std::vector<TokenId>* ids) const;
+  Status EncodePiece(const MarkedText& all, const AddedTokens::Part& part,
+                     const EncodeOptions& options, LiteralRule& rule, std::vector<TokenId>* ids,
+                     ReadsBack* reads_back) const;
+  template <typename Append>
+  Status EncodeOnce(const Piece& piece, const EncodeOptions& options, std::vector<TokenId>* ids,
+                    ReadsBack* reads_back, const Append& append) const;
+  Status EncodeText(MarkedText text, TextStart start, const EncodeOptions& options,
+                    LiteralRule& rule, std::vector<TokenId>* ids) const;
+  Status EncodeWords(std::string_view text, TextStart start, Bpe::Special special,
+                     const EncodeOptions& options, std::vector<TokenId>* ids) const;
 
   Bpe bpe_;
   std::unique_ptr<Normalizer> normalizer_;
@@ -246,6 +254,7 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   if (invalid != text.size()) {
     return Fail(Code::kInvalidArgument, "tokenizer: text is not UTF-8 at byte {}", invalid);
   }
+  if (options.parts != nullptr) options.parts->clear();
   MarkedText marked{std::string(text), ""};
   KV_ASSIGN(marked.literal, FlagsOf(text, options));
   std::vector<TokenId> ids;
@@ -254,11 +263,15 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
   LiteralRule rule(options.written);
   const auto visit = [&](const AddedTokens::Part& part) -> Status {
-    if (!part.id) {
-      return EncodeText(Slice(marked, part.begin, part.end), options.at_start && part.begin == 0,
-                        options, rule, &ids);
+    ReadsBack reads_back = ReadsBack::kUnknown;
+    if (part.id) {
+      ids.push_back(*part.id);
+      const bool is_whole = TokenText(*part.id).size() == part.end - part.begin;
+      if (is_whole && decoder_.joins_bytes()) reads_back = ReadsBack::kAnywhere;
+    } else {
+      KV_TRY(EncodePiece(marked, part, options, rule, &ids, &reads_back));
     }
-    ids.push_back(*part.id);
+    if (options.parts != nullptr) options.parts->push_back({part.end, ids.size(), reads_back});
     return CheckCount(ids.size(), options.max_tokens);
   };
   KV_TRY(added_.Split(marked, AddedTokens::Stage::kPlain, parse, rule, visit));
@@ -269,34 +282,83 @@ Result<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
   return ids;
 }
 
-// Text between two tokens of the first kind: normalised, then split at those of the second kind.
-Status BpeTokenizer::EncodeText(MarkedText text, bool at_start, const EncodeOptions& options,
+// Appends the ids that are kept of a piece, or those that `append` appends, which are kept then.
+template <typename Append>
+Status BpeTokenizer::EncodeOnce(const Piece& piece, const EncodeOptions& options,
+                                std::vector<TokenId>* ids, ReadsBack* reads_back,
+                                const Append& append) const {
+  if (options.pieces == nullptr) return append();
+  const size_t begin = ids->size();
+  const std::optional<ReadsBack> kept = options.pieces->Find(piece, ids);
+  if (!kept) KV_TRY(append());
+  *reads_back = kept.value_or(ReadsBack::kUnknown);
+  const bool finds = options.finds_reads_back && *reads_back == ReadsBack::kUnknown;
+  const auto made = std::span<const TokenId>(*ids).subspan(begin);
+  if (finds) *reads_back = HowReads(made, piece.text);
+  if (!kept || *reads_back != *kept) options.pieces->Keep(piece, made, *reads_back);
+  return {};
+}
+
+Bpe::Special SpecialOf(const EncodeOptions& options) {
+  return options.parse_special && options.literal.empty() ? Bpe::Special::kAllowed
+                                                          : Bpe::Special::kProtected;
+}
+
+// Text between two tokens of the first kind.
+Status BpeTokenizer::EncodePiece(const MarkedText& all, const AddedTokens::Part& part,
+                                 const EncodeOptions& options, LiteralRule& rule,
+                                 std::vector<TokenId>* ids, ReadsBack* reads_back) const {
+  const TextStart first = options.at_start ? TextStart::kBegin : TextStart::kContinues;
+  const TextStart start = part.begin == 0 ? first : TextStart::kInside;
+  const auto encode = [&] {
+    return EncodeText(Slice(all, part.begin, part.end), start, options, rule, ids);
+  };
+  // With tokens of the second kind, the pieces are what is between those.
+  if (options.pieces == nullptr || added_.has(AddedTokens::Stage::kNormalized)) return encode();
+  const size_t size = part.end - part.begin;
+  const Piece piece{.text = std::string_view(all.text).substr(part.begin, size),
+                    .literal = all.literal.empty()
+                                   ? std::string_view()
+                                   : std::string_view(all.literal).substr(part.begin, size),
+                    .start = start,
+                    .parses_special = options.parse_special};
+  return EncodeOnce(piece, options, ids, reads_back, encode);
+}
+
+// The text is normalised, then split at tokens of the second kind.
+Status BpeTokenizer::EncodeText(MarkedText text, TextStart start, const EncodeOptions& options,
                                 LiteralRule& rule, std::vector<TokenId>* ids) const {
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;
-  const auto special = options.parse_special && options.literal.empty() ? Bpe::Special::kAllowed
-                                                                        : Bpe::Special::kProtected;
+  const Bpe::Special special = SpecialOf(options);
+  text.start = start;
   KV_TRY(normalizer_->Apply(&text));
   const std::string_view all = text.text;
   return added_.Split(
       text, AddedTokens::Stage::kNormalized, parse, rule, [&](const auto& part) -> Status {
-        if (!part.id) {
-          return EncodeWords(all.substr(part.begin, part.end - part.begin),
-                             at_start && part.begin == 0, special, options.max_tokens, ids);
+        if (part.id) {
+          ids->push_back(*part.id);
+          return CheckCount(ids->size(), options.max_tokens);
         }
-        ids->push_back(*part.id);
-        return CheckCount(ids->size(), options.max_tokens);
+        const std::string_view words = all.substr(part.begin, part.end - part.begin);
+        const TextStart here = part.begin == 0 ? start : TextStart::kInside;
+        const auto encode = [&] { return EncodeWords(words, here, special, options, ids); };
+        if (!added_.has(AddedTokens::Stage::kNormalized)) return encode();
+        const Piece piece{
+            .text = words, .start = here, .parses_special = special == Bpe::Special::kAllowed};
+        ReadsBack unused;  // of the normalised text
+        return EncodeOnce(piece, options, ids, &unused, encode);
       });
 }
 
-Status BpeTokenizer::EncodeWords(std::string_view text, bool at_start, Bpe::Special special,
-                                 size_t max_tokens, std::vector<TokenId>* ids) const {
+Status BpeTokenizer::EncodeWords(std::string_view text, TextStart start, Bpe::Special special,
+                                 const EncodeOptions& options, std::vector<TokenId>* ids) const {
   const auto encode = [&](const Words& words) -> Status {
     for (size_t i = 0; i < words.ranges.size(); ++i) {
-      KV_TRY(bpe_.Encode(words.At(i), special, max_tokens, ids));
+      KV_TRY(bpe_.Encode(words.At(i), special, options.max_tokens, ids));
     }
-    return CheckCount(ids->size(), max_tokens);
+    return CheckCount(ids->size(), options.max_tokens);
   };
-  return pre_tokenizer_->ApplyInBatches({std::string(text), {{0, text.size(), at_start}}}, encode);
+  return pre_tokenizer_->ApplyInBatches({std::string(text), {{0, text.size(), start}}}, encode);
 }
 
 class BpeTokenDecoder : public TokenDecoder {
@@ -328,6 +390,14 @@ class BpeTokenDecoder : public TokenDecoder {
 std::unique_ptr<TokenDecoder> BpeTokenizer::StartDecoder(SpecialTokens special) const {
   const AddedTokens* as_it_reads = added_text_ == AddedText::kAsItReads ? &added_ : nullptr;
   return std::make_unique<BpeTokenDecoder>(*this, decoder_, as_it_reads, special);
+}
+
+ReadsBack BpeTokenizer::HowReads(std::span<const TokenId> ids, std::string_view text) const {
+  // What has a U+FFFD may be half a character, which other bytes would complete.
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  const bool reads = decoder_.joins_bytes() && text.find(kReplacement) == text.npos &&
+                     Decode(ids, SpecialTokens::kShow) == text;
+  return reads ? ReadsBack::kAnywhere : ReadsBack::kUnknown;
 }
 
 std::string BpeTokenizer::Decode(std::span<const TokenId> ids, SpecialTokens special) const {

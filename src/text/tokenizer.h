@@ -16,7 +16,18 @@
 
 namespace kvasir {
 
+class PieceSpace;
 struct Vocabulary;
+
+// Whether ids decode to the text that they stand for, whatever is before and behind them.
+enum class ReadsBack : uint8_t { kUnknown, kAnywhere };
+
+// A part of a text that was encoded by itself: a special token, or what is between two of them.
+struct EncodedPart {
+  size_t text_end = 0;  // in bytes; the part begins where the one before it ends
+  size_t ids_end = 0;   // in the ids of the whole
+  ReadsBack reads_back = ReadsBack::kUnknown;
+};
 
 struct EncodeOptions {
   bool add_special = true;  // run the post-processor (BOS ...)
@@ -31,9 +42,15 @@ struct EncodeOptions {
   // RenderedChat::written. Empty: of the other added tokens only those of white space, such as
   // phi-2's runs of spaces, are recognised in `literal`. REQUIRES: outlives the call.
   std::string_view written;
-  // False: the text goes on from other text, so what a tokenizer puts before a text's first word is
-  // not put here.
+  // False: the text goes on from other text, so what a tokenizer puts before a text's first word,
+  // or before that behind each special token, is not put at its begin.
   bool at_start = true;
+  // Where the ids of pieces between special tokens are looked up and kept: the ids are the same
+  // without. Null: nowhere. REQUIRES: all that it keeps was encoded by this tokenizer.
+  const PieceSpace* pieces = nullptr;
+  // Null, or gets the parts of the text, in order, if the encoding succeeds.
+  std::vector<EncodedPart>* parts = nullptr;
+  bool finds_reads_back = false;  // and whether they read back, for the pieces that are kept
   // kExhausted when there are more; encoding stops soon after the limit.
   size_t max_tokens = std::numeric_limits<size_t>::max();
   // With parse_special = false or literal ranges, no merge and no look-up of a whole word yields
@@ -74,6 +91,8 @@ class Tokenizer {
   // The text of ids as `tokenizers` decodes them; unknown ids decode to nothing.
   virtual std::string Decode(std::span<const TokenId> ids,
                              SpecialTokens special = SpecialTokens::kSkip) const = 0;
+  // Decodes the ids alone to see. kUnknown where a tokenizer joins texts otherwise than as bytes.
+  virtual ReadsBack HowReads(std::span<const TokenId> ids, std::string_view text) const = 0;
   // What Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
   virtual std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const = 0;
 

@@ -43,7 +43,8 @@ class PartJoiner {
   }
   void Finish() {
     if (!waits_ || last_.begin == last_.end) return;
-    emit_({word_.begin + last_.begin, word_.begin + last_.end, word_.at_start && last_.begin == 0});
+    emit_({word_.begin + last_.begin, word_.begin + last_.end,
+           last_.begin == 0 ? word_.start : TextStart::kInside});
     waits_ = false;
   }
 

@@ -1,0 +1,199 @@
+#include "text/piece_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/wipe.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+constexpr size_t kWordBytes = 7;  // a word of the hash is smaller than the prime
+
+// a * b + c modulo the prime. REQUIRES: all are smaller than it.
+uint64_t MultiplyAdd(uint64_t a, uint64_t b, uint64_t c) {
+  const auto product = static_cast<unsigned __int128>(a) * b + c;
+  const uint64_t sum =
+      static_cast<uint64_t>(product & kPrime) + static_cast<uint64_t>(product >> 61);
+  return sum >= kPrime ? sum - kPrime : sum;
+}
+
+// A piece as bytes: its flags, how many runs of literal flags it has, where each ends, its text.
+std::string KeyOf(const Piece& piece) {
+  std::string key;
+  key.reserve(32 + piece.text.size());
+  const bool begins_literal = !piece.literal.empty() && piece.literal.front() != 0;
+  key += static_cast<char>(static_cast<int>(piece.start) | (piece.parses_special ? 4 : 0) |
+                           (begins_literal ? 8 : 0));
+  const auto put = [&key](size_t at, uint32_t number) {
+    std::memcpy(key.data() + at, &number, sizeof(number));
+  };
+  uint32_t runs = 0;
+  key.append(sizeof(runs), '\0');
+  for (size_t begin = 0; begin < piece.literal.size(); ++runs) {
+    const char other = piece.literal[begin] != 0 ? '\0' : '\1';
+    begin = std::min(piece.literal.find(other, begin), piece.literal.size());
+    key.append(sizeof(uint32_t), '\0');
+    put(key.size() - sizeof(uint32_t), static_cast<uint32_t>(begin));
+  }
+  put(1, runs);
+  key += piece.text;
+  return key;
+}
+
+}  // namespace
+
+struct PieceStore::Entry {
+  uint64_t hash = 0;
+  Tenant* tenant = nullptr;
+  std::string key;
+  std::vector<TokenId> ids;
+  ReadsBack reads_back = ReadsBack::kUnknown;
+  std::list<Entries::iterator>::iterator of_tenant;
+
+  Entry() = default;
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+  ~Entry() {
+    Wipe(&key);
+    Wipe(&ids);
+  }
+  uint64_t HeldBytes() const {
+    constexpr uint64_t kPlaces = 144;  // in the two lists and the table, and what the heap adds
+    return sizeof(Entry) + kPlaces + key.capacity() + ids.capacity() * sizeof(TokenId);
+  }
+};
+
+struct PieceStore::Tenant {
+  uint64_t number = 0;  // no other has it
+  bool is_erased = false;
+  std::list<Entries::iterator> entries;
+};
+
+PieceStore::PieceStore(uint64_t max_bytes, uint64_t hash_key)
+    : max_bytes_(max_bytes),
+      hash_key_(hash_key % kPrime),
+      hash_key4_(MultiplyAdd(MultiplyAdd(hash_key_, hash_key_, 0),
+                             MultiplyAdd(hash_key_, hash_key_, 0), 0)) {}
+PieceStore::~PieceStore() = default;
+
+PieceSpace PieceStore::SpaceOf(std::string_view tenant) {
+  const MutexLock lock(mutex_);
+  auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) {
+    auto made = std::make_shared<Tenant>();
+    made->number = next_number_++;
+    found = tenants_.emplace(tenant, std::move(made)).first;
+  }
+  return {this, found->second};
+}
+
+// A polynomial of the key's words at a secret point: two different keys of n bytes have the same
+// value with a probability of at most n / 2^63 (Carter and Wegman).
+uint64_t PieceStore::HashOf(const Tenant& tenant, std::string_view key) const {
+  const auto word_at = [&](size_t at) {
+    uint64_t word = 0;
+    if (at + sizeof(word) <= key.size()) {
+      std::memcpy(&word, key.data() + at, sizeof(word));
+      return word & ((uint64_t{1} << (8 * kWordBytes)) - 1);
+    }
+    std::memcpy(&word, key.data() + at, std::min(kWordBytes, key.size() - at));
+    return word;
+  };
+  // Every fourth word goes to the same sum: four products at a time hide how long each takes.
+  std::array<uint64_t, 4> sums = {0, 0, tenant.number % kPrime, key.size()};
+  size_t at = 0;
+  for (; at + sums.size() * kWordBytes <= key.size(); at += sums.size() * kWordBytes) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = MultiplyAdd(sums[i], hash_key4_, word_at(at + i * kWordBytes));
+    }
+  }
+  uint64_t hash = 0;
+  for (const uint64_t sum : sums) hash = MultiplyAdd(hash, hash_key_, sum);
+  for (; at < key.size(); at += kWordBytes) hash = MultiplyAdd(hash, hash_key_, word_at(at));
+  return hash;
+}
+
+std::optional<ReadsBack> PieceStore::Find(const Tenant& tenant, std::string_view key,
+                                          std::vector<TokenId>* ids) {
+  const uint64_t hash = HashOf(tenant, key);
+  const MutexLock lock(mutex_);
+  const auto found = by_hash_.find(hash);
+  if (found == by_hash_.end() || found->second->tenant != &tenant || found->second->key != key) {
+    ++counts_.not_found;
+    return std::nullopt;
+  }
+  ids->insert(ids->end(), found->second->ids.begin(), found->second->ids.end());
+  by_use_.splice(by_use_.end(), by_use_, found->second);
+  ++counts_.found;
+  return found->second->reads_back;
+}
+
+void PieceStore::Keep(Tenant& tenant, std::string key, std::span<const TokenId> ids,
+                      ReadsBack reads_back) {
+  Entries made(1);
+  Entry& entry = made.front();
+  entry.hash = HashOf(tenant, key);
+  entry.tenant = &tenant;
+  entry.key = std::move(key);
+  entry.ids.assign(ids.begin(), ids.end());
+  entry.reads_back = reads_back;
+  const uint64_t bytes = entry.HeldBytes();
+  if (bytes > max_bytes_ / 8) return;
+  std::list<Entries::iterator> of_tenant = {made.begin()};
+  entry.of_tenant = of_tenant.begin();
+  const MutexLock lock(mutex_);
+  if (tenant.is_erased) return;
+  if (const auto other = by_hash_.find(entry.hash); other != by_hash_.end()) Remove(other->second);
+  while (counts_.bytes > max_bytes_ - bytes) Remove(by_use_.begin());
+  by_hash_.emplace(entry.hash, made.begin());
+  tenant.entries.splice(tenant.entries.end(), of_tenant);
+  by_use_.splice(by_use_.end(), made);
+  counts_.bytes += bytes;
+  ++counts_.pieces;
+}
+
+void PieceStore::Remove(Entries::iterator entry) {
+  counts_.bytes -= entry->HeldBytes();
+  --counts_.pieces;
+  by_hash_.erase(entry->hash);
+  entry->tenant->entries.erase(entry->of_tenant);
+  by_use_.erase(entry);
+}
+
+void PieceStore::EraseOf(Tenant& tenant) {
+  tenant.is_erased = true;
+  while (!tenant.entries.empty()) Remove(tenant.entries.front());
+}
+
+void PieceStore::Erase(std::string_view tenant) {
+  const MutexLock lock(mutex_);
+  const auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) return;
+  EraseOf(*found->second);
+  tenants_.erase(found);
+}
+
+void PieceStore::EraseAll() {
+  const MutexLock lock(mutex_);
+  for (auto& [name, tenant] : tenants_) EraseOf(*tenant);
+  tenants_.clear();
+}
+
+PieceCounts PieceStore::counts() const {
+  const MutexLock lock(mutex_);
+  return counts_;
+}
+
+std::optional<ReadsBack> PieceSpace::Find(const Piece& piece, std::vector<TokenId>* ids) const {
+  return store_ != nullptr ? store_->Find(*tenant_, KeyOf(piece), ids) : std::nullopt;
+}
+
+void PieceSpace::Keep(const Piece& piece, std::span<const TokenId> ids,
+                      ReadsBack reads_back) const {
+  if (store_ != nullptr) store_->Keep(*tenant_, KeyOf(piece), ids, reads_back);
+}
+
+}  // namespace kvasir
