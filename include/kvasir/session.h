@@ -38,6 +38,7 @@ struct SessionMessage {
   // that a stop string cut stand for a part of it.
   std::vector<TokenId> ids;
   uint64_t ids_bytes = 0;
+  bool ids_read_back = false;  // it was checked that they decode to it, wherever they stand
 
   SessionMessage() = default;
   SessionMessage(SessionMessage&&) = default;

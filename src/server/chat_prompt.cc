@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace kvasir {
 namespace {
@@ -98,10 +99,21 @@ Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Roo
   return room.tree->Array(made);
 }
 
+// Most messages have a role, a content that is a text, and no calls.
+bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
+  const JsonValue* role = raw.Find("role");
+  const JsonValue* content = raw.Find("content");
+  if (!role || !role->is_string() || !content || !content->is_string()) return false;
+  if (raw.Find("tool_calls") || (role->text() == "developer" && !model.knows_developer))
+    return false;
+  return std::ranges::find(kRoles, role->text()) != std::end(kRoles);
+}
+
 }  // namespace
 
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
                               size_t* values_left, JsonTree* tree) {
+  if (IsAsTemplatesSeeIt(raw, model)) return raw;
   Room room{tree, values_left};
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
@@ -203,44 +215,98 @@ Error EncodeError(const Error& error, const std::string& field, const EncodeOpti
 
 namespace {
 
+struct Encoded {
+  std::vector<TokenId> ids;
+  std::vector<EncodedPart> parts;  // of the chat's text
+};
+
 // Appends the ids of bytes [begin, end) of the chat.
 Status AppendPart(const RenderedChat& chat, size_t begin, size_t end, const ModelView& model,
-                  std::vector<TokenId>* ids) {
+                  Encoded* to) {
   if (begin == end) return {};
+  std::vector<EncodedPart> parts;
   EncodeOptions options;
   options.add_special = false;  // the template writes special tokens
   options.at_start = begin == 0;
   options.written = *chat.written;
   options.max_tokens = model.max_text_tokens();
+  options.pieces = model.pieces ? &model.pieces : nullptr;
+  options.parts = &parts;
+  options.finds_reads_back = begin > 0 || end < chat.text.size();
   if (begin > 0 || end < chat.text.size()) {
     options.literal.emplace_back(0, 0);  // a part without literal text is a part of a chat too
   }
-  for (const auto& [from, to] : chat.literal) {
-    if (to <= begin || from >= end) continue;
-    options.literal.emplace_back(std::max(from, begin) - begin, std::min(to, end) - begin);
+  const auto first =
+      std::ranges::upper_bound(chat.literal, begin, {}, &std::pair<size_t, size_t>::second);
+  for (auto range = first; range != chat.literal.end() && range->first < end; ++range) {
+    options.literal.emplace_back(std::max(range->first, begin) - begin,
+                                 std::min(range->second, end) - begin);
   }
   const std::string_view part = std::string_view(chat.text).substr(begin, end - begin);
   auto more = model.tokenizer->Encode(part, options);
   if (!more) return tl::unexpected(EncodeError(more.error(), "messages", options, model));
-  if (ids->empty()) {
-    *ids = std::move(*more);
+  for (const EncodedPart& one : parts) {
+    to->parts.push_back({begin + one.text_end, to->ids.size() + one.ids_end, one.reads_back});
+  }
+  if (to->ids.empty()) {
+    to->ids = std::move(*more);
   } else {
-    ids->insert(ids->end(), more->begin(), more->end());
+    to->ids.insert(to->ids.end(), more->begin(), more->end());
   }
   return {};
 }
 
-Result<std::vector<TokenId>> EncodeAround(const RenderedChat& chat, const ModelView& model,
-                                          std::span<const KnownIds> known) {
-  std::vector<TokenId> ids;
+Result<Encoded> EncodeAround(const RenderedChat& chat, const ModelView& model,
+                             std::span<const KnownIds> known) {
+  Encoded encoded;
   size_t done = 0;
   for (const KnownIds& one : known) {
-    KV_TRY(AppendPart(chat, done, one.begin, model, &ids));
-    ids.insert(ids.end(), one.ids.begin(), one.ids.end());
+    KV_TRY(AppendPart(chat, done, one.begin, model, &encoded));
+    encoded.ids.insert(encoded.ids.end(), one.ids.begin(), one.ids.end());
+    encoded.parts.push_back({one.end, encoded.ids.size(), one.reads_back});
     done = one.end;
   }
-  KV_TRY(AppendPart(chat, done, chat.text.size(), model, &ids));
-  return ids;
+  KV_TRY(AppendPart(chat, done, chat.text.size(), model, &encoded));
+  return encoded;
+}
+
+// A message ends with the token whose text reaches its last byte. Only the parts in which messages
+// end are decoded. (Where decoding adds or drops a space, the result may be off by one: good enough
+// for a receipt.)
+std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t> text_ends,
+                                  const Tokenizer& tokenizer) {
+  std::vector<uint32_t> ends;
+  ends.reserve(text_ends.size());
+  EncodedPart before;
+  auto part = encoded.parts.begin();
+  std::optional<TextStream> stream;  // of the part
+  size_t bytes = 0, next = 0;        // the text and the ids that it has taken
+  for (const size_t end : text_ends) {
+    for (; part != encoded.parts.end() && part->text_end < end; ++part) {
+      before = *part;
+      stream.reset();
+    }
+    if (part == encoded.parts.end() || part->text_end == end) {
+      ends.push_back(static_cast<uint32_t>(end <= before.text_end        ? before.ids_end
+                                           : part == encoded.parts.end() ? encoded.ids.size()
+                                                                         : part->ids_end));
+      continue;
+    }
+    if (!stream) {
+      stream.emplace(tokenizer, SpecialTokens::kShow);
+      bytes = before.text_end;
+      next = before.ids_end;
+    }
+    while (bytes < end && next < part->ids_end) bytes += stream->Append(encoded.ids[next++]).size();
+    ends.push_back(static_cast<uint32_t>(next));
+  }
+  return ends;
+}
+
+bool ReadsBackInParts(const Encoded& encoded) {
+  return std::ranges::all_of(encoded.parts, [](const EncodedPart& part) {
+    return part.reads_back == ReadsBack::kAnywhere;
+  });
 }
 
 // Whether the ids decode to the text.
@@ -261,33 +327,61 @@ bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string
   return take() && text.empty();
 }
 
+// What the ids decode to behind other text.
+std::string TextInside(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  std::vector<TokenId> twice(ids.begin(), ids.end());
+  const size_t alone = tokenizer.Decode(twice, SpecialTokens::kShow).size();
+  twice.insert(twice.end(), ids.begin(), ids.end());
+  std::string text = tokenizer.Decode(twice, SpecialTokens::kShow);
+  return text.erase(0, alone);
+}
+
+// SentencePiece decodes the space that its first token has only behind other text: an answer begins
+// without it, and templates write one before the answer. Then the ids stand for that space too.
+void TakeSpacesBefore(std::string_view text, const Tokenizer& tokenizer,
+                      std::vector<KnownIds>* known) {
+  size_t done = 0;
+  for (KnownIds& one : *known) {
+    const auto first = one.ids.first(1);
+    const bool may_have_one = one.begin > done && text[one.begin - 1] == ' ';
+    if (may_have_one && TextInside(tokenizer, first).size() ==
+                            tokenizer.Decode(first, SpecialTokens::kShow).size() + 1) {
+      --one.begin;
+    }
+    done = one.end;
+  }
+}
+
+// The ids with those that are known, where the whole decodes to what the chat reads.
+Result<Encoded> EncodeWith(std::vector<KnownIds> known, const RenderedChat& chat,
+                           const ModelView& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  TakeSpacesBefore(chat.text, tokenizer, &known);
+  KV_ASSIGN(Encoded encoded, EncodeAround(chat, model, known));
+  if (known.empty() || ReadsBackInParts(encoded) || Reads(tokenizer, encoded.ids, chat.text)) {
+    return encoded;
+  }
+  // Some tokenizers add spaces to what they encode: then the ids must decode to the same.
+  KV_ASSIGN(Encoded plain, EncodeAround(chat, model, {}));
+  const std::string wanted = tokenizer.Decode(plain.ids, SpecialTokens::kShow);
+  if (Reads(tokenizer, encoded.ids, wanted)) return encoded;
+  std::erase_if(known, [&](const KnownIds& one) {
+    return TextInside(tokenizer, one.ids) != chat.text.substr(one.begin, one.end - one.begin);
+  });
+  KV_ASSIGN(encoded, EncodeAround(chat, model, known));
+  const bool reads =
+      Reads(tokenizer, encoded.ids, chat.text) || Reads(tokenizer, encoded.ids, wanted);
+  return reads ? std::move(encoded) : std::move(plain);
+}
+
 }  // namespace
 
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
-  const Tokenizer& tokenizer = *model.tokenizer;
+  KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
-  KV_ASSIGN(prompt.ids, EncodeAround(chat, model, known));
-  if (!known.empty() && !Reads(tokenizer, prompt.ids, chat.text)) {
-    // Some tokenizers add a space to what they encode: then the ids must decode to the same.
-    KV_ASSIGN(std::vector<TokenId> plain, EncodeAround(chat, model, {}));
-    if (!Reads(tokenizer, prompt.ids, tokenizer.Decode(plain, SpecialTokens::kShow))) {
-      prompt.ids = std::move(plain);
-    }
-  }
-  // A message ends with the token whose text reaches its last byte. (Where decoding adds or
-  // drops a space, the result may be off by one: good enough for a receipt.)
-  TextStream stream(tokenizer, SpecialTokens::kShow);
-  size_t bytes = 0, message = 0;
-  for (size_t i = 0; i < prompt.ids.size() && message < chat.message_end.size(); ++i) {
-    bytes += stream.Append(prompt.ids[i]).size();
-    for (; message < chat.message_end.size() && bytes >= chat.message_end[message]; ++message) {
-      prompt.message_ends.push_back(static_cast<uint32_t>(i + 1));
-    }
-  }
-  while (prompt.message_ends.size() < chat.message_end.size()) {
-    prompt.message_ends.push_back(static_cast<uint32_t>(prompt.ids.size()));
-  }
+  prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
+  prompt.ids = std::move(encoded.ids);
   return prompt;
 }
 

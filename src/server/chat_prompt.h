@@ -11,6 +11,7 @@
 #include "server/errors.h"
 #include "server/json_fields.h"
 #include "text/chat_template.h"
+#include "text/piece_store.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -20,6 +21,7 @@ struct ModelView {
   std::vector<std::string> names;  // listed names, the main one first
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
+  PieceSpace pieces;        // of the caller: what was encoded before
   std::string no_text;      // why there is no tokenizer, and what to do
   SamplingParams sampling;  // the defaults of requests
   bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
@@ -64,12 +66,14 @@ struct ChatPrompt {
 struct KnownIds {
   size_t begin, end;
   std::span<const TokenId> ids;
+  ReadsBack reads_back = ReadsBack::kUnknown;
 };
 
 // Special tokens are recognised only in the text of the template. Where ids are `known`, in
 // ascending order, they are the prompt's, and the text between is encoded by itself; unless the
-// whole would not decode to the text of the chat: then all of it is encoded. O(text). REQUIRES: a
-// tokenizer.
+// whole would not decode to the text of the chat, or to what the ids of all of it decode to where
+// a tokenizer adds spaces: then those that read otherwise are left out, or all. O(text). REQUIRES:
+// a tokenizer; no `ids` is empty.
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known = {});
 

@@ -2,9 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/random.h"
 #include "server/fake_engine_for_test.h"
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {
@@ -89,6 +96,154 @@ TEST(ChatPrompt, ContentWithoutToolCallsMustBeThere) {
         R"({"role":"user","tool_calls":[{"function":{"name":"f"}}]})", R"({"role":"tool"})"}) {
     EXPECT_EQ(Rendered(kTinyTemplate, R"({"messages":[)" + message + "]}"),
               "messages[0].content: is missing");
+  }
+}
+
+std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A chat of questions and answers, as Llama 2's template writes it, with the ids of each answer.
+struct AnsweredChat {
+  RenderedChat chat;
+  std::vector<std::vector<TokenId>> answers;
+  std::vector<KnownIds> known;
+};
+
+// An answer of tokens that nobody would encode it as: any tokens that are text.
+std::vector<TokenId> AnyAnswer(const Tokenizer& tokenizer, Random& random) {
+  for (;;) {
+    std::vector<TokenId> ids;
+    while (ids.size() < 8) {
+      const auto id = static_cast<TokenId>(random.Below(tokenizer.vocab_size()));
+      const std::string_view text = tokenizer.TokenText(id);
+      const bool is_byte = text.starts_with("<0x");
+      const bool begins = text.starts_with("\u2581") || text.starts_with("\u0120");
+      if (text.empty() || tokenizer.IsSpecial(id) || is_byte || (ids.empty() && !begins)) continue;
+      ids.push_back(id);
+    }
+    const std::string said = tokenizer.Decode(ids, SpecialTokens::kShow);
+    const bool is_text = said.find("\uFFFD") == said.npos && said.find('<') == said.npos;
+    if (is_text && said.find_first_not_of(' ') != said.npos) return ids;
+  }
+}
+
+AnsweredChat MakeChat(const Tokenizer& tokenizer, const std::string& bos, const std::string& eos,
+                      Random& random) {
+  AnsweredChat made;
+  RenderedChat& chat = made.chat;
+  chat.written = std::make_shared<const std::string>(bos + eos);
+  const auto write = [&](const std::string& text, bool by_user) {
+    const size_t begin = chat.text.size();
+    chat.text += text;
+    if (by_user) chat.literal.emplace_back(begin, chat.text.size());
+  };
+  std::vector<std::pair<size_t, size_t>> places;
+  for (int turn = 0; turn < 3; ++turn) {
+    write(bos + "[INST] ", false);
+    write("Question " + std::to_string(random.Below(100)) + "?", true);
+    write(" [/INST]", false);
+    chat.message_end.push_back(chat.text.size());
+    made.answers.push_back(AnyAnswer(tokenizer, random));
+    std::string said = tokenizer.Decode(made.answers.back(), SpecialTokens::kShow);
+    // A byte-level vocabulary says the space itself.
+    write(said.starts_with(' ') ? "" : " ", false);
+    places.emplace_back(chat.text.size(), chat.text.size() + said.size());
+    write(said, true);
+    write(" " + eos, false);
+    chat.message_end.push_back(chat.text.size());
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    made.known.push_back({places[i].first, places[i].second, made.answers[i]});
+  }
+  return made;
+}
+
+// How many of the answers stand in the prompt with their ids.
+size_t CountExact(const std::vector<TokenId>& ids, const AnsweredChat& chat) {
+  return static_cast<size_t>(std::ranges::count_if(
+      chat.answers, [&](const auto& answer) { return !std::ranges::search(ids, answer).empty(); }));
+}
+
+TEST(ChatPrompt, AnswersStandWithTheirIdsAlsoWhereATokenizerAddsSpaces) {
+  size_t tokenizers = 0;
+  for (const char* folder :
+       {"goldens/llama-mha", "goldens/phi3", "goldens/mixtral", "goldens/gemma2", "goldens/qwen2",
+        "data/hf-tokenizers/llama2", "data/hf-tokenizers/phi-3-mini", "data/story656k"}) {
+    const auto path = std::filesystem::path(KVASIR_SHARED_DIR) / folder;
+    if (!std::filesystem::exists(path)) continue;
+    const auto tokenizer =
+        Tokenizer::Parse(ReadAll(path / "tokenizer.json"), ReadAll(path / "tokenizer_config.json"));
+    ASSERT_TRUE(tokenizer) << folder;
+    ++tokenizers;
+    std::string marks[2];
+    for (uint32_t id = 0, found = 0; id < (*tokenizer)->vocab_size() && found < 2; ++id) {
+      const auto text = (*tokenizer)->TokenText(static_cast<TokenId>(id));
+      if ((*tokenizer)->IsSpecial(static_cast<TokenId>(id)) && text != "<unk>") {
+        marks[found++] = text;
+      }
+    }
+    ModelView model;
+    model.tokenizer = tokenizer->get();
+    model.ctx_size = 4096;
+    PieceStore store(1 << 20, 7);
+    Random random(3);
+    for (int round = 0; round < 40; ++round) {
+      const AnsweredChat chat = MakeChat(**tokenizer, marks[0], marks[1], random);
+      model.pieces = PieceSpace();
+      const auto plain = EncodeChat(chat.chat, model);
+      const auto exact = EncodeChat(chat.chat, model, chat.known);
+      ASSERT_TRUE(plain && exact);
+      EXPECT_EQ(CountExact(exact->ids, chat), chat.answers.size()) << folder << chat.chat.text;
+      EXPECT_EQ((*tokenizer)->Decode(exact->ids, SpecialTokens::kShow),
+                (*tokenizer)->Decode(plain->ids, SpecialTokens::kShow));
+      model.pieces = store.SpaceOf("");
+      for (int again = 0; again < 2; ++again) {
+        EXPECT_EQ(EncodeChat(chat.chat, model)->ids, plain->ids);
+        const auto kept = EncodeChat(chat.chat, model, chat.known);
+        EXPECT_EQ(kept->ids, exact->ids);
+        EXPECT_EQ(kept->message_ends, exact->message_ends);
+      }
+    }
+  }
+  if (tokenizers == 0) GTEST_SKIP() << "needs the tokenizers of " << KVASIR_SHARED_DIR;
+  std::printf("%zu tokenizers\n", tokenizers);
+}
+
+// Every message's text ends in the token that the ends name, and no earlier one reaches it.
+TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
+  const auto path = std::filesystem::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
+  const auto tokenizer =
+      Tokenizer::Parse(ReadAll(path / "tokenizer.json"), ReadAll(path / "tokenizer_config.json"));
+  ASSERT_TRUE(tokenizer);
+  ModelView model;
+  model.tokenizer = tokenizer->get();
+  model.ctx_size = 4096;
+  Random random(9);
+  for (int round = 0; round < 50; ++round) {
+    RenderedChat chat;
+    chat.written = std::make_shared<const std::string>("");
+    // Messages with a special token between, inside, or none.
+    for (size_t i = 1 + random.Below(6); i > 0; --i) {
+      for (size_t words = 1 + random.Below(4); words > 0; --words) {
+        chat.text += random.Below(4) == 0   ? "<|end|>"
+                     : random.Below(2) == 0 ? " ein W\u00f6rt"
+                                            : "x";
+      }
+      chat.message_end.push_back(chat.text.size());
+    }
+    const auto prompt = EncodeChat(chat, model);
+    ASSERT_TRUE(prompt);
+    ASSERT_EQ(prompt->message_ends.size(), chat.message_end.size());
+    for (size_t i = 0; i < chat.message_end.size(); ++i) {
+      const auto ids = std::span<const TokenId>(prompt->ids);
+      const uint32_t end = prompt->message_ends[i];
+      EXPECT_GE((*tokenizer)->Decode(ids.first(end), SpecialTokens::kShow).size(),
+                chat.message_end[i]);
+      EXPECT_LT((*tokenizer)->Decode(ids.first(end - 1), SpecialTokens::kShow).size(),
+                chat.message_end[i]);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/clock.h"
 #include "base/hex.h"
@@ -19,6 +20,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kTrimBytes = 4 << 20;
+constexpr uint64_t kPieceShare = 4;  // pieces of text have a quarter of the sessions' memory
 
 }  // namespace
 
@@ -58,6 +60,25 @@ const Service::Route Service::kRoutes[] = {
     {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
+    {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
+    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant},
+    {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
+    {"/v1/sessions/{id}", "DELETE", &Service::DeleteSession, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/messages", "POST", &Service::AppendMessages, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/messages/{index}", "PUT", &Service::EditMessage, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/system", "PUT", &Service::EditSystem, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/generate", "POST", &Service::GenerateInSession, Access::kTenant,
+     Route::kGeneration, Route::kQueues},
+    {"/v1/sessions/{id}/fork", "POST", &Service::ForkSession, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
+    {"/v1/sessions/{id}/truncate", "POST", &Service::TruncateSession, Access::kTenant,
+     Route::kPrepared, Route::kQueues},
+    {"/v1/sessions/{id}/forget", "POST", &Service::ForgetPart, Access::kTenant, Route::kPrepared,
+     Route::kQueues},
     {"/v1/models", "GET", &Service::Models, Access::kKey},
     {"/models", "GET", &Service::Models, Access::kKey},
     {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
@@ -85,25 +106,6 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
     {"/v1/messages", "", &Service::NotYet, Access::kKey},
     {"/v1/messages/*", "", &Service::NotYet, Access::kKey},
-    {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant},
-    {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions/{id}", "DELETE", &Service::DeleteSession, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/messages", "POST", &Service::AppendMessages, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/messages/{index}", "PUT", &Service::EditMessage, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/system", "PUT", &Service::EditSystem, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/generate", "POST", &Service::GenerateInSession, Access::kTenant,
-     Route::kGeneration, Route::kQueues},
-    {"/v1/sessions/{id}/fork", "POST", &Service::ForkSession, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/truncate", "POST", &Service::TruncateSession, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/forget", "POST", &Service::ForgetPart, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
 };
 
 std::span<const Service::Route> Service::Routes() { return kRoutes; }
@@ -113,7 +115,10 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   if (options.chat_template) {
     KV_ASSIGN(own_template, ChatTemplate::Parse(*options.chat_template));
   }
-  std::unique_ptr<Service> service(new Service(options, engine, std::move(own_template)));
+  std::array<uint8_t, 8> random;
+  KV_TRY(FillRandom(random));
+  std::unique_ptr<Service> service(
+      new Service(options, engine, std::move(own_template), std::bit_cast<uint64_t>(random)));
   if (options.otlp_traces_endpoint) {
     KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(*options.otlp_traces_endpoint));
     KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
@@ -140,7 +145,7 @@ Status Service::ReloadKeys() {
 }
 
 Service::Service(const ServerOptions& options, Engine& engine,
-                 std::unique_ptr<ChatTemplate> own_template)
+                 std::unique_ptr<ChatTemplate> own_template, uint64_t hash_key)
     : options_(options),
       engine_(engine),
       max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
@@ -150,8 +155,10 @@ Service::Service(const ServerOptions& options, Engine& engine,
       erase_queue_(engine),
       preparer_(engine),
       sessions_({.max_sessions = options.max_sessions,
-                 .memory_bytes = engine.options().session_memory_bytes,
-                 .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}) {
+                 .memory_bytes = engine.options().session_memory_bytes -
+                                 engine.options().session_memory_bytes / kPieceShare,
+                 .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}),
+      pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key) {
   model_ = ViewOf(engine, own_template_.get());
   model_.names.insert(model_.names.begin(), options.aliases.begin(), options.aliases.end());
   model_.max_decoded_bytes = options.max_body_bytes;
@@ -269,8 +276,16 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
   // A forget, above all, must not be followed by what was to be prepared before it.
   if (turn) preparer_.Cancel(turn->id());
-  return (this->*route->handler)(
-      Call{request, PathOf(request.target), caller.value_or(Caller()), turn});
+  Call call{request, PathOf(request.target), caller.value_or(Caller()), turn, PieceSpace()};
+  const bool encodes = route->work != Route::kSmall && route->access == Access::kTenant;
+  if (encodes) call.pieces = pieces_.SpaceOf(call.tenant());
+  return (this->*route->handler)(call);
+}
+
+ModelView Service::ModelFor(const Call& call) const {
+  ModelView model = model_;
+  model.pieces = call.pieces;
+  return model;
 }
 
 // Has the request traced, if it is sampled.
@@ -349,7 +364,7 @@ void Service::Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepar
 
 Outcome Service::Chat(const Call& call) {
   const std::string& body = call.request.body;
-  Outcome outcome = Start(ParseChatRequest(body, model_), call, "messages");
+  Outcome outcome = Start(ParseChatRequest(body, ModelFor(call)), call, "messages");
   auto* start = std::get_if<GenerationStart>(&outcome);
   if (start && body.size() <= AskedChat::kMaxBodyBytes) {
     const bool has_answers = body.find("\"assistant\"") != body.npos;

@@ -28,6 +28,7 @@
 #include "server/rate_limits.h"
 #include "server/server.h"
 #include "server/turn_preparer.h"
+#include "text/piece_store.h"
 
 namespace kvasir {
 
@@ -140,7 +141,8 @@ class Service {
   static const Route kRoutes[];
   static std::span<const Route> Routes();
 
-  Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
+  Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template,
+          uint64_t hash_key);
   Status UseKeys(const KeysFile& file);
   std::shared_ptr<const Credentials> credentials() const {
     const MutexLock lock(credentials_mutex_);
@@ -196,6 +198,8 @@ class Service {
   Outcome ForkSession(const Call& call);
   Outcome TruncateSession(const Call& call);
   Outcome ForgetPart(const Call& call);
+  // What the call encodes with: `model_` and the tenant's pieces.
+  ModelView ModelFor(const Call& call) const;
   // Replaces the session's state and answers with it.
   Outcome Become(const Call& call, Result<SessionState> state);
   // Has the engine forget, then gives the answer `body` with the sums.
@@ -232,6 +236,7 @@ class Service {
   ModelView model_;
   std::optional<bool> prefix_stable_;  // IsPrefixStable
   SessionStore sessions_;
+  PieceStore pieces_;
   std::string template_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };

@@ -281,6 +281,8 @@ Outcome Service::EraseCache(const Call& call) {
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   const size_t sessions = tenant ? sessions_.RemoveAll(*tenant) : 0;
   preparer_.CancelAll();
+  if (tenant) pieces_.Erase(*tenant);
+  if (group) pieces_.EraseAll();  // of any tenant in it
   return LaterAnswer{[this, sessions, has_disk, shows_sizes,
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     erase_queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {

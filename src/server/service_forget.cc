@@ -93,6 +93,7 @@ Outcome Service::ForgetPart(const Call& call) {
   const size_t messages = forgetting->state.messages.size();
   const Status replaced = call.turn->Replace(std::move(forgetting->state));
   if (!replaced) return ErrorResponse(replaced.error());
+  pieces_.Erase(call.tenant());
   return ForgetLater(call, std::move(forgetting->requests),
                      {{"id", entry->id}, {"object", "session.forgotten"}, {"messages", messages}});
 }
@@ -103,6 +104,7 @@ Outcome Service::DeleteSession(const Call& call) {
   std::vector<ForgetRequest> requests = ForgetAll(*entry->state, ScopeOf(call));
   const Status removed = call.turn->Remove();
   if (!removed) return ErrorResponse(removed.error());
+  pieces_.Erase(call.tenant());
   return ForgetLater(call, std::move(requests),
                      {{"id", entry->id}, {"object", "session.deleted"}, {"deleted", true}});
 }

@@ -16,6 +16,7 @@ struct Service::Call {
   std::string_view path;  // without the query
   Caller caller;          // open paths too; a caller without a key is not a tenant there
   std::shared_ptr<SessionStore::Turn> turn;  // where the route takes one; it has come
+  PieceSpace pieces;                         // the tenant's, from before it reads anything
 
   const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: Access::kTenant
 };

@@ -172,7 +172,7 @@ Outcome Service::CreateSession(const Call& call) {
   empty.setup = std::move(*kept);
   auto state = Append(sessions_, empty, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
-  const auto prompt = PromptOf(*state, model_);
+  const auto prompt = PromptOf(*state, ModelFor(call));
   if (prompt) {
     state->tokens = static_cast<uint32_t>(prompt->chat.ids.size());
   } else if (prompt.error().code == Code::kExhausted || prompt.error().code == Code::kUnsupported) {
@@ -213,7 +213,7 @@ Outcome Service::ShowSession(const Call& call) {
   if (!entry) return ErrorResponse(entry.error());
   const std::optional<std::string> asked = QueryValue(call.request.target, "ids");
   const bool with_ids = asked == "true" || asked == "1";
-  auto prompt = PromptOf(*entry->state, model_);
+  auto prompt = PromptOf(*entry->state, ModelFor(call));
   if (!prompt && with_ids) return ErrorResponse(prompt.error());
   HttpResponse response;
   std::optional<ChatPrompt> chat;
@@ -367,7 +367,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   auto state = Append(sessions_, *entry->state, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
   if (const Status fits = CheckAnswerable(*state); !fits) return ErrorResponse(fits.error());
-  auto prompt = PromptOf(*state, model_);
+  auto prompt = PromptOf(*state, ModelFor(call));
   if (!prompt) return ErrorResponse(prompt.error());
   state->dropped = prompt->dropped;
   chat->spec.of = {.session = entry->id, .index = state->messages.size()};

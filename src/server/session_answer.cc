@@ -50,6 +50,7 @@ Status SessionAnswer::Keep() {
   const AnswerIds known = IdsOfAnswer(generated, answer_.content, tokenizer_);
   answer_.ids.assign(generated.begin(), generated.begin() + static_cast<ptrdiff_t>(known.count));
   answer_.ids_bytes = known.bytes;
+  answer_.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
   answer_.content.shrink_to_fit();
   std::vector<SessionPath::Begin> begins;
   for (size_t i = 0; i < state_.messages.size(); ++i) {

@@ -50,7 +50,8 @@ std::vector<KnownIds> KnownOf(const SessionState& state, const Shown& shown,
     if (message.ids.empty() || message.content.empty()) continue;
     const std::optional<size_t> at = FindContent(chat, s, message.content);
     if (at && (known.empty() || known.back().end <= *at)) {
-      known.push_back({*at, *at + message.ids_bytes, message.ids});
+      known.push_back({*at, *at + message.ids_bytes, message.ids,
+                       message.ids_read_back ? ReadsBack::kAnywhere : ReadsBack::kUnknown});
     }
   }
   return known;
@@ -194,6 +195,13 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
 
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer) {
+  // Nearly always all of them, or all but the end of sequence.
+  for (const size_t end : {size_t{0}, size_t{1}}) {
+    if (ids.size() <= end) break;
+    const size_t count = ids.size() - end;
+    const ReadsBack reads_back = tokenizer.HowReads(ids.first(count), text);
+    if (reads_back == ReadsBack::kAnywhere) return {count, text.size(), reads_back};
+  }
   const auto decoder = tokenizer.StartDecoder(SpecialTokens::kShow);
   std::string part;
   std::string_view rest = text;
@@ -208,7 +216,9 @@ AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
   constexpr size_t kMostBack = 8;
   for (const size_t least = count - std::min(count, kMostBack); count > least; --count) {
     const std::string said = tokenizer.Decode(ids.first(count), SpecialTokens::kShow);
-    if (text.starts_with(said)) return {count, said.size()};
+    if (text.starts_with(said)) {
+      return {count, said.size(), tokenizer.HowReads(ids.first(count), said)};
+    }
   }
   return {};
 }

@@ -37,6 +37,7 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
 struct AnswerIds {
   size_t count = 0;
   size_t bytes = 0;
+  ReadsBack reads_back = ReadsBack::kUnknown;
 };
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer);
