@@ -58,11 +58,14 @@ def first_token(port, path, body):
     return first if first is not None else time.monotonic() - began, figures
 
 
-def conversation(turns, thinking_words):
-    """[(question, answer)], the same for each server."""
+def conversation(port, turns, thinking):
+    """[(question, answer)], the same for each server; lengths are tokens, about."""
     r = random.Random(20240917)
-    text = lambda n: " ".join(r.choice(WORDS) for _ in range(n))  # noqa: E731
-    return [(f"Question {i}: {text(24)}?", f"<think>\n{text(thinking_words)}.\n</think>\n\nAnswer {i}: {text(12)}.")
+    per_word = len(call(port, "POST", "/tokenize", {"content": " ".join(WORDS)})["tokens"]) / len(WORDS)
+
+    def text(tokens):
+        return " ".join(r.choice(WORDS) for _ in range(max(1, round(tokens / per_word))))
+    return [(f"Question {i}: {text(24)}?", f"<think>\n{text(thinking)}.\n</think>\n\nAnswer {i}: {text(12)}.")
             for i in range(turns)]
 
 
@@ -125,7 +128,6 @@ def main():
         template = file.read()
     if not o.template.endswith(".jinja"):
         template = json.loads(template)["chat_template"]
-    chat = conversation(o.turns, o.thinking)
     context = str(o.turns * (o.thinking + 150) + 1024)
     listening = r"listening on http://[\d.]+:(\d+)"
     results, rest = {}, []
@@ -135,6 +137,7 @@ def main():
         ours = [o.kvasir, "serve", "--disk", "none", "--model", o.model, "--port", "0", "--threads", o.threads,
                 "--ctx-size", context, "--chat-template-file", file.name]
         with running(ours, listening) as port:
+            chat = conversation(port, o.turns, o.thinking)
             results["prepare"] = kvasir(port, chat, True, rest)
         with running(ours, listening) as port:
             results["kvasir"] = kvasir(port, chat, False, rest)
