@@ -98,6 +98,29 @@ Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Roo
   return room.tree->Array(made);
 }
 
+// A message whose calls stand in its content, for templates that do not know calls: as the "json"
+// format has them, with the arguments as they were sent.
+JsonValue WithWrittenCalls(const JsonValue& raw, const JsonValue& message, JsonTree* tree) {
+  const JsonValue* calls = message.Find("tool_calls");
+  if (!calls || calls->size() == 0) return message;
+  std::string content(message.Find("content")->text());
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const JsonValue& function = *calls->items()[i].Find("function");
+    const JsonValue* sent = raw.Find("tool_calls")->items()[i].Find("function")->Find("arguments");
+    const JsonValue* arguments = function.Find("arguments");
+    if (!content.empty()) content += '\n';
+    content += "{\"name\": " + TextOf(*function.Find("name")) + ", \"arguments\": ";
+    if (!arguments || arguments->is_null()) {
+      content += "{}";
+    } else {
+      content += sent->is_string() && arguments->is_object() ? std::string(sent->text())
+                                                             : TextOf(*arguments);
+    }
+    content += '}';
+  }
+  return With(message, "content", tree->String(content), tree);
+}
+
 }  // namespace
 
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
@@ -168,7 +191,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   for (const JsonValue& raw : messages->items()) {
     KV_ASSIGN(const JsonValue message,
               ReadMessage(raw, rendered_from.size(), model, &values_left, tree));
-    rendered_from.push_back(message);
+    rendered_from.push_back(model.knows_calls ? message : WithWrittenCalls(raw, message, tree));
   }
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   ChatRenderOptions options;
@@ -267,6 +290,11 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   const Tokenizer& tokenizer = *model.tokenizer;
   ChatPrompt prompt;
+  if (model.think) {
+    const size_t end = chat.message_end.empty() ? 0 : chat.message_end.back();
+    prompt.ends_inside_thought =
+        EndsInsideThought(*model.think, std::string_view(chat.text).substr(end));
+  }
   KV_ASSIGN(prompt.ids, EncodeAround(chat, model, known));
   if (!known.empty() && !Reads(tokenizer, prompt.ids, chat.text)) {
     // Some tokenizers add a space to what they encode: then the ids must decode to the same.

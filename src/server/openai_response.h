@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/answer_pieces.h"
 #include "server/errors.h"
 #include "server/logprobs_json.h"
 #include "server/openai_request.h"
@@ -64,7 +65,11 @@ class Answer {
  private:
   struct Choice {
     bool started = false;
-    std::string text;
+    std::string text;                    // the content, if it is read
+    std::optional<AnswerPieces> pieces;  // absent: all of the text is content
+    std::string reasoning;
+    std::vector<ToolCall> calls;
+    size_t streamed_calls = 0;
     uint64_t characters = 0;  // streaming: text_offset of the next token
     // Only without streaming, on request. (A deque does not double when it grows.)
     std::deque<TokenId> ids;
@@ -76,6 +81,10 @@ class Answer {
   std::string StreamEvent(uint32_t index, const Event& event);
   std::string LastEvents();
   void Collect(Choice* choice, const Event& event);
+  void CollectText(Choice* choice, const Event& event);
+  // The deltas of a chat's event, or the texts of a completion's.
+  std::vector<nlohmann::json> BodiesOf(Choice* choice, const Event& event, const std::string& text);
+  nlohmann::json FinishOf(const Choice& choice) const;
   std::string_view EchoOf(size_t index) const;
   nlohmann::json Envelope(bool chunk) const;
   Parts ChoiceText(size_t index) const;
