@@ -69,8 +69,8 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].characters = CountCharacters(EchoOf(i));
     if (!spec_.reading) continue;
-    choices_[i].pieces.emplace(spec_.reading, id_, static_cast<uint32_t>(i));
-    held_bytes_ += choices_[i].pieces->held_bytes();
+    choices_[i].read.reset(new Pieces{AnswerPieces(spec_.reading, id_, static_cast<uint32_t>(i))});
+    held_bytes_ += sizeof(Pieces) + choices_[i].read->pieces.held_bytes();
   }
 }
 
@@ -125,24 +125,24 @@ std::string Answer::Take(size_t prompt, const Event& event) {
 }
 
 void Answer::CollectText(Choice* choice, const Event& event) {
-  if (!choice->pieces) {
+  if (!choice->read) {
     choice->text += event.text;
     return;
   }
-  for (AnswerEvent& piece : choice->pieces->Take(event)) {
+  for (AnswerEvent& piece : choice->read->pieces.Take(event)) {
     switch (piece.kind) {
       case AnswerEvent::Kind::kContent:
         choice->text += piece.text;
         break;
       case AnswerEvent::Kind::kReasoning:
-        choice->reasoning += piece.text;
+        choice->read->reasoning += piece.text;
         break;
       case AnswerEvent::Kind::kCallBegin:
-        choice->calls.push_back({std::move(piece.text), "", std::move(piece.id)});
-        held_bytes_ += sizeof(ToolCall) + choice->calls.back().name.capacity();
+        choice->read->calls.push_back({std::move(piece.text), "", std::move(piece.id)});
+        held_bytes_ += sizeof(ToolCall) + choice->read->calls.back().name.capacity();
         break;
       case AnswerEvent::Kind::kArguments:
-        choice->calls.back().arguments += piece.text;
+        choice->read->calls.back().arguments += piece.text;
         held_bytes_ += piece.text.size();
         break;
       case AnswerEvent::Kind::kCallEnd:
@@ -153,14 +153,15 @@ void Answer::CollectText(Choice* choice, const Event& event) {
 
 json Answer::FinishOf(const Choice& choice) const {
   if (choice.finish == FinishReason::kNone) return {};
-  const bool calls = choice.pieces && choice.pieces->num_calls() > 0;
+  const bool calls = choice.read && choice.read->pieces.num_calls() > 0;
   return calls && choice.finish == FinishReason::kStop ? "tool_calls" : ToString(choice.finish);
 }
 
 void Answer::Collect(Choice* choice, const Event& event) {
   const auto text_bytes = [choice] {
-    return choice->text.capacity() + choice->reasoning.capacity() +
-           (choice->pieces ? choice->pieces->held_bytes() : 0);
+    return choice->text.capacity() +
+           (choice->read ? choice->read->reasoning.capacity() + choice->read->pieces.held_bytes()
+                         : 0);
   };
   const uint64_t before = text_bytes();
   CollectText(choice, event);
@@ -223,19 +224,19 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
 std::vector<json> Answer::BodiesOf(Choice* choice, const Event& event, const std::string& text) {
   const bool finishes = event.finish_reason != FinishReason::kNone;
   std::vector<json> bodies;
-  if (!choice->pieces) {
+  if (!choice->read) {
     if (finishes && text.empty() && event.tokens.empty()) return bodies;
     json content = json::object();
     if (!text.empty() || !finishes) content["content"] = text;
     bodies.push_back(spec_.chat ? std::move(content) : json(text));
     return bodies;
   }
-  const uint64_t held = choice->pieces->held_bytes();
-  const std::vector<AnswerEvent> pieces = choice->pieces->Take(event);
-  held_bytes_ += choice->pieces->held_bytes() - held;
+  const uint64_t held = choice->read->pieces.held_bytes();
+  const std::vector<AnswerEvent> pieces = choice->read->pieces.Take(event);
+  held_bytes_ += choice->read->pieces.held_bytes() - held;
   for (const AnswerEvent& piece : pieces) {
-    if (piece.kind == AnswerEvent::Kind::kCallBegin) ++choice->streamed_calls;
-    json delta = DeltaOf(piece, choice->streamed_calls - 1);
+    if (piece.kind == AnswerEvent::Kind::kCallBegin) ++choice->read->streamed_calls;
+    json delta = DeltaOf(piece, choice->read->streamed_calls - 1);
     if (!delta.is_null()) bodies.push_back(std::move(delta));
   }
   const bool shows_tokens = spec_.logprobs || spec_.return_token_ids || spec_.return_tokens;
@@ -310,7 +311,11 @@ Parts Answer::ChoiceText(size_t index) const {
   }
   // Names and texts in turn.
   std::vector<std::pair<std::string, std::string_view>> texts;
-  const bool no_content = choice.text.empty() && !choice.calls.empty();
+  const std::string_view reasoning =
+      choice.read ? std::string_view(choice.read->reasoning) : std::string_view();
+  const std::span<const ToolCall> calls =
+      choice.read ? std::span<const ToolCall>(choice.read->calls) : std::span<const ToolCall>();
+  const bool no_content = choice.text.empty() && !calls.empty();
   std::string before =
       spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
   if (no_content) {
@@ -320,12 +325,12 @@ Parts Answer::ChoiceText(size_t index) const {
     texts.emplace_back("", choice.text);
     before = "\"";
   }
-  if (!choice.reasoning.empty()) {
-    texts.emplace_back(before + ",\"reasoning_content\":\"", choice.reasoning);
+  if (!reasoning.empty()) {
+    texts.emplace_back(before + ",\"reasoning_content\":\"", reasoning);
     before = "\"";
   }
-  for (const ToolCall& call : choice.calls) {
-    before += &call == &choice.calls.front() ? ",\"tool_calls\":[" : "\"}},";
+  for (const ToolCall& call : calls) {
+    before += &call == &calls.front() ? ",\"tool_calls\":[" : "\"}},";
     json named = {{"id", call.id}, {"type", "function"}};
     before += OpenObject(named) + "\"function\":" + OpenObject({{"name", call.name}}) +
               "\"arguments\":\"";
@@ -339,7 +344,7 @@ Parts Answer::ChoiceText(size_t index) const {
       if (out.size() >= kPartBytes) co_yield out;
     }
   }
-  out += choice.calls.empty() ? before : "\"}}]";
+  out += calls.empty() ? before : "\"}}]";
   out += spec_.chat ? "}}" : "}";
   co_yield out;
 }
@@ -378,7 +383,7 @@ json Answer::Usage() const {
                 {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
   if (spec_.reading && spec_.reading->think) {
     uint64_t tokens = 0;
-    for (const Choice& choice : choices_) tokens += choice.pieces->reasoning_tokens();
+    for (const Choice& choice : choices_) tokens += choice.read->pieces.reasoning_tokens();
     usage["completion_tokens_details"] = {{"reasoning_tokens", tokens}};
   }
   return usage;

@@ -63,14 +63,18 @@ class Answer {
   uint64_t completion_tokens() const { return completion_tokens_; }
 
  private:
+  // What a choice has apart from its content.
+  struct Pieces {
+    AnswerPieces pieces;
+    std::string reasoning = "";
+    std::vector<ToolCall> calls = {};
+    size_t streamed_calls = 0;
+  };
   struct Choice {
     bool started = false;
-    std::string text;                    // the content, if it is read
-    std::optional<AnswerPieces> pieces;  // absent: all of the text is content
-    std::string reasoning;
-    std::vector<ToolCall> calls;
-    size_t streamed_calls = 0;
-    uint64_t characters = 0;  // streaming: text_offset of the next token
+    std::string text;              // the content, if it is read
+    std::unique_ptr<Pieces> read;  // null: all of the text is content
+    uint64_t characters = 0;       // streaming: text_offset of the next token
     // Only without streaming, on request. (A deque does not double when it grows.)
     std::deque<TokenId> ids;
     ScoredTokens scored;

@@ -41,11 +41,20 @@ std::optional<size_t> FindContent(const RenderedChat& chat, size_t s, std::strin
   return std::nullopt;
 }
 
-// Where an answer with thoughts and calls stands in it, marks of the template included.
+// Where an answer with thoughts and calls stands in it, with the marks that the template writes:
+// the place must have all that the message says.
 std::optional<size_t> FindWritten(const RenderedChat& chat, size_t s, std::string_view written) {
   const auto [begin, end] = BytesOf(chat, s);
-  const size_t at = std::string_view(chat.text).substr(0, end).find(written, begin);
-  return at == std::string_view::npos ? std::nullopt : std::optional(at);
+  size_t first = end, last = begin;  // of the message's own bytes
+  const auto from =
+      std::ranges::upper_bound(chat.literal, begin, {}, &std::pair<size_t, size_t>::second);
+  for (auto range = from; range != chat.literal.end() && range->first < end; ++range) {
+    first = std::min(first, std::max(range->first, begin));
+    last = std::min(range->second, end);
+  }
+  const size_t least = std::max(begin, last - std::min(last, written.size()));
+  const size_t at = std::string_view(chat.text).substr(0, end).find(written, least);
+  return first < end && at <= first ? std::optional(at) : std::nullopt;
 }
 
 std::vector<KnownIds> KnownOf(const SessionState& state, const Shown& shown,

@@ -7,7 +7,12 @@ namespace {
 
 // The first row whose evidence a template has is its format.
 constexpr CallFormat kCallFormats[] = {
-    {"qwen3-coder", {"<function=", "<parameter="}, CallBody::kXml, "<tool_call>", "", {"</tool_call>"}},
+    {"qwen3-coder",
+     {"<function=", "<parameter="},
+     CallBody::kXml,
+     "<tool_call>",
+     "",
+     {"</tool_call>"}},
     {"deepseek",
      {"<｜tool▁calls▁begin｜>", kDeepSeekSeparator},
      CallBody::kDeepSeek,
@@ -50,8 +55,7 @@ const ThinkMarks* FindThinkMarks(std::string_view chat_template) {
 
 bool EndsInsideThought(const ThinkMarks& marks, std::string_view end_of_prompt) {
   const size_t open = end_of_prompt.rfind(marks.open);
-  return open != end_of_prompt.npos &&
-         end_of_prompt.find(marks.close, open) == end_of_prompt.npos;
+  return open != end_of_prompt.npos && end_of_prompt.find(marks.close, open) == end_of_prompt.npos;
 }
 
 std::vector<std::string_view> MarksOf(const CallFormat& format) {

@@ -132,8 +132,8 @@ void AnswerParser::InContent(char c) {
       return;
     }
     const bool is_mark = calls && !calls->open.empty() && rest == calls->open;
-    const bool is_bare = calls && calls->bare && !content_begun_ && certain == 0 &&
-                         (rest == "{" || rest == "[");
+    const bool is_bare =
+        calls && calls->bare && !content_begun_ && certain == 0 && (rest == "{" || rest == "[");
     if (is_mark || is_bare) {
       GiveContent(std::string_view(held_).substr(0, certain));
       bare_ = is_bare;

@@ -77,7 +77,7 @@ class AnswerParser {
   void BeginCall(std::string text);
   void BeginValue(size_t begin);
   void EndCall(std::optional<ToolCall> call);
-  // The call is none: its first `certain` bytes are content, the rest is read again.
+  // It is not a call: its first `certain` bytes are content, the rest is read again.
   void NoCall(size_t certain);
 
   const std::shared_ptr<const AnswerReading> reading_;

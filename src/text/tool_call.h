@@ -22,7 +22,7 @@ struct ToolCall {
   std::string id;         // that the model wrote; "": none
 };
 
-// These give nullopt where the text is no call of one of the tools. O(text).
+// These give nullopt where the text is not a call of one of the tools. O(text).
 
 // An object with `name` and `arguments` or `parameters`: an object, or a string that has one.
 // `needs_arguments`: else a call may leave them out. `object` must be valid JSON, except UTF-8.
