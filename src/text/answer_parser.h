@@ -83,18 +83,18 @@ class AnswerParser {
   const std::shared_ptr<const AnswerReading> reading_;
   std::vector<AnswerEvent>* events_ = nullptr;  // while Append or Finish runs
   At at_ = At::kContent;
-  std::string held_;          // white space and the beginning of a mark
+  std::string held_;           // white space and the beginning of a mark
   bool skips_blanks_ = false;  // behind a mark
   bool begun_ = false;         // a thought, content or a call has come
   bool content_begun_ = false;
   // Of a call:
-  std::string call_;            // what has been read of it
-  size_t tail_ = 0;             // where the text behind its mark begins
-  size_t value_ = 0;            // where its JSON begins
-  bool has_header_ = false;     // the JSON is the arguments
-  bool bare_ = false;           // without a mark
+  std::string call_;         // what has been read of it
+  size_t tail_ = 0;          // where the text behind its mark begins
+  size_t value_ = 0;         // where its JSON begins
+  bool has_header_ = false;  // the JSON is the arguments
+  bool bare_ = false;        // without a mark
   bool in_list_ = false;
-  bool in_parameter_ = false;   // of XML
+  bool in_parameter_ = false;  // of XML
   JsonScanner scanner_;
   size_t num_calls_ = 0;
 };

@@ -49,10 +49,10 @@ class JsonScanner {
   }
 
   At at_ = At::kValue;
-  bool is_key_ = false;        // of the string
-  uint8_t hex_ = 0;            // digits of \u that are missing
+  bool is_key_ = false;         // of the string
+  uint8_t hex_ = 0;             // digits of \u that are missing
   const char* word_ = nullptr;  // the rest of a word
-  std::string open_;           // brackets, outermost first
+  std::string open_;            // brackets, outermost first
 };
 
 }  // namespace kvasir
