@@ -172,6 +172,30 @@ Result<JsonValue> ReadTools(JsonFields& fields) {
   return tools->size() == 0 ? JsonValue() : *tools;
 }
 
+namespace {
+
+// The variables that a request gives the template.
+Result<JsonValue> ReadVariables(JsonFields& fields, const ModelView& model, JsonTree* tree) {
+  const JsonValue* variables = fields.Find("chat_template_kwargs");
+  const JsonValue* documents = fields.Find("documents");
+  if (variables && !variables->is_object()) {
+    fields.Fail("chat_template_kwargs", "must be an object");
+  }
+  if (documents &&
+      (!documents->is_array() || !std::ranges::all_of(documents->items(), &JsonValue::is_object))) {
+    fields.Fail("documents", "must be an array of objects");
+  } else if (documents && documents->size() > 0 &&
+             model.chat_template->source().find("documents") == std::string::npos) {
+    fields.Fail("documents", "the chat template does not use documents; write them in a message");
+  }
+  if (fields.error()) return tl::unexpected(*fields.error());
+  const JsonValue given = variables ? *variables : JsonValue();
+  if (!documents) return given;
+  return With(variables ? given : tree->Object({}), "documents", *documents, tree);
+}
+
+}  // namespace
+
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
@@ -196,16 +220,12 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   ChatRenderOptions options;
   fields.Bool("add_generation_prompt", &options.add_generation_prompt);
-  const JsonValue* variables = fields.Find("chat_template_kwargs");
-  if (variables && !variables->is_object())
-    fields.Fail("chat_template_kwargs", "must be an object");
-  if (fields.error()) return tl::unexpected(*fields.error());
+  KV_ASSIGN(const JsonValue variables, ReadVariables(fields, model, tree));
   if (model.tokenizer) {
     options.bos_token = model.tokenizer->bos_text();
     options.eos_token = model.tokenizer->eos_text();
   }
-  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools,
-                                          variables ? *variables : JsonValue(), options);
+  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools, variables, options);
   if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
   return std::move(*chat);
 }

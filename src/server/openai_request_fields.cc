@@ -58,7 +58,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"truncate_prompt_tokens"},
     {"continue_final_message"},
     {"chat_template"},
-    {"documents"},
     {"grammar"},
     {"json_schema"},
     {"guided_json"},

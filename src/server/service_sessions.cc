@@ -128,6 +128,9 @@ Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, Jso
     return FailField(Code::kInvalidArgument, name,
                      "is set when the session is made, not by generate");
   }
+  if (body.Has("documents")) {
+    return FailField(Code::kInvalidArgument, "documents", "is not taken by sessions");
+  }
   KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(setup.sampling, tree, kChatIds));
   KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
   for (const JsonValue::Member& member : kept) {

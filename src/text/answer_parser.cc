@@ -288,7 +288,7 @@ void AnswerParser::AfterCall(char c) {
     item = "x";
   }
   if (in_list_ || format.bare) {
-    if (item.empty()) return;
+    if (item.empty() && call_.size() <= kMaxHeldBlanks) return;
     if (item == "{") {
       tail_ = 0;
       return BeginValue(call_.size() - 1);
