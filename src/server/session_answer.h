@@ -22,8 +22,8 @@ class SessionAnswer : public AnswerKeeper {
  public:
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
   // is generated from; its message_ends are those of the state's messages. `pieces`: what reads the
-  // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the next
-  // one; null: it ends. The store and the tokenizer must outlive this.
+  // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the
+  // next one; null: it ends. The store and the tokenizer must outlive this.
   SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store, SessionState state,
                 const GenerateRequest& prompt, OnHangUp on_hang_up, const Tokenizer& tokenizer,
                 std::optional<AnswerPieces> pieces = std::nullopt,
