@@ -196,8 +196,9 @@ struct GenerateRequest {
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
   bool ignore_eos = false;
-  bool echo_special = false;         // the text includes special tokens
-  std::optional<uint32_t> logprobs;  // number of top alternatives, 0..20; absent: none
+  bool echo_special = false;           // the text includes special tokens
+  std::vector<TokenId> shown_special;  // else these only
+  std::optional<uint32_t> logprobs;    // number of top alternatives, 0..20; absent: none
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1

@@ -34,7 +34,10 @@ struct SessionMessage {
   std::string fields;
   std::vector<SessionSegment> segments;  // ascending, apart
   bool generated = false;                // an answer of this session
-  // Generated: the ids that stand for the first ids_bytes bytes of the content. Those of an answer
+  // Generated: the text as the model wrote it, where it is not the content: with its thoughts and
+  // calls.
+  std::string written;
+  // Generated: the ids that stand for the first ids_bytes bytes of that text. Those of an answer
   // that a stop string cut stand for a part of it.
   std::vector<TokenId> ids;
   uint64_t ids_bytes = 0;

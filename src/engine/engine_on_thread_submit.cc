@@ -24,6 +24,7 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   uint64_t bytes =
       sizeof(Request) + spec.tenant.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
       spec.message_ends.capacity() * sizeof(uint32_t) + spec.stop_ids.capacity() * sizeof(TokenId) +
+      spec.shown_special.capacity() * sizeof(TokenId) +
       spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
   for (const auto* text : {&spec.id, &spec.cache_owner, &spec.cache_salt}) {
     if (*text) bytes += (*text)->capacity();

@@ -549,8 +549,12 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (options_.tokenizer != nullptr) {
-    sequence->text.emplace(*options_.tokenizer,
-                           spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
+    if (spec.echo_special || spec.shown_special.empty()) {
+      sequence->text.emplace(*options_.tokenizer,
+                             spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
+    } else {
+      sequence->text.emplace(*options_.tokenizer, spec.shown_special);
+    }
     sequence->stop.emplace(spec.stop);
   }
   request.sequences.push_back(std::move(sequence));

@@ -50,7 +50,7 @@ Error NoSession() {
 }  // namespace
 
 SessionMessage::~SessionMessage() {
-  for (std::string* text : {&role, &content, &fields}) Wipe(text);
+  for (std::string* text : {&role, &content, &fields, &written}) Wipe(text);
   for (SessionSegment& segment : segments) Wipe(&segment.name);
   Wipe(&ids);
 }
@@ -62,8 +62,8 @@ uint64_t SessionMessage::NewNumber() {
 
 uint64_t SessionMessage::HeldBytes() const {
   uint64_t bytes = kSharedBytes + sizeof(*this) + HeapBytes(role) + HeapBytes(content) +
-                   HeapBytes(fields) + segments.capacity() * sizeof(SessionSegment) +
-                   ids.capacity() * sizeof(TokenId);
+                   HeapBytes(fields) + HeapBytes(written) +
+                   segments.capacity() * sizeof(SessionSegment) + ids.capacity() * sizeof(TokenId);
   for (const SessionSegment& segment : segments) bytes += HeapBytes(segment.name);
   return bytes;
 }

@@ -77,7 +77,13 @@ MissReason AskedChat::Explain(const Miss& miss) const {
     message -= left_out;
   }
   message = std::min(message, chat->Find("messages")->size());
-  if (IsRewrittenFrom(*chat, message, model_, &tree)) return MissReason::kTemplateRewrote;
+  std::vector<std::string_view> written;  // of a session's answers: their thoughts and calls too
+  for (size_t i = 0; i < state_.messages.size(); ++i) {
+    if (IsShown(state_, i)) written.push_back(state_.messages[i]->written);
+  }
+  if (IsRewrittenFrom(*chat, message, model_, &tree, written)) {
+    return MissReason::kTemplateRewrote;
+  }
   return IsRetokenized(miss) ? MissReason::kRetokenized : MissReason::kDiverged;
 }
 

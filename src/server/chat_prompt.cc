@@ -109,6 +109,29 @@ bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
   return std::ranges::find(kRoles, role->text()) != std::end(kRoles);
 }
 
+// A message whose calls stand in its content, for templates that do not know calls: as the "json"
+// format has them, with the arguments as they were sent.
+JsonValue WithWrittenCalls(const JsonValue& raw, const JsonValue& message, JsonTree* tree) {
+  const JsonValue* calls = message.Find("tool_calls");
+  if (!calls || calls->size() == 0) return message;
+  std::string content(message.Find("content")->text());
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const JsonValue& function = *calls->items()[i].Find("function");
+    const JsonValue* sent = raw.Find("tool_calls")->items()[i].Find("function")->Find("arguments");
+    const JsonValue* arguments = function.Find("arguments");
+    if (!content.empty()) content += '\n';
+    content += "{\"name\": " + TextOf(*function.Find("name")) + ", \"arguments\": ";
+    if (!arguments || arguments->is_null()) {
+      content += "{}";
+    } else {
+      content += sent->is_string() && arguments->is_object() ? std::string(sent->text())
+                                                             : TextOf(*arguments);
+    }
+    content += '}';
+  }
+  return With(message, "content", tree->String(content), tree);
+}
+
 }  // namespace
 
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
@@ -161,6 +184,30 @@ Result<JsonValue> ReadTools(JsonFields& fields) {
   return tools->size() == 0 ? JsonValue() : *tools;
 }
 
+namespace {
+
+// The variables that a request gives the template.
+Result<JsonValue> ReadVariables(JsonFields& fields, const ModelView& model, JsonTree* tree) {
+  const JsonValue* variables = fields.Find("chat_template_kwargs");
+  const JsonValue* documents = fields.Find("documents");
+  if (variables && !variables->is_object()) {
+    fields.Fail("chat_template_kwargs", "must be an object");
+  }
+  if (documents &&
+      (!documents->is_array() || !std::ranges::all_of(documents->items(), &JsonValue::is_object))) {
+    fields.Fail("documents", "must be an array of objects");
+  } else if (documents && documents->size() > 0 &&
+             model.chat_template->source().find("documents") == std::string::npos) {
+    fields.Fail("documents", "the chat template does not use documents; write them in a message");
+  }
+  if (fields.error()) return tl::unexpected(*fields.error());
+  const JsonValue given = variables ? *variables : JsonValue();
+  if (!documents) return given;
+  return With(variables ? given : tree->Object({}), "documents", *documents, tree);
+}
+
+}  // namespace
+
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.chat_template) {
     if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
@@ -180,21 +227,17 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   for (const JsonValue& raw : messages->items()) {
     KV_ASSIGN(const JsonValue message,
               ReadMessage(raw, rendered_from.size(), model, &values_left, tree));
-    rendered_from.push_back(message);
+    rendered_from.push_back(model.knows_calls ? message : WithWrittenCalls(raw, message, tree));
   }
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   ChatRenderOptions options;
   fields.Bool("add_generation_prompt", &options.add_generation_prompt);
-  const JsonValue* variables = fields.Find("chat_template_kwargs");
-  if (variables && !variables->is_object())
-    fields.Fail("chat_template_kwargs", "must be an object");
-  if (fields.error()) return tl::unexpected(*fields.error());
+  KV_ASSIGN(const JsonValue variables, ReadVariables(fields, model, tree));
   if (model.tokenizer) {
     options.bos_token = model.tokenizer->bos_text();
     options.eos_token = model.tokenizer->eos_text();
   }
-  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools,
-                                          variables ? *variables : JsonValue(), options);
+  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools, variables, options);
   if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
   return std::move(*chat);
 }
@@ -380,6 +423,11 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
+  if (model.think) {
+    const size_t end = chat.message_end.empty() ? 0 : chat.message_end.back();
+    prompt.ends_inside_thought =
+        EndsInsideThought(*model.think, std::string_view(chat.text).substr(end));
+  }
   prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
   prompt.ids = std::move(encoded.ids);
   return prompt;

@@ -10,6 +10,7 @@
 #include "kvasir/types.h"
 #include "server/errors.h"
 #include "server/json_fields.h"
+#include "text/answer_format.h"
 #include "text/chat_template.h"
 #include "text/piece_store.h"
 #include "text/tokenizer.h"
@@ -26,6 +27,10 @@ struct ModelView {
   SamplingParams sampling;  // the defaults of requests
   bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system
+  bool knows_calls = true;  // the template renders tool_calls; else they are written as content
+  const ThinkMarks* think = nullptr;   // those of the template; null: it has none
+  const CallFormat* calls = nullptr;   // how answers call tools; null: they do not
+  std::vector<TokenId> special_marks;  // special tokens that are marks of those two
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
   uint32_t max_ctx_size = 0;     // the largest that this model allows
@@ -60,6 +65,7 @@ Result<JsonValue> ReadTools(JsonFields& fields);
 struct ChatPrompt {
   std::vector<TokenId> ids;
   std::vector<uint32_t> message_ends;  // for GenerateRequest::message_ends
+  bool ends_inside_thought = false;    // the answer goes on with a thought
 };
 
 // Bytes [begin, end) of a chat's text that these ids stand for.

@@ -19,11 +19,12 @@ namespace {
 using nlohmann::json;
 
 // The text that the template `source` renders for a request body, or the error's message.
-std::string Rendered(std::string_view source, std::string_view body) {
+std::string Rendered(std::string_view source, std::string_view body, bool knows_calls = true) {
   const auto chat_template = ChatTemplate::Parse(source);
   if (!chat_template) return chat_template.error().text();
   ModelView model;
   model.chat_template = chat_template->get();
+  model.knows_calls = knows_calls;
   auto parsed = ParseBody(body);
   if (!parsed) return parsed.error().text();
   JsonFields fields(parsed->fields);
@@ -42,6 +43,32 @@ TEST(ChatPrompt, AModelWithoutATokenizerSaysWhy) {
   EXPECT_EQ(refused.error().code, Code::kUnsupported);
   EXPECT_EQ(refused.error().text(),
             "messages: m.gguf: kind 'x', or send token ids as the prompt of /v1/completions");
+}
+
+TEST(ChatPrompt, DocumentsReachTheTemplatesThatUseThem) {
+  const std::string_view source =
+      "{% for d in documents %}[{{ d.title }}]{% endfor %}{{ x }}{{ messages[0].content }}";
+  EXPECT_EQ(Rendered(source, R"({"documents": [{"title": "a"}, {"title": "b"}],
+      "chat_template_kwargs": {"x": 7}, "messages": [{"role": "user", "content": "!"}]})"),
+            "[a][b]7!");
+  const std::string_view wrong =
+      R"({"documents": ["a"], "messages": [{"role": "user", "content": "!"}]})";
+  EXPECT_EQ(Rendered(source, wrong), "documents: must be an array of objects");
+  const std::string_view unused =
+      R"({"documents": [{"title": "a"}], "messages": [{"role": "user", "content": "!"}]})";
+  EXPECT_EQ(Rendered("{{ messages[0].content }}", unused),
+            "documents: the chat template does not use documents; write them in a message");
+}
+
+TEST(ChatPrompt, CallsStandInTheContentOfTemplatesThatDoNotKnowThem) {
+  const std::string_view source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+  const std::string_view body = R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "Wait.", "tool_calls": [
+        {"function": {"name": "f", "arguments": "{\"x\":  1}"}}, {"function": {"name": "g"}}]}]})";
+  EXPECT_EQ(Rendered(source, body, false), R"([a][Wait.
+{"name": "f", "arguments": {"x":  1}}
+{"name": "g", "arguments": {}}])");
+  EXPECT_EQ(Rendered(source, body), "[a][Wait.]");
 }
 
 TEST(ChatPrompt, ToolsKeepTheOrderInWhichTheirKeysWereSent) {

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "server/openai_request.h"
+
 namespace kvasir {
 
 ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
@@ -18,6 +20,10 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   const std::string text = view.chat_template != nullptr ? view.chat_template->source() : "";
   view.uses_tools = text.empty() || text.find("tools") != std::string::npos;
   view.knows_developer = text.find("developer") != std::string::npos;
+  view.knows_calls = text.find("tool_calls") != std::string::npos;
+  view.think = FindThinkMarks(text);
+  view.calls = &FindCallFormat(text);
+  if (view.tokenizer) view.special_marks = SpecialMarks(view);
   return view;
 }
 

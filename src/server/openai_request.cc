@@ -114,7 +114,65 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
   }
 }
 
+// How the answer is given.
+void ReadAnswerFields(JsonFields& fields, AnswerSpec* spec) {
+  std::string format = "auto";
+  fields.String("reasoning_format", &format);
+  if (format != "auto" && format != "none") {
+    fields.Fail("reasoning_format", "is neither \"auto\" nor \"none\"");
+  }
+  spec->thoughts_apart = format == "auto";
+  fields.Bool("parallel_tool_calls", &spec->parallel_calls);
+}
+
+ToolSpec SpecOf(const JsonValue& function) {
+  ToolSpec tool;
+  tool.name = function.Find("name")->text();
+  const JsonValue* parameters = function.Find("parameters");
+  const JsonValue* properties = parameters ? parameters->Find("properties") : nullptr;
+  if (!properties || !properties->is_object()) return tool;
+  for (const auto& [key, schema] : properties->members()) {
+    const JsonValue* type = schema.Find("type");
+    if (type && type->is_string() && type->text() == "string") {
+      tool.text_parameters.emplace_back(key);
+    }
+  }
+  return tool;
+}
+
 }  // namespace
+
+std::vector<TokenId> SpecialMarks(const ModelView& model) {
+  std::vector<std::string_view> marks;
+  if (model.calls) marks = MarksOf(*model.calls);
+  if (model.think) marks.insert(marks.end(), {model.think->open, model.think->close});
+  std::vector<TokenId> ids;
+  for (const std::string_view mark : marks) {
+    const auto id = model.tokenizer->IdOf(mark);
+    if (id && model.tokenizer->IsSpecial(*id)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+void SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+                GenerationCall* call) {
+  AnswerSpec& spec = call->spec;
+  AnswerReading reading;
+  reading.think = model.think;
+  reading.thoughts_apart = spec.thoughts_apart;
+  reading.begins_inside_thought = inside_thought;
+  reading.parallel = spec.parallel_calls;
+  for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
+    const JsonValue* function = tool.Find("function");
+    if (!function) function = &tool;
+    const JsonValue* name = function->Find("name");
+    if (name && name->is_string()) reading.tools.push_back(SpecOf(*function));
+  }
+  if (spec.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
+  if (!reading.calls && !(reading.think && reading.thoughts_apart)) return;
+  spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
+  call->requests.front().shown_special = model.special_marks;
+}
 
 Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
   if (name == "default") return model.names.front();
@@ -155,6 +213,7 @@ Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadChatLogprobs(fields, &call);
+  ReadAnswerFields(fields, &call.spec);
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
@@ -181,6 +240,7 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
+  SetReading(fields.Find("tools"), prompt.ends_inside_thought, model, &call);
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
   ListUnusedTools(fields.Find("tools"), model, &call.requests.front());
   return call;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "server/chat_prompt.h"
 #include "server/errors.h"
 #include "server/json_fields.h"
+#include "text/answer_parser.h"
 
 namespace kvasir {
 
@@ -24,6 +26,11 @@ struct AnswerSpec {
   bool return_token_ids = false;  // choices have `token_ids` (vLLM)
   bool return_tokens = false;     // choices have `tokens` (llama.cpp)
   std::optional<uint32_t> logprobs;
+  bool thoughts_apart = true;  // else they stay in the content
+  bool reads_calls = true;     // else they stay in the content
+  bool parallel_calls = true;  // else an answer has one call at most
+  // How the answers are read; null: all of an answer is content.
+  std::shared_ptr<const AnswerReading> reading;
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
   std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
   std::string model;              // the name in the answer
@@ -56,6 +63,13 @@ Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model);
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
                  GenerateRequest* request);
 void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request);
+
+// Sets how the answers are read and which special tokens they show. `tools`: those of the request,
+// checked, or null; `inside_thought`: the prompt ends there.
+void SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+                GenerationCall* call);
+// The ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
+std::vector<TokenId> SpecialMarks(const ModelView& model);
 
 // Reads sampling, length, stop, n, stream and cache fields into `request` and `spec`. Errors stay
 // in `fields`.

@@ -58,7 +58,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"truncate_prompt_tokens"},
     {"continue_final_message"},
     {"chat_template"},
-    {"documents"},
     {"grammar"},
     {"json_schema"},
     {"guided_json"},
@@ -135,11 +134,12 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
 }
 
 // tool_choice: only some values are supported.
-void ReadToolChoice(JsonFields& fields) {
+void ReadToolChoice(JsonFields& fields, AnswerSpec* spec) {
   const JsonValue* choice = fields.Find("tool_choice");
   if (choice && !IsText(*choice, "none") && !IsText(*choice, "auto")) {
     fields.Fail("tool_choice", "only \"none\" and \"auto\" are supported");
   }
+  spec->reads_calls = !choice || !IsText(*choice, "none");
 }
 
 void ReadResponseFormat(JsonFields& fields) {
@@ -217,7 +217,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;
-  ReadToolChoice(fields);
+  ReadToolChoice(fields, spec);
   ReadResponseFormat(fields);
   ReadStream(fields, spec);
   fields.Bool("return_token_ids", &spec->return_token_ids);

@@ -26,8 +26,26 @@ std::string OpenObject(const json& object) {
   return text;
 }
 
-json FinishJson(FinishReason reason) {
-  return reason == FinishReason::kNone ? json() : json(ToString(reason));
+// What a stream says of a piece; null: nothing. `index`: the call's.
+json DeltaOf(const AnswerEvent& event, size_t index) {
+  switch (event.kind) {
+    case AnswerEvent::Kind::kReasoning:
+      return {{"reasoning_content", event.text}};
+    case AnswerEvent::Kind::kContent:
+      return {{"content", event.text}};
+    case AnswerEvent::Kind::kCallBegin: {
+      json call = {{"index", index}, {"id", event.id}, {"type", "function"}};
+      call["function"] = {{"name", event.text}, {"arguments", ""}};
+      return {{"tool_calls", json::array({std::move(call)})}};
+    }
+    case AnswerEvent::Kind::kArguments: {
+      json call = {{"index", index}, {"function", {{"arguments", event.text}}}};
+      return {{"tool_calls", json::array({std::move(call)})}};
+    }
+    case AnswerEvent::Kind::kCallEnd:
+      break;
+  }
+  return {};
 }
 
 Error ErrorOf(const Event& event) {
@@ -48,7 +66,12 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
       open_choices_(choices_.size()) {
   held_bytes_ = sizeof(Answer) + choices_.size() * (sizeof(Choice) + 3 * kDequeBytes);
   for (const std::string& text : spec_.echo) held_bytes_ += sizeof(text) + text.capacity();
-  for (size_t i = 0; i < choices_.size(); ++i) choices_[i].characters = CountCharacters(EchoOf(i));
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].characters = CountCharacters(EchoOf(i));
+    if (!spec_.reading) continue;
+    choices_[i].read.reset(new Pieces{AnswerPieces(spec_.reading, id_, static_cast<uint32_t>(i))});
+    held_bytes_ += sizeof(Pieces) + choices_[i].read->pieces.held_bytes();
+  }
 }
 
 uint64_t Answer::ExpectedBytes(uint64_t tokens) const {
@@ -101,10 +124,48 @@ std::string Answer::Take(size_t prompt, const Event& event) {
   return out;
 }
 
+void Answer::CollectText(Choice* choice, const Event& event) {
+  if (!choice->read) {
+    choice->text += event.text;
+    return;
+  }
+  for (AnswerEvent& piece : choice->read->pieces.Take(event)) {
+    switch (piece.kind) {
+      case AnswerEvent::Kind::kContent:
+        choice->text += piece.text;
+        break;
+      case AnswerEvent::Kind::kReasoning:
+        choice->read->reasoning += piece.text;
+        break;
+      case AnswerEvent::Kind::kCallBegin:
+        choice->read->calls.push_back({std::move(piece.text), "", std::move(piece.id)});
+        held_bytes_ += sizeof(ToolCall) + choice->read->calls.back().name.capacity();
+        break;
+      case AnswerEvent::Kind::kArguments:
+        choice->read->calls.back().arguments += piece.text;
+        held_bytes_ += piece.text.size();
+        break;
+      case AnswerEvent::Kind::kCallEnd:
+        break;
+    }
+  }
+}
+
+json Answer::FinishOf(const Choice& choice) const {
+  if (choice.finish == FinishReason::kNone) return {};
+  const bool calls = choice.read && choice.read->pieces.num_calls() > 0;
+  return calls && choice.finish == FinishReason::kStop ? "tool_calls" : ToString(choice.finish);
+}
+
 void Answer::Collect(Choice* choice, const Event& event) {
-  const size_t text_bytes = choice->text.capacity();
-  choice->text += event.text;
-  held_bytes_ += choice->text.capacity() - text_bytes;
+  const auto text_bytes = [choice] {
+    return choice->text.capacity() +
+           (choice->read ? choice->read->reasoning.capacity() + choice->read->pieces.held_bytes()
+                         : 0);
+  };
+  const uint64_t before = text_bytes();
+  CollectText(choice, event);
+  held_bytes_ += text_bytes() - before;
   for (const GeneratedToken& token : event.tokens) {
     if (spec_.return_token_ids || spec_.return_tokens) {
       choice->ids.push_back(token.id);
@@ -130,43 +191,59 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
       out = SseEvent(first);
     }
   }
-  const bool finishes = event.finish_reason != FinishReason::kNone;
-  json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (spec_.chat) {
-    one["delta"] = json::object();
-    if (!text.empty() || !finishes) one["delta"]["content"] = text;
-  } else {
-    one["text"] = text;
-  }
-  std::vector<TokenId> ids;
-  for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
-  AddTokenIds(ids, &one);
-  if (spec_.logprobs && !event.tokens.empty()) {
-    one["logprobs"] = spec_.chat ? ChatLogprobs(event.tokens, tokenizer_)
-                                 : LegacyLogprobs(event.tokens, choice.characters, tokenizer_);
+  json chunk = Envelope(true);
+  bool first = true;  // it has what is known of the tokens
+  for (json& body : BodiesOf(&choice, event, text)) {
+    json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+    one[spec_.chat ? "delta" : "text"] = std::move(body);
+    std::vector<TokenId> ids;
+    if (first) {
+      for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
+    }
+    AddTokenIds(ids, &one);
+    if (spec_.logprobs && !event.tokens.empty() && first) {
+      one["logprobs"] = spec_.chat ? ChatLogprobs(event.tokens, tokenizer_)
+                                   : LegacyLogprobs(event.tokens, choice.characters, tokenizer_);
+    }
+    first = false;
+    chunk["choices"] = json::array({std::move(one)});
+    out += SseEvent(chunk);
   }
   for (const GeneratedToken& token : event.tokens) choice.characters += CountCharacters(token.text);
-  json chunk = Envelope(true);
-  if (!finishes) {
-    chunk["choices"] = json::array({std::move(one)});
-    return out + SseEvent(chunk);
-  }
-  if (!text.empty() || !event.tokens.empty()) {
-    chunk["choices"] = json::array({one});
-    out += SseEvent(chunk);
-    one = {{"index", index}, {"logprobs", nullptr}};
-    if (spec_.chat) {
-      one["delta"] = json::object();
-    } else {
-      one["text"] = "";
-    }
-  }
-  one["finish_reason"] = ToString(event.finish_reason);
+  if (event.finish_reason == FinishReason::kNone) return out;
+  json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", FinishOf(choice)}};
+  one[spec_.chat ? "delta" : "text"] = spec_.chat ? json::object() : json("");
+  if (first) AddTokenIds({}, &one);
   one["stop_reason"] = event.stop_match ? json(*event.stop_match) : json();
   chunk["choices"] = json::array({std::move(one)});
   if (open_choices_ > 0) return out + SseEvent(chunk);
   held_ = Dump(chunk);
   return out;
+}
+
+std::vector<json> Answer::BodiesOf(Choice* choice, const Event& event, const std::string& text) {
+  const bool finishes = event.finish_reason != FinishReason::kNone;
+  std::vector<json> bodies;
+  if (!choice->read) {
+    if (finishes && text.empty() && event.tokens.empty()) return bodies;
+    json content = json::object();
+    if (!text.empty() || !finishes) content["content"] = text;
+    bodies.push_back(spec_.chat ? std::move(content) : json(text));
+    return bodies;
+  }
+  const uint64_t held = choice->read->pieces.held_bytes();
+  const std::vector<AnswerEvent> pieces = choice->read->pieces.Take(event);
+  held_bytes_ += choice->read->pieces.held_bytes() - held;
+  for (const AnswerEvent& piece : pieces) {
+    if (piece.kind == AnswerEvent::Kind::kCallBegin) ++choice->read->streamed_calls;
+    json delta = DeltaOf(piece, choice->read->streamed_calls - 1);
+    if (!delta.is_null()) bodies.push_back(std::move(delta));
+  }
+  const bool shows_tokens = spec_.logprobs || spec_.return_token_ids || spec_.return_tokens;
+  if (bodies.empty() && shows_tokens && !event.tokens.empty()) {
+    bodies.push_back({{"content", ""}});  // its text waits
+  }
+  return bodies;
 }
 
 std::string Answer::LastEvents() {
@@ -207,7 +284,7 @@ Parts Answer::ChoiceText(size_t index) const {
   const Choice& choice = choices_[index];
   std::string out =
       OpenObject({{"index", index},
-                  {"finish_reason", FinishJson(choice.finish)},
+                  {"finish_reason", FinishOf(choice)},
                   {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}});
   const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", spec_.return_token_ids},
                                                    {"\"tokens\":", spec_.return_tokens}};
@@ -232,16 +309,43 @@ Parts Answer::ChoiceText(size_t index) const {
   } else {
     out += "null";
   }
-  out +=
-      spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":")" : R"(,"text":")";
-  const std::string_view texts[] = {EchoOf(index), choice.text};
-  for (std::string_view rest : texts) {
+  // Names and texts in turn.
+  std::vector<std::pair<std::string, std::string_view>> texts;
+  const std::string_view reasoning =
+      choice.read ? std::string_view(choice.read->reasoning) : std::string_view();
+  const std::span<const ToolCall> calls =
+      choice.read ? std::span<const ToolCall>(choice.read->calls) : std::span<const ToolCall>();
+  const bool no_content = choice.text.empty() && !calls.empty();
+  std::string before =
+      spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
+  if (no_content) {
+    before += "null";
+  } else {
+    texts.emplace_back(before + '"', EchoOf(index));
+    texts.emplace_back("", choice.text);
+    before = "\"";
+  }
+  if (!reasoning.empty()) {
+    texts.emplace_back(before + ",\"reasoning_content\":\"", reasoning);
+    before = "\"";
+  }
+  for (const ToolCall& call : calls) {
+    before += &call == &calls.front() ? ",\"tool_calls\":[" : "\"}},";
+    json named = {{"id", call.id}, {"type", "function"}};
+    before += OpenObject(named) + "\"function\":" + OpenObject({{"name", call.name}}) +
+              "\"arguments\":\"";
+    texts.emplace_back(std::move(before), call.arguments);
+    before.clear();
+  }
+  for (auto& [name, rest] : texts) {
+    out += name;
     while (!rest.empty()) {
       AppendEscaped(&rest, &out);
       if (out.size() >= kPartBytes) co_yield out;
     }
   }
-  out += spec_.chat ? "\"}}" : "\"}";
+  out += calls.empty() ? before : "\"}}]";
+  out += spec_.chat ? "}}" : "}";
   co_yield out;
 }
 
@@ -273,10 +377,16 @@ void Answer::AddTokenIds(const std::vector<TokenId>& ids, json* choice) const {
 }
 
 json Answer::Usage() const {
-  return {{"prompt_tokens", receipt_.prompt_tokens},
-          {"completion_tokens", completion_tokens_},
-          {"total_tokens", receipt_.prompt_tokens + completion_tokens_},
-          {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
+  json usage = {{"prompt_tokens", receipt_.prompt_tokens},
+                {"completion_tokens", completion_tokens_},
+                {"total_tokens", receipt_.prompt_tokens + completion_tokens_},
+                {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
+  if (spec_.reading && spec_.reading->think) {
+    uint64_t tokens = 0;
+    for (const Choice& choice : choices_) tokens += choice.read->pieces.reasoning_tokens();
+    usage["completion_tokens_details"] = {{"reasoning_tokens", tokens}};
+  }
+  return usage;
 }
 
 // Several prompts share one receipt: it has the sums of tokens, of preemptions and of saved time,

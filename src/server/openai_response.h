@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/answer_pieces.h"
 #include "server/errors.h"
 #include "server/logprobs_json.h"
 #include "server/openai_request.h"
@@ -62,10 +63,18 @@ class Answer {
   uint64_t completion_tokens() const { return completion_tokens_; }
 
  private:
+  // What a choice has apart from its content.
+  struct Pieces {
+    AnswerPieces pieces;
+    std::string reasoning = "";
+    std::vector<ToolCall> calls = {};
+    size_t streamed_calls = 0;
+  };
   struct Choice {
     bool started = false;
-    std::string text;
-    uint64_t characters = 0;  // streaming: text_offset of the next token
+    std::string text;              // the content, if it is read
+    std::unique_ptr<Pieces> read;  // null: all of the text is content
+    uint64_t characters = 0;       // streaming: text_offset of the next token
     // Only without streaming, on request. (A deque does not double when it grows.)
     std::deque<TokenId> ids;
     ScoredTokens scored;
@@ -76,6 +85,10 @@ class Answer {
   std::string StreamEvent(uint32_t index, const Event& event);
   std::string LastEvents();
   void Collect(Choice* choice, const Event& event);
+  void CollectText(Choice* choice, const Event& event);
+  // The deltas of a chat's event, or the texts of a completion's.
+  std::vector<nlohmann::json> BodiesOf(Choice* choice, const Event& event, const std::string& text);
+  nlohmann::json FinishOf(const Choice& choice) const;
   std::string_view EchoOf(size_t index) const;
   nlohmann::json Envelope(bool chunk) const;
   Parts ChoiceText(size_t index) const;

@@ -234,5 +234,107 @@ TEST(SpellToken, GivesTheBytesOfHalfACharacter) {
   EXPECT_EQ(SpellToken(nullptr, 257).text, "token_id:257");
 }
 
+std::shared_ptr<const AnswerReading> Reading() {
+  AnswerReading reading;
+  reading.think = FindThinkMarks("</think>");
+  reading.calls = &FindCallFormat("<tool_call>");
+  reading.tools = {{"clock", {}}, {"weather", {"city"}}};
+  return std::make_shared<const AnswerReading>(std::move(reading));
+}
+
+constexpr const char* kThoughtAndCalls[] = {"<think>",
+                                            "Hm",
+                                            ".</think>",
+                                            "\n\nOn it.",
+                                            "\n<tool",
+                                            "_call>{\"name\": \"clock\", ",
+                                            "\"arguments\"",
+                                            ": {}}</tool",
+                                            "_call>",
+                                            "<tool_call>{\"name\": \"weather\", \"arguments\": ",
+                                            "{\"city\": \"Oslo\"}}",
+                                            "</tool_call>"};
+
+// All events of that answer, given to it.
+std::string TakeThoughtAndCalls(Answer* answer) {
+  std::string stream;
+  TokenId id = 0;
+  for (const char* text : kThoughtAndCalls) stream += answer->Take(0, Piece(0, ++id, text));
+  Event end;
+  return stream + answer->Take(0, Last(Finish(end, FinishReason::kStop), 9, 4, 12));
+}
+
+TEST(Answer, HasThoughtsAndCallsApart) {
+  AnswerSpec spec = Spec(true, false);
+  spec.reading = Reading();
+  Answer answer(spec, 1, "7", 5, nullptr);
+  EXPECT_EQ(TakeThoughtAndCalls(&answer), "");
+  const json body = json::parse(Joined(answer.Body()));
+  const json& message = body["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  EXPECT_EQ(message["content"], "On it.");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  const json& second = message["tool_calls"][1];
+  EXPECT_EQ(second["type"], "function");
+  EXPECT_EQ(second["function"],
+            json::parse(R"({"name":"weather","arguments":"{\"city\": \"Oslo\"}"})"));
+  EXPECT_NE(second["id"], message["tool_calls"][0]["id"]);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
+}
+
+TEST(Answer, StreamsTheNameOfACallBeforeItsArguments) {
+  AnswerSpec spec = Spec(true, true);
+  spec.reading = Reading();
+  spec.return_token_ids = true;
+  Answer answer(spec, 1, "7", 5, nullptr);
+  std::string reasoning, content;
+  json calls = json::array(), ids = json::array(), finish;
+  for (const json& event : EventsOf(TakeThoughtAndCalls(&answer))) {
+    for (const json& choice : event["choices"]) {
+      if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+      for (const json& id : choice.value("token_ids", json::array())) ids.push_back(id);
+      reasoning += choice["delta"].value("reasoning_content", "");
+      content += choice["delta"].value("content", "");
+      for (const json& call : choice["delta"].value("tool_calls", json::array())) {
+        if (call.contains("id")) {
+          EXPECT_EQ(call["index"], calls.size());
+          calls.push_back(call);
+          continue;
+        }
+        json& arguments = calls[call["index"].get<size_t>()]["function"]["arguments"];
+        arguments = arguments.get<std::string>() + call["function"]["arguments"].get<std::string>();
+      }
+    }
+  }
+  EXPECT_EQ(reasoning, "Hm.");
+  EXPECT_EQ(content, "On it.");
+  EXPECT_EQ(finish, "tool_calls");
+  ASSERT_EQ(ids.size(), std::size(kThoughtAndCalls)) << "each token once";
+  EXPECT_EQ(ids.back(), std::size(kThoughtAndCalls));
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["function"], json::parse(R"({"name":"clock","arguments":"{}"})"));
+  EXPECT_EQ(calls[1]["function"]["arguments"], R"({"city": "Oslo"})");
+
+  AnswerSpec whole_spec = Spec(true, false);
+  whole_spec.reading = Reading();
+  Answer whole(whole_spec, 1, "7", 5, nullptr);
+  TakeThoughtAndCalls(&whole);
+  const json body = json::parse(Joined(whole.Body()));
+  EXPECT_EQ(body["choices"][0]["message"]["tool_calls"][1]["id"], calls[1]["id"]);
+}
+
+TEST(Answer, ACallThatTheLimitCutsIsTextAndLength) {
+  AnswerSpec spec = Spec(true, false);
+  spec.reading = Reading();
+  Answer answer(spec, 1, "7", 5, nullptr);
+  answer.Take(0, Piece(0, 1, "<tool_call>{\"name\": \"clo"));
+  answer.Take(0, Last(Finish(Event(), FinishReason::kLength), 9, 4, 1));
+  const json choice = json::parse(Joined(answer.Body()))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["message"]["content"], "<tool_call>{\"name\": \"clo");
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -52,7 +52,8 @@ std::string ProbeChat(bool has_system, bool has_tools, std::string_view answer) 
 }  // namespace
 
 std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const RenderedChat& whole,
-                                    const ModelView& model, JsonTree* tree) {
+                                    const ModelView& model, JsonTree* tree,
+                                    std::string_view written) {
   const JsonValue before = BeforeAnswer(chat, answer, tree);
   JsonFields fields(before);
   const auto asked = RenderMessages(fields, tree, model);
@@ -62,7 +63,7 @@ std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const 
       ReadMessage(chat.Find("messages")->items()[answer], answer, model, &values_left, tree);
   if (!read) return std::nullopt;
   std::string generated = asked->text;
-  generated += read->Find("content")->text();
+  generated += written.empty() ? read->Find("content")->text() : written;
   const auto at =
       static_cast<size_t>(std::ranges::mismatch(generated, whole.text).in1 - generated.begin());
   if (at == generated.size()) return std::nullopt;
@@ -70,8 +71,8 @@ std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const 
   return static_cast<size_t>(message - whole.message_end.begin());
 }
 
-bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model,
-                     JsonTree* tree) {
+bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model, JsonTree* tree,
+                     std::span<const std::string_view> written) {
   JsonFields fields(chat);
   const auto whole = RenderMessages(fields, tree, model);
   if (!whole) return false;
@@ -82,7 +83,8 @@ bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& mod
   for (size_t i = messages.size(); i-- > first && tried < kMostTurns;) {
     if (!IsAnswer(messages[i])) continue;
     ++tried;
-    if (FindRewritten(chat, i, *whole, model, tree) == message) return true;
+    const std::string_view text = i < written.size() ? written[i] : std::string_view();
+    if (FindRewritten(chat, i, *whole, model, tree, text) == message) return true;
   }
   return false;
 }

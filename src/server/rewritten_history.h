@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "base/json_tree.h"
 #include "server/chat_prompt.h"
@@ -14,16 +16,19 @@ namespace kvasir {
 // `answer` is there, and another one before it.
 //
 // The answer was generated behind the rendering of the messages before it with the generation
-// prompt. Where that, with the answer's content, is not a prefix of `whole`: the message of `whole`
-// in which they first differ; the number of messages if that is behind them all. Absent: it is a
-// prefix, or the template cannot render the messages before it. O(rendering).
+// prompt. Where that, with what was `written` (empty: the answer's content), is not a prefix of
+// `whole`: the message of `whole` in which they first differ; the number of messages if that is
+// behind them all. Absent: it is a prefix, or the template cannot render the messages before it.
+// O(rendering).
 std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const RenderedChat& whole,
-                                    const ModelView& model, JsonTree* tree);
+                                    const ModelView& model, JsonTree* tree,
+                                    std::string_view written = {});
 
 // Whether one of the chat's last answers (at most kMostTurns of them are tried) was rewritten from
-// this message on. O(kMostTurns renderings).
+// this message on. `written`: of each message, or none. O(kMostTurns renderings).
 inline constexpr size_t kMostTurns = 8;
-bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model, JsonTree* tree);
+bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model, JsonTree* tree,
+                     std::span<const std::string_view> written = {});
 
 // Whether the template rewrote nothing in a few chats: with and without a system message, tools and
 // thinking. Absent: there is no template, or it renders none of them.

@@ -21,18 +21,24 @@ struct Described {
 constexpr const char* kSampling =
     R"("max_tokens":{"type":"integer","minimum":0},"temperature":{"type":"number","minimum":0,"maximum":100},
     "top_p":{"type":"number","minimum":0,"maximum":1},"seed":{"type":"integer"},"stream":{"type":"boolean"})";
+// Of chats: what answers may have apart from their content.
+constexpr const char* kAnswers =
+    R"("tool_choice":{"enum":["none","auto"]},"parallel_tool_calls":{"type":"boolean"},
+    "reasoning_format":{"enum":["auto","none"]})";
+constexpr const char* kTools = R"("tools":{"type":"array","items":{"type":"object"}})";
 constexpr const char* kMessages =
     R"("messages":{"type":"array","items":{"type":"object","required":["role"],"properties":{
     "role":{"enum":["system","developer","user","assistant","tool"]},
-    "content":{"type":["string","array","null"]},"segments":{"type":"array","items":{"type":"object",
+    "content":{"type":["string","array","null"]},"reasoning_content":{"type":"string"},
+    "tool_calls":{"type":"array","items":{"type":"object"}},"tool_call_id":{"type":"string"},"segments":{"type":"array","items":{"type":"object",
     "required":["name","begin","end"],"properties":{"name":{"type":"string"},
     "begin":{"type":"integer","minimum":0},"end":{"type":"integer","minimum":0}}}}}}})";
 constexpr const char* kCount = R"("messages":{"type":"integer","minimum":0})";
 constexpr const char* kContent =
     R"("content":{"type":["string","array"]},"segments":{"type":"array"})";
 
-std::string Joined(const char* first, const char* second) {
-  return std::string(first) + "," + second;
+std::string Joined(const std::string& first, const std::string& second) {
+  return first + "," + second;
 }
 
 constexpr Described kDescribed[] = {
@@ -74,14 +80,15 @@ constexpr Described kDescribed[] = {
 };
 
 std::string PropertiesOf(std::string_view name) {
-  if (name == "chat") return Joined(kMessages, kSampling);
+  if (name == "chat") return Joined(Joined(kMessages, kSampling), Joined(kTools, kAnswers));
   if (name == "completion") return Joined(R"("prompt":{"type":["string","array"]})", kSampling);
   if (name == "messages") return kMessages;
   if (name == "content") return kContent;
   if (name == "count") return kCount;
   if (name == "edit") return Joined(kContent, R"("keep_later":{"type":"boolean"})");
   if (name == "generate") {
-    return Joined(kMessages, Joined(kSampling, R"("keep_partial":{"type":"boolean"})").c_str());
+    return Joined(Joined(kMessages, kSampling),
+                  Joined(kAnswers, R"("keep_partial":{"type":"boolean"})"));
   }
   if (name == "forget") {
     return R"("index":{"type":"integer","minimum":0},"begin":{"type":"integer","minimum":0},

@@ -128,6 +128,9 @@ Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, Jso
     return FailField(Code::kInvalidArgument, name,
                      "is set when the session is made, not by generate");
   }
+  if (body.Has("documents")) {
+    return FailField(Code::kInvalidArgument, "documents", "is not taken by sessions");
+  }
   KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(setup.sampling, tree, kChatIds));
   KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
   for (const JsonValue::Member& member : kept) {
@@ -373,6 +376,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   chat->spec.of = {.session = entry->id, .index = state->messages.size()};
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
+  const bool inside_thought = prompt->chat.ends_inside_thought;
   const auto room = static_cast<uint32_t>(setup.max_context - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
@@ -380,9 +384,13 @@ Outcome Service::GenerateInSession(const Call& call) {
   }
   const auto kept = MembersOf(setup.fields, &body->tree);
   if (!kept) return ErrorResponse(kept.error());
+  const JsonValue* tools = nullptr;
   for (const JsonValue::Member& member : *kept) {
-    if (member.key == "tools") ListUnusedTools(&member.value, model_, &request);
+    if (member.key == "tools") tools = &member.value;
   }
+  ListUnusedTools(tools, model_, &request);
+  SetReading(tools, inside_thought, model_, &*chat);
+  const auto reading = chat->spec.reading;
   Outcome outcome = Start(std::move(*chat), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(
@@ -393,6 +401,7 @@ Outcome Service::GenerateInSession(const Call& call) {
     start->answer->KeepIn(std::make_unique<SessionAnswer>(
         call.turn, sessions_, std::move(*state), start->requests.front(),
         keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer,
+        reading ? std::optional(AnswerPieces(reading, start->answer->id(), 0)) : std::nullopt,
         prepares ? start->chat : nullptr));
     start->answer_bytes = std::max(start->answer_bytes, start->answer->held_bytes());
   }

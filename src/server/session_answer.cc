@@ -1,6 +1,7 @@
 #include "server/session_answer.h"
 
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/result.h"
@@ -8,9 +9,12 @@
 
 namespace kvasir {
 
+using nlohmann::ordered_json;
+
 SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store,
                              SessionState state, const GenerateRequest& prompt, OnHangUp on_hang_up,
-                             const Tokenizer& tokenizer, std::shared_ptr<AskedChat> chat)
+                             const Tokenizer& tokenizer, std::optional<AnswerPieces> pieces,
+                             std::shared_ptr<AskedChat> chat)
     : turn_(std::move(turn)),
       store_(store),
       state_(std::move(state)),
@@ -20,6 +24,7 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
       prompt_tokens_(prompt.prompt.size()),
       on_hang_up_(on_hang_up),
       tokenizer_(tokenizer),
+      pieces_(std::move(pieces)),
       chat_(std::move(chat)) {
   answer_.role = "assistant";
   answer_.generated = true;
@@ -45,12 +50,49 @@ Status SessionAnswer::Finish() {
   return kept;
 }
 
+// Divides the answer into its content and what else the message has.
+void SessionAnswer::ReadPieces() {
+  ordered_json calls = ordered_json::array();
+  std::string content, reasoning;
+  Event whole;
+  whole.text = answer_.content;
+  whole.finish_reason = FinishReason::kStop;
+  for (const AnswerEvent& event : pieces_->Take(whole)) {
+    switch (event.kind) {
+      case AnswerEvent::Kind::kContent:
+        content += event.text;
+        break;
+      case AnswerEvent::Kind::kReasoning:
+        reasoning += event.text;
+        break;
+      case AnswerEvent::Kind::kCallBegin:
+        calls.push_back({{"id", event.id},
+                         {"type", "function"},
+                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+        break;
+      case AnswerEvent::Kind::kArguments:
+        calls.back()["function"]["arguments"] = event.text;
+        break;
+      case AnswerEvent::Kind::kCallEnd:
+        break;
+    }
+  }
+  if (content == answer_.content) return;
+  ordered_json message = {{"role", answer_.role}, {"content", ""}};
+  if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  answer_.fields = message.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  answer_.written = std::exchange(answer_.content, std::move(content));
+  answer_.written.shrink_to_fit();
+}
+
 Status SessionAnswer::Keep() {
   const std::span<const TokenId> generated = std::span(ids_).subspan(prompt_tokens_);
   const AnswerIds known = IdsOfAnswer(generated, answer_.content, tokenizer_);
   answer_.ids.assign(generated.begin(), generated.begin() + static_cast<ptrdiff_t>(known.count));
   answer_.ids_bytes = known.bytes;
   answer_.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
+  if (pieces_) ReadPieces();
   answer_.content.shrink_to_fit();
   std::vector<SessionPath::Begin> begins;
   for (size_t i = 0; i < state_.messages.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvasir/session.h"
+#include "server/answer_pieces.h"
 #include "server/asked_chat.h"
 #include "server/openai_response.h"
 
@@ -20,11 +21,12 @@ enum class OnHangUp { kDropAnswer, kKeepPartial };
 class SessionAnswer : public AnswerKeeper {
  public:
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
-  // is generated from; its message_ends are those of the state's messages. `chat` gets the turn
-  // after the answer, to prepare the next one; null: it ends. The store and the tokenizer must
-  // outlive this.
+  // is generated from; its message_ends are those of the state's messages. `pieces`: what reads the
+  // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the
+  // next one; null: it ends. The store and the tokenizer must outlive this.
   SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store, SessionState state,
                 const GenerateRequest& prompt, OnHangUp on_hang_up, const Tokenizer& tokenizer,
+                std::optional<AnswerPieces> pieces = std::nullopt,
                 std::shared_ptr<AskedChat> chat = nullptr);
   ~SessionAnswer() override;
 
@@ -37,6 +39,7 @@ class SessionAnswer : public AnswerKeeper {
 
  private:
   Status Keep();
+  void ReadPieces();
 
   std::shared_ptr<SessionStore::Turn> turn_;  // null: it has ended
   SessionStore& store_;
@@ -47,6 +50,7 @@ class SessionAnswer : public AnswerKeeper {
   const size_t prompt_tokens_;
   const OnHangUp on_hang_up_;
   const Tokenizer& tokenizer_;
+  std::optional<AnswerPieces> pieces_;
   const std::shared_ptr<AskedChat> chat_;
   SessionMessage answer_;
 };

@@ -17,8 +17,8 @@ constexpr size_t kMaxNameBytes = 256;  // of a segment
 // As OpenAI limits metadata, in bytes.
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 // Fields of a chat completion that a session has for itself.
-constexpr std::string_view kNotSampling[] = {"messages", "model", "tools", "chat_template_kwargs",
-                                             "add_generation_prompt"};
+constexpr std::string_view kNotSampling[] = {
+    "messages", "model", "tools", "chat_template_kwargs", "add_generation_prompt", "documents"};
 
 Result<SessionSegment> Segment(const JsonValue& raw, const std::string& path) {
   if (!raw.is_object()) {

@@ -41,14 +41,32 @@ std::optional<size_t> FindContent(const RenderedChat& chat, size_t s, std::strin
   return std::nullopt;
 }
 
+// Where an answer with thoughts and calls stands in it, with the marks that the template writes:
+// the place must have all that the message says.
+std::optional<size_t> FindWritten(const RenderedChat& chat, size_t s, std::string_view written) {
+  const auto [begin, end] = BytesOf(chat, s);
+  size_t first = end, last = begin;  // of the message's own bytes
+  const auto from =
+      std::ranges::upper_bound(chat.literal, begin, {}, &std::pair<size_t, size_t>::second);
+  for (auto range = from; range != chat.literal.end() && range->first < end; ++range) {
+    first = std::min(first, std::max(range->first, begin));
+    last = std::min(range->second, end);
+  }
+  const size_t least = std::max(begin, last - std::min(last, written.size()));
+  const size_t at = std::string_view(chat.text).substr(0, end).find(written, least);
+  return first < end && at <= first ? std::optional(at) : std::nullopt;
+}
+
 std::vector<KnownIds> KnownOf(const SessionState& state, const Shown& shown,
                               const RenderedChat& chat) {
   std::vector<KnownIds> known;
   if (!state.setup->exact_ids) return known;
   for (size_t s = 0; s < shown.indexes.size() && s < chat.message_end.size(); ++s) {
     const SessionMessage& message = *state.messages[shown.indexes[s]];
-    if (message.ids.empty() || message.content.empty()) continue;
-    const std::optional<size_t> at = FindContent(chat, s, message.content);
+    if (message.ids.empty()) continue;
+    const std::optional<size_t> at = message.written.empty()
+                                         ? FindContent(chat, s, message.content)
+                                         : FindWritten(chat, s, message.written);
     if (at && (known.empty() || known.back().end <= *at)) {
       known.push_back({*at, *at + message.ids_bytes, message.ids,
                        message.ids_read_back ? ReadsBack::kAnywhere : ReadsBack::kUnknown});
@@ -157,6 +175,7 @@ SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   SessionPrompt prompt;
   prompt.dropped = static_cast<uint32_t>(state.messages.size() - fitted.shown.indexes.size());
   prompt.chat.message_ends = AllEnds(state, fitted.shown, fitted.rendered.prompt.message_ends);
+  prompt.chat.ends_inside_thought = fitted.rendered.prompt.ends_inside_thought;
   prompt.chat.ids = std::move(fitted.rendered.prompt.ids);
   return prompt;
 }

@@ -117,11 +117,15 @@ class TextStream {
  public:
   // REQUIRES: tokenizer outlives the stream.
   explicit TextStream(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kSkip);
+  // Of the special tokens, only these are shown. REQUIRES: `shown` outlives the stream.
+  TextStream(const Tokenizer& tokenizer, std::span<const TokenId> shown);
   std::string Append(TokenId id);  // the text that became certain
   std::string Finish();            // once, at the end
 
  private:
   std::unique_ptr<TokenDecoder> decoder_;
+  const Tokenizer* hides_ = nullptr;  // not null: special tokens that are not in shown_
+  std::span<const TokenId> shown_;
 };
 
 }  // namespace kvasir

@@ -1,0 +1,171 @@
+#include "text/answer_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/json_tree.h"
+#include "source_paths.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+using Kind = AnswerEvent::Kind;
+
+struct ReadAnswer {
+  std::string content, reasoning;
+  std::vector<std::string> order;  // of the kinds, each once where several are joined
+  json calls = json::array();
+  bool operator==(const ReadAnswer&) const = default;
+};
+
+void Add(const std::vector<AnswerEvent>& events, ReadAnswer* read) {
+  for (const AnswerEvent& event : events) {
+    const std::string kind = std::to_string(static_cast<int>(event.kind));
+    if (read->order.empty() || read->order.back() != kind) read->order.push_back(kind);
+    if (event.kind == Kind::kContent) read->content += event.text;
+    if (event.kind == Kind::kReasoning) read->reasoning += event.text;
+    if (event.kind == Kind::kCallBegin) {
+      read->calls.push_back({{"name", event.text}, {"arguments", ""}});
+    }
+    if (event.kind == Kind::kArguments) {
+      auto& arguments = read->calls.back()["arguments"].get_ref<std::string&>();
+      arguments += event.text;
+    }
+  }
+}
+
+// Reads an answer in pieces that end at the cuts.
+ReadAnswer ReadIn(std::shared_ptr<const AnswerReading> reading, std::string_view text,
+                  const std::vector<size_t>& cuts) {
+  AnswerParser parser(std::move(reading));
+  ReadAnswer read;
+  size_t done = 0;
+  for (const size_t cut : cuts) {
+    std::vector<AnswerEvent> events;
+    parser.Append(text.substr(done, cut - done), &events);
+    Add(events, &read);
+    done = cut;
+  }
+  std::vector<AnswerEvent> events;
+  parser.Append(text.substr(done), &events);
+  parser.Finish(&events);
+  Add(events, &read);
+  return read;
+}
+
+std::shared_ptr<const AnswerReading> ReadingOf(const json& one) {
+  const std::string chat_template = one["template"];
+  AnswerReading reading;
+  reading.think = FindThinkMarks(chat_template);
+  reading.calls = &FindCallFormat(chat_template);
+  reading.tools = {{"weather", {"city"}}, {"clock", {}}};
+  reading.begins_inside_thought = one.value("inside", false);
+  reading.thoughts_apart = one.value("thoughts_apart", true);
+  reading.parallel = one.value("parallel", true);
+  return std::make_shared<const AnswerReading>(std::move(reading));
+}
+
+TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
+  std::ifstream file(KVASIR_SOURCE_DIR "/tests/data/answers.json");
+  const json cases = json::parse(file);
+  ASSERT_GT(cases.size(), 40u);
+  for (const json& one : cases) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    const auto reading = ReadingOf(one);
+    const std::string answer = one["answer"];
+    const ReadAnswer whole = ReadIn(reading, answer, {});
+    EXPECT_EQ(whole.content, one["content"]);
+    EXPECT_EQ(whole.reasoning, one["reasoning"]);
+    EXPECT_EQ(whole.calls, one["calls"]);
+    for (const json& call : whole.calls) {
+      EXPECT_TRUE(json::parse(call["arguments"].get<std::string>()).is_object());
+    }
+    std::vector<size_t> every;
+    for (size_t cut = 1; cut < answer.size(); ++cut) {
+      EXPECT_EQ(ReadIn(reading, answer, {cut}), whole) << "cut at " << cut;
+      every.push_back(cut);
+    }
+    EXPECT_EQ(ReadIn(reading, answer, every), whole) << "byte by byte";
+  }
+}
+
+TEST(AnswerParser, NeverGivesHalfAMarkBeforeTheEnd) {
+  const auto reading = ReadingOf({{"template", "<tool_call> </think>"}});
+  AnswerParser parser(reading);
+  std::vector<AnswerEvent> events;
+  parser.Append("Hello <tool_cal", &events);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, "Hello");
+  parser.Append("endar", &events);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, "Hello <tool_calendar");
+}
+
+TEST(AnswerParser, ACallThatIsTooLongIsContent) {
+  const auto reading = ReadingOf({{"template", "<tool_call>"}});
+  const std::string text =
+      "<tool_call>{\"name\": \"" + std::string(AnswerParser::kMaxCallBytes, 'x');
+  AnswerParser parser(reading);
+  std::vector<AnswerEvent> events;
+  parser.Append(text, &events);
+  EXPECT_LT(parser.held_bytes(), 3 * AnswerParser::kMaxCallBytes);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, text);
+}
+
+TEST(AnswerParser, WhiteSpaceWaitsOnlySoLong) {
+  const auto reading = ReadingOf({{"template", "<tool_call>"}});
+  const std::string text = "a" + std::string(100'000, '\n');
+  AnswerParser parser(reading);
+  std::vector<AnswerEvent> events;
+  parser.Append(text, &events);
+  EXPECT_LT(parser.held_bytes(), 10'000u);
+  parser.Finish(&events);
+  EXPECT_EQ(events[0].text, text);
+}
+
+TEST(AnswerFormat, APromptEndsInsideAThoughtThatItOpens) {
+  const ThinkMarks marks = *FindThinkMarks("</think>");
+  EXPECT_TRUE(EndsInsideThought(marks, "<|im_start|>assistant\n<think>\n"));
+  EXPECT_FALSE(EndsInsideThought(marks, "<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+  EXPECT_FALSE(EndsInsideThought(marks, "<|im_start|>assistant\n"));
+  EXPECT_EQ(FindThinkMarks("{{ messages }}"), nullptr);
+}
+
+TEST(JsonScanner, AcceptsWhatTheJsonParserAccepts) {
+  uint64_t random = 1;
+  const std::string_view bytes = "{}[]:,\"\\u0a1-+.eE truefalsn\n";
+  size_t valid = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    std::string text(1, round % 2 ? '{' : '[');
+    for (int i = 0; i < 12; ++i) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      const auto draw = static_cast<size_t>(random >> 33);
+      // Half of the time something that keeps the text valid.
+      constexpr std::string_view kPieces[] = {"\"a\":", "1", "]", "}", ",", "[", "{", "null"};
+      if (draw % 2) {
+        text += kPieces[draw / 2 % 8];
+      } else {
+        text += bytes[draw / 2 % bytes.size()];
+      }
+    }
+    JsonScanner scanner;
+    size_t at = 0;
+    auto result = JsonScanner::Result::kMore;
+    while (at < text.size() && result == JsonScanner::Result::kMore) {
+      result = scanner.Append(text[at++]);
+    }
+    const bool end = result == JsonScanner::Result::kEnd;
+    JsonTree tree;
+    const std::string_view parsed = std::string_view(text).substr(0, end ? at : text.size());
+    EXPECT_EQ(tree.Parse(parsed).has_value(), end) << parsed;
+    valid += end;
+  }
+  EXPECT_GT(valid, 1000u);
+}
+
+}  // namespace
+}  // namespace kvasir
