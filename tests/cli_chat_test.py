@@ -65,6 +65,15 @@ class ChatTest(CliTest):
         # The copy computed its own question alone.
         self.assertLess(self.computed(parts[2]), 16)
 
+    def test_answers_of_forks_and_after_undo_are_those_without_a_cache(self):
+        off = ["--cache", "none"]
+        parts = self.chat(ANNA, "/fork b", CODE, "/undo", "Who are you?", "/switch main", CODE)
+        self.assertEqual(self.answer(parts[2]), self.answer(parts[6]))
+        for last, part in ((CODE, parts[6]), ("Who are you?", parts[4])):
+            fresh = self.chat(ANNA, last, flags=off)
+            self.assertEqual(self.answer(part), self.answer(fresh[1]))
+            self.assertEqual(int(re.search(RECEIPT, fresh[1])[2]), 0)
+
     def test_what_is_forgotten_cannot_be_recalled_and_is_not_in_the_cache(self):
         parts = self.chat(ANNA, "/forget 0", CODE)
         self.assertRegex(parts[1], r"message 0 is forgotten: \d+ blocks with [1-9]\d* tokens are erased; 0 blocks stay")

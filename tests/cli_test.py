@@ -152,6 +152,8 @@ class WrongArgumentsTest(CliTest):
     def test_flags_of_absent_parts_are_refused(self):
         for flag, value in [("--seal", "aes"), ("--seal", "none")]:
             self.wrong("serve", flag, value, says=[flag + ":", "disk tier", "not available in this version"])
+        for arguments in (["--resume"], ["--resume", "sess_1"], ["--resume=sess_1"]):
+            self.wrong("chat", *arguments, says=["--resume:", "sessions", "not available in this version"])
 
     def test_shape_of_the_command_line(self):
         self.wrong("run", "--ids", "1", "--nonsense", says=["'--nonsense'", "run --help"])

@@ -408,6 +408,7 @@ class SessionsTest(Calls):
         self.bad("POST", path + "/forget", {"segment": "x"}, "segment", 404)
         self.call("DELETE", path + "/messages", None, 405)
         self.call("GET", path + "/nothing", None, 404)
+        self.bad("GET", path + "?ids=perhaps", None, "ids")
 
     def test_a_generate_with_nothing_to_answer(self):
         self.bad("POST", self.make() + "/generate", {}, "messages")
@@ -641,7 +642,9 @@ class LimitsTest(unittest.TestCase):
             self.assertIn("--sessions", made[3][2]["error"]["message"])
             path = "/v1/sessions/" + made[0][2]["id"]
             self.assertEqual(server.request("POST", path + "/fork", {})[0], 429)
+            self.assertEqual(server.metric("kvasir_sessions"), 3)
             self.assertEqual(server.request("DELETE", path)[0], 200)
+            self.assertEqual(server.metric("kvasir_sessions"), 2)
             self.assertEqual(server.request("POST", "/v1/sessions", {})[0], 201)
 
     def test_a_full_memory_refuses_and_changes_nothing(self):

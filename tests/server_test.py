@@ -349,6 +349,9 @@ class OtherEndpoints(WithServer):
         self.assertEqual(self.server.metric("kvasir_cached_tokens"), 0)
         self.assertEqual(cached(), 0)
 
+    def test_tokenize_names_a_wrong_type_beside_a_right_one(self):
+        self.refused("/tokenize", {"content": "a", "prompt": {}}, "prompt")
+
     def test_openapi_has_every_path(self):
         described = self.server.get("/openapi.json")
         self.assertEqual(described["openapi"], "3.1.0")

@@ -251,7 +251,10 @@ Command ChatCommand() {
   return {"chat",
           "a chat in the terminal; after each turn one line says what came from the cache",
           "chat --system \"You are Kvasir, a small assistant that remembers.\"",
-          Join({{{"system", "TEXT", "the system message"}}, AnswerFlags()}),
+          Join({{{"system", "TEXT", "the system message"},
+                 {"resume", "", "goes on with a kept session", FlagKind::kSwitch,
+                  "the part that keeps sessions on a disk"}},
+                AnswerFlags()}),
           RunChat,
           "In the chat: /help lists its commands: messages are edited, taken back, forked and "
           "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer."};

@@ -1,4 +1,6 @@
 // GET /openapi.json: every path of this server, for clients that are generated and for tests.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +17,8 @@ struct Described {
   std::string_view route;  // method and path
   const char* summary;
   const char* properties = nullptr;  // of the body; nullptr: it takes no body
-  const char* required = "[]";
+  // What a body must have: fields, or another condition. Absent: no body will do too.
+  const char* required = nullptr;
 };
 
 constexpr const char* kSampling =
@@ -27,18 +30,28 @@ constexpr const char* kAnswers =
     "reasoning_format":{"enum":["auto","none"]})";
 constexpr const char* kTools = R"("tools":{"type":"array","items":{"type":"object"}})";
 constexpr const char* kMessages =
-    R"("messages":{"type":"array","items":{"type":"object","required":["role"],"properties":{
-    "role":{"enum":["system","developer","user","assistant","tool"]},
+    R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
+    "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
     "content":{"type":["string","array","null"]},"reasoning_content":{"type":"string"},
-    "tool_calls":{"type":"array","items":{"type":"object"}},"tool_call_id":{"type":"string"},"segments":{"type":"array","items":{"type":"object",
-    "required":["name","begin","end"],"properties":{"name":{"type":"string"},
-    "begin":{"type":"integer","minimum":0},"end":{"type":"integer","minimum":0}}}}}}})";
+    "tool_calls":{"type":"array","items":{"type":"object"}},"tool_call_id":{"type":"string"}}}})";
+constexpr const char* kSegments =
+    R"("segments":{"type":["array","null"],"maxItems":1024,"items":{"type":"object",
+    "required":["name","begin","end"],"properties":{"name":{"type":"string","minLength":1},
+    "begin":{"type":"integer","minimum":0},"end":{"type":"integer","minimum":1}}}})";
+constexpr const char* kSessionId = "^sess_[0-9a-f]{32}$";
 constexpr const char* kCount = R"("messages":{"type":"integer","minimum":0})";
-constexpr const char* kContent =
-    R"("content":{"type":["string","array"]},"segments":{"type":"array"})";
 
-std::string Joined(const std::string& first, const std::string& second) {
-  return first + "," + second;
+// `messages` of a session: at least `least` of them.
+std::string SessionMessages(std::string_view least) {
+  return fmt::format(
+      R"("messages":{{"type":"array","minItems":{},"items":{{"type":"object","required":["role"],
+      "properties":{{"role":{{"enum":["system","developer","user","assistant","tool"]}},
+      "content":{{"type":["string","array","null"]}},{}}}}}}})",
+      least, kSegments);
+}
+
+std::string Joined(std::string_view first, std::string_view second) {
+  return fmt::format("{},{}", first, second);
 }
 
 constexpr Described kDescribed[] = {
@@ -56,15 +69,17 @@ constexpr Described kDescribed[] = {
     {"GET /v1/sessions", "The caller's sessions, the newest first."},
     {"GET /v1/sessions/{id}", "A session with its messages."},
     {"DELETE /v1/sessions/{id}", "Deletes a session and forgets all of it."},
-    {"POST /v1/sessions/{id}/messages", "Appends messages.", "messages", R"(["messages"])"},
+    {"POST /v1/sessions/{id}/messages", "Appends messages.", "append", R"(["messages"])"},
     {"PUT /v1/sessions/{id}/messages/{index}", "Edits a message.", "edit", R"(["content"])"},
     {"PUT /v1/sessions/{id}/system", "Sets the system message.", "content", R"(["content"])"},
     {"POST /v1/sessions/{id}/generate", "Generates the next answer.", "generate"},
     {"POST /v1/sessions/{id}/fork", "Makes a session with the first messages.", "count"},
     {"POST /v1/sessions/{id}/truncate", "Keeps the first messages.", "count", R"(["messages"])"},
-    {"POST /v1/sessions/{id}/forget", "Forgets a message or a part of it.", "forget"},
+    {"POST /v1/sessions/{id}/forget", "Forgets a message or a part of it.", "forget",
+     R"({"anyOf":[{"required":["index"]},{"required":["segment"]}]})"},
     {"POST /tokenize", "Text to token ids.",
-     R"("content":{"type":"string"},"prompt":{"type":"string"})"},
+     R"("content":{"type":"string"},"prompt":{"type":"string"})",
+     R"({"anyOf":[{"required":["content"]},{"required":["prompt"]}]})"},
     {"POST /detokenize", "Token ids to text.",
      R"("tokens":{"type":"array","items":{"type":"integer","minimum":0}})", R"(["tokens"])"},
     {"POST /apply-template", "Messages to the text of the prompt.", "messages", R"(["messages"])"},
@@ -81,13 +96,15 @@ constexpr Described kDescribed[] = {
 
 std::string PropertiesOf(std::string_view name) {
   if (name == "chat") return Joined(Joined(kMessages, kSampling), Joined(kTools, kAnswers));
-  if (name == "completion") return Joined(R"("prompt":{"type":["string","array"]})", kSampling);
+  if (name == "completion")
+    return Joined(R"("prompt":{"type":["string","array"],"minLength":1,"minItems":1})", kSampling);
   if (name == "messages") return kMessages;
-  if (name == "content") return kContent;
+  if (name == "append") return SessionMessages("1");
+  if (name == "content") return Joined(R"("content":{"type":["string","array"]})", kSegments);
   if (name == "count") return kCount;
-  if (name == "edit") return Joined(kContent, R"("keep_later":{"type":"boolean"})");
+  if (name == "edit") return Joined(PropertiesOf("content"), R"("keep_later":{"type":"boolean"})");
   if (name == "generate") {
-    return Joined(Joined(kMessages, kSampling),
+    return Joined(Joined(SessionMessages("0"), kSampling),
                   Joined(kAnswers, R"("keep_partial":{"type":"boolean"})"));
   }
   if (name == "forget") {
@@ -95,7 +112,7 @@ std::string PropertiesOf(std::string_view name) {
         "end":{"type":"integer","minimum":1},"segment":{"type":"string"})";
   }
   if (name == "session") {
-    return Joined(kMessages, R"("model":{"type":"string"},"system":{"type":"string"},
+    return Joined(SessionMessages("0"), R"("model":{"type":"string"},"system":{"type":"string"},
         "tools":{"type":"array","items":{"type":"object"}},
         "chat_template_kwargs":{"type":"object"},"sampling":{"type":"object"},
         "max_context":{"type":"integer","minimum":1},"cache":{"type":"object"},
@@ -117,22 +134,48 @@ const Described* Find(std::string_view method, std::string_view path) {
   return nullptr;
 }
 
+bool Contains(const ordered_json& array, std::string_view text) {
+  return std::find(array.begin(), array.end(), text) != array.end();
+}
+
+// A body's schema. null counts as absent, so that fields may be null unless they are required.
+ordered_json BodySchema(const Described& described) {
+  ordered_json schema = {
+      {"type", "object"},
+      {"properties", ordered_json::parse("{" + PropertiesOf(described.properties) + "}")}};
+  const ordered_json required = ordered_json::parse(described.required ? described.required : "[]");
+  if (required.is_object()) schema.update(required);
+  if (required.is_array() && !required.empty()) schema["required"] = required;
+  for (auto& [name, property] : schema["properties"].items()) {
+    if (required.is_array() && Contains(required, name)) continue;
+    if (property.contains("enum")) property["enum"].push_back(nullptr);
+    if (!property.contains("type")) continue;
+    ordered_json& type = property["type"];
+    if (type.is_string()) type = ordered_json::array({type});
+    if (!Contains(type, "null")) type.push_back("null");
+  }
+  return schema;
+}
+
 ordered_json Answer(const char* description, const char* schema) {
   return {{"description", description},
           {"content", {{"application/json", {{"schema", {{"$ref", schema}}}}}}}};
 }
 
-ordered_json Parameters(std::string_view path) {
+ordered_json Parameters(std::string_view method, std::string_view path) {
   ordered_json parameters = ordered_json::array();
   for (size_t at = path.find('{'); at != path.npos; at = path.find('{', at + 1)) {
     const std::string name(path.substr(at + 1, path.find('}', at) - at - 1));
-    const char* type = name == "index" ? "integer" : "string";
+    ordered_json schema = {{"type", "string"}};
+    if (name == "index") schema = {{"type", "integer"}, {"minimum", 0}};
+    if (name == "id") schema["pattern"] = kSessionId;
     parameters.push_back(
-        {{"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", type}}}});
+        {{"name", name}, {"in", "path"}, {"required", true}, {"schema", std::move(schema)}});
   }
   const auto query = [&](const char* name, ordered_json schema) {
     parameters.push_back({{"name", name}, {"in", "query"}, {"schema", std::move(schema)}});
   };
+  if (method != "GET") return parameters;
   if (path == "/v1/sessions") {
     query("limit", {{"type", "integer"}, {"minimum", 1}, {"maximum", 100}});
     query("after", {{"type", "string"}});
@@ -141,25 +184,39 @@ ordered_json Parameters(std::string_view path) {
   return parameters;
 }
 
+// Answers other than JSON.
+struct OtherContent {
+  std::string_view path;
+  const char* type;
+};
+constexpr OtherContent kOtherContents[] = {{"/metrics", "text/plain"},
+                                           {"/page.css", "text/css"},
+                                           {"/page.js", "text/javascript"},
+                                           {"/page.svg", "image/svg+xml"}};
+
+bool ShowsSession(std::string_view method, std::string_view path) {
+  if (path == "/v1/sessions") return method == "POST";
+  return path.starts_with("/v1/sessions/") && method != "DELETE" && !path.ends_with("/generate") &&
+         !path.ends_with("/forget");
+}
+
 ordered_json Operation(std::string_view method, std::string_view path, const Described& described) {
   const bool makes = method == "POST" && (path == "/v1/sessions" || path.ends_with("/fork"));
   ordered_json operation = {{"summary", described.summary}};
-  ordered_json parameters =
-      method == "GET" || path != "/v1/sessions" ? Parameters(path) : ordered_json::array();
+  ordered_json parameters = Parameters(method, path);
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
   if (described.properties != nullptr) {
-    ordered_json schema = {
-        {"type", "object"},
-        {"properties", ordered_json::parse("{" + PropertiesOf(described.properties) + "}")}};
-    ordered_json required = ordered_json::parse(described.required);
-    if (!required.empty()) schema["required"] = std::move(required);
     operation["requestBody"] = {
-        {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};
+        {"required", described.required != nullptr},
+        {"content", {{"application/json", {{"schema", BodySchema(described)}}}}}};
   }
-  ordered_json done = path == "/metrics"
-                          ? ordered_json{{"description", "Prometheus text"},
-                                         {"content", {{"text/plain", ordered_json::object()}}}}
-                          : Answer("done", "#/components/schemas/Object");
+  ordered_json done = Answer("done", ShowsSession(method, path) ? "#/components/schemas/Session"
+                                                                : "#/components/schemas/Object");
+  const auto* other = std::ranges::find(kOtherContents, path, &OtherContent::path);
+  if (other != std::end(kOtherContents)) {
+    done["content"] = {{other->type, ordered_json::object()}};
+  }
+  if (path == "/") done["content"]["text/html"] = ordered_json::object();
   if (path.ends_with("completions") || path.ends_with("/generate")) {
     done["content"]["text/event-stream"] = ordered_json::object();
   }
@@ -193,6 +250,15 @@ Outcome Service::OpenApi(const Call&) {
   ordered_json schemas = ordered_json::object();
   schemas["Object"] = {{"type", "object"}};
   schemas["Error"] = error;
+  schemas["Session"] = {{"type", "object"},
+                        {"required", {"id", "object", "created", "model", "messages", "tokens"}},
+                        {"properties",
+                         {{"id", {{"type", "string"}, {"pattern", kSessionId}}},
+                          {"object", {{"const", "session"}}},
+                          {"created", {{"type", "integer"}}},
+                          {"model", {{"type", "string"}}},
+                          {"messages", {{"type", {"integer", "array"}}}},
+                          {"tokens", {{"type", {"integer", "null"}}}}}}};
   ordered_json body = {{"openapi", "3.1.0"},
                        {"info", {{"title", "kvasir"}, {"version", options_.version}}},
                        {"paths", std::move(paths)}};

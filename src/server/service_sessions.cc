@@ -216,6 +216,9 @@ Outcome Service::ShowSession(const Call& call) {
   if (!entry) return ErrorResponse(entry.error());
   const std::optional<std::string> asked = QueryValue(call.request.target, "ids");
   const bool with_ids = asked == "true" || asked == "1";
+  if (asked && !with_ids && asked != "false" && asked != "0") {
+    return ErrorResponse({Code::kInvalidArgument, "is neither true nor false", "ids"});
+  }
   auto prompt = PromptOf(*entry->state, ModelFor(call));
   if (!prompt && with_ids) return ErrorResponse(prompt.error());
   HttpResponse response;

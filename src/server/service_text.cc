@@ -67,7 +67,8 @@ Outcome Service::Tokenize(const Call& call) {
   JsonFields fields(body->fields);
   const char* name = fields.Has("content") || !fields.Has("prompt") ? "content" : "prompt";
   std::string_view text;
-  fields.Text(name, &text);
+  fields.Text("prompt", &text);
+  fields.Text("content", &text);  // where both are there
   if (!fields.Has(name)) fields.Fail(name, "is missing");
   // Each name with its server's default: llama.cpp adds none, vLLM adds them.
   EncodeOptions options;

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""schemathesis makes requests from the served /openapi.json, well-formed and malformed, and sequences of them.
+
+    server_schema_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from server_harness import WithServer
+
+# Not checked: that all that the schema allows is taken. It cannot say what fits the context, or what the template takes.
+NOT_CHECKED = "positive_data_acceptance"
+# A segment that the session does not have is 404 too, which does not mean that the session is gone.
+CONFIG = """
+[[operations]]
+include-path = "/v1/sessions/{id}/forget"
+checks.ensure_resource_availability.enabled = false
+"""
+SECONDS = 45
+
+
+class Schema(WithServer):
+    def test_answers_are_those_of_the_description(self):
+        scripts = pathlib.Path(sys.executable).parent
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "schemathesis.toml").write_text(CONFIG)
+            result = subprocess.run(
+                [scripts / "schemathesis", "run", self.server.url + "/openapi.json", "--exclude-checks", NOT_CHECKED,
+                 "--max-time", str(SECONDS), "--seed", "1", "--no-color", "--continue-on-failure"],
+                cwd=folder, capture_output=True, text=True, env={**os.environ, "COLUMNS": "160"})
+        self.assertEqual(result.returncode, 0, result.stdout[-20000:] + result.stderr)
+        paths = self.server.get("/openapi.json")["paths"]
+        # All except for the description itself, which schemathesis leaves out.
+        self.assertIn(f"Tested: {sum(map(len, paths.values())) - 1}\n", result.stdout)
+        # Sessions that it made were used by the calls that follow.
+        self.assertNotIn("POST /v1/sessions/{id}/fork", result.stdout)
+        self.assertEqual(self.server.metric('kvasir_blocks{state="pinned"}'), 0)
+        self.assertEqual(self.server.get("/health")["status"], "ok")
+
+
+if __name__ == "__main__":
+    unittest.main()
