@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "base/result.h"
@@ -12,7 +13,11 @@ namespace {
 
 constexpr int kMaxReferences = 100;  // one after the other
 constexpr size_t kMaxMerged = 1000;  // schemas that allOf makes
-constexpr int kMaxTypeDepth = 20;    // of anyOf inside of each other, as types are looked for
+// Schemas and names looked at to tell branches apart, and properties of joined schemas: what would
+// take longer is refused.
+constexpr uint64_t kMaxSteps = 1'000'000;
+constexpr size_t kMaxJoined = 100'000;
+constexpr int kMaxTypeDepth = 20;  // of anyOf inside of each other, as types are looked for
 
 constexpr std::pair<std::string_view, TypeSet> kTypes[] = {{"null", kNullType},
                                                            {"boolean", kBooleanType},
@@ -286,7 +291,7 @@ Result<std::optional<TypeSet>> SchemaDocument::NamedTypes(const SchemaPlace& pla
 }
 
 Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int depth) const {
-  if (depth > kMaxTypeDepth) return kAnyType;
+  if (depth > kMaxTypeDepth || ++steps_ > kMaxSteps) return kAnyType;
   KV_ASSIGN(const SchemaPlace at, Follow(place));
   if (!at.schema->is_object()) return kAnyType;
   KV_ASSIGN(const std::optional<TypeSet> named, NamedTypes(at));
@@ -367,9 +372,14 @@ Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPla
   if ((common & ~kObjectType) != 0) return false;
   const JsonValue* const of_a = a.schema->Find("properties");
   const JsonValue* const of_b = b.schema->Find("properties");
-  if (of_a == nullptr || of_b == nullptr) return false;
+  if (of_a == nullptr || of_b == nullptr || a.schema->Find("required") == nullptr ||
+      b.schema->Find("required") == nullptr) {
+    return false;
+  }
   for (const auto& member : of_a->members()) {
     const JsonValue* const same = of_b->Find(member.key);
+    steps_ += 1 + a.schema->Find("required")->size() + b.schema->Find("required")->size();
+    if (steps_ > kMaxSteps) return false;
     if (same == nullptr || !Requires(*a.schema, member.key) || !Requires(*b.schema, member.key)) {
       continue;
     }
@@ -433,6 +443,7 @@ Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>&
     return SchemaError(path, fmt::format("more than {} schemas are joined", kMaxMerged));
   }
   std::vector<JsonValue::Member> properties;
+  std::map<std::string_view, size_t> place_of;  // in `properties`
   std::vector<JsonValue> required;
   std::optional<JsonValue> additional;
   for (const SchemaPlace& part : parts) {
@@ -450,13 +461,15 @@ Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>&
     const JsonValue* const own = part.schema->Find("properties");
     if (own != nullptr && own->is_object()) {
       for (const auto& member : own->members()) {
-        const auto same = std::find_if(properties.begin(), properties.end(),
-                                       [&](const auto& other) { return other.key == member.key; });
-        if (same == properties.end()) {
+        const auto [found, is_new] = place_of.try_emplace(member.key, properties.size());
+        if (is_new) {
           properties.push_back(member);
-        } else if (TextOf(same->value) != TextOf(member.value)) {
-          const JsonValue both[] = {same->value, member.value};
-          same->value = tree_.Object({{"allOf", tree_.Array(both)}});
+          continue;
+        }
+        JsonValue& same = properties[found->second].value;
+        if (TextOf(same) != TextOf(member.value)) {
+          const JsonValue both[] = {same, member.value};
+          same = tree_.Object({{"allOf", tree_.Array(both)}});
         }
       }
     }
@@ -479,6 +492,11 @@ Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>&
         property.value = JsonValue(false);
       }
     }
+  }
+  joined_ += properties.size() + required.size();
+  if (joined_ > kMaxJoined) {
+    return SchemaError(path,
+                       fmt::format("joined schemas have more than {} properties", kMaxJoined));
   }
   std::vector<JsonValue::Member> members = {{"type", tree_.String("object")},
                                             {"properties", tree_.Object(std::move(properties))},

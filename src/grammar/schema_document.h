@@ -67,6 +67,8 @@ class SchemaDocument {
   const JsonValue root_;
   JsonTree tree_;  // of merged schemas
   std::vector<std::unique_ptr<JsonValue>> merged_;
+  size_t joined_ = 0;           // properties of those
+  mutable uint64_t steps_ = 0;  // of CheckDisjoint
 };
 
 }  // namespace kvasir

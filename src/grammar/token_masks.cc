@@ -9,9 +9,9 @@
 namespace kvasir {
 namespace {
 
-// A node that is left at more places of the trie keeps a mask for each node that it may return to:
-// trying so many at each step takes longer than a mask may.
-constexpr size_t kMaxExits = 1024;
+// A node whose exits have more nodes of the trie below them keeps a mask for each node that it may
+// return to: trying so many at each step takes longer than a mask may.
+constexpr uint64_t kMaxBelowExits = 8192;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void TokenMasks::Fill(const Grammar& grammar, const PlaceSet<StackFrames>& place
   for (const auto& place : places.places()) {
     auto mask = Get(grammar, {grammar.id(), place.node, std::nullopt});
     const FrameRef* frame = &place.frame;
-    if (mask->exits.size() > kMaxExits && frame->get() != nullptr) {
+    if (mask->below_exits > kMaxBelowExits && frame->get() != nullptr) {
       mask = Get(grammar, {grammar.id(), place.node, (*frame)->node()});
       frame = &(*frame)->below();
     }
@@ -100,6 +100,7 @@ TokenMasks::NodeMask TokenMasks::Compute(const Grammar& grammar, const Key& key)
     mask.bits = {};
   }
   mask.exits.shrink_to_fit();
+  for (const uint32_t exit : mask.exits) mask.below_exits += trie_->node(exit).end - exit;
   return mask;
 }
 

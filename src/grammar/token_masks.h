@@ -45,6 +45,7 @@ class TokenMasks {
     std::vector<uint64_t> bits;
     std::vector<TokenId> ids;
     std::vector<uint32_t> exits;  // nodes of the trie
+    uint64_t below_exits = 0;     // nodes that go on from them, and they
     uint64_t bytes() const;
   };
   struct Kept {
