@@ -24,9 +24,9 @@ inline constexpr uint32_t kMaxGrammarEdges = 1 << 20;
 inline constexpr uint32_t kMaxGrammarBytes = 1 << 20;  // of a GBNF text
 
 // A rule is a graph of nodes: an edge reads one byte of a range, a call reads a text of another
-// rule and returns to a node of its own rule. From each node the end of its rule can be reached. No
-// rule calls itself before it has read a byte. Where that stays small, each byte and each rule
-// leads from a node to one node. Immutable; thread-safe.
+// rule and returns to a node of the calling rule. From each node the end of its rule can be
+// reached. No rule calls itself before it has read a byte. Where that stays small, each byte and
+// each rule leads from a node to one node. Immutable; thread-safe.
 class Grammar {
  public:
   using NodeId = uint32_t;

@@ -46,7 +46,7 @@ class GrammarSource {
   };
 
   ExpressionId Literal(std::string_view bytes);  // "" matches the empty text
-  // One character of these, as UTF-8. Surrogates are no characters; no range: nothing matches.
+  // One character of these, as UTF-8. Surrogates are left out; no range: nothing matches.
   ExpressionId Class(std::vector<CharRange> ranges);
   ExpressionId Sequence(std::span<const ExpressionId> parts);
   ExpressionId Sequence(std::initializer_list<ExpressionId> parts);

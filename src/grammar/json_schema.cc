@@ -18,7 +18,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxPrefixItems = 500;        // each stands inside the one before
-constexpr int64_t kMostBound = 1'000'000'000;  // of numbers that are no integers
+constexpr int64_t kMostBound = 1'000'000'000;  // of type number
 
 constexpr std::string_view kYear = "(000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})";
 constexpr std::string_view kDay =

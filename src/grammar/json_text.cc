@@ -10,7 +10,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxDigits = 18, kMaxFraction = 16, kMaxBoundFraction = 6, kMaxIndent = 20;
-constexpr size_t kMaxNameChars = 256;  // of names that others are told apart from
+constexpr size_t kMaxNameChars = 256;  // of names that other names must differ from
 
 // Characters that a JSON string has as they are.
 std::vector<CharRange> PlainChars() { return Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}); }
@@ -49,7 +49,7 @@ ExpressionId JsonText::MakeSpace() {
                           source_->Sequence({source_->Literal("\n"), indent})});
 }
 
-// A pair of surrogates is one character; half a pair is none.
+// A pair of surrogates is one character; half a pair is not written.
 ExpressionId JsonText::MakeChar() {
   const ExpressionId hex = source_->Class({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
   const ExpressionId d = source_->Class({{'d', 'd'}, {'D', 'D'}});

@@ -63,7 +63,7 @@ struct StackFrames {
   }
   static Grammar::NodeId NodeOf(const Frame& frame) { return frame->node(); }
   static Frame Below(const Frame& frame) { return frame->below(); }
-  // O(1), but for stacks that differ as objects only: up to where they become one object.
+  // O(1), except for equal stacks that are different objects: up to where they become one.
   static bool Same(const Frame& a, const Frame& b);
 };
 

@@ -14,7 +14,7 @@ namespace kvasir {
 // thread-safe.
 class TokenTrie {
  public:
-  // texts[id]: the bytes that the token adds to an answer; "" for special tokens, which are no
+  // texts[id]: the bytes that the token adds to an answer; "" for special tokens, which are not
   // text, and for ids without a token. `ends`: tokens that end an answer. O(bytes log tokens).
   TokenTrie(std::span<const std::string> texts, std::vector<TokenId> ends);
 
