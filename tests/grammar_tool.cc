@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/random.h"
-#include "base/utf8.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 #include "grammar/regular_expression.h"
+#include "grammar/token_masks.h"
 
 namespace kvasir {
 namespace {
@@ -56,9 +56,42 @@ std::optional<std::string> Sample(std::shared_ptr<const Grammar> grammar, Random
   return matcher.Accepts() ? std::optional(text) : std::nullopt;
 }
 
+Json LegalTokens(const std::shared_ptr<const Grammar>& grammar, const Json& in) {
+  std::vector<std::string> tokens;
+  for (const auto& hex : in["tokens"]) {
+    const auto digits = hex.get<std::string>();
+    std::string bytes;
+    for (size_t i = 0; i < digits.size(); i += 2) {
+      bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+    }
+    tokens.push_back(bytes);
+  }
+  const auto end = static_cast<TokenId>(tokens.size());
+  tokens.emplace_back();
+  TokenMasks masks(std::make_shared<const TokenTrie>(tokens, std::vector<TokenId>{end}), 1 << 20);
+  std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()));
+  Matcher matcher(grammar);
+  Json legal = Json::array();
+  const auto add = [&] {
+    matcher.Mask(masks, words);
+    Json ids = Json::array();
+    for (TokenId id = 0; id <= end; ++id) {
+      if (IsLegal(words, id)) ids.push_back(id);
+    }
+    legal.push_back(ids);
+  };
+  add();
+  for (const auto& id : in["path"]) {
+    if (!matcher.Advance(tokens[id.get<size_t>()])) return {{"error", "a token is not legal"}};
+    add();
+  }
+  return {{"legal", legal}};
+}
+
 Json Answer(const Json& in) {
   const auto grammar = Compile(in);
   if (!grammar) return {{"error", grammar.error().message}};
+  if (in.contains("tokens")) return LegalTokens(*grammar, in);
   if (in.contains("texts")) {
     Json matches = Json::array();
     for (const auto& text : in["texts"]) {
