@@ -19,6 +19,9 @@ namespace {
 // How many candidates are sorted before all logits are weighed.
 constexpr uint32_t kMaxCandidates = 4096;
 
+// Far below what models make, and finite: its weight is 0.
+constexpr float kIllegalLogit = -1e30f;
+
 bool Adjusts(const SamplingParams& params) {
   return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
          params.presence_penalty != 0 || params.frequency_penalty != 0;
@@ -120,12 +123,13 @@ uint64_t Sampler::bytes() const {
 
 std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
-                                       double u) {
+                                       double u, std::span<const uint64_t> legal) {
   KV_DCHECK(logits.size() == logits_.size());
-  if (Adjusts(params)) {
+  if (Adjusts(params) || !legal.empty()) {
     if (!AllFinite(logits)) return std::nullopt;
     std::copy(logits.begin(), logits.end(), logits_.begin());
     Adjust(params, tokens, prompt_tokens);
+    Restrict(legal);
     logits = logits_;
     MaxOfBlocks(logits, block_max_.data());
   } else if (!MaxOfBlocks(logits, block_max_.data())) {
@@ -138,6 +142,17 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
   }
   if (params.top_k == 0 || params.top_k >= logits.size()) return DrawOfAll(logits, params, max, u);
   return DrawOfLargest(logits, params, max, params.top_k, u);
+}
+
+void Sampler::Restrict(std::span<const uint64_t> legal) {
+  KV_DCHECK(legal.empty() || legal.size() == (logits_.size() + 63) / 64);
+  for (size_t word = 0; word < legal.size(); ++word) {
+    const size_t begin = word * 64, end = std::min(begin + 64, logits_.size());
+    if (legal[word] == ~uint64_t{0}) continue;
+    for (size_t i = begin; i < end; ++i) {
+      if ((legal[word] >> (i - begin) & 1) == 0) logits_[i] = kIllegalLogit;
+    }
+  }
 }
 
 TokenId Sampler::Largest(std::span<const float> logits, float max) const {

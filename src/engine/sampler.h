@@ -18,6 +18,7 @@ namespace kvasir {
 //   repetition_penalty   of prompt and answer: l = l > 0 ? l / r : l * r  (CTRL; as HF and vLLM)
 //   presence_penalty     tokens of the answer: l -= p                     (OpenAI)
 //   frequency_penalty    tokens of the answer: l -= f * count             (OpenAI)
+//   legal tokens         of others l = -1e30: their weight is 0, so that nothing below sees them
 //   temperature 0        the largest l, of equals the lowest id; nothing below is read
 //   temperature T        w[i] = exp((l[i] - max) / T)
 //   top_k                the k largest; the lowest ids among equals
@@ -43,10 +44,11 @@ class Sampler {
   uint64_t bytes() const;
 
   // `tokens`: prompt and answer, of which the first `prompt_tokens` are the prompt. u in [0, 1).
-  // nullopt when a logit is not finite. O(vocab + tokens with penalties).
-  // REQUIRES: ValidateSampling(params).
+  // nullopt when a logit is not finite. `legal`: bit id % 64 of word id / 64; empty: all tokens
+  // are. O(vocab + tokens with penalties). REQUIRES: ValidateSampling(params), some token is legal.
   std::optional<TokenId> Sample(std::span<const float> logits, const SamplingParams& params,
-                                std::span<const TokenId> tokens, uint32_t prompt_tokens, double u);
+                                std::span<const TokenId> tokens, uint32_t prompt_tokens, double u,
+                                std::span<const uint64_t> legal = {});
 
   // Fills token->logprob and the `num_top` best alternatives, from the log softmax of the raw
   // logits (before bias, penalties and temperature). Among equals the lower id is first.
@@ -55,6 +57,7 @@ class Sampler {
  private:
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
               uint32_t prompt_tokens);
+  void Restrict(std::span<const uint64_t> legal);
   TokenId Largest(std::span<const float> logits, float max) const;
   // Draws without top_k.
   TokenId DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,

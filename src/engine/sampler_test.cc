@@ -93,6 +93,54 @@ TEST(Sampler, DrawsFromTheDistributionOfTheFormulas) {
   }
 }
 
+// A vocabulary of the legal tokens alone has the same distribution.
+TEST(Sampler, DrawsFromTheLegalTokensAlone) {
+  constexpr int kDraws = 20000;
+  Random random(12);
+  for (int round = 0; round < 16; ++round) {
+    const uint32_t vocab = round % 2 == 0 ? 300 : 70;
+    const std::vector<float> logits = RandomLogits(vocab, random);
+    std::vector<uint64_t> legal((vocab + 63) / 64);
+    std::vector<TokenId> ids;
+    std::vector<float> alone;
+    for (uint32_t id = 0; id < vocab; ++id) {
+      if (random.Below(round < 8 ? 3 : 20) != 0 && id != vocab - 1) continue;
+      legal[id / 64] |= uint64_t{1} << (id % 64);
+      ids.push_back(static_cast<TokenId>(id));
+      alone.push_back(logits[id]);
+    }
+    SamplingParams params;
+    params.temperature = 0.4f + static_cast<float>(random.Uniform());
+    if (round & 1) params.top_k = 1 + static_cast<uint32_t>(random.Below(30));
+    if (round & 2) params.top_p = static_cast<float>(random.Uniform());
+    if (round & 4) params.min_p = 0.2f * static_cast<float>(random.Uniform());
+    const std::vector<double> weights = ReferenceWeights(alone, params, {}, 0);
+    double total = 0;
+    for (const double weight : weights) total += weight;
+    Sampler sampler(vocab);
+    std::vector<int> drawn(vocab);
+    for (int i = 0; i < kDraws; ++i) {
+      ++drawn[*sampler.Sample(logits, params, {}, 0, DrawUniform(round, 1, i), legal)];
+    }
+    int of_legal = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const double p = weights[i] / total;
+      of_legal += drawn[ids[i]];
+      EXPECT_NEAR(drawn[ids[i]], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws) + 1) << round;
+    }
+    EXPECT_EQ(of_legal, kDraws);
+    params.temperature = 0;
+    const size_t best =
+        static_cast<size_t>(std::max_element(alone.begin(), alone.end()) - alone.begin());
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, 0.5, legal), ids[best]);
+    // Where all are legal, nothing changes.
+    const std::vector<uint64_t> all(legal.size(), ~uint64_t{0});
+    params.temperature = 1;
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, 0.3, all),
+              sampler.Sample(logits, params, {}, 0, 0.3));
+  }
+}
+
 TEST(Sampler, TemperatureZeroTakesTheLargestAndTheLowestIdAmongEquals) {
   Sampler sampler(5);
   SamplingParams params;

@@ -39,7 +39,7 @@ async function request(method, path, body, signal) {
   const key = sessionStorage.getItem(KEY);
   if (key) headers.Authorization = "Bearer " + key;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, {method, headers, signal, body: body && JSON.stringify(body)});
+  const response = await fetch(path, {method, headers, signal, body: body ? JSON.stringify(body) : undefined});
   if (response.ok) return response;
   let message = response.status + " " + response.statusText;
   try {
@@ -73,8 +73,9 @@ function showKeyForm(open) {
 
 // --- conversations
 
+// Never words of the conversation: a forget would leave them there.
 function titleOf(entry) {
-  return entry.metadata?.title || entry.id.slice(5, 13);
+  return new Date(entry.created * 1000).toLocaleString();
 }
 
 async function listSessions() {
@@ -106,10 +107,9 @@ async function openSession(id) {
   await listSessions();
 }
 
-async function makeSession(firstWords) {
+async function makeSession() {
   const system = $("system").value.trim();
-  const made = await call("POST", "v1/sessions", {
-    ...(system && {system}), metadata: {title: firstWords.slice(0, 40)}});
+  const made = await call("POST", "v1/sessions", system && {system});
   current = made.id;
 }
 
@@ -252,7 +252,7 @@ async function generate(body) {
 $("say").onsubmit = act(async () => {
   const text = $("text").value;
   if (!text.trim() || running) return;
-  if (!current) await makeSession(text);
+  if (!current) await makeSession();
   $("text").value = "";
   $("messages").append(element("article", {className: "user"}, element("h3", {textContent: "user"}),
       element("p", {className: "text", textContent: text})));

@@ -1,0 +1,20 @@
+// Compiles any text as GBNF and as a regular expression; then reads random bytes and tokens with
+// what compiled: a token is legal where the mask has it, or its places become too many. (Memory is
+// limited by tools/fuzz.sh.)
+#include <cstdint>
+#include <string_view>
+
+#include "cost_limits.h"
+#include "grammar/gbnf.h"
+#include "grammar/regular_expression.h"
+#include "read_grammar.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const kvasir::CpuLimit limit;
+  if (const auto grammar = kvasir::CompileGbnf(input)) kvasir::ReadWith(*grammar, size);
+  if (const auto grammar = kvasir::CompileRegularExpression(input))
+    kvasir::ReadWith(*grammar, size);
+  limit.Check(size);
+  return 0;
+}

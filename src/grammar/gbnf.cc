@@ -1,0 +1,304 @@
+#include "grammar/gbnf.h"
+
+#include <charconv>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxNesting = 200;  // of parentheses
+
+bool IsNameChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_';
+}
+
+// Reads a whole text. REQUIRES: it is UTF-8.
+class GbnfParser {
+ public:
+  explicit GbnfParser(std::string_view text) : text_(text) {}
+
+  Status Parse();
+  const GrammarSource& source() const { return source_; }
+  std::optional<RuleId> root() const {
+    const auto found = rules_.find("root");
+    return found == rules_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  enum class Lines : uint8_t { kOne, kMany };  // whether a new line is white space
+
+  template <typename... Args>
+  tl::unexpected<Error> Wrong(fmt::format_string<Args...> format, Args&&... args) {
+    return Fail(Code::kInvalidArgument, "{}: {}", Place(pos_),
+                fmt::format(format, std::forward<Args>(args)...));
+  }
+  std::string Place(size_t pos);  // REQUIRES: pos is not before that of an earlier call
+  bool AtEnd() const { return pos_ >= text_.size(); }
+  bool At(char c) const { return !AtEnd() && text_[pos_] == c; }
+  bool Take(std::string_view what) {
+    if (text_.substr(pos_, what.size()) != what) return false;
+    pos_ += what.size();
+    return true;
+  }
+  void SkipSpace(Lines lines);
+  std::string_view TakeName();
+  RuleId RuleOf(std::string_view name);
+
+  Status ParseRule();
+  Result<ExpressionId> ParseChoice(uint32_t nesting);
+  Result<ExpressionId> ParseSequence(uint32_t nesting);
+  Result<std::optional<ExpressionId>> ParsePart(uint32_t nesting);
+  Result<ExpressionId> ParseLiteral();
+  Result<ExpressionId> ParseClass();
+  Result<ExpressionId> ParseRepeat(ExpressionId of);
+  Result<std::optional<uint32_t>> ParseCount();
+  Result<char32_t> ParseChar();
+  Result<char32_t> ParseCode(size_t digits);
+
+  const std::string_view text_;
+  size_t pos_ = 0;
+  size_t counted_ = 0, line_ = 1, line_begin_ = 0;  // of the lines up to a byte
+  GrammarSource source_;
+  std::map<std::string, RuleId, std::less<>> rules_;
+};
+
+std::string GbnfParser::Place(size_t pos) {
+  for (; counted_ < pos && counted_ < text_.size(); ++counted_) {
+    if (text_[counted_] == '\n') ++line_, line_begin_ = counted_ + 1;
+  }
+  return fmt::format("line {}, column {}", line_, pos - line_begin_ + 1);
+}
+
+void GbnfParser::SkipSpace(Lines lines) {
+  while (!AtEnd()) {
+    const char c = text_[pos_];
+    if (c == '#') {
+      pos_ = std::min(text_.find('\n', pos_), text_.size());
+    } else if (c == ' ' || c == '\t' || (lines == Lines::kMany && (c == '\n' || c == '\r'))) {
+      ++pos_;
+    } else {
+      return;
+    }
+  }
+}
+
+std::string_view GbnfParser::TakeName() {
+  const size_t begin = pos_;
+  while (!AtEnd() && IsNameChar(text_[pos_])) ++pos_;
+  return text_.substr(begin, pos_ - begin);
+}
+
+RuleId GbnfParser::RuleOf(std::string_view name) {
+  const auto found = rules_.find(name);
+  if (found != rules_.end()) return found->second;
+  const RuleId id = source_.AddRule(std::string(name), Place(pos_ - name.size()));
+  rules_.emplace(name, id);
+  return id;
+}
+
+Status GbnfParser::Parse() {
+  SkipSpace(Lines::kMany);
+  while (!AtEnd()) {
+    KV_TRY(ParseRule());
+    SkipSpace(Lines::kMany);
+  }
+  return {};
+}
+
+Status GbnfParser::ParseRule() {
+  const std::string_view name = TakeName();
+  if (name.empty()) return Wrong("the name of a rule is missing");
+  if (source_.rules().size() >= kMaxGrammarRules) {
+    return Wrong("more than {} rules", kMaxGrammarRules);
+  }
+  const RuleId rule = RuleOf(name);
+  if (source_.rule(rule).expression) return Wrong("rule '{}' is defined twice", name);
+  SkipSpace(Lines::kMany);
+  if (!Take("::=")) return Wrong("'::=' is missing after rule name '{}'", name);
+  SkipSpace(Lines::kMany);
+  KV_ASSIGN(const ExpressionId expression, ParseChoice(0));
+  source_.Define(rule, expression);
+  if (!AtEnd() && !At('\n') && !At('\r')) {
+    return Wrong("unexpected '{}' in rule '{}'", text_[pos_], name);
+  }
+  return {};
+}
+
+Result<ExpressionId> GbnfParser::ParseChoice(uint32_t nesting) {
+  if (nesting > kMaxNesting) return Wrong("parentheses nest more than {} deep", kMaxNesting);
+  std::vector<ExpressionId> choices;
+  while (true) {
+    KV_ASSIGN(const ExpressionId sequence, ParseSequence(nesting));
+    choices.push_back(sequence);
+    if (!Take("|")) break;
+    SkipSpace(Lines::kMany);
+  }
+  return source_.Choice(choices);
+}
+
+Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
+  const Lines lines = nesting > 0 ? Lines::kMany : Lines::kOne;
+  std::vector<ExpressionId> parts;
+  while (true) {
+    KV_ASSIGN(const std::optional<ExpressionId> part, ParsePart(nesting));
+    if (!part) break;
+    parts.push_back(*part);
+    SkipSpace(lines);
+    while (!AtEnd() && std::string_view("*+?{").find(text_[pos_]) != std::string_view::npos) {
+      KV_ASSIGN(parts.back(), ParseRepeat(parts.back()));
+      SkipSpace(lines);
+    }
+  }
+  return source_.Sequence(parts);
+}
+
+Result<std::optional<ExpressionId>> GbnfParser::ParsePart(uint32_t nesting) {
+  if (At('"')) return ParseLiteral();
+  if (At('[')) return ParseClass();
+  if (Take(".")) return source_.Class({{0, kLastChar}});
+  if (Take("(")) {
+    SkipSpace(Lines::kMany);
+    KV_ASSIGN(const ExpressionId choice, ParseChoice(nesting + 1));
+    if (!Take(")")) return Wrong("')' is missing");
+    return choice;
+  }
+  const std::string_view name = TakeName();
+  if (!name.empty()) return source_.Call(RuleOf(name));
+  if (At('<')) return Wrong("tokens in <> are not supported; write their text in quotes");
+  return std::optional<ExpressionId>();
+}
+
+Result<ExpressionId> GbnfParser::ParseLiteral() {
+  std::string bytes;
+  for (++pos_; !At('"');) {
+    if (AtEnd() || At('\n')) return Wrong("'\"' is missing at the end of a text");
+    KV_ASSIGN(const char32_t c, ParseChar());
+    AppendUtf8(c, &bytes);
+  }
+  ++pos_;
+  return source_.Literal(bytes);
+}
+
+Result<ExpressionId> GbnfParser::ParseClass() {
+  ++pos_;
+  const bool is_negated = Take("^");
+  std::vector<CharRange> ranges;
+  while (!At(']')) {
+    if (AtEnd() || At('\n')) return Wrong("']' is missing at the end of a class of characters");
+    KV_ASSIGN(const char32_t first, ParseChar());
+    char32_t last = first;
+    if (At('-') && text_.substr(pos_, 2) != "-]") {
+      ++pos_;
+      if (AtEnd()) return Wrong("']' is missing at the end of a class of characters");
+      KV_ASSIGN(last, ParseChar());
+      if (last < first) return Wrong("a range of characters ends before it begins");
+    }
+    ranges.push_back({first, last});
+  }
+  ++pos_;
+  return source_.Class(is_negated ? Complement(std::move(ranges)) : std::move(ranges));
+}
+
+Result<ExpressionId> GbnfParser::ParseRepeat(ExpressionId of) {
+  if (Take("*")) return source_.Repeat(of, 0, std::nullopt);
+  if (Take("+")) return source_.Repeat(of, 1, std::nullopt);
+  if (Take("?")) return source_.Optional(of);
+  ++pos_;  // {
+  KV_ASSIGN(const std::optional<uint32_t> least, ParseCount());
+  std::optional<uint32_t> most = least;
+  const bool has_comma = Take(",");
+  if (has_comma) {
+    KV_ASSIGN(most, ParseCount());
+  }
+  if (!Take("}")) return Wrong("'}}' is missing at the end of a repetition");
+  if (!least && !most) return Wrong("a repetition has no number");
+  if (most && least.value_or(0) > *most) {
+    return Wrong("a repetition has a minimum of {} above its maximum of {}", *least, *most);
+  }
+  return source_.Repeat(of, least.value_or(0), most);
+}
+
+Result<std::optional<uint32_t>> GbnfParser::ParseCount() {
+  SkipSpace(Lines::kOne);
+  uint32_t count = 0;
+  const char* const begin = text_.data() + pos_;
+  const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), count);
+  if (error == std::errc::result_out_of_range || count > kMaxGrammarNodes) {
+    return Wrong("a repetition is over {}", kMaxGrammarNodes);
+  }
+  pos_ += static_cast<size_t>(end - begin);
+  SkipSpace(Lines::kOne);
+  return end == begin ? std::optional<uint32_t>() : std::optional(count);
+}
+
+Result<char32_t> GbnfParser::ParseChar() {
+  if (!Take("\\")) return NextChar(text_, &pos_);
+  if (AtEnd()) return Wrong("an escape has no character");
+  const char c = text_[pos_++];
+  switch (c) {
+    case 'n':
+      return U'\n';
+    case 'r':
+      return U'\r';
+    case 't':
+      return U'\t';
+    case 'x':
+      return ParseCode(2);
+    case 'u':
+      return ParseCode(4);
+    case 'U':
+      return ParseCode(8);
+    case '\\':
+    case '"':
+    case '[':
+    case ']':
+    case '-':
+    case '^':
+      return static_cast<char32_t>(c);
+    default:
+      --pos_;
+      return Wrong("unknown escape '\\{}'", c);
+  }
+}
+
+Result<char32_t> GbnfParser::ParseCode(size_t digits) {
+  uint32_t code = 0;
+  const char* const begin = text_.data() + pos_;
+  const size_t size = std::min(digits, text_.size() - pos_);
+  const auto [end, error] = std::from_chars(begin, begin + size, code, 16);
+  if (error != std::errc() || end != begin + digits) {
+    return Wrong("an escape needs {} hexadecimal digits", digits);
+  }
+  if (code > kLastChar || (code >= 0xD800 && code <= 0xDFFF)) {
+    return Wrong("U+{:04X} is not a character", code);
+  }
+  pos_ += digits;
+  return static_cast<char32_t>(code);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Grammar>> CompileGbnf(std::string_view text) {
+  if (text.size() > kMaxGrammarBytes) {
+    return Fail(Code::kInvalidArgument, "the grammar has {} bytes (at most {})", text.size(),
+                kMaxGrammarBytes);
+  }
+  if (const size_t wrong = FirstInvalidUtf8(text); wrong < text.size()) {
+    return Fail(Code::kInvalidArgument, "byte {} is not UTF-8", wrong);
+  }
+  GbnfParser parser(text);
+  KV_TRY(parser.Parse());
+  if (!parser.root()) return Fail(Code::kInvalidArgument, "rule 'root' is not defined");
+  return Grammar::Compile(parser.source(), *parser.root());
+}
+
+}  // namespace kvasir

@@ -1,0 +1,91 @@
+#include "grammar/grammar_source.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvasir {
+
+std::vector<CharRange> Complement(std::vector<CharRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const CharRange& a, const CharRange& b) { return a.first < b.first; });
+  std::vector<CharRange> others;
+  char32_t next = 0;  // the first character that no range so far decides
+  for (const CharRange& range : ranges) {
+    if (range.first > next) others.push_back({next, range.first - 1});
+    next = std::max<char32_t>(next, range.last + 1);
+  }
+  if (next <= kLastChar) others.push_back({next, kLastChar});
+  return others;
+}
+
+ExpressionId GrammarSource::Add(Expression expression) {
+  expressions_.push_back(expression);
+  return static_cast<ExpressionId>(expressions_.size() - 1);
+}
+
+ExpressionId GrammarSource::Literal(std::string_view bytes) {
+  const auto begin = static_cast<uint32_t>(bytes_.size());
+  bytes_ += bytes;
+  return Add({Kind::kLiteral, begin, static_cast<uint32_t>(bytes_.size())});
+}
+
+ExpressionId GrammarSource::Class(std::vector<CharRange> ranges) {
+  const auto begin = static_cast<uint32_t>(ranges_.size());
+  ranges_.insert(ranges_.end(), ranges.begin(), ranges.end());
+  return Add({Kind::kClass, begin, static_cast<uint32_t>(ranges_.size())});
+}
+
+ExpressionId GrammarSource::AddParts(Kind kind, std::span<const ExpressionId> parts) {
+  const auto begin = static_cast<uint32_t>(items_.size());
+  for (const ExpressionId part : parts) items_.push_back({part, false});
+  return Add({kind, begin, static_cast<uint32_t>(items_.size())});
+}
+
+ExpressionId GrammarSource::Sequence(std::span<const ExpressionId> parts) {
+  return parts.size() == 1 ? parts[0] : AddParts(Kind::kSequence, parts);
+}
+
+ExpressionId GrammarSource::Sequence(std::initializer_list<ExpressionId> parts) {
+  return Sequence(std::span(parts.begin(), parts.size()));
+}
+
+ExpressionId GrammarSource::Choice(std::span<const ExpressionId> parts) {
+  return parts.size() == 1 ? parts[0] : AddParts(Kind::kChoice, parts);
+}
+
+ExpressionId GrammarSource::Choice(std::initializer_list<ExpressionId> parts) {
+  return Choice(std::span(parts.begin(), parts.size()));
+}
+
+ExpressionId GrammarSource::Repeat(ExpressionId of, uint32_t min, std::optional<uint32_t> max) {
+  Expression repeat{Kind::kRepeat};
+  repeat.of = of, repeat.min = min, repeat.max = max;
+  return Add(repeat);
+}
+
+ExpressionId GrammarSource::Call(RuleId rule) {
+  Expression call{Kind::kCall};
+  call.rule = rule;
+  return Add(call);
+}
+
+ExpressionId GrammarSource::List(ExpressionId separator, std::span<const ListItem> items,
+                                 ExpressionId after) {
+  const auto begin = static_cast<uint32_t>(items_.size());
+  items_.insert(items_.end(), items.begin(), items.end());
+  items_.push_back({after, false});
+  Expression list{Kind::kList, begin, static_cast<uint32_t>(items_.size())};
+  list.of = separator;
+  return Add(list);
+}
+
+RuleId GrammarSource::AddRule(std::string name, std::string place) {
+  rules_.push_back({std::move(name), std::nullopt, std::move(place)});
+  return static_cast<RuleId>(rules_.size() - 1);
+}
+
+void GrammarSource::Define(RuleId rule, ExpressionId expression) {
+  rules_[static_cast<uint32_t>(rule)].expression = expression;
+}
+
+}  // namespace kvasir

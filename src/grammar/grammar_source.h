@@ -1,0 +1,91 @@
+// GrammarSource: rules of expressions, from which a Grammar is compiled.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvasir {
+
+enum class ExpressionId : uint32_t {};
+enum class RuleId : uint32_t {};
+
+// Characters [first, last], both included.
+struct CharRange {
+  char32_t first, last;
+};
+inline constexpr char32_t kLastChar = 0x10FFFF;
+
+// All characters that are not in `ranges`. O(n log n).
+std::vector<CharRange> Complement(std::vector<CharRange> ranges);
+
+// What the parsers of GBNF, regular expressions and JSON Schema make. An expression may be used in
+// several places. One thread at a time.
+class GrammarSource {
+ public:
+  enum class Kind : uint8_t { kLiteral, kClass, kSequence, kChoice, kRepeat, kCall, kList };
+  struct Expression {
+    Kind kind;
+    uint32_t begin = 0, end = 0;     // its bytes, ranges or children
+    uint32_t min = 0;                // of kRepeat
+    std::optional<uint32_t> max;     // of kRepeat; absent: without limit
+    RuleId rule{};                   // of kCall
+    std::optional<ExpressionId> of;  // of kRepeat: what repeats; of kList: the separator
+  };
+  struct ListItem {
+    ExpressionId expression;
+    bool is_optional;
+  };
+  struct Rule {
+    std::string name;
+    std::optional<ExpressionId> expression;  // absent: not defined
+    std::string place;                       // where it is first mentioned, for errors
+  };
+
+  ExpressionId Literal(std::string_view bytes);  // "" matches the empty text
+  // One character of these, as UTF-8. Surrogates are left out; no range: nothing matches.
+  ExpressionId Class(std::vector<CharRange> ranges);
+  ExpressionId Sequence(std::span<const ExpressionId> parts);
+  ExpressionId Sequence(std::initializer_list<ExpressionId> parts);
+  ExpressionId Choice(std::span<const ExpressionId> parts);  // of nothing: nothing matches
+  ExpressionId Choice(std::initializer_list<ExpressionId> parts);
+  ExpressionId Repeat(ExpressionId of, uint32_t min, std::optional<uint32_t> max);
+  ExpressionId Optional(ExpressionId of) { return Repeat(of, 0, 1); }
+  ExpressionId Call(RuleId rule);
+  // The items in order, those that are optional or not, with the separator between any two, and
+  // after the last, if there is one, `after`.
+  ExpressionId List(ExpressionId separator, std::span<const ListItem> items, ExpressionId after);
+
+  RuleId AddRule(std::string name, std::string place = {});
+  void Define(RuleId rule, ExpressionId expression);
+
+  const Expression& expression(ExpressionId id) const {
+    return expressions_[static_cast<uint32_t>(id)];
+  }
+  std::string_view bytes(const Expression& of) const {
+    return std::string_view(bytes_).substr(of.begin, of.end - of.begin);
+  }
+  std::span<const CharRange> ranges(const Expression& of) const {
+    return std::span(ranges_).subspan(of.begin, of.end - of.begin);
+  }
+  std::span<const ListItem> items(const Expression& of) const {
+    return std::span(items_).subspan(of.begin, of.end - of.begin);  // of kList: `after` is the last
+  }
+  std::span<const Rule> rules() const { return rules_; }
+  const Rule& rule(RuleId id) const { return rules_[static_cast<uint32_t>(id)]; }
+
+ private:
+  ExpressionId Add(Expression expression);
+  ExpressionId AddParts(Kind kind, std::span<const ExpressionId> parts);
+
+  std::vector<Expression> expressions_;
+  std::string bytes_;
+  std::vector<CharRange> ranges_;
+  std::vector<ListItem> items_;  // children of sequences and choices too
+  std::vector<Rule> rules_;
+};
+
+}  // namespace kvasir

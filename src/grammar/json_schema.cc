@@ -1,0 +1,543 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/json_text.h"
+#include "grammar/regular_expression.h"
+#include "grammar/schema_document.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kMaxPrefixItems = 500;        // each stands inside the one before
+constexpr int64_t kMostBound = 1'000'000'000;  // of type number
+
+constexpr std::string_view kYear = "(000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})";
+constexpr std::string_view kDay =
+    "((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|"
+    "02-(0[1-9]|1\\d|2[0-8]))";
+constexpr std::string_view kLeapDay =  // of years that 4 divides, of centuries those that 400 does
+    "(\\d\\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29";
+constexpr std::string_view kTime =
+    "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
+constexpr std::string_view kUuid =
+    "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+
+using Keywords = std::vector<std::string_view>;
+
+// The keywords that constrain values of a type; the first is one that only its schemas have.
+struct TypeKeywords {
+  TypeSet type;
+  Keywords keywords;
+};
+const std::vector<TypeKeywords>& KeywordsOfTypes() {
+  static const std::vector<TypeKeywords> kAll = {
+      {kObjectType, {"properties", "required", "additionalProperties"}},
+      {kArrayType, {"items", "prefixItems", "minItems", "maxItems"}},
+      {kStringType, {"minLength", "maxLength", "pattern", "format"}},
+      {kIntegerType, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
+      {kNumberType, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}}};
+  return kAll;
+}
+
+// Makes a rule of each schema that is an object, an array, or is named by a reference; all of them
+// are compiled from a queue, so that references cannot make it recurse.
+class SchemaCompiler {
+ public:
+  SchemaCompiler(const JsonValue& root, SchemaStrictness strictness)
+      : root_(root), strictness_(strictness), document_(root), json_(&source_) {}
+
+  Result<std::shared_ptr<const Grammar>> Compile();
+
+ private:
+  using Type = Result<ExpressionId> (SchemaCompiler::*)(const SchemaPlace&);
+
+  // A call of the schema's rule.
+  ExpressionId Call(const SchemaPlace& place);
+  // The values of a schema. The others are its parts.
+  Result<ExpressionId> Value(const SchemaPlace& place);
+  Result<ExpressionId> Referenced(const SchemaPlace& place);
+  Result<ExpressionId> AllOf(const SchemaPlace& place);
+  Result<ExpressionId> AnyOf(const SchemaPlace& place, std::string_view keyword);
+  Result<ExpressionId> Constants(const SchemaPlace& place);
+  Result<ExpressionId> Constant(const JsonValue& value);
+  Result<ExpressionId> Typed(const SchemaPlace& place);
+  Result<ExpressionId> Object(const SchemaPlace& place);
+  Result<ExpressionId> Array(const SchemaPlace& place);
+  Result<ExpressionId> String(const SchemaPlace& place);
+  Result<ExpressionId> Format(const SchemaPlace& place, const JsonValue& format);
+  Result<ExpressionId> Integer(const SchemaPlace& place);
+  Result<ExpressionId> Number(const SchemaPlace& place);
+
+  // kInvalidArgument: the schema has a keyword that is none of `known` and may not be ignored.
+  Status CheckKeywords(const SchemaPlace& place, const Keywords& known) const;
+  // The schemas of a list.
+  Result<std::vector<SchemaPlace>> Branches(const SchemaPlace& place, std::string_view keyword);
+  Result<std::optional<uint32_t>> Count(const SchemaPlace& place, std::string_view keyword) const;
+  Result<NumberBounds> Bounds(const SchemaPlace& place, int64_t most) const;
+  ExpressionId Member(std::string_view name, const SchemaPlace& value);
+
+  const JsonValue root_, any_{true};
+  const SchemaStrictness strictness_;
+  SchemaDocument document_;
+  GrammarSource source_;
+  JsonText json_;
+  std::map<const JsonValue*, RuleId> rules_;
+  std::deque<std::pair<RuleId, SchemaPlace>> open_;
+  std::deque<JsonValue> kept_;  // schemas that this made
+  JsonTree tree_;
+};
+
+ExpressionId SchemaCompiler::Call(const SchemaPlace& place) {
+  const auto [found, is_new] = rules_.try_emplace(place.schema, RuleId{});
+  if (is_new) {
+    found->second = source_.AddRule(place.path);
+    open_.emplace_back(found->second, place);
+  }
+  return source_.Call(found->second);
+}
+
+Result<std::shared_ptr<const Grammar>> SchemaCompiler::Compile() {
+  const RuleId root = source_.AddRule("#");
+  rules_.emplace(&root_, root);
+  open_.emplace_back(root, SchemaPlace{&root_, "#"});
+  while (!open_.empty()) {
+    const auto [rule, place] = std::move(open_.front());
+    open_.pop_front();
+    if (source_.rules().size() > kMaxGrammarRules) {
+      return SchemaError(place.path, fmt::format("more than {} schemas", kMaxGrammarRules));
+    }
+    KV_ASSIGN(const ExpressionId value, Value(place));
+    source_.Define(rule, value);
+  }
+  return Grammar::Compile(source_, root);
+}
+
+Status SchemaCompiler::CheckKeywords(const SchemaPlace& place, const Keywords& known) const {
+  for (const auto& member : place.schema->members()) {
+    const std::string_view key = member.key;
+    if (IsAnnotation(key) || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (key == "$id" && place.path == "#") continue;
+    if (key == "uniqueItems" && member.value.is_bool() && !member.value.boolean()) continue;
+    const std::string path = place.At(key, member.value).path;
+    if (IsConstraint(key)) return SchemaError(path, "this keyword is not supported here");
+    if (strictness_ == SchemaStrictness::kStrict) {
+      return SchemaError(path, "unknown keyword; \"strict\": false ignores it");
+    }
+  }
+  return {};
+}
+
+Result<ExpressionId> SchemaCompiler::Value(const SchemaPlace& place) {
+  const JsonValue& schema = *place.schema;
+  if (schema.is_bool()) {
+    if (schema.boolean()) return json_.AnyValue();
+    return SchemaError(place.path, "no value matches false");
+  }
+  if (!schema.is_object()) return SchemaError(place.path, "a schema is an object, true or false");
+  if (schema.Find("$ref") != nullptr) return Referenced(place);
+  if (schema.Find("allOf") != nullptr) return AllOf(place);
+  if (schema.Find("anyOf") != nullptr) return AnyOf(place, "anyOf");
+  if (schema.Find("oneOf") != nullptr) return AnyOf(place, "oneOf");
+  if (schema.Find("const") != nullptr || schema.Find("enum") != nullptr) return Constants(place);
+  return Typed(place);
+}
+
+Result<ExpressionId> SchemaCompiler::Referenced(const SchemaPlace& place) {
+  KV_TRY(CheckKeywords(place, {"$ref"}));
+  KV_ASSIGN(const SchemaPlace target,
+            document_.Resolve(*place.schema->Find("$ref"), place.path + "/$ref"));
+  return Call(target);
+}
+
+Result<std::vector<SchemaPlace>> SchemaCompiler::Branches(const SchemaPlace& place,
+                                                          std::string_view keyword) {
+  const SchemaPlace at = place.At(keyword, *place.schema->Find(keyword));
+  if (at.schema->kind() != JsonValue::Kind::kArray || at.schema->items().empty()) {
+    return SchemaError(at.path, "a list of schemas is needed");
+  }
+  std::vector<SchemaPlace> branches;
+  for (const JsonValue& branch : at.schema->items()) {
+    branches.push_back(at.At(std::to_string(branches.size()), branch));
+  }
+  return branches;
+}
+
+Result<ExpressionId> SchemaCompiler::AllOf(const SchemaPlace& place) {
+  KV_ASSIGN(std::vector<SchemaPlace> parts, Branches(place, "allOf"));
+  std::vector<JsonValue::Member> beside;
+  for (const auto& member : place.schema->members()) {
+    if (member.key != "allOf") beside.push_back(member);
+  }
+  kept_.push_back(tree_.Object(std::move(beside)));
+  parts.push_back({&kept_.back(), place.path});
+  KV_ASSIGN(const SchemaPlace merged, document_.Merge(parts, place.path));
+  return Call(merged);
+}
+
+Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string_view keyword) {
+  KV_ASSIGN(std::vector<SchemaPlace> branches, Branches(place, keyword));
+  if (keyword == "oneOf") {
+    KV_TRY(document_.CheckDisjoint(branches, place.path + "/oneOf"));
+  }
+  std::vector<JsonValue::Member> beside;
+  for (const auto& member : place.schema->members()) {
+    if (member.key != keyword && !IsAnnotation(member.key)) beside.push_back(member);
+  }
+  std::vector<ExpressionId> choices;
+  if (beside.empty()) {
+    for (const SchemaPlace& branch : branches) choices.push_back(Call(branch));
+    return source_.Choice(choices);
+  }
+  kept_.push_back(tree_.Object(std::move(beside)));
+  const SchemaPlace all{&kept_.back(), place.path};
+  for (const SchemaPlace& branch : branches) {
+    KV_ASSIGN(const SchemaPlace merged, document_.Merge({all, branch}, branch.path));
+    choices.push_back(Call(merged));
+  }
+  return source_.Choice(choices);
+}
+
+Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
+  KV_TRY(CheckKeywords(place, {"const", "enum", "type"}));
+  KV_ASSIGN(const std::optional<TypeSet> types, document_.NamedTypes(place));
+  std::vector<ExpressionId> choices;
+  const JsonValue* const constant = place.schema->Find("const");
+  const JsonValue* const all = place.schema->Find("enum");
+  const auto add = [&](const JsonValue& value) -> Status {
+    if (types && (TypeOf(value) & *types) == 0) return {};
+    if (constant != nullptr && TextOf(value) != TextOf(*constant)) return {};
+    KV_ASSIGN(const ExpressionId choice, Constant(value));
+    choices.push_back(choice);
+    return {};
+  };
+  if (all == nullptr) {
+    KV_TRY(add(*constant));
+  } else if (all->kind() == JsonValue::Kind::kIds) {
+    for (const int32_t id : all->ids()) KV_TRY(add(JsonValue(int64_t{id})));
+  } else if (all->is_array()) {
+    for (const JsonValue& value : all->items()) KV_TRY(add(value));
+  } else {
+    return SchemaError(place.path + "/enum", "a list of values is needed");
+  }
+  if (choices.empty()) {
+    return SchemaError(place.path + (all == nullptr ? "/const" : "/enum"), "no value is possible");
+  }
+  return source_.Choice(choices);
+}
+
+Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
+  const bool is_object = value.is_object();
+  if (!is_object && value.kind() != JsonValue::Kind::kArray) return source_.Literal(TextOf(value));
+  std::vector<ExpressionId> parts = {source_.Literal(is_object ? "{" : "["), json_.Space()};
+  const size_t size = value.size();
+  for (size_t i = 0; i < size; ++i) {
+    if (is_object) {
+      parts.push_back(source_.Literal(QuotedJson(value.members()[i].key) + ":"));
+      parts.push_back(json_.Space());
+    }
+    KV_ASSIGN(const ExpressionId part,
+              Constant(is_object ? value.members()[i].value : value.items()[i]));
+    parts.push_back(part);
+    if (i + 1 < size) parts.push_back(source_.Literal(","));
+    parts.push_back(json_.Space());
+  }
+  parts.push_back(source_.Literal(is_object ? "}" : "]"));
+  return source_.Sequence(parts);
+}
+
+Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
+  KV_ASSIGN(std::optional<TypeSet> types, document_.NamedTypes(place));
+  if (!types) {  // the type whose keywords it has, or any
+    TypeSet found = 0;
+    for (const auto& [type, keywords] : KeywordsOfTypes()) {
+      for (const std::string_view key : keywords) {
+        if (type != kIntegerType && place.schema->Find(key) != nullptr) found |= type;
+      }
+    }
+    if (found == kNumberType) found |= kIntegerType;
+    types = found == 0 ? kAnyType : found;
+  }
+  Keywords known = {"type"};
+  for (const auto& [type, keywords] : KeywordsOfTypes()) {
+    if ((*types & type) != 0 && *types != kAnyType) {
+      known.insert(known.end(), keywords.begin(), keywords.end());
+    }
+  }
+  KV_TRY(CheckKeywords(place, known));
+  if (*types == kAnyType) return json_.AnyValue();
+  std::vector<ExpressionId> choices;
+  if ((*types & kNullType) != 0) choices.push_back(source_.Literal("null"));
+  if ((*types & kBooleanType) != 0) {
+    choices.push_back(source_.Choice({source_.Literal("true"), source_.Literal("false")}));
+  }
+  static constexpr std::pair<TypeSet, Type> kMakers[] = {{kObjectType, &SchemaCompiler::Object},
+                                                         {kArrayType, &SchemaCompiler::Array},
+                                                         {kStringType, &SchemaCompiler::String},
+                                                         {kNumberType, &SchemaCompiler::Number},
+                                                         {kIntegerType, &SchemaCompiler::Integer}};
+  for (const auto& [type, make] : kMakers) {
+    if ((*types & type) == 0) continue;
+    if (type == kIntegerType && (*types & kNumberType) != 0) continue;  // numbers have them
+    KV_ASSIGN(const ExpressionId choice, (this->*make)(place));
+    choices.push_back(choice);
+  }
+  return source_.Choice(choices);
+}
+
+ExpressionId SchemaCompiler::Member(std::string_view name, const SchemaPlace& value) {
+  return source_.Sequence({source_.Literal(QuotedJson(name) + ":"), json_.Space(), Call(value)});
+}
+
+Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
+  const JsonValue *properties = place.schema->Find("properties"),
+                  *required = place.schema->Find("required"),
+                  *additional = place.schema->Find("additionalProperties");
+  if (properties != nullptr && !properties->is_object()) {
+    return SchemaError(place.path + "/properties", "an object of schemas is needed");
+  }
+  std::vector<std::string_view> needed;
+  if (required != nullptr) {
+    if (required->kind() != JsonValue::Kind::kArray) {
+      return SchemaError(place.path + "/required", "a list of names is needed");
+    }
+    for (const JsonValue& name : required->items()) {
+      if (!name.is_string()) return SchemaError(place.path + "/required", "a name is not a string");
+      needed.push_back(name.text());
+    }
+    std::sort(needed.begin(), needed.end());
+    needed.erase(std::unique(needed.begin(), needed.end()), needed.end());
+  }
+  const bool is_closed = additional != nullptr && additional->is_bool() && !additional->boolean();
+  const SchemaPlace other = additional == nullptr ? SchemaPlace{&any_, place.path}
+                                                  : place.At("additionalProperties", *additional);
+  std::vector<std::string> names;
+  std::vector<GrammarSource::ListItem> items;
+  if (properties != nullptr) {
+    const SchemaPlace at = place.At("properties", *properties);
+    for (const auto& member : properties->members()) {
+      names.emplace_back(member.key);
+      const SchemaPlace value = at.At(member.key, member.value);
+      const bool is_needed = std::binary_search(needed.begin(), needed.end(), member.key);
+      if (member.value.is_bool() && !member.value.boolean()) {
+        if (is_needed) return SchemaError(value.path, "it is required, and no value matches false");
+        continue;
+      }
+      items.push_back({Member(member.key, value), !is_needed});
+    }
+  }
+  for (const std::string_view name : needed) {
+    if (properties != nullptr && properties->Find(name) != nullptr) continue;
+    if (is_closed) {
+      return SchemaError(
+          place.path + "/required",
+          fmt::format("'{}' is not in properties, and others are not allowed", name));
+    }
+    names.emplace_back(name);
+    items.push_back({Member(name, other), false});
+  }
+  const ExpressionId comma = source_.Sequence({source_.Literal(","), json_.Space()});
+  // Where properties are listed and nothing is said of others, there are no others.
+  if (!is_closed && (additional != nullptr || items.empty())) {
+    ExpressionId key = json_.AnyString();
+    if (!names.empty()) {
+      auto other_name = json_.OtherName(names);
+      if (!other_name) return SchemaError(place.path, other_name.error().message);
+      key = *other_name;
+    }
+    const ExpressionId member =
+        source_.Sequence({key, source_.Literal(":"), json_.Space(), Call(other)});
+    const ExpressionId more = source_.Repeat(source_.Sequence({comma, member}), 0, std::nullopt);
+    items.push_back({source_.Sequence({member, more}), true});
+  }
+  return source_.Sequence({source_.Literal("{"), json_.Space(),
+                           source_.List(comma, items, json_.Space()), source_.Literal("}")});
+}
+
+Result<std::optional<uint32_t>> SchemaCompiler::Count(const SchemaPlace& place,
+                                                      std::string_view keyword) const {
+  const JsonValue* const value = place.schema->Find(keyword);
+  if (value == nullptr) return std::optional<uint32_t>();
+  const std::string path = place.path + "/" + std::string(keyword);
+  if (!value->is_number() || value->number() < 0 ||
+      value->number() != std::floor(value->number())) {
+    return SchemaError(path, "a number of 0 or more, without fraction, is needed");
+  }
+  if (value->number() > kMaxGrammarNodes) {
+    return SchemaError(path, fmt::format("{} is above {}", value->number(), kMaxGrammarNodes));
+  }
+  return std::optional(static_cast<uint32_t>(value->number()));
+}
+
+Result<ExpressionId> SchemaCompiler::Array(const SchemaPlace& place) {
+  KV_ASSIGN(const std::optional<uint32_t> least, Count(place, "minItems"));
+  KV_ASSIGN(std::optional<uint32_t> most, Count(place, "maxItems"));
+  const uint32_t min = least.value_or(0);
+  const JsonValue *prefix = place.schema->Find("prefixItems"), *items = place.schema->Find("items");
+  std::vector<ExpressionId> firsts;
+  if (prefix != nullptr) {
+    const SchemaPlace at = place.At("prefixItems", *prefix);
+    if (prefix->kind() != JsonValue::Kind::kArray || prefix->items().size() > kMaxPrefixItems) {
+      return SchemaError(at.path,
+                         fmt::format("a list of at most {} schemas is needed", kMaxPrefixItems));
+    }
+    for (const JsonValue& item : prefix->items()) {
+      firsts.push_back(Call(at.At(std::to_string(firsts.size()), item)));
+    }
+  }
+  std::optional<ExpressionId> more;  // what follows them
+  if (items != nullptr && !(items->is_bool() && !items->boolean())) {
+    more = Call(place.At("items", *items));
+  } else if (items == nullptr && prefix == nullptr) {
+    more = json_.AnyValue();
+  }
+  if (!more) most = std::min<uint32_t>(most.value_or(kMaxGrammarNodes), firsts.size());
+  if (most && min > *most) {
+    return SchemaError(place.path + "/minItems", fmt::format("{} is above the {} items that there "
+                                                             "may be",
+                                                             min, *most));
+  }
+  if (firsts.empty() && more) firsts.push_back(*more);
+  if (most && firsts.size() > *most) firsts.resize(*most);
+  const auto num = static_cast<uint32_t>(firsts.size());
+  const ExpressionId comma = source_.Sequence({source_.Literal(","), json_.Space()});
+  ExpressionId rest = source_.Literal("");
+  if (more && num > 0) {
+    const auto left = most ? std::optional(*most - num) : std::nullopt;
+    rest = source_.Repeat(source_.Sequence({comma, *more}), min > num ? min - num : 0, left);
+  }
+  for (uint32_t i = num; i-- > 0;) {
+    rest = i == 0 ? source_.Sequence({firsts[i], rest, json_.Space()})
+                  : source_.Sequence({comma, firsts[i], rest});
+    if (i >= min) rest = source_.Optional(rest);
+  }
+  return source_.Sequence({source_.Literal("["), json_.Space(), rest, source_.Literal("]")});
+}
+
+Result<ExpressionId> SchemaCompiler::Format(const SchemaPlace& place, const JsonValue& format) {
+  const std::string date = fmt::format("({}-{}|{})", kYear, kDay, kLeapDay);
+  const std::pair<std::string_view, std::string> known[] = {
+      {"date", date},
+      {"time", std::string(kTime)},
+      {"date-time", date + "T" + std::string(kTime)},
+      {"uuid", std::string(kUuid)}};
+  for (const auto& [name, pattern] : known) {
+    if (format.text() != name) continue;
+    for (const std::string_view key : {"minLength", "maxLength", "pattern"}) {
+      if (place.schema->Find(key) == nullptr) continue;
+      return SchemaError(place.path + "/" + std::string(key),
+                         fmt::format("not supported beside format '{}'", name));
+    }
+    KV_ASSIGN(const ExpressionId text,
+              AddRegularExpression(pattern, Extent::kWhole, JsonText::WriteChars, &source_));
+    return source_.Sequence({source_.Literal("\""), text, source_.Literal("\"")});
+  }
+  return SchemaError(place.path + "/format",
+                     fmt::format("format '{}' is not supported (known: date, time, date-time, "
+                                 "uuid); \"strict\": false ignores it",
+                                 format.text()));
+}
+
+Result<ExpressionId> SchemaCompiler::String(const SchemaPlace& place) {
+  KV_ASSIGN(const std::optional<uint32_t> least, Count(place, "minLength"));
+  KV_ASSIGN(const std::optional<uint32_t> most, Count(place, "maxLength"));
+  if (most && least.value_or(0) > *most) {
+    return SchemaError(place.path + "/minLength",
+                       fmt::format("{} is above maxLength {}", *least, *most));
+  }
+  const JsonValue *format = place.schema->Find("format"), *pattern = place.schema->Find("pattern");
+  if (format != nullptr) {
+    if (!format->is_string()) return SchemaError(place.path + "/format", "a string is needed");
+    static constexpr std::string_view kKnown[] = {"date", "time", "date-time", "uuid"};
+    if (strictness_ == SchemaStrictness::kStrict ||
+        std::find(std::begin(kKnown), std::end(kKnown), format->text()) != std::end(kKnown)) {
+      return Format(place, *format);
+    }
+  }
+  if (pattern != nullptr) {
+    const std::string path = place.path + "/pattern";
+    if (!pattern->is_string()) return SchemaError(path, "a string is needed");
+    if (least || most) {
+      return SchemaError(path,
+                         "not supported beside minLength or maxLength; say it in the pattern");
+    }
+    auto text =
+        AddRegularExpression(pattern->text(), Extent::kAnywhere, JsonText::WriteChars, &source_);
+    if (!text) return SchemaError(path, text.error().message);
+    return source_.Sequence({source_.Literal("\""), *text, source_.Literal("\"")});
+  }
+  return least || most ? json_.StringOfLength(least.value_or(0), most) : json_.AnyString();
+}
+
+// As integers where `most` is kMostInteger: a limit with a fraction becomes the next integer
+// inside.
+Result<NumberBounds> SchemaCompiler::Bounds(const SchemaPlace& place, int64_t most) const {
+  const bool is_integer = most == kMostInteger;
+  NumberBounds bounds;
+  std::string last;
+  for (const std::string_view key :
+       {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    const JsonValue* const value = place.schema->Find(key);
+    if (value == nullptr) continue;
+    const std::string path = last = place.path + "/" + std::string(key);
+    if (!value->is_number()) return SchemaError(path, "a number is needed");
+    const bool is_lower = key.ends_with("inimum"), is_exclusive = key.starts_with("exclusive");
+    const double limit = value->number(), whole = is_lower ? std::ceil(limit) : std::floor(limit);
+    if (std::fabs(limit) > static_cast<double>(most)) {
+      return SchemaError(path, fmt::format("{} is beyond {}", limit, most));
+    }
+    if (!is_integer && whole != limit) {
+      return SchemaError(path,
+                         fmt::format("{} is not an integer: not supported for numbers", limit));
+    }
+    // Integers of JSON are exact, where a double is not.
+    int64_t at =
+        value->kind() == JsonValue::Kind::kInteger ? value->integer() : static_cast<int64_t>(whole);
+    const bool moves = is_integer && is_exclusive && whole == limit;
+    if (moves) at += is_lower ? 1 : -1;
+    std::optional<int64_t>& own = is_lower ? bounds.least : bounds.most;
+    bool& excludes = is_lower ? bounds.is_above_least : bounds.is_below_most;
+    const bool is_tighter = !own || (is_lower ? at > *own : at < *own);
+    const bool is_here = is_exclusive && !is_integer;
+    if (is_tighter || (at == *own && is_here)) excludes = is_here;
+    if (is_tighter) own = at;
+  }
+  const bool is_one = bounds.least && bounds.most && *bounds.least == *bounds.most;
+  if ((bounds.least && bounds.most && *bounds.least > *bounds.most) ||
+      (is_one && (bounds.is_above_least || bounds.is_below_most))) {
+    return SchemaError(last, "no number is within the limits");
+  }
+  return bounds;
+}
+
+Result<ExpressionId> SchemaCompiler::Integer(const SchemaPlace& place) {
+  KV_ASSIGN(const NumberBounds bounds, Bounds(place, kMostInteger));
+  for (const auto& limit : {bounds.least, bounds.most}) {
+    if (limit && (*limit > kMostInteger || *limit < -kMostInteger)) {
+      return SchemaError(place.path, "integers of at most 18 digits are supported");
+    }
+  }
+  return json_.Integer(bounds.least, bounds.most);
+}
+
+Result<ExpressionId> SchemaCompiler::Number(const SchemaPlace& place) {
+  KV_ASSIGN(const NumberBounds bounds, Bounds(place, kMostBound));
+  return bounds.least || bounds.most ? json_.Number(bounds) : json_.AnyNumber();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Grammar>> CompileJsonSchema(const JsonValue& schema,
+                                                         SchemaStrictness strictness) {
+  return SchemaCompiler(schema, strictness).Compile();
+}
+
+}  // namespace kvasir

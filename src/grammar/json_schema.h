@@ -1,0 +1,23 @@
+// JSON Schema: grammars of the JSON texts that a schema admits.
+#pragma once
+
+#include <memory>
+
+#include "base/json_tree.h"
+#include "grammar/grammar.h"
+
+namespace kvasir {
+
+enum class SchemaStrictness : uint8_t {
+  kLoose,   // keywords that only annotate, unknown ones and unknown formats are ignored
+  kStrict,  // of those only the standard's annotations are (title, description, default, ...)
+};
+
+// Each text of the grammar is a value that the schema admits; docs/structured-output.md says which
+// of those it has (properties in the order of the schema, little white space), and lists the
+// keywords. kInvalidArgument names the path of what is wrong, contradictory or not supported:
+// "at '#/properties/a/not': ...". O(size), and what its repetitions are made of.
+Result<std::shared_ptr<const Grammar>> CompileJsonSchema(const JsonValue& schema,
+                                                         SchemaStrictness strictness);
+
+}  // namespace kvasir

@@ -1,0 +1,75 @@
+// JsonText: expressions of JSON texts: strings, numbers in ranges, any value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar_source.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// Integers are written with at most 18 digits, so that int64_t has them.
+inline constexpr int64_t kMostInteger = 999'999'999'999'999'999;
+
+// Limits of a number; absent: none.
+struct NumberBounds {
+  std::optional<int64_t> least, most;
+  bool is_above_least = false, is_below_most = false;  // the limit itself is excluded
+};
+
+// Rules that many places call are made once. One thread; `source` must outlive it.
+class JsonText {
+ public:
+  explicit JsonText(GrammarSource* source) : source_(source) {}
+
+  // Nothing, a space, or a new line with at most 20 columns of indent.
+  ExpressionId Space();
+  ExpressionId AnyValue();
+  ExpressionId AnyString();
+  ExpressionId AnyInteger();  // at most 18 digits
+  ExpressionId AnyNumber();
+  ExpressionId AnyObject();
+  ExpressionId AnyArray();
+
+  ExpressionId StringOfLength(uint32_t least, std::optional<uint32_t> most);
+  // Any name but these, without escapes. kInvalidArgument: one of them is too long.
+  Result<ExpressionId> OtherName(std::vector<std::string> names);
+  // Integers of [least, most]. REQUIRES: there is one, and limits are within kMostInteger.
+  ExpressionId Integer(std::optional<int64_t> least, std::optional<int64_t> most);
+  // Numbers within bounds, with at most six digits after the point. REQUIRES: as Integer; bounds of
+  // at most 10^9, so that no such number is rounded to a bound.
+  ExpressionId Number(const NumberBounds& bounds);
+  // One character of a JSON string that stands for one of these.
+  static ExpressionId WriteChars(GrammarSource* source, std::vector<CharRange> ranges);
+
+ private:
+  ExpressionId Shared(std::optional<RuleId>* rule, const char* name,
+                      ExpressionId (JsonText::*make)());
+  ExpressionId MakeSpace();
+  ExpressionId MakeChar();
+  ExpressionId MakeString();
+  ExpressionId MakeInteger();
+  ExpressionId MakeNumber();
+  ExpressionId MakeValue();
+  ExpressionId MakeObject();
+  ExpressionId MakeArray();
+  ExpressionId Char() { return Shared(&char_, "character", &JsonText::MakeChar); }
+  ExpressionId Digits(uint32_t least, uint32_t most);
+  ExpressionId Digit(char first, char last);
+  // Numbers of `low` to `high`, which have as many digits.
+  ExpressionId DigitsBetween(std::string_view low, std::string_view high);
+  ExpressionId Between(uint64_t least, std::optional<uint64_t> most);
+  // Numbers without a sign within bounds. Absent where there is none.
+  std::optional<ExpressionId> Magnitude(const NumberBounds& bounds);
+  ExpressionId OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,
+                         size_t depth);
+
+  GrammarSource* const source_;
+  std::optional<RuleId> space_, char_, string_, integer_, number_, value_, object_, array_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,509 @@
+#include "grammar/schema_document.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kMaxReferences = 100;  // one after the other
+constexpr size_t kMaxMerged = 1000;  // schemas that allOf makes
+// Schemas and names looked at to tell branches apart, and properties of joined schemas: what would
+// take longer is refused.
+constexpr uint64_t kMaxSteps = 1'000'000;
+constexpr size_t kMaxJoined = 100'000;
+constexpr int kMaxTypeDepth = 20;  // of anyOf inside of each other, as types are looked for
+
+constexpr std::pair<std::string_view, TypeSet> kTypes[] = {{"null", kNullType},
+                                                           {"boolean", kBooleanType},
+                                                           {"integer", kIntegerType},
+                                                           {"string", kStringType},
+                                                           {"array", kArrayType},
+                                                           {"object", kObjectType},
+                                                           {"number", kNumberType | kIntegerType}};
+
+constexpr std::string_view kAnnotations[] = {
+    "title",      "description", "default",   "examples",      "example", "$comment",   "$schema",
+    "deprecated", "readOnly",    "writeOnly", "discriminator", "$defs",   "definitions"};
+
+constexpr std::string_view kConstraints[] = {"type",
+                                             "properties",
+                                             "required",
+                                             "additionalProperties",
+                                             "enum",
+                                             "const",
+                                             "anyOf",
+                                             "oneOf",
+                                             "allOf",
+                                             "$ref",
+                                             "items",
+                                             "prefixItems",
+                                             "minItems",
+                                             "maxItems",
+                                             "minLength",
+                                             "maxLength",
+                                             "pattern",
+                                             "minimum",
+                                             "maximum",
+                                             "exclusiveMinimum",
+                                             "exclusiveMaximum",
+                                             "multipleOf",
+                                             "not",
+                                             "if",
+                                             "then",
+                                             "else",
+                                             "patternProperties",
+                                             "propertyNames",
+                                             "dependentRequired",
+                                             "dependentSchemas",
+                                             "dependencies",
+                                             "contains",
+                                             "minContains",
+                                             "maxContains",
+                                             "uniqueItems",
+                                             "minProperties",
+                                             "maxProperties",
+                                             "unevaluatedProperties",
+                                             "unevaluatedItems",
+                                             "additionalItems",
+                                             "$dynamicRef",
+                                             "$recursiveRef",
+                                             "$id",
+                                             "id",
+                                             "$anchor",
+                                             "$dynamicAnchor",
+                                             "$recursiveAnchor",
+                                             "nullable",
+                                             "extends",
+                                             "disallow",
+                                             "divisibleBy",
+                                             "$vocabulary"};
+
+bool Contains(std::span<const std::string_view> all, std::string_view one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+// A token of a JSON pointer (RFC 6901) in a URI fragment.
+std::string DecodeToken(std::string_view token) {
+  std::string text;
+  for (size_t i = 0; i < token.size(); ++i) {
+    uint8_t byte = 0;
+    const char* const digits = token.data() + i + 1;
+    if (token[i] == '%' && i + 2 < token.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      text += static_cast<char>(byte);
+      i += 2;
+    } else if (token[i] == '~' && i + 1 < token.size()) {
+      text += token[++i] == '1' ? '/' : '~';
+    } else {
+      text += token[i];
+    }
+  }
+  return text;
+}
+
+bool SaysNothing(const JsonValue& schema) {
+  if (schema.is_bool()) return schema.boolean();
+  return std::none_of(schema.members().begin(), schema.members().end(),
+                      [](const auto& member) { return !IsAnnotation(member.key); });
+}
+
+// Whether "type" is all that it says.
+bool IsTypeOnly(const JsonValue& schema) {
+  return std::all_of(schema.members().begin(), schema.members().end(), [](const auto& member) {
+    return member.key == "type" || IsAnnotation(member.key);
+  });
+}
+
+const JsonValue& AnySchema() {
+  static const JsonValue kTrue(true);
+  return kTrue;
+}
+
+}  // namespace
+
+SchemaPlace SchemaPlace::At(std::string_view key, const JsonValue& value) const {
+  std::string token;
+  for (const char c : key) {
+    if (c == '~') {
+      token += "~0";
+    } else if (c == '/') {
+      token += "~1";
+    } else {
+      token += c;
+    }
+  }
+  return {&value, path + "/" + token};
+}
+
+tl::unexpected<Error> SchemaError(std::string_view path, std::string_view message) {
+  return Fail(Code::kInvalidArgument, "at '{}': {}", path, message);
+}
+
+bool IsAnnotation(std::string_view keyword) { return Contains(kAnnotations, keyword); }
+bool IsConstraint(std::string_view keyword) { return Contains(kConstraints, keyword); }
+
+std::string QuotedJson(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    static constexpr std::string_view kShort = "\b\t\n\f\r\"\\", kNames = "btnfr\"\\";
+    if (const size_t i = kShort.find(c); i != std::string_view::npos) {
+      quoted += '\\';
+      quoted += kNames[i];
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<uint8_t>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string TextOf(const JsonValue& value) {
+  std::string text;
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      return "null";
+    case JsonValue::Kind::kBool:
+      return value.boolean() ? "true" : "false";
+    case JsonValue::Kind::kInteger:
+      return std::to_string(value.integer());
+    case JsonValue::Kind::kUnsigned:
+      return std::to_string(value.unsigned_integer());
+    case JsonValue::Kind::kFloat:
+      if (std::fabs(value.number()) < 0x1p63 && value.number() == std::floor(value.number())) {
+        return std::to_string(static_cast<int64_t>(value.number()));
+      }
+      return fmt::format("{}", value.number());
+    case JsonValue::Kind::kString:
+      return QuotedJson(value.text());
+    case JsonValue::Kind::kIds:
+      for (const int32_t id : value.ids()) text += (text.empty() ? "" : ",") + std::to_string(id);
+      return "[" + text + "]";
+    case JsonValue::Kind::kArray:
+      for (const JsonValue& item : value.items()) text += (text.empty() ? "" : ",") + TextOf(item);
+      return "[" + text + "]";
+    case JsonValue::Kind::kObject: {
+      std::vector<std::string> members;
+      for (const auto& member : value.members()) {
+        members.push_back(QuotedJson(member.key) + ":" + TextOf(member.value));
+      }
+      std::sort(members.begin(), members.end());
+      return fmt::format("{{{}}}", fmt::join(members, ","));
+    }
+  }
+  return text;
+}
+
+TypeSet TypeOf(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      return kNullType;
+    case JsonValue::Kind::kBool:
+      return kBooleanType;
+    case JsonValue::Kind::kInteger:
+    case JsonValue::Kind::kUnsigned:
+      return kIntegerType;
+    case JsonValue::Kind::kFloat:
+      return value.number() == std::floor(value.number()) ? kIntegerType : kNumberType;
+    case JsonValue::Kind::kString:
+      return kStringType;
+    case JsonValue::Kind::kIds:
+    case JsonValue::Kind::kArray:
+      return kArrayType;
+    case JsonValue::Kind::kObject:
+      return kObjectType;
+  }
+  return kAnyType;
+}
+
+Result<SchemaPlace> SchemaDocument::Resolve(const JsonValue& reference,
+                                            const std::string& path) const {
+  if (!reference.is_string()) return SchemaError(path, "'$ref' is not a string");
+  const std::string_view text = reference.text();
+  if (text.empty() || text[0] != '#') {
+    return SchemaError(path, "only references inside the document ('#/...') are supported");
+  }
+  const JsonValue* at = &root_;
+  for (size_t begin = 1; begin < text.size();) {
+    if (text[begin] != '/') return SchemaError(path, "a reference by name is not supported");
+    const size_t end = std::min(text.find('/', begin + 1), text.size());
+    const std::string token = DecodeToken(text.substr(begin + 1, end - begin - 1));
+    const JsonValue* next = at->Find(token);
+    size_t index = 0;
+    const auto parsed = std::from_chars(token.data(), token.data() + token.size(), index);
+    if (at->kind() == JsonValue::Kind::kArray && parsed.ec == std::errc() &&
+        parsed.ptr == token.data() + token.size() && index < at->items().size()) {
+      next = &at->items()[index];
+    }
+    if (next == nullptr) {
+      return SchemaError(path, fmt::format("the document has nothing at '{}'", text));
+    }
+    at = next;
+    begin = end;
+  }
+  return SchemaPlace{at, std::string(text)};
+}
+
+Result<SchemaPlace> SchemaDocument::Follow(SchemaPlace place) const {
+  for (int i = 0; i < kMaxReferences; ++i) {
+    const JsonValue* const reference = place.schema->Find("$ref");
+    if (reference == nullptr) return place;
+    for (const auto& member : place.schema->members()) {
+      if (IsConstraint(member.key) && member.key != "$ref") {
+        return SchemaError(place.path + "/" + std::string(member.key),
+                           "not supported beside '$ref'");
+      }
+    }
+    KV_ASSIGN(place, Resolve(*reference, place.path + "/$ref"));
+  }
+  return SchemaError(place.path, fmt::format("more than {} references follow each other, or they "
+                                             "lead in a circle",
+                                             kMaxReferences));
+}
+
+Result<std::optional<TypeSet>> SchemaDocument::NamedTypes(const SchemaPlace& place) const {
+  const JsonValue* const type = place.schema->Find("type");
+  if (type == nullptr) return std::optional<TypeSet>();
+  TypeSet types = 0;
+  const std::string path = place.path + "/type";
+  const auto add = [&](const JsonValue& name) -> Status {
+    if (!name.is_string()) return SchemaError(path, "a type is not a string");
+    for (const auto& [known, bits] : kTypes) {
+      if (known != name.text()) continue;
+      types |= bits;
+      return {};
+    }
+    return SchemaError(path, fmt::format("unknown type '{}'", name.text()));
+  };
+  if (type->is_array()) {
+    for (const JsonValue& name : type->items()) KV_TRY(add(name));
+  } else {
+    KV_TRY(add(*type));
+  }
+  if (types == 0) return SchemaError(path, "no type is named");
+  return std::optional(types);
+}
+
+Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int depth) const {
+  if (depth > kMaxTypeDepth || ++steps_ > kMaxSteps) return kAnyType;
+  KV_ASSIGN(const SchemaPlace at, Follow(place));
+  if (!at.schema->is_object()) return kAnyType;
+  KV_ASSIGN(const std::optional<TypeSet> named, NamedTypes(at));
+  TypeSet types = named.value_or(kAnyType);
+  const auto limit_to = [&](std::span<const JsonValue> values) {
+    TypeSet of_values = 0;
+    for (const JsonValue& value : values) of_values |= TypeOf(value);
+    types &= of_values;
+  };
+  if (const JsonValue* value = at.schema->Find("const")) limit_to({value, 1});
+  if (const JsonValue* value = at.schema->Find("enum")) {
+    if (value->kind() == JsonValue::Kind::kArray) limit_to(value->items());
+    if (value->kind() == JsonValue::Kind::kIds) types &= kIntegerType;
+  }
+  for (const std::string_view key : {"anyOf", "oneOf"}) {
+    const JsonValue* const branches = at.schema->Find(key);
+    if (branches == nullptr || branches->kind() != JsonValue::Kind::kArray) continue;
+    TypeSet of_branches = 0;
+    for (const JsonValue& branch : branches->items()) {
+      KV_ASSIGN(const TypeSet of_branch, PossibleTypes({&branch, at.path}, depth + 1));
+      of_branches |= of_branch;
+    }
+    types &= of_branches;
+  }
+  return types;
+}
+
+std::optional<std::vector<std::string>> SchemaDocument::Values(const JsonValue& schema) const {
+  if (const JsonValue* value = schema.Find("const")) return std::vector{TextOf(*value)};
+  const JsonValue* const values = schema.Find("enum");
+  if (values == nullptr || !values->is_array()) {
+    if (values == nullptr || values->kind() != JsonValue::Kind::kIds) return std::nullopt;
+  }
+  std::vector<std::string> texts;
+  if (values->kind() == JsonValue::Kind::kIds) {
+    for (const int32_t id : values->ids()) texts.push_back(std::to_string(id));
+  } else {
+    for (const JsonValue& value : values->items()) texts.push_back(TextOf(value));
+  }
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  return texts;
+}
+
+namespace {
+
+bool HaveNoneInCommon(const std::optional<std::vector<std::string>>& one,
+                      const std::optional<std::vector<std::string>>& other) {
+  if (!one || !other) return false;
+  return std::none_of(one->begin(), one->end(), [&](const std::string& text) {
+    return std::binary_search(other->begin(), other->end(), text);
+  });
+}
+
+bool Requires(const JsonValue& schema, std::string_view name) {
+  const JsonValue* const required = schema.Find("required");
+  if (required == nullptr || required->kind() != JsonValue::Kind::kArray) return false;
+  return std::any_of(
+      required->items().begin(), required->items().end(),
+      [&](const JsonValue& item) { return item.is_string() && item.text() == name; });
+}
+
+}  // namespace
+
+Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPlace& other) const {
+  KV_ASSIGN(const TypeSet types, PossibleTypes(one));
+  KV_ASSIGN(const TypeSet other_types, PossibleTypes(other));
+  if ((types & other_types) == 0) return true;
+  KV_ASSIGN(const SchemaPlace a, Follow(one));
+  KV_ASSIGN(const SchemaPlace b, Follow(other));
+  // Without "type" all others match too, but only objects are written.
+  const auto written = [](TypeSet all, const JsonValue& schema) {
+    return all == kAnyType && schema.Find("properties") != nullptr ? kObjectType : all;
+  };
+  const TypeSet common =
+      (written(types, *a.schema) & other_types) | (types & written(other_types, *b.schema));
+  if (HaveNoneInCommon(Values(*a.schema), Values(*b.schema))) return true;
+  if ((common & ~kObjectType) != 0) return false;
+  const JsonValue* const of_a = a.schema->Find("properties");
+  const JsonValue* const of_b = b.schema->Find("properties");
+  if (of_a == nullptr || of_b == nullptr || a.schema->Find("required") == nullptr ||
+      b.schema->Find("required") == nullptr) {
+    return false;
+  }
+  for (const auto& member : of_a->members()) {
+    const JsonValue* const same = of_b->Find(member.key);
+    steps_ += 1 + a.schema->Find("required")->size() + b.schema->Find("required")->size();
+    if (steps_ > kMaxSteps) return false;
+    if (same == nullptr || !Requires(*a.schema, member.key) || !Requires(*b.schema, member.key)) {
+      continue;
+    }
+    KV_ASSIGN(const SchemaPlace in_a, Follow({&member.value, a.path}));
+    KV_ASSIGN(const SchemaPlace in_b, Follow({same, b.path}));
+    if (HaveNoneInCommon(Values(*in_a.schema), Values(*in_b.schema))) return true;
+    KV_ASSIGN(const TypeSet types_in_a, PossibleTypes(in_a));
+    KV_ASSIGN(const TypeSet types_in_b, PossibleTypes(in_b));
+    if ((types_in_a & types_in_b) == 0) return true;
+  }
+  return false;
+}
+
+Status SchemaDocument::CheckDisjoint(const std::vector<SchemaPlace>& branches,
+                                     const std::string& path) const {
+  constexpr size_t kMaxBranches = 200;  // each is compared with each
+  if (branches.size() > kMaxBranches) {
+    return SchemaError(path, fmt::format("more than {} branches", kMaxBranches));
+  }
+  for (size_t i = 0; i < branches.size(); ++i) {
+    for (size_t k = i + 1; k < branches.size(); ++k) {
+      KV_ASSIGN(const bool are_disjoint, AreDisjoint(branches[i], branches[k]));
+      if (are_disjoint) continue;
+      return SchemaError(path, fmt::format("a value may match both branch {} and branch {}; use "
+                                           "'anyOf', or a required property with 'const'",
+                                           i, k));
+    }
+  }
+  return {};
+}
+
+Result<SchemaPlace> SchemaDocument::Merge(const std::vector<SchemaPlace>& parts,
+                                          const std::string& path) {
+  std::vector<SchemaPlace> saying;  // those that say something
+  const JsonValue* type_only = nullptr;
+  for (const SchemaPlace& part : parts) {
+    KV_ASSIGN(SchemaPlace at, Follow(part));
+    if (!at.schema->is_object() && !at.schema->is_bool()) {
+      return SchemaError(at.path, "a schema is an object, true or false");
+    }
+    if (at.schema->is_bool() && !at.schema->boolean()) return at;
+    if (SaysNothing(*at.schema)) continue;
+    if (IsTypeOnly(*at.schema)) type_only = at.schema;
+    saying.push_back(std::move(at));
+  }
+  if (saying.empty()) return SchemaPlace{&AnySchema(), path};
+  if (saying.size() == 1) return saying[0];
+  // A type beside a schema of the same type adds nothing.
+  if (saying.size() == 2 && type_only != nullptr) {
+    const SchemaPlace& other = saying[saying[0].schema == type_only ? 1 : 0];
+    KV_ASSIGN(const auto allowed, NamedTypes({type_only, path}));
+    KV_ASSIGN(const TypeSet types, PossibleTypes(other));
+    if ((types & ~*allowed) == 0) return other;
+  }
+  return MergeObjects(saying, path);
+}
+
+Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>& parts,
+                                                 const std::string& path) {
+  if (merged_.size() >= kMaxMerged) {
+    return SchemaError(path, fmt::format("more than {} schemas are joined", kMaxMerged));
+  }
+  std::vector<JsonValue::Member> properties;
+  std::map<std::string_view, size_t> place_of;  // in `properties`
+  std::vector<JsonValue> required;
+  std::optional<JsonValue> additional;
+  for (const SchemaPlace& part : parts) {
+    KV_ASSIGN(const std::optional<TypeSet> types, NamedTypes(part));
+    if (types && *types != kObjectType) {
+      return SchemaError(part.path + "/type", "only schemas of objects can be joined");
+    }
+    for (const auto& member : part.schema->members()) {
+      static constexpr std::string_view kJoined[] = {"type", "properties", "required",
+                                                     "additionalProperties"};
+      if (Contains(kJoined, member.key) || !IsConstraint(member.key)) continue;
+      return SchemaError(part.path + "/" + std::string(member.key),
+                         "not supported in schemas that are joined");
+    }
+    const JsonValue* const own = part.schema->Find("properties");
+    if (own != nullptr && own->is_object()) {
+      for (const auto& member : own->members()) {
+        const auto [found, is_new] = place_of.try_emplace(member.key, properties.size());
+        if (is_new) {
+          properties.push_back(member);
+          continue;
+        }
+        JsonValue& same = properties[found->second].value;
+        if (TextOf(same) != TextOf(member.value)) {
+          const JsonValue both[] = {same, member.value};
+          same = tree_.Object({{"allOf", tree_.Array(both)}});
+        }
+      }
+    }
+    const JsonValue* const needs = part.schema->Find("required");
+    if (needs != nullptr && needs->kind() == JsonValue::Kind::kArray) {
+      required.insert(required.end(), needs->items().begin(), needs->items().end());
+    }
+  }
+  for (const SchemaPlace& part : parts) {
+    const JsonValue* const own = part.schema->Find("additionalProperties");
+    if (own == nullptr || SaysNothing(*own)) continue;
+    if (!own->is_bool()) {
+      return SchemaError(part.path + "/additionalProperties",
+                         "a schema is not supported in schemas that are joined");
+    }
+    additional = *own;
+    const JsonValue* const listed = part.schema->Find("properties");
+    for (auto& property : properties) {
+      if (listed == nullptr || listed->Find(property.key) == nullptr) {
+        property.value = JsonValue(false);
+      }
+    }
+  }
+  joined_ += properties.size() + required.size();
+  if (joined_ > kMaxJoined) {
+    return SchemaError(path,
+                       fmt::format("joined schemas have more than {} properties", kMaxJoined));
+  }
+  std::vector<JsonValue::Member> members = {{"type", tree_.String("object")},
+                                            {"properties", tree_.Object(std::move(properties))},
+                                            {"required", tree_.Array(required)}};
+  if (additional) members.push_back({"additionalProperties", *additional});
+  merged_.push_back(std::make_unique<JsonValue>(tree_.Object(std::move(members))));
+  return SchemaPlace{merged_.back().get(), path};
+}
+
+}  // namespace kvasir

@@ -1,0 +1,55 @@
+// TokenTrie: the bytes of all tokens of a vocabulary, as a trie.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvasir/types.h"
+
+namespace kvasir {
+
+// Nodes stand in the order of their texts, each before those that go on from it. Immutable;
+// thread-safe.
+class TokenTrie {
+ public:
+  // texts[id]: the bytes that the token adds to an answer; "" for special tokens, which are not
+  // text, and for ids without a token. `ends`: tokens that end an answer. O(bytes log tokens).
+  TokenTrie(std::span<const std::string> texts, std::vector<TokenId> ends);
+
+  uint32_t num_tokens() const { return num_tokens_; }
+  uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint32_t max_depth() const { return max_depth_; }
+  std::span<const TokenId> ends() const { return ends_; }
+  struct Node {
+    uint32_t end;           // one past the last node that goes on from it
+    uint32_t tokens_begin;  // of tokens(); its own end where the next node's begin
+    uint16_t depth;         // number of bytes, from 1 on
+    uint8_t byte;           // the last
+  };
+  const Node& node(uint32_t i) const { return nodes_[i]; }
+  bool has_children(uint32_t i) const { return nodes_[i].end > i + 1; }
+  std::span<const TokenId> tokens(uint32_t i) const {  // whose text ends at the node
+    const uint32_t end =
+        i + 1 < nodes_.size() ? nodes_[i + 1].tokens_begin : static_cast<uint32_t>(tokens_.size());
+    return std::span(tokens_).subspan(nodes_[i].tokens_begin, end - nodes_[i].tokens_begin);
+  }
+  uint64_t bytes() const;  // of memory
+
+ private:
+  uint32_t num_tokens_, max_depth_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<TokenId> tokens_, ends_;
+};
+
+// Tokens as bits: bit id % 64 of word id / 64.
+inline size_t MaskWords(uint32_t num_tokens) { return (size_t{num_tokens} + 63) / 64; }
+inline bool IsLegal(std::span<const uint64_t> mask, TokenId id) {
+  return mask[static_cast<uint32_t>(id) / 64] >> (static_cast<uint32_t>(id) % 64) & 1;
+}
+inline void SetLegal(std::span<uint64_t> mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) / 64] |= uint64_t{1} << (static_cast<uint32_t>(id) % 64);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,119 @@
+// Grammars at work: reads and writes one JSON object per line. tests/schema_test.py checks its
+// texts with PyPI jsonschema. In: {schema or gbnf or regex, strict, seed, samples, max_bytes} or
+// {..., texts}. Out: {samples: [texts of the grammar, drawn byte by byte]} or {matches: [of texts]}
+// or {error}.
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "grammar/gbnf.h"
+#include "grammar/json_schema.h"
+#include "grammar/matcher.h"
+#include "grammar/regular_expression.h"
+#include "grammar/token_masks.h"
+
+namespace kvasir {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<std::shared_ptr<const Grammar>> Compile(const Json& in) {
+  if (in.contains("gbnf")) return CompileGbnf(in["gbnf"].get<std::string>());
+  if (in.contains("regex")) return CompileRegularExpression(in["regex"].get<std::string>());
+  JsonTree tree;
+  const auto schema = tree.Parse(in["schema"].dump());
+  if (!schema) return tl::unexpected(Error{Code::kInvalidArgument, "nested too deep"});
+  return CompileJsonSchema(
+      *schema, in.value("strict", false) ? SchemaStrictness::kStrict : SchemaStrictness::kLoose);
+}
+
+// A text of the grammar. Draws bytes that are legal, prefers the end where the text is long enough,
+// and then bytes that close. Absent where it gets longer than `max_bytes`.
+std::optional<std::string> Sample(std::shared_ptr<const Grammar> grammar, Random& random,
+                                  size_t max_bytes) {
+  Matcher matcher(std::move(grammar));
+  const size_t enough = random.Below(max_bytes / 8 + 1);
+  std::string text;
+  while (text.size() < max_bytes) {
+    if (matcher.IsAtEnd() || (matcher.Accepts() && text.size() >= enough)) return text;
+    std::string legal, closing;
+    for (int byte = 0; byte < 256; ++byte) {
+      const char c = static_cast<char>(byte);
+      Matcher next = matcher;
+      if (!next.Advance({&c, 1})) continue;
+      legal += c;
+      // Of the many letters of a text one in three is enough.
+      if (std::string_view("}]\",:0123456789ntf").find(c) != std::string_view::npos) closing += c;
+    }
+    const std::string& from = closing.empty() || random.Below(3) == 0 ? legal : closing;
+    const char c = from[random.Below(from.size())];
+    if (!matcher.Advance({&c, 1})) return std::nullopt;
+    text += c;
+  }
+  return matcher.Accepts() ? std::optional(text) : std::nullopt;
+}
+
+Json LegalTokens(const std::shared_ptr<const Grammar>& grammar, const Json& in) {
+  std::vector<std::string> tokens;
+  for (const auto& hex : in["tokens"]) {
+    const auto digits = hex.get<std::string>();
+    std::string bytes;
+    for (size_t i = 0; i < digits.size(); i += 2) {
+      bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+    }
+    tokens.push_back(bytes);
+  }
+  const auto end = static_cast<TokenId>(tokens.size());
+  tokens.emplace_back();
+  TokenMasks masks(std::make_shared<const TokenTrie>(tokens, std::vector<TokenId>{end}), 1 << 20);
+  std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()));
+  Matcher matcher(grammar);
+  Json legal = Json::array();
+  const auto add = [&] {
+    matcher.Mask(masks, words);
+    Json ids = Json::array();
+    for (TokenId id = 0; id <= end; ++id) {
+      if (IsLegal(words, id)) ids.push_back(id);
+    }
+    legal.push_back(ids);
+  };
+  add();
+  for (const auto& id : in["path"]) {
+    if (!matcher.Advance(tokens[id.get<size_t>()])) return {{"error", "a token is not legal"}};
+    add();
+  }
+  return {{"legal", legal}};
+}
+
+Json Answer(const Json& in) {
+  const auto grammar = Compile(in);
+  if (!grammar) return {{"error", grammar.error().message}};
+  if (in.contains("tokens")) return LegalTokens(*grammar, in);
+  if (in.contains("texts")) {
+    Json matches = Json::array();
+    for (const auto& text : in["texts"]) {
+      Matcher matcher(*grammar);
+      matches.push_back(matcher.Advance(text.get<std::string>()) && matcher.Accepts());
+    }
+    return {{"matches", matches}};
+  }
+  Random random(in.value("seed", uint64_t{0}));
+  Json samples = Json::array();
+  for (int i = in.value("samples", 1); i > 0; --i) {
+    const auto text = Sample(*grammar, random, in.value("max_bytes", size_t{2000}));
+    if (text) samples.push_back(*text);
+  }
+  return {{"samples", samples}};
+}
+
+}  // namespace
+}  // namespace kvasir
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << kvasir::Answer(nlohmann::ordered_json::parse(line)).dump() << std::endl;
+  }
+}
