@@ -111,7 +111,8 @@ constexpr MetricSeries kCacheSeries[] = {
     {"kvasir_computed_tokens_total", MetricType::Counter, "", "cache",
      "Prompt tokens that were computed.", Of<&Stats::computed_tokens>},
     {"kvasir_prepared_tokens_total", MetricType::Counter, "", "engine",
-     "Tokens that were computed while nothing waited, for the next turns of conversations (prepare);"
+     "Tokens that were computed while nothing waited, for the next turns of conversations "
+     "(prepare);"
      " not among the prompt tokens.",
      Of<&Stats::prepared_tokens>},
     {"kvasir_cursor_hits_total", MetricType::Counter, "", "cache",

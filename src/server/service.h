@@ -153,8 +153,8 @@ class Service {
   }
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
-  static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
-  static bool IsOpen(const HttpRequest& head);  // needs no key
+  static HttpResponse NoSuchRoute(const HttpRequest& head);  // 404, or 405: another method
+  static bool IsOpen(const HttpRequest& head);               // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;

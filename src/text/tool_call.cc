@@ -142,8 +142,8 @@ std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<Too
     const auto& texts = tool->text_parameters;
     const bool is_text = std::ranges::find(texts, key) != texts.end();
     if (call.arguments.size() > 1) call.arguments += ", ";
-    call.arguments += QuoteJson(key) + ": " +
-                      ParameterJson(text.substr(key_end + 1, end - key_end - 1), is_text);
+    call.arguments +=
+        QuoteJson(key) + ": " + ParameterJson(text.substr(key_end + 1, end - key_end - 1), is_text);
     text.remove_prefix(end + kParameterEnd.size());
   }
   call.arguments += '}';
