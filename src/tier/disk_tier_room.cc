@@ -13,19 +13,6 @@ namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
 constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
-// Of a draft of the audit, which lies beside the old one until it takes its name, and of intents
-// and an about.json, which may come with it.
-constexpr uint64_t kDraftBytes = kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
-
-// The folder's lock, for as long as the object lives; absent while another process has it.
-IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
-  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(root, "lock", OpenMode::kWriteOrNew));
-  if (!lock) return lock;
-  const IoResult<bool> locked = storage.TryLock(lock->id());
-  if (!locked) return IoFailed(locked.error());
-  if (!*locked) return IoFailed(EWOULDBLOCK);
-  return lock;
-}
 
 }  // namespace
 
@@ -39,7 +26,7 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   MutexLock lock(mutex_);
   const bool is_segment = bytes == segment_bytes_;
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
-  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kDraftBytes;
+  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kTierDraftBytes;
   return whole + std::max(other, kBesideBytes) <= cap_bytes_;
 }
 
@@ -65,7 +52,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
     if (end != GrowEnd::kGrown) no_growth_until_ns_ = storage_.MonotonicNs() + kSpaceNs;
     return end;
   };
-  const IoResult<OpenedFile> locked = LockFolder(storage_, writing_files_->root.id());
+  const IoResult<OpenedFile> locked = LockTierFolder(storage_, writing_files_->root.id());
   if (!locked && locked.error() == EWOULDBLOCK) return GrowEnd::kFull;  // asked again soon
   if (!locked) {
     CountError(&TierStats::fault_write, locked.error());
