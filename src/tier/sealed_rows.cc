@@ -418,14 +418,23 @@ Status SealedRows::PutRow(OwnerId owner, std::string_view id, uint64_t number, i
   WipeKeys({&key, 1});
   if (!done) return Fail(Code::kUnavailable, "the system is out of memory; try again");
   std::memcpy(sealed.data() + sealed.size() - tag.size(), tag.data(), tag.size());
+  if (number == 1) {
+    RowStatement add(database_,
+                     "INSERT INTO sessions(number, used, sealed, id, owner) VALUES(1,?,?,?,?) ON "
+                     "CONFLICT(id) DO NOTHING");
+    add.Bind(used_s).Bind(std::span<const std::byte>(sealed)).Bind(id).Bind(BytesOf(tag_of_owner));
+    if (add.Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (sqlite3_changes(database_) == 1) return {};
+    return Fail(Code::kInvalidArgument, "there is a session {} already", id);
+  }
   RowStatement put(database_,
-                   "INSERT INTO sessions(id, owner, number, used, sealed) VALUES(?,?,?,?,?) "
-                   "ON CONFLICT(id) DO UPDATE SET owner=excluded.owner, number=excluded.number, "
-                   "used=excluded.used, sealed=excluded.sealed");
-  put.Bind(id).Bind(BytesOf(tag_of_owner)).Bind(static_cast<int64_t>(number)).Bind(used_s);
-  put.Bind(std::span<const std::byte>(sealed));
+                   "UPDATE sessions SET number=?, used=?, sealed=? WHERE id=? AND owner=? AND "
+                   "number=?");
+  put.Bind(static_cast<int64_t>(number)).Bind(used_s).Bind(std::span<const std::byte>(sealed));
+  put.Bind(id).Bind(BytesOf(tag_of_owner)).Bind(static_cast<int64_t>(number - 1));
   if (put.Step() != SQLITE_DONE) return Failed("cannot be written");
-  return {};
+  if (sqlite3_changes(database_) == 1) return {};
+  return Fail(Code::kNotFound, "there is no session {}", id);
 }
 
 uint64_t SealedRows::BytesOfRow(std::string_view id) {
@@ -448,6 +457,7 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   const uint64_t growth =
       LogBytesOf(old_bytes + new_bytes) + std::max(new_bytes, old_bytes) - old_bytes;
   KV_ASSIGN(const OpenedFile room, TakeRoom(growth));
+  if (number > 1 && !keys_.Find(owner)) return Fail(Code::kNotFound, "there is no session {}", id);
   KV_ASSIGN(const OwnerId id_of_owner, OwnerFor(owner));
   KV_TRY(PutRow(id_of_owner, id, number, used_s, plain));
   // The row is durable. What is left to do may fail without undoing that, except for a scrub.

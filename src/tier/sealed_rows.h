@@ -59,7 +59,8 @@ class SealedRows {
   // O(rows).
   Result<std::vector<RowFacts>> List();
   enum class Old : uint8_t { kStays, kScrubbed };  // kScrubbed: its bytes leave the files too
-  // Adds a row, or replaces that of this id. O(bytes).
+  // Number 1 adds a row; others replace the row of the number before. kNotFound: the owner has no
+  // such row. kInvalidArgument: the row to add is there already. O(bytes).
   Status Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
              std::span<const std::byte> plain, Old old);
   // The bytes of Put. kNotFound: the owner has no such row. kCorruption: it does not open.

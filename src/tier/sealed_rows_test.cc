@@ -87,6 +87,21 @@ TEST_F(SealedRowsTest, ShowsARowToItsOwnerAlone) {
   EXPECT_EQ(TextOf(rows->Get(kMira, "sess_1")), "mine");
 }
 
+TEST_F(SealedRowsTest, ReplacesOnlyTheRowOfTheNumberBefore) {
+  const auto rows = Open();
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 2, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("a"), Old::kStays));
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 1, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 3, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  ASSERT_TRUE(rows->RemoveOwner(kMira));  // and nobody who still has it brings it back
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 2, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  EXPECT_EQ(rows->List()->size(), 0u);
+}
+
 TEST_F(SealedRowsTest, LeavesNoByteOfWhatWasRemoved) {
   const auto rows = Open();
   const std::string text(9000, 'q');
@@ -190,7 +205,7 @@ TEST_F(SealedRowsTest, NeverShowsFlippedBytes) {
   {
     const auto rows = Open();
     for (const auto& [id, text] : texts) {
-      ASSERT_TRUE(rows->Put(kMira, id, 7, 1, Bytes(text), Old::kStays));
+      ASSERT_TRUE(rows->Put(kMira, id, 1, 1, Bytes(text), Old::kStays));
     }
   }
   const std::string path = PathOf("sessions.db");
