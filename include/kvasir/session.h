@@ -219,6 +219,7 @@ class SessionStore::Turn {
 
   bool has_come() const;
   const std::string& id() const;
+  bool on_disk() const;  // changes wait for the file
   // The session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;

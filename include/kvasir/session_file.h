@@ -53,11 +53,10 @@ struct SessionFileOptions {
 
 // The sessions of all tenants in the file. One process has it open at a time. Each call is durable
 // when it returns, and all or nothing if the process or the machine ends in it. Errors of all
-// calls: kExhausted: the file, the folder or the disk is full; kUnavailable: another process has
-// the file (the message says which), or the folder is gone; kCorruption: the file or the session is
-// damaged; kUnsupported: the file is of a newer version; kIoError, kPermissionDenied: the disk.
-// After an error nothing has changed, except that Scrub::kYes may have failed after the change.
-// Thread-safe; calls wait for each other and for the disk.
+// calls: kExhausted: the file, the folder or the disk is full; kUnavailable: the disk fails, or the
+// folder is gone (the log says why); kCorruption: the file or the session is damaged. After an
+// error nothing has changed, except that Scrub::kYes may have failed after the change. Thread-safe;
+// calls wait for each other and for the disk.
 class SessionFile {
  public:
   // A session's row, as far as it is known without opening it.
@@ -69,7 +68,9 @@ class SessionFile {
     uint64_t bytes = 0;
   };
 
-  // Makes the file where it is missing. kNotFound: there is no secret. Rows whose time is over go.
+  // Makes the file where it is missing. Rows whose time is over go. kNotFound: there is no secret;
+  // kUnavailable: another process has the file (the message says which); kUnsupported: it is of a
+  // newer version; kIoError, kPermissionDenied: the disk.
   static Result<std::unique_ptr<SessionFile>> Open(const SessionFileOptions& options);
   ~SessionFile();
 
@@ -91,6 +92,7 @@ class SessionFile {
   // Removes sessions whose time is over. Returns their ids.
   Result<std::vector<std::string>> RemoveOld();
 
+  bool IsThere();  // its folder and it are where they were
   uint64_t bytes() const;
   uint64_t max_bytes() const;
 

@@ -1,9 +1,11 @@
 #include "kvasir/session_file.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "base/secret.h"
 #include "base/wipe.h"
@@ -30,6 +32,17 @@ Result<SealedRowsOptions> RowsOptionsOf(const SessionFileOptions& options) {
   KV_ASSIGN(const Secret secret, LoadOrCreateSecret(state.string()));
   return SealedRowsOptions{
       .folder = options.folder, .cap_bytes = options.cap_bytes, .secret = secret};
+}
+
+// What a caller may know of a failed call: not where the disk is and what is wrong with it.
+template <typename T>
+T WithoutDisk(T result) {
+  if (result) return result;
+  const Error& error = result.error();
+  if (error.code != Code::kIoError && error.code != Code::kPermissionDenied) return result;
+  Log(LogLevel::kWarning, "sessions on the disk cannot be used", LogField("why", error.message));
+  return Fail(Code::kUnavailable,
+              "the disk that keeps sessions fails; nothing has changed, try again later");
 }
 
 bool HasForeignIds(const SessionState& state, uint32_t vocab_size) {
@@ -113,7 +126,7 @@ Status SessionFile::Write(const SessionRecord& record, uint64_t number, Scrub sc
 
 Result<SessionRecord> SessionFile::ReadAsItIs(SessionStore& store, const SessionOwner& owner,
                                               std::string_view id) {
-  KV_ASSIGN(std::vector<std::byte> bytes, impl_->rows->Get(owner, id));
+  KV_ASSIGN(std::vector<std::byte> bytes, WithoutDisk(impl_->rows->Get(owner, id)));
   auto record = ParseSessionRecord(
       store, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   Wipe(&bytes);
@@ -144,10 +157,14 @@ Result<SessionRecord> SessionFile::Read(SessionStore& store, const SessionOwner&
 Status SessionFile::Touch(std::string_view id) { return impl_->rows->Touch(id, UnixS()); }
 
 Status SessionFile::Remove(const SessionOwner& owner, std::string_view id) {
-  return impl_->rows->Remove(owner, id);
+  return WithoutDisk(impl_->rows->Remove(owner, id));
 }
 
-Status SessionFile::RemoveAll(const SessionOwner& owner) { return impl_->rows->RemoveOwner(owner); }
+Status SessionFile::RemoveAll(const SessionOwner& owner) {
+  return WithoutDisk(impl_->rows->RemoveOwner(owner));
+}
+
+bool SessionFile::IsThere() { return impl_->rows->IsThere(); }
 
 Result<std::vector<std::string>> SessionFile::RemoveOld() {
   KV_ASSIGN(const std::vector<RowFacts> rows, impl_->rows->List());

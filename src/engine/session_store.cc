@@ -506,6 +506,11 @@ bool SessionStore::Turn::has_come() const {
 
 const std::string& SessionStore::Turn::id() const { return place_->session->id; }
 
+bool SessionStore::Turn::on_disk() const {
+  const MutexLock lock(place_->store->mutex);
+  return place_->session->row_number > 0;
+}
+
 Result<SessionStore::Entry> SessionStore::Turn::Read() const {
   KV_CHECK(place_ && has_come());
   SessionStore store(place_->store);

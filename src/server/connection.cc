@@ -405,6 +405,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
+    if (event.last && !event.error) {
+      if (auto keeper = answer_->TakeSlowKeeper()) {
+        return FinishKeeping(std::move(keeper), exchange, prompt, event);
+      }
+    }
     if (chat_) chat_->Take(event);
     const std::string text = answer_->Take(prompt, event);
     if (answer_->error()) return Fail(Error(*answer_->error()));
@@ -431,6 +436,36 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Respond(std::move(response));
   }
 
+  // Keeps the answer on a thread of the pool, since that waits for the disk; then goes on with the
+  // last event.
+  void FinishKeeping(std::shared_ptr<AnswerKeeper> keeper, uint64_t exchange, size_t prompt,
+                     const Event& event) {
+    keeper->Take(event);
+    prepare_.Run(tenant_, 0,
+                 [self = shared_from_this(), keeper = std::move(keeper), exchange, prompt,
+                  event](MemoryQuota&) {
+                   Status kept = tl::unexpected(
+                       Error{Code::kUnavailable, "the system is out of memory; try again"});
+                   Try([&] { kept = keeper->Finish(); });
+                   UntilDone([&] {
+                     asio::post(self->strand_, [self, exchange, prompt, event, kept] {
+                       self->Run([&] {
+                         if (kept) return self->OnEvent(exchange, prompt, event);
+                         const bool is_wanted = exchange == self->exchange_ && self->answer_;
+                         if (is_wanted && self->state_ == State::kBusy) self->Fail(kept.error());
+                       });
+                     });
+                   });
+                 });
+  }
+
+  // The end of an answer that is not finished: what it keeps waits for the disk too.
+  void DropUnfinished(std::unique_ptr<Answer> answer) {
+    if (!answer) return;
+    std::shared_ptr<AnswerKeeper> keeper = answer->TakeSlowKeeper();
+    if (keeper) prepare_.Run(tenant_, 0, [keeper = std::move(keeper)](MemoryQuota&) {});
+  }
+
   HttpResponse NoRoomToAnswer() {
     service_.CountRejection(RejectReason::kMemory);
     return ErrorResponse(
@@ -440,7 +475,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   // The answer ends with an error: a response, or the last event of a stream that has begun.
   void Fail(const Error& error) {
-    const std::unique_ptr<Answer> answer = std::move(answer_);
+    DropUnfinished(std::move(answer_));
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
@@ -477,7 +512,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void CancelAll() {
     ++exchange_;  // later events of the cancelled requests are ignored
-    answer_.reset();
+    DropUnfinished(std::move(answer_));
     chat_.reset();
     for (const RequestId id : running_) service_.engine().Cancel(id);
     running_.clear();

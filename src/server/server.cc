@@ -212,7 +212,7 @@ class Server {
       sweep_.expires_after(kSweepSessions);
       sweep_.async_wait([this](ErrorCode ec) {
         if (ec) return;
-        service_->SweepSessions();
+        prepare_.Run("", 0, [this](MemoryQuota&) { service_->SweepSessions(); });
         AwaitSweep();
       });
     });

@@ -130,8 +130,9 @@ class Service {
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
-  // Removes sessions that nobody has used for long. Call it now and then.
-  void SweepSessions() { sessions_.Sweep(); }
+  // Removes sessions that nobody has used for long, and opens their file where that failed before.
+  // Call it now and then; it waits for the disk.
+  void SweepSessions();
   Engine& engine() { return engine_; }
 
  private:
@@ -142,6 +143,8 @@ class Service {
 
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template);
   Status UseKeys(const KeysFile& file);
+  // Where there is a disk tier. Without the file sessions are kept in memory, and the log says why.
+  void OpenSessionFile();
   std::shared_ptr<const Credentials> credentials() const {
     const MutexLock lock(credentials_mutex_);
     return credentials_;
@@ -151,8 +154,8 @@ class Service {
   }
   static const Route* FindRoute(std::string_view path);
   static const Route* RouteOf(const HttpRequest& request);
-  static HttpResponse NoSuchRoute(const HttpRequest& head);         // 404, or 405: another method
-  static bool IsOpen(const HttpRequest& head);  // needs no key
+  static HttpResponse NoSuchRoute(const HttpRequest& head);  // 404, or 405: another method
+  static bool IsOpen(const HttpRequest& head);               // needs no key
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
@@ -232,6 +235,7 @@ class Service {
   ModelView model_;
   std::optional<bool> prefix_stable_;  // IsPrefixStable
   SessionStore sessions_;
+  std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
   std::string template_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };

@@ -27,7 +27,7 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   const bool is_segment = bytes == segment_bytes_;
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
   const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kTierDraftBytes;
-  return whole + std::max(other, kBesideBytes) <= cap_bytes_;
+  return whole + std::max(other, kBesideBytes + reserved_bytes_) <= cap_bytes_;
 }
 
 // Whether the disk stays usable for others when `bytes` more are taken.
@@ -268,6 +268,13 @@ void DiskTier::ForgetReadsOf(EntryId entry) {
   }
 }
 
+void DiskTier::Reserve(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  const uint64_t reserved = bytes - std::min(bytes, kSessionBytes);
+  must_fit_ |= reserved > reserved_bytes_;
+  reserved_bytes_ = reserved;
+}
+
 // A smaller cap than before: gives back what is too much, before anything is stored.
 void DiskTier::FitCap() {
   while (!HasRoomFor(0).value_or(true)) {
@@ -325,8 +332,10 @@ bool DiskTier::Maintain() {
   second_ns_ = now_ns + kSecondNs;
   NoteStalls();
   uint32_t hour;
+  bool must_fit;
   {
     MutexLock lock(mutex_);
+    must_fit = std::exchange(must_fit_, false);
     hour = NowHour();
     const uint64_t day = hour / 24;
     if (day > written_day_) {
@@ -334,6 +343,7 @@ bool DiskTier::Maintain() {
       stats_.written_today_bytes = 0;
     }
   }
+  if (must_fit) FitCap();
   if (hour != maintained_hour_) {
     maintained_hour_ = hour;
     ExpireOld();

@@ -27,11 +27,12 @@ constexpr int kApplicationId = 0x4B56534E, kRowsVersion = 1;
 constexpr uint64_t kPage = 4096, kFrame = kPage + 24;
 constexpr uint64_t kSpare = 64 * kPage;  // pages of the tree, of free lists and of the log's head
 constexpr uint64_t kLogBytes = uint64_t{1} << 20;  // a longer log moves into the file
-// The tier gives room back within a second of being told that it is needed.
+// The tier gives room back within a second after it hears of the need.
 constexpr int kRoomTries = 60;
 constexpr uint64_t kRoomPauseMs = 50;
 constexpr int kVacuums = 16;  // of a scrub, each of as many pages as kSpare has room for
 constexpr uint64_t kVacuumPages = 32;
+constexpr uint64_t kNeedStep = uint64_t{1} << 20;
 constexpr size_t kSaltBytes = sizeof(RecordSalt), kSealBytes = kSaltBytes + sizeof(AesTag);
 
 // A prepared statement. Its text and blob arguments must outlive it.
@@ -280,8 +281,11 @@ tl::unexpected<Error> SealedRows::Failed(std::string_view what) {
       fmt::format("{}/{} {}: {}", options_.folder, kRowsName, what, sqlite3_errmsg(database_));
   switch (code) {
     case SQLITE_FULL:
-      return Fail(Code::kExhausted, "{} (of --disk-cap sessions may take {} bytes, an eighth)",
-                  text, max_bytes_);
+      return Fail(
+          Code::kExhausted,
+          "sessions may take {} bytes of the disk, an eighth of --disk-cap, and there is no "
+          "room for this change: delete sessions, or make them shorter",
+          max_bytes_);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return Fail(Code::kCorruption, "{}; move it away to begin a new one", text);
@@ -328,12 +332,13 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
   };
   if (taken() + bytes > max_bytes_) KV_TRY(Scrub());
   const uint64_t now = taken();
-  if (on_need_) on_need_(std::min(max_bytes_, now + bytes));
+  if (on_need_) on_need_(std::min(max_bytes_, RoundUp(now + bytes, kNeedStep)));
   if (now + bytes > max_bytes_) {
-    return Fail(Code::kExhausted,
-                "sessions take {} bytes of {}, and with this change would take up to {}; {} are "
-                "allowed, an eighth of --disk-cap: delete sessions, or make them shorter",
-                now, options_.folder, now + bytes, max_bytes_);
+    return Fail(
+        Code::kExhausted,
+        "sessions take {} bytes of the disk, and with this change up to {}; {} are allowed, "
+        "an eighth of --disk-cap: delete sessions, or make them shorter",
+        now, now + bytes, max_bytes_);
   }
   for (int tries = 1;; ++tries) {
     IoResult<OpenedFile> lock = LockTierFolder(storage_, root_.id());
@@ -349,9 +354,9 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
     }
     if (tries == kRoomTries) {
       return Fail(Code::kExhausted,
-                  "{} is full: it has {} bytes, a change needs up to {} more, and {} are allowed "
-                  "(--disk-cap); try again soon",
-                  options_.folder, used, bytes, options_.cap_bytes);
+                  "the disk folder has {} bytes, this change needs up to {} more, and {} are "
+                  "allowed (--disk-cap); try again soon",
+                  used, bytes, options_.cap_bytes);
     }
     lock = IoFailed(EWOULDBLOCK);  // others may give room back
     storage_.Pause(kRoomPauseMs);
@@ -537,6 +542,11 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
     const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
     if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
   }
+}
+
+bool SealedRows::IsThere() {
+  const MutexLock lock(mutex_);
+  return CheckPlace().has_value();
 }
 
 uint64_t SealedRows::bytes() const {

@@ -73,7 +73,8 @@ class SealedRows {
   // What the file and its log may take, and what they take.
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const;
-  // Is told how many bytes of the cap the next rows may need.
+  bool IsThere();  // its folder and it are where they were
+  // Called with how many bytes of the cap file and log may need, before they grow.
   void set_on_need(std::function<void(uint64_t bytes)> on_need);
 
  private:
