@@ -78,10 +78,15 @@ class Restart(WithSessions):
         # The KV comes back by the tier's blocks: what is new is computed, and at most a block.
         self.assertGreaterEqual(receipt["reused"]["disk"], known - BLOCK, receipt)
         self.assertLessEqual(receipt["computed"], receipt["prompt_tokens"] - known + BLOCK, receipt)
-        self.assertIn("Pixel", answer["choices"][0]["message"]["content"])
-        # Bit for bit what a server says that never ended.
         shown = self.state(server, path)
         self.assertEqual(len(shown["messages"]), 5)
+        # What a server says that has no disk and never ended.
+        twin = self.serve(disk=("--disk", "none"))
+        same = self.make(twin, system="You are kind.", messages=user(FACT))
+        self.generate(twin, same)
+        self.generate(twin, same, "What is my cat called?")
+        right = self.state(twin, same)
+        self.assertEqual((shown["messages"], shown["ids"]), (right["messages"], right["ids"]))
         self.assertEqual(server.end(), 0)
         server = self.serve()
         self.assertEqual(self.state(server, path), shown)
@@ -338,6 +343,56 @@ class Damage(WithSessions):
         for one in paths[1:]:
             self.call(server, "DELETE", one)
         self.call(server, "POST", path + "/messages", big)
+
+
+class Commands(WithSessions):
+    def sessions(self, *words, folder="kv", code=0):
+        got, err, out = run("sessions", *words, "--disk", str(self.home / folder), home=self.home)
+        self.assertEqual(got, code, (words, err, out))
+        return err if code else out
+
+    def test_list_show_rm_export_import(self):
+        server = self.serve()
+        first = self.make(server, system="You are kind.", messages=user(FACT))
+        self.generate(server, first)
+        second = self.make(server, messages=user("Second."))
+        shown = self.state(server, first)
+        self.assertIn(str(server.process.pid), self.sessions("list", code=1))
+        server.end()
+        ids = [path.rsplit("/", 1)[1] for path in (first, second)]
+        listed = json.loads(self.sessions("list", "--json"))["sessions"]
+        self.assertEqual([one["id"] for one in listed], ids[::-1])
+        self.assertEqual([(one["messages"], one["tenant"], one["damaged"]) for one in listed],
+                         [(1, "default", False), (3, "default", False)])
+        self.assertIn(ids[0], self.sessions("list"))
+        self.assertIn(f"1 user: {FACT}\n", self.sessions("show", ids[0]))
+        exported = self.sessions("export", ids[0])
+        record = json.loads(exported)
+        self.assertEqual([m["content"] for m in record["messages"]], [m["content"] for m in shown["messages"]])
+        self.assertTrue(record["messages"][2]["ids"])
+        self.sessions("rm", ids[0])
+        self.assertNotIn(ids[0].encode(), self.folder_bytes())
+        self.assertEqual(len(json.loads(self.sessions("list", "--json"))["sessions"]), 1)
+        self.assertIn("no session", self.sessions("show", ids[0], code=2))
+        file = self.home / "session.json"
+        file.write_text(exported, encoding="utf-8")
+        self.assertEqual(self.sessions("import", str(file)).strip(), ids[0])
+        self.assertIn("already", self.sessions("import", str(file), code=2))
+        server = self.serve()
+        self.assertEqual(self.state(server, first), shown)
+        server.end()
+        # Another folder, another tenant.
+        self.sessions("import", str(file), "--tenant", "default", folder="other")
+        file.write_text(exported.replace('"generated":true', '"generated":5'), encoding="utf-8")
+        self.assertIn("messages[2].generated is not true or false", self.sessions("import", str(file), code=2))
+        file.write_text("{", encoding="utf-8")
+        self.assertIn("is not JSON", self.sessions("import", str(file), code=2))
+
+    def test_wrong_words(self):
+        for words in ((), ("list", "x"), ("show",), ("import",), ("dance",)):
+            self.assertIn("takes one of: list", self.sessions(*words, code=2))
+        self.assertIn("there are no sessions in", self.sessions("list", code=2))
+        self.assertFalse((self.home / "kv").exists())
 
 
 if __name__ == "__main__":

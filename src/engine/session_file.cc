@@ -118,10 +118,9 @@ Status SessionFile::Write(const SessionRecord& record, uint64_t number, Scrub sc
   SessionRecord kept = record;
   kept.identity = impl_->options.identity;
   const WipedText json{ToJson(kept)};
-  return impl_->rows->Put(
-      SessionOwnerOf(record.tenant), record.id, number, UnixS(),
-      std::as_bytes(std::span(json.text)),
-      scrub == Scrub::kYes ? SealedRows::Old::kScrubbed : SealedRows::Old::kStays);
+  const auto old = scrub == Scrub::kYes ? SealedRows::Old::kScrubbed : SealedRows::Old::kStays;
+  return WithoutDisk(impl_->rows->Put(SessionOwnerOf(record.tenant), record.id, number, UnixS(),
+                                      std::as_bytes(std::span(json.text)), old));
 }
 
 Result<SessionRecord> SessionFile::ReadAsItIs(SessionStore& store, const SessionOwner& owner,
@@ -131,9 +130,8 @@ Result<SessionRecord> SessionFile::ReadAsItIs(SessionStore& store, const Session
       store, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   Wipe(&bytes);
   const bool is_sound = record && record->id == id && SessionOwnerOf(record->tenant) == owner &&
-                        !HasForeignIds(record->state, impl_->options.identity == record->identity
-                                                          ? impl_->options.vocab_size
-                                                          : UINT32_MAX);
+                        (record->identity.content != impl_->options.identity.content ||
+                         !HasForeignIds(record->state, impl_->options.vocab_size));
   if (!is_sound && (record || record.error().code == Code::kInvalidArgument)) {
     return Fail(Code::kCorruption, "the session {} in {} makes no sense{}{}", id,
                 impl_->options.folder, record ? "" : ": ", record ? "" : record.error().message);
@@ -167,15 +165,7 @@ Status SessionFile::RemoveAll(const SessionOwner& owner) {
 bool SessionFile::IsThere() { return impl_->rows->IsThere(); }
 
 Result<std::vector<std::string>> SessionFile::RemoveOld() {
-  KV_ASSIGN(const std::vector<RowFacts> rows, impl_->rows->List());
-  const int64_t least = UnixS() - static_cast<int64_t>(impl_->options.ttl_hours) * 3600;
-  std::vector<std::string> removed;
-  for (const RowFacts& one : rows) {
-    if (one.used_s >= least) continue;
-    KV_TRY(impl_->rows->Remove(one.owner, one.id));
-    removed.push_back(one.id);
-  }
-  return removed;
+  return impl_->rows->RemoveUnused(UnixS() - static_cast<int64_t>(impl_->options.ttl_hours) * 3600);
 }
 
 uint64_t SessionFile::bytes() const { return impl_->rows->bytes(); }

@@ -235,7 +235,7 @@ Status SealedRows::OpenDatabase() {
       return FailErrno(synced.error(), "cannot sync {}", options_.folder);
     }
   }
-  KV_TRY(RemoveOrphans());
+  if (!options_.keeps_orphans) KV_TRY(RemoveOrphans());
   return Scrub();
 }
 
@@ -517,6 +517,26 @@ Status SealedRows::Remove(const Digest& owner, std::string_view id) {
   return Scrub();
 }
 
+Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) {
+  const MutexLock lock(mutex_);
+  KV_TRY(CheckPlace());
+  std::vector<std::string> removed;
+  for (;;) {
+    RowStatement remove(database_,
+                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
+                        "used<? LIMIT 1) RETURNING id");
+    const int step = remove.Bind(least_used_s).Step();
+    if (step == SQLITE_ROW) removed.push_back(remove.Text(0));
+    if (step != SQLITE_ROW && step != SQLITE_DONE) return Failed("cannot be written");
+    if (step == SQLITE_ROW && remove.Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (step == SQLITE_DONE) break;
+    const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+    if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
+  }
+  if (!removed.empty()) KV_TRY(Scrub());
+  return removed;
+}
+
 Status SealedRows::RemoveOwner(const Digest& owner) {
   const MutexLock lock(mutex_);
   const auto known = keys_.Find(owner);
@@ -571,7 +591,9 @@ Result<std::optional<RowsCheck>> CheckRows(const SealedRowsOptions& options, Sto
     if (!facts && facts.error() == ENOENT) return std::optional<RowsCheck>();
   }
   RowsCheck check;
-  const auto rows = SealedRows::Open(options, storage);
+  SealedRowsOptions looks = options;
+  looks.keeps_orphans = true;
+  const auto rows = SealedRows::Open(looks, storage);
   if (!rows && rows.error().code == Code::kUnavailable) {
     check.skipped = rows.error().message;
     return std::optional(std::move(check));
@@ -584,7 +606,9 @@ Result<std::optional<RowsCheck>> CheckRows(const SealedRowsOptions& options, Sto
   for (const RowFacts& facts : *listed) {
     const auto plain = (*rows)->Get(facts.owner, facts.id);
     if (!plain) {
-      check.damaged.push_back(fmt::format("sessions.db {}: {}", facts.id, plain.error().message));
+      const bool has_key = facts.owner != Digest{};
+      check.damaged.push_back(
+          fmt::format("{}: {}", facts.id, has_key ? "does not open" : "has no key in keys/"));
       continue;
     }
     ++check.rows;

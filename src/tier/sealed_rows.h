@@ -25,7 +25,8 @@ struct SealedRowsOptions {
   // Of everything in the folder. The file and its log take an eighth of it at most.
   uint64_t cap_bytes = 0;
   Secret secret{};
-  const char* vfs = nullptr;  // of SQLite, for tests
+  bool keeps_orphans = false;  // rows whose owner has no key stay
+  const char* vfs = nullptr;   // of SQLite, for tests
 };
 
 // What is known of a row without its key. Only `id` and `number` are authenticated, and only when
@@ -68,6 +69,8 @@ class SealedRows {
   Status Touch(std::string_view id, int64_t used_s);
   // Scrubbed. Removing what is not there is no error.
   Status Remove(const Digest& owner, std::string_view id);
+  // Removes rows that were used last before this time. Returns their ids.
+  Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
   // Removes the owner's key, which no row of it survives, and then its rows.
   Status RemoveOwner(const Digest& owner);
   // What the file and its log may take, and what they take.
