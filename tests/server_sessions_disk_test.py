@@ -4,9 +4,10 @@
     server_sessions_disk_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import contextlib
+import errno
 import json
 import os
-import pathlib
 import random
 import shutil
 import sqlite3
@@ -15,7 +16,8 @@ import time
 import unittest
 
 from disk_server import BLOCK, WithHome, run
-from server_harness import ROOT, sse, user
+from fault_shim import FOREVER, HANG, SHIM, Faults
+from server_harness import sse, user
 
 FACT = "My name is Mira. I live in Oslo. My cat is called Pixel."
 GREEDY = {"temperature": 0, "max_tokens": 24}
@@ -343,6 +345,56 @@ class Damage(WithSessions):
         for one in paths[1:]:
             self.call(server, "DELETE", one)
         self.call(server, "POST", path + "/messages", big)
+
+
+@unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
+class Faulty(WithSessions):
+    def served(self, faults):
+        return self.serve(environment={k: faults.environment[k] for k in ("LD_PRELOAD", "KVASIR_FAULTS")})
+
+    def test_calls_of_the_system_fail(self):
+        """A call that cannot be durable is refused and changes nothing."""
+        for kind, error, status in (("write", errno.ENOSPC, 429), ("write", errno.EIO, 503),
+                                    ("write", errno.EROFS, 503), ("sync", errno.EIO, 503)):
+            with self.subTest(f"{kind} {errno.errorcode[error]}"), contextlib.closing(Faults()) as faults:
+                server = self.served(faults)
+                path = self.make(server, messages=user(FACT))
+                before = self.state(server, path)
+                faults.arm(kind, error, 1, FOREVER)
+                got, _, answer = server.request("POST", path + "/messages", {"messages": user("more")})
+                self.assertEqual(got, status, answer)
+                self.assertNotEqual(server.request("POST", "/v1/sessions", {})[0], 201)
+                self.assertEqual(server.request("POST", path + "/generate", {})[0], status)
+                self.assertNotEqual(server.request("DELETE", path)[0], 200)
+                faults.disarm()
+                self.assertEqual(self.state(server, path), before)
+                self.generate(server, path)
+                shown = self.state(server, path)
+                self.assertEqual(len(shown["messages"]), 2)
+                server.kill()
+                server = self.serve()
+                self.assertEqual(self.state(server, path), shown)
+                self.call(server, "DELETE", path)
+                server.end()
+
+    def test_a_disk_that_hangs_holds_up_nobody_else(self):
+        with contextlib.closing(Faults()) as faults:
+            server = self.served(faults)
+            paths = [self.make(server) for _ in range(4)]
+            faults.arm("sync", HANG, 1, FOREVER)
+            threads = [threading.Thread(target=server.request, args=("POST", path + "/messages",
+                                                                     {"messages": user("more")})) for path in paths]
+            for thread in threads:
+                thread.start()
+            server.until("a hanging call", lambda: faults.failed > 0)
+            for number in range(4):
+                server.post("/v1/chat/completions", {"messages": user(f"{number}: {FACT}"), "max_tokens": 4})
+            self.assertEqual(server.get("/health")["status"], "ok")
+            faults.disarm()
+            for thread in threads:
+                thread.join()
+            for path in paths:
+                self.assertEqual(len(self.call(server, "GET", path)["messages"]), 1)
 
 
 class Commands(WithSessions):

@@ -1,7 +1,7 @@
 // Where sessions outlive the process: sessions.db in the folder of the disk tier.
 #include "base/log.h"
 #include "kvasir/session_file.h"
-#include "server/service.h"
+#include "server/service_routes.h"
 
 namespace kvasir {
 
@@ -29,6 +29,13 @@ void Service::OpenSessionFile() {
     }
   }
   no_session_file_ = why;
+}
+
+bool Service::WaitsForDisk(const HttpRequest& request) const {
+  const std::string_view path = PathOf(request.target);
+  const bool is_about_sessions =
+      path.starts_with("/v1/sessions") || (path == "/v1/cache" && request.method == "DELETE");
+  return is_about_sessions && sessions_.file() != nullptr;
 }
 
 void Service::SweepSessions() {
