@@ -22,10 +22,10 @@ WRONG = {flag: "?" for flag in (
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
-          "--alias": "", "--prompt": ""}
+          "--alias": "", "--prompt": "", "--tenant": ""}
 
 # What a command must be given beside the flag, so that it comes to look at it.
-NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__]}
+NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"]}
 
 # Flags that take any value, or none, and the arguments with which they change what is printed.
 SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
@@ -41,7 +41,8 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
              "serve": ["--pin-threads", "--cache-dir", "--no-page", "--prepare"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
-             "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"]}
+             "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"],
+             "sessions": ["--json", "--cache-dir"]}
 
 
 def flags_of(command):
@@ -57,7 +58,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 14)
+        self.assertEqual(len(self.flags), 15)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):

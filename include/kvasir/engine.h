@@ -207,6 +207,9 @@ struct GenerateRequest {
   // tenant may have, and statistics count its tokens alone (EngineStats::prepared_tokens).
   // REQUIRES: max_tokens is 0.
   bool only_when_idle = false;
+  // Its prompt was read under another Identity before: a miss without another known reason has
+  // kIdentityChanged in the receipt.
+  bool identity_changed = false;
   // A miss of reason kDiverged is not counted: the caller finds out more and calls CountMiss.
   bool caller_explains = false;
   // Receives raw logits [vocab] before sampling: one call for each computed row at a position >=
@@ -386,6 +389,8 @@ class Engine {
   virtual void Flush(FlushSink done) = 0;
   // Absent: there is no disk tier.
   virtual std::optional<TierStats> DiskStats() const = 0;
+  // The disk tier leaves so many bytes of its cap to sessions, which lie in its folder too.
+  virtual void ReserveDisk(uint64_t bytes) = 0;
   // The choices of requests that wait or run: the oldest running request first, then those that
   // wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;

@@ -62,6 +62,7 @@ struct SessionSetup {
   bool drops_oldest = false;  // a full context drops the oldest turns; else generate is refused
   bool prepare = false;   // after an answer, what the next turn shows of the history is computed
   bool exact_ids = true;  // answers stand in prompts with the ids that were generated
+  bool on_disk = true;    // it outlives the process where the store has a file
 
   SessionSetup() = default;
   SessionSetup(SessionSetup&&) = default;
@@ -106,6 +107,8 @@ struct SessionState {
   SessionPaths paths;              // what it has read; edits leave it, since the KV is still there
   uint32_t dropped = 0;            // messages after the system message that prompts leave out
   std::optional<uint32_t> tokens;  // of its prompt; absent: not counted since the last change
+  // Another model or KV format read it last, so its KV is not there; until the next answer.
+  bool identity_changed = false;
   uint64_t HeldBytes() const;
 
   bool has_system() const {
@@ -123,6 +126,8 @@ struct SessionLimits {
 };
 inline constexpr size_t kMaxSessionQueue = 8;  // calls of a session that wait
 
+class SessionFile;  // kvasir/session_file.h
+
 struct SessionCounts {
   uint64_t sessions = 0, bytes = 0, expired = 0;  // expired: since the start
 };
@@ -130,13 +135,20 @@ struct SessionCounts {
 // The sessions of all tenants. A session belongs to the tenant that made it; others cannot tell it
 // from one that does not exist. It holds text and ids only, no KV: what it says can always be
 // computed. Sessions leave only when they are removed or expire: a full store refuses new ones.
-// Thread-safe; no call waits for another one, except for a mutex that is held briefly.
+//
+// With a file (UseFile) its sessions are the store's too, and those that setups want there are
+// written at each change: a call that returned is durable, one that failed has changed nothing.
+// Such a session leaves memory at SessionLimits::ttl_ns and is read again when it is used. Calls
+// marked "disk" wait for the file then, and have its errors (kvasir/session_file.h) too.
+// Thread-safe; calls without that mark wait for a mutex alone, which is held briefly.
 class SessionStore {
  public:
   struct Entry {
     std::string id;         // "sess_" and 32 random hex digits
     int64_t created_s = 0;  // since 1970
     std::shared_ptr<const SessionState> state;
+    bool on_disk = false;       // it outlives the process
+    uint64_t num_messages = 0;  // of the state; a Page's state may lack them
   };
   struct Page {
     std::vector<Entry> entries;
@@ -157,26 +169,37 @@ class SessionStore {
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
 
-  // kExhausted when the store has as many sessions as it may, or no memory for one.
+  // Takes the sessions of an open file, and writes to it from now on. Sessions that another file
+  // had, and this one does not have, are in memory only. Disk.
+  Status UseFile(std::shared_ptr<SessionFile> file);
+  std::shared_ptr<SessionFile> file() const;
+
+  // kExhausted when the store has as many sessions as it may, or no memory for one. Disk.
   Result<Entry> Create(std::string_view tenant, SessionState state);
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
-  // as a use of the session, and does not wait for its turn.
+  // as a use of the session, and does not wait for its turn. Disk.
   Result<Entry> Find(std::string_view tenant, std::string_view id);
-  // The tenant's sessions, the newest first; those after the session `after`, if one is given.
-  // O(sessions).
+  // The same of a session that is in memory; absent: it is not.
+  std::optional<Entry> FindLoaded(std::string_view tenant, std::string_view id);
+  // The tenant's sessions, the newest first; those after the session `after`, if one is given. A
+  // session that cannot be read is left out. O(sessions). Disk.
   Result<Page> List(std::string_view tenant, std::optional<std::string_view> after, size_t limit);
+  // The tenant's sessions that are in memory, the newest first. O(sessions).
+  std::vector<Entry> Loaded(std::string_view tenant, size_t limit);
   // Takes the next turn of a session: turns of a session come one at a time, in the order of these
   // calls. If the turn has not come yet, `on_turn` is called once when it comes, by any thread; it
   // must not block. kExhausted when kMaxSessionQueue turns wait already.
   Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
                                       std::function<void()> on_turn);
-  // Removes the tenant's sessions, at once. Returns how many.
-  size_t RemoveAll(std::string_view tenant);
-  // The states of the tenant's sessions, except that of `id`.
+  // Removes the tenant's sessions, at once. Returns how many. Disk.
+  Result<size_t> RemoveAll(std::string_view tenant);
+  // The states of the tenant's sessions that are in memory, except that of `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
   void Sweep();
+  // The same for those in the file, and tells it which are in use. O(sessions). Disk.
+  Status SweepFile();
   SessionCounts counts() const;
   const SessionLimits& limits() const;
 
@@ -200,12 +223,14 @@ class SessionStore::Turn {
 
   bool has_come() const;
   const std::string& id() const;
-  // The session as it is now. kNotFound: it was removed while this waited.
+  bool on_disk() const;  // changes wait for the file
+  // The session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
-  // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed.
+  // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed. Disk; of
+  // messages that the new state lacks nothing is left in the file when it returns.
   Status Replace(SessionState state);
-  Status Remove();
+  Status Remove();  // disk
   // Ends the turn before this object ends.
   void End();
 

@@ -34,6 +34,7 @@ Command InspectCommand();
 Command PullCommand();
 Command ModelsCommand();
 Command KeyCommand();
+Command SessionsCommand();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;

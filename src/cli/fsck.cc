@@ -8,6 +8,7 @@
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
 #include "kvasir/disk.h"
+#include "kvasir/session_file.h"
 
 namespace kvasir::cli {
 namespace {
@@ -29,6 +30,21 @@ void Print(const StoreCheck& check) {
   for (const std::string& what : check.damaged) fmt::print("  damaged: {}\n", what);
 }
 
+nlohmann::ordered_json JsonOf(const std::optional<SessionFileCheck>& check) {
+  if (!check) return nullptr;
+  return {{"sessions", check->sessions},
+          {"bytes", check->bytes},
+          {"damaged", check->damaged},
+          {"skipped", check->skipped ? nlohmann::ordered_json(*check->skipped) : nullptr}};
+}
+
+void Print(const SessionFileCheck& check) {
+  if (check.skipped) return fmt::print("sessions.db: skipped: {}\n", *check.skipped);
+  fmt::print("sessions.db: {}, {}, {} damaged\n", CountText(check.sessions, "session"),
+             FormatBytes(check.bytes), check.damaged.size());
+  for (const std::string& what : check.damaged) fmt::print("  damaged: {}\n", what);
+}
+
 Result<int> RunFsck(const Args& args) {
   ExitOnInterrupt();
   if (args.Text("disk") == "") {
@@ -37,7 +53,8 @@ Result<int> RunFsck(const Args& args) {
   const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
   if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
   KV_ASSIGN(const std::vector<StoreCheck> checks, CheckDiskStores(*folder, std::nullopt));
-  size_t num_damaged = 0;
+  KV_ASSIGN(const std::optional<SessionFileCheck> sessions, CheckSessionFile({.folder = *folder}));
+  size_t num_damaged = sessions ? sessions->damaged.size() : 0;
   auto list = nlohmann::ordered_json::array();
   for (const StoreCheck& check : checks) {
     num_damaged += check.damaged.size();
@@ -45,19 +62,23 @@ Result<int> RunFsck(const Args& args) {
     if (!args.Has("json")) Print(check);
   }
   if (args.Has("json")) {
-    const nlohmann::ordered_json json = {
-        {"folder", *folder}, {"stores", std::move(list)}, {"damaged", num_damaged}};
+    const nlohmann::ordered_json json = {{"folder", *folder},
+                                         {"stores", std::move(list)},
+                                         {"sessions", JsonOf(sessions)},
+                                         {"damaged", num_damaged}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else if (checks.empty()) {
     fmt::print("{}: no stores\n", *folder);
   }
+  if (sessions && !args.Has("json")) Print(*sessions);
   return num_damaged == 0 ? kExitDone : kExitFailed;
 }
 
 }  // namespace
 
 Command FsckCommand() {
-  return {"fsck", "opens every block of the disk tier and names those that are damaged", "fsck",
+  return {"fsck", "opens every block and session of the disk tier and names those that are damaged",
+          "fsck",
           Join({{{"disk", "DIR", "the folder (default: kv in the cache folder)"},
                  {"json", "", "one object with every store", FlagKind::kSwitch}},
                 CacheDirFlags()}),

@@ -78,6 +78,9 @@ class EngineOnThread final : public Engine {
   std::optional<TierStats> DiskStats() const override {
     return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
   }
+  void ReserveDisk(uint64_t bytes) override {
+    if (parts_.disk.tier) parts_.disk.tier->Reserve(bytes);
+  }
   Status CheckRoom(const std::string& tenant) const override;
   void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
   void CountMiss(MissReason reason, uint32_t computed_tokens) override;

@@ -568,6 +568,11 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
   receipt.miss = match.miss;
+  const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
+                                            match.miss->reason == MissReason::kDiverged);
+  if (request.spec.identity_changed && has_no_reason) {
+    receipt.miss->reason = MissReason::kIdentityChanged;
+  }
   if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
     ++left_misses_;
     left_missed_tokens_ += receipt.computed;

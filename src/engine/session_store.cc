@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/wipe.h"
 #include "kvasir/session.h"
+#include "kvasir/session_file.h"
 
 namespace kvasir {
 namespace {
@@ -97,13 +98,15 @@ struct Waiting {
 };
 
 struct Session {
-  std::string id, tenant;
-  int64_t created_s = 0;
-  uint64_t number = 0;  // in the order of creation
-  std::shared_ptr<const SessionState> state;
+  std::string id, tenant;  // tenant: "" until it was read from the file
+  SessionOwner owner{};
+  int64_t created_s = 0;                      // 0 until it was read
+  uint64_t number = 0;                        // in the order of creation
+  std::shared_ptr<const SessionState> state;  // null: in the file alone
+  uint64_t row_number = 0;                    // of its row in the file; 0: it has none
   uint64_t used_ns = 0;
-  std::list<Session*>::iterator by_use;
-  std::deque<Waiting*> queue;  // the first one has its turn
+  std::list<Session*>::iterator by_use;  // if it has a state
+  std::deque<Waiting*> queue;            // the first one has its turn
   bool removed = false;
 };
 
@@ -120,20 +123,41 @@ struct SessionStore::Impl {
   std::shared_ptr<Session> Find(std::string_view tenant, std::string_view id) const
       KV_REQUIRES(mutex) {
     const auto it = by_id.find(std::string(id));
-    if (it == by_id.end() || it->second->tenant != tenant) return nullptr;
+    if (it == by_id.end() || it->second->owner != SessionOwnerOf(tenant)) return nullptr;
     return it->second;
   }
 
   void Use(Session& session) KV_REQUIRES(mutex) {
     session.used_ns = MonotonicNs();
-    by_use.splice(by_use.end(), by_use, session.by_use);
+    if (session.state) by_use.splice(by_use.end(), by_use, session.by_use);
   }
+
+  void Add(std::shared_ptr<Session> session) KV_REQUIRES(mutex) {
+    session->number = next_number++;
+    session->used_ns = MonotonicNs();
+    if (session->state) session->by_use = by_use.insert(by_use.end(), session.get());
+    by_number.emplace(session->number, session.get());
+    by_id.emplace(session->id, std::move(session));
+  }
+
+  static Entry EntryOf(const Session& session) {
+    return {session.id, session.created_s, session.state, session.row_number > 0,
+            session.state ? session.state->messages.size() : 0};
+  }
+
+  // A session's state leaves memory; it stays in the file.
+  void Unload(Session& session, std::vector<std::shared_ptr<const void>>* dead) KV_REQUIRES(mutex) {
+    by_use.erase(session.by_use);
+    dead->push_back(std::move(session.state));
+    session.state = nullptr;
+  }
+
+  Result<Entry> Load(SessionStore& store, const std::shared_ptr<Session>& session);
 
   // Its state ends with *dead, which the caller destroys without the mutex: zeroing takes time.
   void Remove(Session& session, std::vector<std::shared_ptr<const void>>* dead) KV_REQUIRES(mutex) {
     session.removed = true;
-    dead->push_back(std::move(session.state));
-    by_use.erase(session.by_use);
+    if (session.state) Unload(session, dead);
     by_number.erase(session.number);
     memory->Give(kSessionBytes);
     const auto it = by_id.find(session.id);
@@ -150,6 +174,10 @@ struct SessionStore::Impl {
         Use(oldest);
         continue;
       }
+      if (oldest.row_number > 0) {
+        Unload(oldest, dead);
+        continue;
+      }
       Remove(oldest, dead);
       ++expired;
     }
@@ -160,7 +188,9 @@ struct SessionStore::Impl {
   mutable Mutex mutex;
   std::unordered_map<std::string, std::shared_ptr<Session>> by_id KV_GUARDED_BY(mutex);
   std::map<uint64_t, Session*, std::greater<>> by_number KV_GUARDED_BY(mutex);  // newest first
-  std::list<Session*> by_use KV_GUARDED_BY(mutex);  // used longest ago first
+  std::list<Session*> by_use KV_GUARDED_BY(mutex);  // those with a state, used longest ago first
+  std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
+  uint64_t num_coming KV_GUARDED_BY(mutex) = 0;  // sessions that are being created
   uint64_t next_number KV_GUARDED_BY(mutex) = 0;
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
 };
@@ -194,61 +224,181 @@ Error SessionStore::NoMemory() const {
                       impl_->limits.memory_bytes)};
 }
 
+// A session as it is, read from the file if it is not in memory.
+Result<SessionStore::Entry> SessionStore::Impl::Load(SessionStore& store,
+                                                     const std::shared_ptr<Session>& session) {
+  std::shared_ptr<SessionFile> from;
+  {
+    const MutexLock lock(mutex);
+    if (session->removed) return tl::unexpected(NoSession());
+    if (session->state) return EntryOf(*session);
+    from = file;
+  }
+  auto read = from->Read(store, session->owner, session->id);
+  if (!read && read.error().code == Code::kNotFound) return tl::unexpected(NoSession());
+  if (!read) return tl::unexpected(read.error());
+  KV_ASSIGN(std::shared_ptr<const SessionState> state, store.Keep(std::move(read->state)));
+  const MutexLock lock(mutex);
+  if (session->removed) return tl::unexpected(NoSession());
+  if (!session->state) {  // else another call was first, and it may have changed since
+    session->state = std::move(state);
+    session->tenant = read->tenant;
+    session->created_s = read->created_s;
+    session->by_use = by_use.insert(by_use.end(), session.get());
+    Use(*session);
+  }
+  return EntryOf(*session);
+}
+
+std::shared_ptr<SessionFile> SessionStore::file() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->file;
+}
+
+Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
+  KV_ASSIGN(const std::vector<SessionFile::Row> rows, file->List());
+  std::vector<std::shared_ptr<const void>> dead;
+  const MutexLock lock(impl_->mutex);
+  for (auto& [id, session] : impl_->by_id) session->row_number = 0;
+  for (const SessionFile::Row& row : rows) {
+    std::shared_ptr<Session>& session = impl_->by_id[row.id];
+    if (session) {
+      session->row_number = row.number;
+      continue;
+    }
+    session = std::make_shared<Session>();
+    session->id = row.id;
+    session->owner = row.owner;
+    session->row_number = row.number;
+    impl_->memory->taken.fetch_add(kSessionBytes, std::memory_order_relaxed);
+    impl_->Add(std::shared_ptr<Session>(session));
+  }
+  std::vector<Session*> lost;
+  for (auto& [id, session] : impl_->by_id) {
+    if (session->row_number == 0 && !session->state) lost.push_back(session.get());
+  }
+  for (Session* one : lost) impl_->Remove(*one, &dead);
+  impl_->file = std::move(file);
+  return {};
+}
+
 Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state) {
   std::array<uint8_t, 16> random;
   KV_TRY(FillRandom(random));
   auto session = std::make_shared<Session>();
   session->id = "sess_" + ToHex(random);
   session->tenant = tenant;
+  session->owner = SessionOwnerOf(tenant);
   session->created_s = UnixS();
   Sweep();
   KV_ASSIGN(session->state, Keep(std::move(state)));
-  const Entry made{session->id, session->created_s, session->state};
-  const MutexLock lock(impl_->mutex);
-  if (impl_->by_id.size() >= impl_->limits.max_sessions) {
-    return Fail(Code::kExhausted,
-                "there are {} sessions, and at most {} are allowed (--sessions); delete one first",
-                impl_->by_id.size(), impl_->limits.max_sessions);
+  std::shared_ptr<SessionFile> file;
+  {
+    const MutexLock lock(impl_->mutex);
+    if (impl_->by_id.size() + impl_->num_coming >= impl_->limits.max_sessions) {
+      return Fail(
+          Code::kExhausted,
+          "there are {} sessions, and at most {} are allowed (--sessions); delete one first",
+          impl_->by_id.size(), impl_->limits.max_sessions);
+    }
+    if (!TakeBytes(kSessionBytes, Room::kWithinLimit)) return tl::unexpected(NoMemory());
+    ++impl_->num_coming;
+    if (session->state->setup->on_disk) file = impl_->file;
   }
-  if (!TakeBytes(kSessionBytes, Room::kWithinLimit)) return tl::unexpected(NoMemory());
-  session->number = impl_->next_number++;
-  session->used_ns = MonotonicNs();
-  session->by_use = impl_->by_use.insert(impl_->by_use.end(), session.get());
-  impl_->by_number.emplace(session->number, session.get());
-  impl_->by_id.emplace(session->id, std::move(session));
+  Status written;
+  if (file) {
+    written = file->Write({.id = session->id,
+                           .tenant = session->tenant,
+                           .created_s = session->created_s,
+                           .state = *session->state},
+                          1, SessionFile::Scrub::kNo);
+    session->row_number = 1;
+  }
+  const MutexLock lock(impl_->mutex);
+  --impl_->num_coming;
+  if (!written) {
+    impl_->memory->Give(kSessionBytes);
+    return tl::unexpected(written.error());
+  }
+  const Entry made = Impl::EntryOf(*session);
+  impl_->Add(std::move(session));
   return made;
 }
 
 Result<SessionStore::Entry> SessionStore::Find(std::string_view tenant, std::string_view id) {
   Sweep();
+  std::shared_ptr<Session> session;
+  {
+    const MutexLock lock(impl_->mutex);
+    session = impl_->Find(tenant, id);
+    if (!session) return tl::unexpected(NoSession());
+    impl_->Use(*session);
+  }
+  return impl_->Load(*this, session);
+}
+
+std::optional<SessionStore::Entry> SessionStore::FindLoaded(std::string_view tenant,
+                                                            std::string_view id) {
+  Sweep();
   const MutexLock lock(impl_->mutex);
   const std::shared_ptr<Session> session = impl_->Find(tenant, id);
-  if (!session) return tl::unexpected(NoSession());
+  if (!session || !session->state) return std::nullopt;
   impl_->Use(*session);
-  return Entry{session->id, session->created_s, session->state};
+  return Impl::EntryOf(*session);
 }
 
 Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
                                               std::optional<std::string_view> after, size_t limit) {
   Sweep();
-  const MutexLock lock(impl_->mutex);
-  auto next = impl_->by_number.begin();
-  if (after) {
-    const std::shared_ptr<Session> last = impl_->Find(tenant, *after);
-    if (!last) return tl::unexpected(NoSession());
-    next = impl_->by_number.upper_bound(last->number);
-  }
   Page page;
-  for (; next != impl_->by_number.end(); ++next) {
-    const Session& session = *next->second;
-    if (session.tenant != tenant) continue;
-    if (page.entries.size() == limit) {
-      page.has_more = true;
-      break;
+  std::shared_ptr<SessionFile> file;
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  {
+    const MutexLock lock(impl_->mutex);
+    auto next = impl_->by_number.begin();
+    if (after) {
+      const std::shared_ptr<Session> last = impl_->Find(tenant, *after);
+      if (!last) return tl::unexpected(NoSession());
+      next = impl_->by_number.upper_bound(last->number);
     }
-    page.entries.push_back({session.id, session.created_s, session.state});
+    for (; next != impl_->by_number.end(); ++next) {
+      const Session& session = *next->second;
+      if (session.owner != owner) continue;
+      if (page.entries.size() == limit) {
+        page.has_more = true;
+        break;
+      }
+      page.entries.push_back(Impl::EntryOf(session));
+    }
+    file = impl_->file;
   }
+  // Those in the file are read one by one, and only what a list shows is kept of them.
+  for (Entry& entry : page.entries) {
+    if (entry.state) continue;
+    SessionStore unlimited(SessionLimits{.memory_bytes = UINT64_MAX});
+    const auto read = file->Read(unlimited, owner, entry.id);
+    if (!read) continue;
+    SessionState shown;
+    shown.setup = read->state.setup;
+    shown.tokens = read->state.tokens;
+    entry.state = std::make_shared<const SessionState>(std::move(shown));
+    entry.created_s = read->created_s;
+    entry.num_messages = read->state.messages.size();
+  }
+  std::erase_if(page.entries, [](const Entry& entry) { return !entry.state; });
   return page;
+}
+
+std::vector<SessionStore::Entry> SessionStore::Loaded(std::string_view tenant, size_t limit) {
+  Sweep();
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  const MutexLock lock(impl_->mutex);
+  std::vector<Entry> entries;
+  for (const auto& [number, session] : impl_->by_number) {
+    if (entries.size() == limit) break;
+    if (session->owner == owner && session->state) entries.push_back(Impl::EntryOf(*session));
+  }
+  return entries;
 }
 
 Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view tenant,
@@ -274,13 +424,15 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
   return turn;
 }
 
-size_t SessionStore::RemoveAll(std::string_view tenant) {
+Result<size_t> SessionStore::RemoveAll(std::string_view tenant) {
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  if (const std::shared_ptr<SessionFile> from = file()) KV_TRY(from->RemoveAll(owner));
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl_->mutex);
   size_t removed = 0;
   for (auto next = impl_->by_number.begin(); next != impl_->by_number.end();) {
     Session& session = *(next++)->second;
-    if (session.tenant != tenant) continue;
+    if (session.owner != owner) continue;
     impl_->Remove(session, &dead);
     ++removed;
   }
@@ -289,10 +441,13 @@ size_t SessionStore::RemoveAll(std::string_view tenant) {
 
 std::vector<std::shared_ptr<const SessionState>> SessionStore::OthersOf(std::string_view tenant,
                                                                         std::string_view id) const {
+  const SessionOwner owner = SessionOwnerOf(tenant);
   const MutexLock lock(impl_->mutex);
   std::vector<std::shared_ptr<const SessionState>> states;
   for (const auto& [number, session] : impl_->by_number) {
-    if (session->tenant == tenant && session->id != id) states.push_back(session->state);
+    if (session->owner == owner && session->id != id && session->state) {
+      states.push_back(session->state);
+    }
   }
   return states;
 }
@@ -301,6 +456,36 @@ void SessionStore::Sweep() {
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl_->mutex);
   impl_->Sweep(&dead);
+}
+
+Status SessionStore::SweepFile() {
+  Sweep();
+  const std::shared_ptr<SessionFile> from = file();
+  if (!from) return {};
+  KV_ASSIGN(const std::vector<SessionFile::Row> rows, from->List());
+  constexpr int64_t kTouchS = 3600;
+  for (const SessionFile::Row& row : rows) {
+    if (UnixS() - row.used_s < kTouchS) continue;
+    int64_t unused_s = INT64_MAX;
+    {
+      const MutexLock lock(impl_->mutex);
+      const auto it = impl_->by_id.find(row.id);
+      if (it != impl_->by_id.end() && it->second->state) {
+        unused_s = static_cast<int64_t>((MonotonicNs() - it->second->used_ns) / 1'000'000'000);
+      }
+    }
+    if (unused_s < kTouchS) KV_TRY(from->Touch(row.id));
+  }
+  KV_ASSIGN(const std::vector<std::string> removed, from->RemoveOld());
+  std::vector<std::shared_ptr<const void>> dead;
+  const MutexLock lock(impl_->mutex);
+  for (const std::string& id : removed) {
+    const auto it = impl_->by_id.find(id);
+    if (it == impl_->by_id.end()) continue;
+    impl_->Remove(*it->second, &dead);
+    ++impl_->expired;
+  }
+  return {};
 }
 
 SessionCounts SessionStore::counts() const {
@@ -321,34 +506,78 @@ bool SessionStore::Turn::has_come() const {
 
 const std::string& SessionStore::Turn::id() const { return place_->session->id; }
 
+bool SessionStore::Turn::on_disk() const {
+  const MutexLock lock(place_->store->mutex);
+  return place_->session->row_number > 0;
+}
+
 Result<SessionStore::Entry> SessionStore::Turn::Read() const {
   KV_CHECK(place_ && has_come());
-  const Session& session = *place_->session;
-  const MutexLock lock(place_->store->mutex);
-  if (session.removed) return tl::unexpected(NoSession());
-  return Entry{session.id, session.created_s, session.state};
+  SessionStore store(place_->store);
+  return place_->store->Load(store, place_->session);
 }
+
+namespace {
+
+// Whether a change only adds messages: then nothing of the old state is forgotten.
+bool Extends(const SessionState& state, const SessionState& old) {
+  return state.messages.size() >= old.messages.size() &&
+         std::equal(old.messages.begin(), old.messages.end(), state.messages.begin());
+}
+
+}  // namespace
 
 Status SessionStore::Turn::Replace(SessionState state) {
   KV_CHECK(place_ && has_come());
+  Impl& impl = *place_->store;
+  Session& session = *place_->session;
   SessionStore store(place_->store);
   KV_ASSIGN(const Entry now, Read());
   const Room room =
       state.HeldBytes() <= now.state->HeldBytes() ? Room::kMayExceed : Room::kWithinLimit;
+  const auto scrub =
+      Extends(state, *now.state) ? SessionFile::Scrub::kNo : SessionFile::Scrub::kYes;
   KV_ASSIGN(std::shared_ptr<const SessionState> kept, store.Keep(std::move(state), room));
-  const MutexLock lock(place_->store->mutex);
-  if (place_->session->removed) return tl::unexpected(NoSession());
-  place_->session->state.swap(kept);  // the old one ends without the mutex
-  place_->store->Use(*place_->session);
+  std::shared_ptr<SessionFile> file;
+  uint64_t row_number = 0;
+  {
+    const MutexLock lock(impl.mutex);
+    if (session.removed) return tl::unexpected(NoSession());
+    if (session.row_number > 0) file = impl.file;
+    row_number = session.row_number + 1;
+  }
+  if (file) {
+    const Status written = file->Write({.id = session.id,
+                                        .tenant = session.tenant,
+                                        .created_s = session.created_s,
+                                        .state = *kept},
+                                       row_number, scrub);
+    if (!written && written.error().code == Code::kNotFound) return tl::unexpected(NoSession());
+    KV_TRY(written);
+  }
+  const MutexLock lock(impl.mutex);
+  if (session.removed) return tl::unexpected(NoSession());
+  if (file) session.row_number = row_number;
+  session.state.swap(kept);  // the old one ends without the mutex
+  impl.Use(session);
   return {};
 }
 
 Status SessionStore::Turn::Remove() {
   KV_CHECK(place_ && has_come());
+  Impl& impl = *place_->store;
+  Session& session = *place_->session;
+  std::shared_ptr<SessionFile> file;
+  {
+    const MutexLock lock(impl.mutex);
+    if (session.removed) return tl::unexpected(NoSession());
+    if (session.row_number > 0) file = impl.file;
+  }
+  if (file) KV_TRY(file->Remove(session.owner, session.id));
   std::vector<std::shared_ptr<const void>> dead;
-  const MutexLock lock(place_->store->mutex);
-  if (place_->session->removed) return tl::unexpected(NoSession());
-  place_->store->Remove(*place_->session, &dead);
+  const MutexLock lock(impl.mutex);
+  if (session.removed) return tl::unexpected(NoSession());
+  impl.Remove(session, &dead);
   return {};
 }
 

@@ -46,7 +46,7 @@ constexpr uint32_t kLingerTimeoutMs = 5000;
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-             ConnectionSet& connections, PreparePool& prepare)
+             ConnectionSet& connections, PreparePool& prepare, PreparePool& disk)
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
@@ -54,7 +54,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
         service_(service),
         options_(options),
         connections_(connections),
-        prepare_(prepare) {}
+        prepare_(prepare),
+        disk_(disk) {}
 
   void Start() {
     asio::post(strand_, [self = shared_from_this()] { self->Run([&] { self->AwaitRequest(); }); });
@@ -283,10 +284,12 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     awaiting_ = true;
     // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
-    prepare_.Run(service_.TenantOf(request_), service_.WorkBytes(request_),
-                 [weak = weak_from_this(), exchange = exchange_, turn = turn_](MemoryQuota& quota) {
-                   if (const auto self = weak.lock()) self->Prepare(exchange, turn, quota);
-                 });
+    // What waits for the disk has its own threads: a disk that hangs holds up nobody else.
+    PreparePool& pool = service_.WaitsForDisk(request_) ? disk_ : prepare_;
+    pool.Run(service_.TenantOf(request_), service_.WorkBytes(request_),
+             [weak = weak_from_this(), exchange = exchange_, turn = turn_](MemoryQuota& quota) {
+               if (const auto self = weak.lock()) self->Prepare(exchange, turn, quota);
+             });
     if (!reader_.has_bytes()) ReadSome();
   }
 
@@ -405,6 +408,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
     if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
+    if (event.last && !event.error) {
+      if (auto keeper = answer_->TakeSlowKeeper()) {
+        return FinishKeeping(std::move(keeper), exchange, prompt, event);
+      }
+    }
     if (chat_) chat_->Take(event);
     const std::string text = answer_->Take(prompt, event);
     if (answer_->error()) return Fail(Error(*answer_->error()));
@@ -431,6 +439,36 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     Respond(std::move(response));
   }
 
+  // Keeps the answer on a thread of the pool, since that waits for the disk; then goes on with the
+  // last event.
+  void FinishKeeping(std::shared_ptr<AnswerKeeper> keeper, uint64_t exchange, size_t prompt,
+                     const Event& event) {
+    keeper->Take(event);
+    disk_.Run(tenant_, 0,
+              [self = shared_from_this(), keeper = std::move(keeper), exchange, prompt,
+               event](MemoryQuota&) {
+                Status kept = tl::unexpected(
+                    Error{Code::kUnavailable, "the system is out of memory; try again"});
+                Try([&] { kept = keeper->Finish(); });
+                UntilDone([&] {
+                  asio::post(self->strand_, [self, exchange, prompt, event, kept] {
+                    self->Run([&] {
+                      if (kept) return self->OnEvent(exchange, prompt, event);
+                      const bool is_wanted = exchange == self->exchange_ && self->answer_;
+                      if (is_wanted && self->state_ == State::kBusy) self->Fail(kept.error());
+                    });
+                  });
+                });
+              });
+  }
+
+  // The end of an answer that is not finished: what it keeps waits for the disk too.
+  void DropUnfinished(std::unique_ptr<Answer> answer) {
+    if (!answer) return;
+    std::shared_ptr<AnswerKeeper> keeper = answer->TakeSlowKeeper();
+    if (keeper) disk_.Run(tenant_, 0, [keeper = std::move(keeper)](MemoryQuota&) {});
+  }
+
   HttpResponse NoRoomToAnswer() {
     service_.CountRejection(RejectReason::kMemory);
     return ErrorResponse(
@@ -440,7 +478,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   // The answer ends with an error: a response, or the last event of a stream that has begun.
   void Fail(const Error& error) {
-    const std::unique_ptr<Answer> answer = std::move(answer_);
+    DropUnfinished(std::move(answer_));
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
@@ -477,7 +515,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void CancelAll() {
     ++exchange_;  // later events of the cancelled requests are ignored
-    answer_.reset();
+    DropUnfinished(std::move(answer_));
     chat_.reset();
     for (const RequestId id : running_) service_.engine().Cancel(id);
     running_.clear();
@@ -614,6 +652,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   const ServerOptions& options_;
   ConnectionSet& connections_;
   PreparePool& prepare_;
+  PreparePool& disk_;
 
   State state_ = State::kIdle;
   bool finishing_ = false;  // the server is stopping
@@ -650,11 +689,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 }  // namespace
 
 void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-                     ConnectionSet& connections, PreparePool& prepare) {
+                     ConnectionSet& connections, PreparePool& prepare, PreparePool& disk) {
   ErrorCode ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // send each token at once
   auto connection =
-      std::make_shared<Connection>(std::move(socket), service, options, connections, prepare);
+      std::make_shared<Connection>(std::move(socket), service, options, connections, prepare, disk);
   connections.Add(connection);
   try {
     connection->Start();

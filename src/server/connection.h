@@ -11,8 +11,9 @@
 namespace kvasir {
 
 // Serves `socket`, whose executor must be a strand. All references must outlive the connection.
+// `disk` runs what waits for a disk.
 void StartConnection(boost::asio::ip::tcp::socket socket, Service& service,
-                     const ServerOptions& options, ConnectionSet& connections,
-                     PreparePool& prepare);
+                     const ServerOptions& options, ConnectionSet& connections, PreparePool& prepare,
+                     PreparePool& disk);
 
 }  // namespace kvasir

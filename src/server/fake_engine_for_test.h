@@ -61,6 +61,7 @@ class FakeEngine : public Engine {
   }
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
+  void ReserveDisk(uint64_t) override {}
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
   void CountMiss(MissReason reason, uint32_t) override { counted_misses.push_back(reason); }

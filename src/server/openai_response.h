@@ -24,6 +24,8 @@ class AnswerKeeper {
   virtual void Take(const Event& event) = 0;  // every event without an error
   // After the last event. An error is the answer's: then nothing was kept.
   virtual Status Finish() = 0;
+  // Whether Finish and the end of this wait for a disk.
+  virtual bool waits_for_disk() const { return false; }
   virtual uint64_t held_bytes() const = 0;
 };
 
@@ -41,6 +43,10 @@ class Answer {
   void KeepIn(std::unique_ptr<AnswerKeeper> keeper) { keeper_ = std::move(keeper); }
   // What else stays until the answer's end counts in held_bytes().
   void Hold(uint64_t bytes) { held_bytes_ += bytes; }
+  // The keeper, if its end waits for a disk; who takes it passes the later events to it.
+  std::unique_ptr<AnswerKeeper> TakeSlowKeeper() {
+    return keeper_ && keeper_->waits_for_disk() ? std::move(keeper_) : nullptr;
+  }
   // Takes one event of a prompt's request. Returns what to stream now; "" when not streaming.
   std::string Take(size_t prompt, const Event& event);
 

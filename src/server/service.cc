@@ -61,7 +61,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant},
+    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant, Route::kPrepared},
     {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
     {"/v1/sessions/{id}", "DELETE", &Service::DeleteSession, Access::kTenant, Route::kPrepared,
      Route::kQueues},
@@ -85,7 +85,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
     {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
     {"/v1/cache/prefixes", "GET", &Service::ListPrefixes, Access::kTenant},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kSmall, Route::kDrains},
+    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kPrepared, Route::kDrains},
     {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
@@ -124,6 +124,7 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
     KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
   }
   KV_TRY(service->UseKeys(options.keys));
+  service->OpenSessionFile();
   return service;
 }
 

@@ -94,6 +94,7 @@ class Service {
   // thread where that may take long (PreparePool).
   static bool NeedsPreparing(const HttpRequest& request);
   static bool Generates(const HttpRequest& request);  // also needs the engine
+  bool WaitsForDisk(const HttpRequest& request) const;
   // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
   // else 503.
@@ -131,8 +132,9 @@ class Service {
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
-  // Removes sessions that nobody has used for long. Call it now and then.
-  void SweepSessions() { sessions_.Sweep(); }
+  // Removes sessions that nobody has used for long, and opens their file where that failed before.
+  // Call it now and then; it waits for the disk.
+  void SweepSessions();
   Engine& engine() { return engine_; }
 
  private:
@@ -144,6 +146,8 @@ class Service {
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template,
           uint64_t hash_key);
   Status UseKeys(const KeysFile& file);
+  // Where there is a disk tier. Without the file sessions are kept in memory, and the log says why.
+  void OpenSessionFile();
   std::shared_ptr<const Credentials> credentials() const {
     const MutexLock lock(credentials_mutex_);
     return credentials_;
@@ -237,6 +241,7 @@ class Service {
   std::optional<bool> prefix_stable_;  // IsPrefixStable
   SessionStore sessions_;
   PieceStore pieces_;
+  std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
   std::string template_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };

@@ -279,7 +279,10 @@ Outcome Service::EraseCache(const Call& call) {
   if (group) owners.push_back(OwnerOfGroup(*group));
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
-  const size_t sessions = tenant ? sessions_.RemoveAll(*tenant) : 0;
+  Result<size_t> removed = 0;
+  if (tenant) removed = sessions_.RemoveAll(*tenant);
+  if (!removed) return ErrorResponse(removed.error());
+  const size_t sessions = *removed;
   preparer_.CancelAll();
   if (tenant) pieces_.Erase(*tenant);
   if (group) pieces_.EraseAll();  // of any tenant in it

@@ -100,13 +100,15 @@ Outcome Service::ForgetPart(const Call& call) {
 
 Outcome Service::DeleteSession(const Call& call) {
   const auto entry = call.turn->Read();
-  if (!entry) return ErrorResponse(entry.error());
-  std::vector<ForgetRequest> requests = ForgetAll(*entry->state, ScopeOf(call));
+  // What a damaged one has read is not known any more; it can be deleted all the same.
+  if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
+  std::vector<ForgetRequest> requests;
+  if (entry) requests = ForgetAll(*entry->state, ScopeOf(call));
   const Status removed = call.turn->Remove();
   if (!removed) return ErrorResponse(removed.error());
   pieces_.Erase(call.tenant());
   return ForgetLater(call, std::move(requests),
-                     {{"id", entry->id}, {"object", "session.deleted"}, {"deleted", true}});
+                     {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}});
 }
 
 }  // namespace kvasir

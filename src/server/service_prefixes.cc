@@ -91,10 +91,9 @@ Parts PrefixesText(PrefixList list, std::vector<SessionStore::Entry> sessions,
 Outcome Service::ListPrefixes(const Call& call) {
   const auto& entry = call.caller.entry;
   std::string owner = entry ? entry->rules.cache_owner.value_or(call.tenant()) : call.tenant();
-  auto page = sessions_.List(call.tenant(), std::nullopt, kSessions);
-  if (!page) return ErrorResponse(page.error());
   return LaterAnswer{[this, owner = std::move(owner),
-                      sessions = std::move(page->entries)](LaterAnswer::Reply reply) {
+                      sessions =
+                          sessions_.Loaded(call.tenant(), kSessions)](LaterAnswer::Reply reply) {
     engine_.ListPrefixes(owner, [this, sessions, reply](PrefixList list) {
       HttpResponse response;
       for (const PrefixRun& run : list.runs) {

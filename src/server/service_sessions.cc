@@ -39,12 +39,13 @@ ordered_json SessionJson(const SessionStore::Entry& entry) {
                        {"object", "session"},
                        {"created", entry.created_s},
                        {"model", setup.model},
-                       {"messages", state.messages.size()},
+                       {"messages", entry.num_messages},
                        {"tokens", state.tokens ? ordered_json(*state.tokens) : ordered_json()},
                        {"max_context", setup.max_context},
                        {"on_full", setup.drops_oldest ? "drop_oldest_turns" : "reject"},
                        {"ids", setup.exact_ids ? "exact" : "canonical"},
-                       {"prepare", setup.prepare}};
+                       {"prepare", setup.prepare},
+                       {"durable", entry.on_disk}};
   AddMembers(setup.fields, &body);
   body["sampling"] =
       setup.sampling.empty() ? ordered_json::object() : ordered_json::parse(setup.sampling);
@@ -154,8 +155,8 @@ size_t Service::WorkBytes(const HttpRequest& request) {
   if (!renders || !path.starts_with("/v1/sessions/")) return bytes;
   const auto caller = CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
-  const auto entry = sessions_.Find(*caller->tenant, SegmentOf(path, 2));
-  if (!entry) return bytes;
+  const auto entry = sessions_.FindLoaded(*caller->tenant, SegmentOf(path, 2));
+  if (!entry) return bytes;  // one that is on the disk alone is read first
   for (const auto& message : entry->state->messages) bytes += message->content.size();
   return bytes;
 }
@@ -376,6 +377,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   auto prompt = PromptOf(*state, ModelFor(call));
   if (!prompt) return ErrorResponse(prompt.error());
   state->dropped = prompt->dropped;
+  chat->requests.front().identity_changed = state->identity_changed;
   chat->spec.of = {.session = entry->id, .index = state->messages.size()};
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
@@ -398,7 +400,8 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(
         state->messages, [](const auto& message) { return message->role == "assistant"; });
-    Follow(std::make_shared<AskedChat>(*state, sessions_, model_, preparer_), has_answers,
+    Follow(std::make_shared<AskedChat>(*state, sessions_, model_, preparer_),
+           has_answers && !state->identity_changed,
            setup.prepare && start->requests.front().max_tokens > 0, start);
     const bool prepares = start->chat && start->chat->prepares();
     start->answer->KeepIn(std::make_unique<SessionAnswer>(

@@ -22,6 +22,7 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
       message_ends_(prompt.message_ends),
       cache_salt_(prompt.cache_salt),
       prompt_tokens_(prompt.prompt.size()),
+      waits_for_disk_(turn_->on_disk()),
       on_hang_up_(on_hang_up),
       tokenizer_(tokenizer),
       pieces_(std::move(pieces)),
@@ -108,6 +109,7 @@ Status SessionAnswer::Keep() {
   KV_ASSIGN(SessionState changed, Append(store_, state_, std::move(messages)));
   KV_ASSIGN(changed.paths, AddPath(store_, changed.paths, std::move(ids_), std::move(begins),
                                    std::move(cache_salt_)));
+  changed.identity_changed = false;
   return turn_->Replace(std::move(changed));
 }
 

@@ -32,6 +32,7 @@ class SessionAnswer : public AnswerKeeper {
 
   void Take(const Event& event) override;
   Status Finish() override;
+  bool waits_for_disk() const override { return waits_for_disk_; }
   uint64_t held_bytes() const override {
     return sizeof(*this) + ids_.capacity() * sizeof(TokenId) +
            message_ends_.capacity() * sizeof(uint32_t) + answer_.content.capacity();
@@ -48,6 +49,7 @@ class SessionAnswer : public AnswerKeeper {
   std::vector<uint32_t> message_ends_;
   std::optional<std::string> cache_salt_;
   const size_t prompt_tokens_;
+  const bool waits_for_disk_;
   const OnHangUp on_hang_up_;
   const Tokenizer& tokenizer_;
   std::optional<AnswerPieces> pieces_;

@@ -203,6 +203,11 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
   setup.drops_oldest = ReadChoice(fields, "on_full", "reject", "drop_oldest_turns");
   setup.exact_ids = !ReadChoice(fields, "ids", "exact", "canonical");
   fields.Bool("prepare", &setup.prepare);
+  if (const JsonValue* cache = fields.Find("cache"); cache && cache->is_object()) {
+    JsonFields inner(*cache, "cache.");
+    inner.Bool("disk", &setup.on_disk);
+    if (inner.error()) fields.Fail(*inner.error());
+  }
   if (fields.error()) return tl::unexpected(*fields.error());
   return setup;
 }

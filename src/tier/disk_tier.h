@@ -69,6 +69,7 @@ StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps it
 class DiskTier : public Tier {
  public:
   static constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
+  static constexpr uint64_t kSessionBytes = uint64_t{512} << 10;  // of those, for sessions
 
   // Opens the folder and reads what the store has. kInvalidArgument, kPermissionDenied, kIoError,
   // ...: the folder cannot be used, and why. Where another process has the store, the
@@ -110,6 +111,9 @@ class DiskTier : public Tier {
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override;
   TierStats Stats() const override;
+  // Segments leave so many bytes of the cap to the folder's sessions, at the latest in a second.
+  // Thread-safe; does not wait.
+  void Reserve(uint64_t bytes);
 
   // Does all that is due. REQUIRES: options.threads == 0.
   void RunPending();
@@ -326,6 +330,8 @@ class DiskTier : public Tier {
   uint64_t epoch_ KV_GUARDED_BY(mutex_) = 0;  // of the open store
   uint64_t cap_bytes_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t segment_bytes_ KV_GUARDED_BY(mutex_) = 0;
+  uint64_t reserved_bytes_ KV_GUARDED_BY(mutex_) = 0;  // beyond kSessionBytes
+  bool must_fit_ KV_GUARDED_BY(mutex_) = false;        // it has grown
   uint32_t write_buffers_ KV_GUARDED_BY(mutex_) = 0, read_buffers_ KV_GUARDED_BY(mutex_) = 0;
   uint32_t next_buffer_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t queued_bytes_ KV_GUARDED_BY(mutex_) = 0;

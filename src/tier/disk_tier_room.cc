@@ -13,19 +13,6 @@ namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
 constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
-// Of a draft of the audit, which lies beside the old one until it takes its name, and of intents
-// and an about.json, which may come with it.
-constexpr uint64_t kDraftBytes = kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
-
-// The folder's lock, for as long as the object lives; absent while another process has it.
-IoResult<OpenedFile> LockFolder(Storage& storage, FileId root) {
-  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(root, "lock", OpenMode::kWriteOrNew));
-  if (!lock) return lock;
-  const IoResult<bool> locked = storage.TryLock(lock->id());
-  if (!locked) return IoFailed(locked.error());
-  if (!*locked) return IoFailed(EWOULDBLOCK);
-  return lock;
-}
 
 }  // namespace
 
@@ -39,8 +26,8 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   MutexLock lock(mutex_);
   const bool is_segment = bytes == segment_bytes_;
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
-  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kDraftBytes;
-  return whole + std::max(other, kBesideBytes) <= cap_bytes_;
+  const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kTierDraftBytes;
+  return whole + std::max(other, kBesideBytes + reserved_bytes_) <= cap_bytes_;
 }
 
 // Whether the disk stays usable for others when `bytes` more are taken.
@@ -65,7 +52,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
     if (end != GrowEnd::kGrown) no_growth_until_ns_ = storage_.MonotonicNs() + kSpaceNs;
     return end;
   };
-  const IoResult<OpenedFile> locked = LockFolder(storage_, writing_files_->root.id());
+  const IoResult<OpenedFile> locked = LockTierFolder(storage_, writing_files_->root.id());
   if (!locked && locked.error() == EWOULDBLOCK) return GrowEnd::kFull;  // asked again soon
   if (!locked) {
     CountError(&TierStats::fault_write, locked.error());
@@ -281,6 +268,13 @@ void DiskTier::ForgetReadsOf(EntryId entry) {
   }
 }
 
+void DiskTier::Reserve(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  const uint64_t reserved = bytes - std::min(bytes, kSessionBytes);
+  must_fit_ |= reserved > reserved_bytes_;
+  reserved_bytes_ = reserved;
+}
+
 // A smaller cap than before: gives back what is too much, before anything is stored.
 void DiskTier::FitCap() {
   while (!HasRoomFor(0).value_or(true)) {
@@ -338,8 +332,10 @@ bool DiskTier::Maintain() {
   second_ns_ = now_ns + kSecondNs;
   NoteStalls();
   uint32_t hour;
+  bool must_fit;
   {
     MutexLock lock(mutex_);
+    must_fit = std::exchange(must_fit_, false);
     hour = NowHour();
     const uint64_t day = hour / 24;
     if (day > written_day_) {
@@ -347,6 +343,7 @@ bool DiskTier::Maintain() {
       stats_.written_today_bytes = 0;
     }
   }
+  if (must_fit) FitCap();
   if (hour != maintained_hour_) {
     maintained_hour_ = hour;
     ExpireOld();

@@ -35,7 +35,8 @@ Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const s
 
 bool IsOurName(std::string_view name) {
   return name == "lock" || name == kAuditName || ParseStoreName(name) || IsTierDraft(name) ||
-         name.starts_with(kIntentPrefix) || name == "lost+found";
+         name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) || name == kRowsLockName ||
+         name == kRowsKeysName || name == "lost+found";
 }
 
 Status TagFolder(Storage& storage, FileId root, const std::string& path) {
@@ -143,6 +144,15 @@ Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path) {
   KV_TRY(TagFolder(storage, root->id(), path));
   RemoveDrafts(storage, root->id(), DraftAge::kOld);
   return std::move(*root);
+}
+
+IoResult<OpenedFile> LockTierFolder(Storage& storage, FileId root) {
+  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(root, "lock", OpenMode::kWriteOrNew));
+  if (!lock) return lock;
+  const IoResult<bool> locked = storage.TryLock(lock->id());
+  if (!locked) return IoFailed(locked.error());
+  if (!*locked) return IoFailed(EWOULDBLOCK);
+  return lock;
 }
 
 Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,

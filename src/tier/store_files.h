@@ -1,5 +1,6 @@
 // The files of a tier's folder: DIR/<store>/{lock, about.json, keys/, seg-NNNNNN.kvs} of one store
-// for each Identity and secret, and beside them DIR/{CACHEDIR.TAG, lock, audit.jsonl, erase-*}.
+// for each Identity and secret, and beside them DIR/{CACHEDIR.TAG, lock, audit.jsonl, erase-*} and,
+// of SealedRows, DIR/{sessions.db, sessions.db-wal, sessions.lock, keys/}.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "base/digest.h"
 #include "base/secret.h"
 #include "kvasir/status.h"
+#include "tier/forget_intent.h"
 #include "tier/owner_keys.h"
 #include "tier/segment.h"
 #include "tier/storage.h"
@@ -18,6 +20,8 @@
 namespace kvasir {
 
 inline constexpr std::string_view kSegmentPrefix = "seg-";
+inline constexpr std::string_view kRowsName = "sessions.db", kRowsLockName = "sessions.lock",
+                                  kRowsKeysName = "keys";
 
 // HMAC-SHA-256(secret, "kvasir store" || identity), its first 16 bytes. Its hex names the folder.
 StoreId StoreIdOf(const Secret& secret, const Digest& identity);
@@ -31,6 +35,10 @@ std::optional<StoreId> ParseStoreName(std::string_view name);
 // Opens the tier's folder, makes it where it is missing, and marks it as a cache. Refuses one that
 // others may write to, and one that holds something else.
 Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path);
+
+// The folder's lock, for as long as the result lives; EWOULDBLOCK while another process has it.
+// Whoever lets the folder grow holds it, so that the cap holds at every instant.
+IoResult<OpenedFile> LockTierFolder(Storage& storage, FileId root);
 
 // The open folders of a store, exclusively locked while it exists.
 struct StoreFiles {
@@ -91,6 +99,10 @@ std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const St
 // One line more in audit.jsonl; the older half goes when it would have more than this. While it is
 // written there are two of them.
 inline constexpr uint64_t kMaxAuditBytes = uint64_t{512} << 10;
+// Of a draft of the audit, which lies beside the old one until it takes its name, and of intents
+// and an about.json, which may come with it.
+inline constexpr uint64_t kTierDraftBytes =
+    kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 
 }  // namespace kvasir

@@ -1,0 +1,113 @@
+// SessionFile: sessions that outlive their process, in sessions.db of a disk tier's folder.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/session.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// What must be the same for ids and KV of a session to mean what they meant.
+struct SessionIdentity {
+  std::string content;    // ModelCard::content
+  std::string kv_format;  // MemoryPlan::kv_format
+  bool operator==(const SessionIdentity&) const = default;
+};
+
+// A session as it lies in the file, and as `kvasir sessions export` writes it.
+struct SessionRecord {
+  std::string id, tenant;
+  int64_t created_s = 0;  // since 1970
+  SessionIdentity identity;
+  SessionState state;
+};
+// One JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and ids).
+std::string ToJson(const SessionRecord& record);
+// The same back; its messages get other numbers. Takes its memory from the store. kInvalidArgument
+// names what is wrong, kExhausted: the store has no room. O(bytes).
+Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json);
+
+// Whose session it is: a digest of the tenant's name.
+using SessionOwner = std::array<uint8_t, 32>;
+SessionOwner SessionOwnerOf(std::string_view tenant);
+
+struct SessionFileOptions {
+  std::string folder;  // DiskOptions::folder
+  // Of everything in the folder; the file takes an eighth of it at most.
+  uint64_t cap_bytes = uint64_t{20} << 30;
+  uint64_t ttl_hours = 168;              // sessions that nobody used for so long leave the file
+  std::optional<std::string> state_dir;  // EngineOptions::state_dir: whose secret it is
+  SessionIdentity identity;              // of the model that reads them now
+  uint32_t vocab_size = UINT32_MAX;      // a session with other ids is damaged
+  // Called with the bytes of the folder's cap that the file needs, before it grows. May be empty.
+  std::function<void(uint64_t bytes)> on_need;
+};
+
+// The sessions of all tenants in the file. One process has it open at a time. Each call is durable
+// when it returns, and all or nothing if the process or the machine ends in it. Errors of all
+// calls: kExhausted: the file, the folder or the disk is full; kUnavailable: the disk fails, or the
+// folder is gone (the log says why); kCorruption: the file or the session is damaged. After an
+// error nothing has changed, except that Scrub::kYes may have failed after the change. Thread-safe;
+// calls wait for each other and for the disk.
+class SessionFile {
+ public:
+  // A session's row, as far as it is known without opening it.
+  struct Row {
+    std::string id;
+    SessionOwner owner{};
+    uint64_t number = 0;  // of its last change
+    int64_t used_s = 0;   // since 1970
+    uint64_t bytes = 0;
+  };
+
+  // Makes the file where it is missing. Rows whose time is over go. kNotFound: there is no secret;
+  // kUnavailable: another process has the file (the message says which); kUnsupported: it is of a
+  // newer version; kIoError, kPermissionDenied: the disk.
+  static Result<std::unique_ptr<SessionFile>> Open(const SessionFileOptions& options);
+  ~SessionFile();
+
+  Result<std::vector<Row>> List();  // in the order in which they were made. O(rows)
+  // Adds change `number` of a session, under the options' identity: 1 makes the row, others replace
+  // that of the number before. kNotFound: that row is not there. `scrub`: what the row had leaves
+  // the disk before it returns.
+  enum class Scrub : uint8_t { kNo, kYes };
+  Status Write(const SessionRecord& record, uint64_t number, Scrub scrub);
+  // Opens a session. Of another identity, it has its text alone, and identity_changed is set.
+  Result<SessionRecord> Read(SessionStore& store, const SessionOwner& owner, std::string_view id);
+  // The row of Read with nothing changed, for export.
+  Result<SessionRecord> ReadAsItIs(SessionStore& store, const SessionOwner& owner,
+                                   std::string_view id);
+  Status Touch(std::string_view id);  // it is used now
+  Status Remove(const SessionOwner& owner, std::string_view id);
+  // All sessions of a tenant, and its key.
+  Status RemoveAll(const SessionOwner& owner);
+  // Removes sessions whose time is over. Returns their ids.
+  Result<std::vector<std::string>> RemoveOld();
+
+  bool IsThere();  // its folder and it are where they were
+  uint64_t bytes() const;
+  uint64_t max_bytes() const;
+
+ private:
+  struct Impl;
+  explicit SessionFile(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+struct SessionFileCheck {
+  uint64_t sessions = 0, bytes = 0;    // of those that open
+  std::vector<std::string> damaged;    // "sess_...: why"
+  std::optional<std::string> skipped;  // why nothing was opened
+};
+// Opens every session of the folder. Absent: it has no file of sessions.
+Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOptions& options);
+
+}  // namespace kvasir

@@ -1,0 +1,185 @@
+// kvasir sessions: lists, shows, removes, exports and imports sessions on the disk.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/hex.h"
+#include "base/result.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "kvasir/disk.h"
+#include "kvasir/session_file.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr std::string_view kVerbs = "list, show ID, rm ID, export ID, import FILE";
+
+std::string UtcText(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+bool IsSessionId(std::string_view id) {
+  constexpr std::string_view kPrefix = "sess_";
+  return id.starts_with(kPrefix) && id.size() == kPrefix.size() + 32 &&
+         FromHex<16>(id.substr(kPrefix.size()), HexCase::kLower).has_value();
+}
+
+// The open file of a folder, and a store that reads from it.
+class OpenSessions {
+ public:
+  // `identity`: of what is imported.
+  static Result<OpenSessions> Open(const Args& args, SessionIdentity identity = {}) {
+    if (args.Text("disk") == "") {
+      return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
+    }
+    const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
+    if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
+    SessionFileOptions options{.folder = *folder, .identity = std::move(identity)};
+    KV_ASSIGN(options.cap_bytes, args.Bytes("disk-cap", options.cap_bytes));
+    std::error_code error;
+    const bool is_there = std::filesystem::exists(*folder + "/sessions.db", error);
+    if (!is_there && args.List(kOperands).front() != "import") {
+      return Fail(Code::kNotFound, "there are no sessions in {}", *folder);
+    }
+    OpenSessions open;
+    KV_ASSIGN(open.file_, SessionFile::Open(options));
+    return open;
+  }
+
+  SessionFile& file() { return *file_; }
+  SessionStore& store() { return *store_; }
+
+  // kNotFound: there is no such session.
+  Result<SessionFile::Row> Find(const std::string& id) {
+    KV_ASSIGN(const std::vector<SessionFile::Row> rows, file_->List());
+    const auto row = std::ranges::find(rows, id, &SessionFile::Row::id);
+    if (row == rows.end()) return Fail(Code::kNotFound, "there is no session {}", id);
+    return *row;
+  }
+  Result<SessionRecord> Read(const SessionFile::Row& row) {
+    return file_->ReadAsItIs(*store_, row.owner, row.id);
+  }
+
+ private:
+  std::unique_ptr<SessionFile> file_;
+  std::unique_ptr<SessionStore> store_ =
+      std::make_unique<SessionStore>(SessionLimits{.memory_bytes = UINT64_MAX});
+};
+
+Result<int> List(OpenSessions& open, bool is_json) {
+  KV_ASSIGN(std::vector<SessionFile::Row> rows, open.file().List());
+  std::ranges::reverse(rows);  // the newest first, as the server lists them
+  auto list = nlohmann::ordered_json::array();
+  for (const SessionFile::Row& row : rows) {
+    const auto record = open.Read(row);
+    list.push_back({{"id", row.id},
+                    {"used", UtcText(row.used_s)},
+                    {"bytes", row.bytes},
+                    {"damaged", !record}});
+    if (!record) {
+      if (!is_json) fmt::print("{}  damaged: {}\n", row.id, record.error().message);
+      continue;
+    }
+    list.back()["tenant"] = record->tenant;
+    list.back()["created"] = UtcText(record->created_s);
+    list.back()["model"] = record->state.setup->model;
+    list.back()["messages"] = record->state.messages.size();
+    if (is_json) continue;
+    fmt::print("{}  last used {}  {:>10}  {}: {}, {}\n", row.id, UtcText(row.used_s),
+               FormatBytes(row.bytes), record->tenant, record->state.setup->model,
+               CountText(record->state.messages.size(), "message"));
+  }
+  if (is_json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"sessions", std::move(list)}}.dump(2));
+  } else if (rows.empty()) {
+    fmt::print("no sessions\n");
+  }
+  return kExitDone;
+}
+
+Result<int> Show(OpenSessions& open, const std::string& id, bool is_export) {
+  KV_ASSIGN(const SessionFile::Row row, open.Find(id));
+  KV_ASSIGN(const SessionRecord record, open.Read(row));
+  if (is_export) {
+    fmt::print("{}\n", ToJson(record));
+    return kExitDone;
+  }
+  const SessionState& state = record.state;
+  for (size_t i = 0; i < state.messages.size(); ++i) {
+    fmt::print("{} {}: {}\n", i, state.messages[i]->role, state.messages[i]->content);
+  }
+  return kExitDone;
+}
+
+Result<int> Import(const Args& args, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) return Fail(Code::kNotFound, "{} cannot be read", path);
+  SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
+  auto record = ParseSessionRecord(store, text);
+  if (!record) return Fail(record.error().code, "{}: {}", path, record.error().message);
+  if (!IsSessionId(record->id)) {
+    return Fail(Code::kInvalidArgument, "{}: session: id is not sess_ and 32 hex digits", path);
+  }
+  if (args.Has("tenant")) record->tenant = *args.Text("tenant");
+  KV_ASSIGN(OpenSessions open, OpenSessions::Open(args, record->identity));
+  KV_TRY(open.file().Write(*record, 1, SessionFile::Scrub::kNo));
+  fmt::print("{}\n", record->id);
+  return kExitDone;
+}
+
+Result<int> RunSessions(const Args& args) {
+  const std::vector<std::string> words = args.List(kOperands);
+  const std::string verb = words.empty() ? "" : words.front();
+  const bool takes_one = verb == "show" || verb == "rm" || verb == "export" || verb == "import";
+  if ((verb != "list" && !takes_one) || words.size() != (takes_one ? 2u : 1u)) {
+    return Fail(Code::kInvalidArgument, "{}'kvasir sessions' takes one of: {}",
+                words.empty() ? "" : fmt::format("unknown words '{}'; ", fmt::join(words, " ")),
+                kVerbs);
+  }
+  if (args.Has("tenant") && verb != "import") {
+    return Fail(Code::kInvalidArgument, "--tenant: is for import alone");
+  }
+  if (verb == "import") return Import(args, words[1]);
+  KV_ASSIGN(OpenSessions open, OpenSessions::Open(args));
+  if (verb == "list") return List(open, args.Has("json"));
+  if (verb != "rm") return Show(open, words[1], verb == "export" || args.Has("json"));
+  KV_ASSIGN(const SessionFile::Row row, open.Find(words[1]));
+  KV_TRY(open.file().Remove(row.owner, row.id));
+  return kExitDone;
+}
+
+}  // namespace
+
+Command SessionsCommand() {
+  return {"sessions",
+          "lists, shows, removes, exports and imports sessions on the disk",
+          "sessions export sess_0123456789abcdef0123456789abcdef > session.json",
+          Join({{{"disk", "DIR", "folder of the disk tier (default: kv in the cache folder)"},
+                 {"disk-cap", "SIZE",
+                  "limit of everything in the folder, as serve has it (default 20GiB)"},
+                 {"tenant", "NAME", "whose session import makes (default: as it was exported)"},
+                 {"json", "", "one object with every session; of show, the session",
+                  FlagKind::kSwitch}},
+                CacheDirFlags()}),
+          RunSessions,
+          fmt::format("Words: {}. A file of sessions that a server has open belongs to it: stop "
+                      "the server first, or ask it (/v1/sessions). rm removes the text and ids of "
+                      "a session; its KV leaves with the disk's other blocks, or by DELETE "
+                      "/v1/sessions/ID of a server.\n",
+                      kVerbs),
+          2};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,51 @@
+// Where sessions outlive the process: sessions.db in the folder of the disk tier.
+#include "base/log.h"
+#include "kvasir/session_file.h"
+#include "server/service_routes.h"
+
+namespace kvasir {
+
+void Service::OpenSessionFile() {
+  const std::optional<TierStats> disk = engine_.DiskStats();
+  if (!disk || options_.max_sessions == 0) return;
+  SessionFileOptions file{
+      .folder = disk->folder,
+      .ttl_hours = engine_.options().disk->ttl_hours,
+      .state_dir = engine_.options().state_dir,
+      .identity = {engine_.card().content, engine_.plan().kv_format},
+      .vocab_size = engine_.card().vocab_size,
+      .on_need = [&engine = engine_](uint64_t bytes) { engine.ReserveDisk(bytes); }};
+  if (disk->cap_bytes > 0) file.cap_bytes = disk->cap_bytes;
+  auto opened = SessionFile::Open(file);
+  const Status used = opened ? sessions_.UseFile(std::shared_ptr<SessionFile>(std::move(*opened)))
+                             : tl::unexpected(opened.error());
+  const std::string why = used ? "" : used.error().message;
+  if (why != no_session_file_) {
+    if (used)
+      Log(LogLevel::kInfo, "sessions are kept on the disk", LogField("folder", disk->folder));
+    if (!used) {
+      Log(LogLevel::kWarning, "sessions end with this process, because their file cannot be used",
+          LogField("why", why));
+    }
+  }
+  no_session_file_ = why;
+}
+
+bool Service::WaitsForDisk(const HttpRequest& request) const {
+  const std::string_view path = PathOf(request.target);
+  const bool is_about_sessions =
+      path.starts_with("/v1/sessions") || (path == "/v1/cache" && request.method == "DELETE");
+  return is_about_sessions && sessions_.file() != nullptr;
+}
+
+void Service::SweepSessions() {
+  const std::shared_ptr<SessionFile> file = sessions_.file();
+  if (!file || !file->IsThere()) OpenSessionFile();
+  const Status swept = sessions_.SweepFile();
+  if (!swept) {
+    Log(LogLevel::kWarning, "old sessions cannot be removed from the disk",
+        LogField("why", swept.error().message));
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,620 @@
+// A row's sealed bytes (also in docs/formats/sessions.md):
+//   sealed := salt[24]  AES-256-GCM(bytes)  tag[16]
+// nonce 0, under HMAC-SHA-256(owner's key, "kvasir session row" || salt). Authenticated with it:
+// the key's namespace_id[16], the number, little endian, and the id.
+#include "tier/sealed_rows.h"
+
+#include <openssl/crypto.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/result.h"
+#include "base/sizes.h"
+#include "base/system_error.h"
+#include "tier/disk_tier.h"
+#include "tier/store_files.h"
+
+namespace kvasir {
+namespace {
+
+constexpr std::string_view kRowPurpose = "kvasir session row", kRowsPurpose = "kvasir sessions";
+constexpr int kApplicationId = 0x4B56534E, kRowsVersion = 1;
+constexpr uint64_t kPage = 4096, kFrame = kPage + 24;
+constexpr uint64_t kSpare = 64 * kPage;  // pages of the tree, of free lists and of the log's head
+constexpr uint64_t kLogBytes = uint64_t{1} << 20;  // a longer log moves into the file
+// The tier gives room back within a second after it hears of the need.
+constexpr int kRoomTries = 60;
+constexpr uint64_t kRoomPauseMs = 50;
+constexpr int kVacuums = 16;  // of a scrub, each of as many pages as kSpare has room for
+constexpr uint64_t kVacuumPages = 32;
+constexpr uint64_t kNeedStep = uint64_t{1} << 20;
+constexpr size_t kSaltBytes = sizeof(RecordSalt), kSealBytes = kSaltBytes + sizeof(AesTag);
+
+// A prepared statement. Its text and blob arguments must outlive it.
+class RowStatement {
+ public:
+  RowStatement(sqlite3* database, const char* sql) {
+    sqlite3_prepare_v2(database, sql, -1, &statement_, nullptr);
+  }
+  ~RowStatement() { sqlite3_finalize(statement_); }
+  RowStatement(const RowStatement&) = delete;
+  RowStatement& operator=(const RowStatement&) = delete;
+
+  RowStatement& Bind(int64_t value) {
+    sqlite3_bind_int64(statement_, ++bound_, value);
+    return *this;
+  }
+  RowStatement& Bind(std::string_view text) {
+    sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
+                      SQLITE_STATIC);
+    return *this;
+  }
+  RowStatement& Bind(std::span<const std::byte> blob) {
+    sqlite3_bind_blob64(statement_, ++bound_, blob.data(), blob.size(), SQLITE_STATIC);
+    return *this;
+  }
+  int Step() { return statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_); }
+  int64_t Int(int column) { return sqlite3_column_int64(statement_, column); }
+  std::string Text(int column) {
+    const auto bytes = Blob(column);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  std::span<const std::byte> Blob(int column) {
+    const auto* bytes = static_cast<const std::byte*>(sqlite3_column_blob(statement_, column));
+    return {bytes, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
+  }
+
+ private:
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+StoreId RowsStoreOf(const Secret& secret) {
+  const Digest digest = HmacKey(secret).Of(std::as_bytes(std::span(kRowsPurpose)));
+  StoreId id;
+  std::memcpy(id.data(), digest.data(), id.size());
+  return id;
+}
+
+struct RowKey {
+  RowKey(const OwnerKey& owner, std::span<const std::byte, kSaltBytes> salt)
+      : key(HmacKey(owner.key).Of(std::as_bytes(std::span(kRowPurpose)), salt)) {}
+  ~RowKey() { OPENSSL_cleanse(key.data(), key.size()); }
+  AesKey key;
+};
+
+std::vector<std::byte> BoundTo(const OwnerKey& owner, std::string_view id, uint64_t number) {
+  std::vector<std::byte> bytes(sizeof(OwnerTag) + sizeof(number) + id.size());
+  std::memcpy(bytes.data(), owner.namespace_id.data(), sizeof(OwnerTag));
+  std::memcpy(bytes.data() + sizeof(OwnerTag), &number, sizeof(number));
+  std::memcpy(bytes.data() + sizeof(OwnerTag) + sizeof(number), id.data(), id.size());
+  return bytes;
+}
+
+std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string_view id,
+                                              uint64_t number, std::span<const std::byte> sealed) {
+  if (sealed.size() < kSealBytes) return std::nullopt;
+  const RowKey key(owner, sealed.first<kSaltBytes>());
+  AesTag tag;
+  std::memcpy(tag.data(), sealed.data() + sealed.size() - tag.size(), tag.size());
+  std::vector<std::byte> plain(sealed.size() - kSealBytes);
+  const auto bytes = sealed.subspan(kSaltBytes, plain.size());
+  if (!AesGcmOpen(key.key, 0, BoundTo(owner, id, number), bytes, plain, tag)) return std::nullopt;
+  return plain;
+}
+
+Error DamagedRow(std::string_view id) {
+  return {Code::kCorruption,
+          fmt::format("the session {} is damaged in sessions.db, and cannot be opened", id)};
+}
+
+std::span<const std::byte> BytesOf(const OwnerTag& tag) { return std::as_bytes(std::span(tag)); }
+
+}  // namespace
+
+SealedRows::SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys)
+    : options_(options),
+      storage_(storage),
+      store_(RowsStoreOf(options.secret)),
+      max_bytes_(options.cap_bytes / 8 / kPage * kPage),
+      keys_(std::move(keys)) {}
+
+SealedRows::~SealedRows() {
+  if (database_ != nullptr) (void)Scrub();
+  sqlite3_close(database_);
+}
+
+Result<std::unique_ptr<SealedRows>> SealedRows::Open(const SealedRowsOptions& options,
+                                                     Storage& storage) {
+  KV_ASSIGN(OwnerKeys keys, OwnerKeys::Create(OwnerKeys::kMaxOwners));
+  std::unique_ptr<SealedRows> rows(new SealedRows(options, storage, std::move(keys)));
+  KV_TRY(rows->OpenFiles());
+  KV_TRY(rows->OpenDatabase());
+  return rows;
+}
+
+Status SealedRows::OpenFiles() {
+  KV_ASSIGN(root_, OpenTierFolder(storage_, options_.folder));
+  auto lock = Own(storage_,
+                  storage_.OpenFile(root_.id(), std::string(kRowsLockName), OpenMode::kWriteOrNew));
+  if (!lock) return FailErrno(lock.error(), "cannot open {}/{}", options_.folder, kRowsLockName);
+  const IoResult<bool> locked = storage_.TryLock(lock->id());
+  if (!locked)
+    return FailErrno(locked.error(), "cannot lock {}/{}", options_.folder, kRowsLockName);
+  if (!*locked) {
+    const auto text = ReadSmallFile(storage_, root_.id(), std::string(kRowsLockName), 64);
+    const auto pid = ParseUint(text ? text->substr(0, text->find('\n')) : "");
+    return Fail(Code::kUnavailable, "the sessions in {} are open in another process{}",
+                options_.folder, pid ? fmt::format(", {}", *pid) : "");
+  }
+  lock_ = std::move(*lock);
+  const std::string pid = fmt::format("{:<15}\n", fmt::format("{}\n", getpid()));
+  (void)WriteAll(storage_, lock_.id(), std::as_bytes(std::span(pid)), 0);
+  IoResult<FileId> keys = storage_.OpenFolder(root_.id(), std::string(kRowsKeysName));
+  if (!keys && keys.error() == ENOENT) {
+    IoStatus made = storage_.MakeFolder(root_.id(), std::string(kRowsKeysName));
+    if (made) made = storage_.SyncFolder(root_.id());
+    if (!made) return FailErrno(made.error(), "cannot make {}/{}", options_.folder, kRowsKeysName);
+    keys = storage_.OpenFolder(root_.id(), std::string(kRowsKeysName));
+  }
+  if (!keys) return FailErrno(keys.error(), "cannot open {}/{}", options_.folder, kRowsKeysName);
+  keys_folder_ = OpenedFile(storage_, *keys);
+  auto loaded = LoadKeys(storage_, keys_folder_.id(), options_.secret, store_);
+  if (!loaded)
+    return FailErrno(loaded.error(), "cannot read {}/{}", options_.folder, kRowsKeysName);
+  const MutexLock mutex(mutex_);
+  for (const OwnerKey& key : *loaded) {
+    if (!keys_.Find(key.owner)) (void)keys_.Add(key);
+  }
+  WipeKeys(*loaded);
+  return {};
+}
+
+Status SealedRows::OpenDatabase() {
+  const MutexLock lock(mutex_);
+  const std::string path = options_.folder + "/" + std::string(kRowsName);
+  const IoResult<FileFacts> before = storage_.FactsOf(root_.id(), std::string(kRowsName));
+  if (before && (before->kind != FileFacts::Kind::kFile || !before->is_private)) {
+    return Fail(Code::kPermissionDenied, "{} is not a file that is ours alone", path);
+  }
+  const bool is_new = !before || before->bytes == 0;
+  if (is_new) {  // 0600, which SQLite's other files take over
+    auto made =
+        Own(storage_, storage_.OpenFile(root_.id(), std::string(kRowsName), OpenMode::kWriteOrNew));
+    if (!made) return FailErrno(made.error(), "cannot make {}", path);
+  }
+  constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+  if (sqlite3_open_v2(path.c_str(), &database_, kFlags, options_.vfs) != SQLITE_OK) {
+    return Failed("cannot open");
+  }
+  sqlite3_extended_result_codes(database_, 1);
+  // One process has the file, so its log needs no shared memory beside it.
+  KV_TRY(Execute("PRAGMA locking_mode=EXCLUSIVE"));
+  KV_TRY(Execute("PRAGMA temp_store=MEMORY"));
+  KV_TRY(Execute("PRAGMA secure_delete=ON"));
+  KV_TRY(Execute("PRAGMA synchronous=FULL"));
+  KV_TRY(Execute("PRAGMA wal_autocheckpoint=0"));
+  KV_TRY(Execute("PRAGMA trusted_schema=OFF"));
+  KV_TRY(Execute("PRAGMA cell_size_check=ON"));
+  if (is_new) {
+    KV_TRY(Execute("PRAGMA page_size=4096"));
+    KV_TRY(Execute("PRAGMA auto_vacuum=INCREMENTAL"));
+  }
+  KV_ASSIGN(const uint64_t application, Number("PRAGMA application_id"));
+  KV_ASSIGN(const uint64_t version, Number("PRAGMA user_version"));
+  KV_ASSIGN(const uint64_t tables, Number("SELECT count(*) FROM sqlite_schema"));
+  if (tables > 0 && application != kApplicationId) {
+    return Fail(Code::kCorruption, "{} is another program's database; move it away", path);
+  }
+  if (version > kRowsVersion) {
+    return Fail(Code::kUnsupported,
+                "{} has version {}, of a newer Kvasir; this one writes version {}", path, version,
+                kRowsVersion);
+  }
+  if (sqlite3_db_readonly(database_, "main") != 0) {
+    return Fail(Code::kPermissionDenied, "{} cannot be written to", path);
+  }
+  KV_TRY(Execute("PRAGMA journal_mode=WAL"));
+  // Half of the room is for the log: each transaction fits there.
+  KV_TRY(Execute(fmt::format("PRAGMA max_page_count={}", max_bytes_ / 2 / kPage).c_str()));
+  if (tables == 0 || version < kRowsVersion) {
+    KV_TRY(Execute(
+        fmt::format("BEGIN IMMEDIATE;"
+                    "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY NOT NULL, owner BLOB "
+                    "NOT NULL, number INTEGER NOT NULL, used INTEGER NOT NULL, sealed BLOB NOT "
+                    "NULL);"
+                    "PRAGMA application_id={};PRAGMA user_version={};COMMIT",
+                    kApplicationId, kRowsVersion)
+            .c_str()));
+    if (const IoStatus synced = storage_.SyncFolder(root_.id()); !synced) {
+      return FailErrno(synced.error(), "cannot sync {}", options_.folder);
+    }
+  }
+  if (!options_.keeps_orphans) KV_TRY(RemoveOrphans());
+  return Scrub();
+}
+
+// An erase ends with its owner's rows; one that a crash ended goes on here.
+Status SealedRows::RemoveOrphans() {
+  std::vector<std::string> orphans;
+  {
+    RowStatement rows(database_, "SELECT id, owner FROM sessions");
+    int step;
+    while ((step = rows.Step()) == SQLITE_ROW) {
+      OwnerTag tag{};
+      const auto owner = rows.Blob(1);
+      if (owner.size() == tag.size()) std::memcpy(tag.data(), owner.data(), tag.size());
+      if (!keys_.FindNamespace(tag)) orphans.push_back(rows.Text(0));
+    }
+    if (step != SQLITE_DONE) return Failed("cannot be read");
+  }
+  for (const std::string& id : orphans) {
+    RowStatement remove(database_, "DELETE FROM sessions WHERE id=?");
+    if (remove.Bind(std::string_view(id)).Step() != SQLITE_DONE) return Failed("cannot be written");
+  }
+  return {};
+}
+
+Status SealedRows::Execute(const char* sql) {
+  if (sqlite3_exec(database_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return {};
+  auto failed = Failed("failed");
+  if (sqlite3_get_autocommit(database_) == 0) {
+    sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+  return failed;
+}
+
+Result<uint64_t> SealedRows::Number(const char* sql) {
+  RowStatement statement(database_, sql);
+  if (statement.Step() != SQLITE_ROW) return Failed("cannot be read");
+  return static_cast<uint64_t>(statement.Int(0));
+}
+
+tl::unexpected<Error> SealedRows::Failed(std::string_view what) {
+  const int code = sqlite3_errcode(database_) & 0xff;
+  const std::string text =
+      fmt::format("{}/{} {}: {}", options_.folder, kRowsName, what, sqlite3_errmsg(database_));
+  switch (code) {
+    case SQLITE_FULL:
+      return Fail(
+          Code::kExhausted,
+          "sessions may take {} bytes of the disk, an eighth of --disk-cap, and there is no "
+          "room for this change: delete sessions, or make them shorter",
+          max_bytes_);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return Fail(Code::kCorruption, "{}; move it away to begin a new one", text);
+    case SQLITE_PERM:
+    case SQLITE_READONLY:
+      return Fail(Code::kPermissionDenied, "{}", text);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return Fail(Code::kUnavailable, "{}", text);
+    default:
+      return Fail(Code::kIoError, "{}", text);
+  }
+}
+
+// Moves the log into the file and empties it, and gives pages back that nothing needs.
+Status SealedRows::Scrub() {
+  for (int i = 0; i < kVacuums; ++i) {
+    RowStatement checkpoint(database_, "PRAGMA wal_checkpoint(TRUNCATE)");
+    if (checkpoint.Step() != SQLITE_ROW) return Failed("cannot be written");
+    if (checkpoint.Int(0) != 0) return Fail(Code::kUnavailable, "the log of sessions.db is in use");
+    KV_ASSIGN(const uint64_t unused, Number("PRAGMA freelist_count"));
+    if (unused == 0) return {};
+    KV_TRY(Execute(fmt::format("PRAGMA incremental_vacuum({})", kVacuumPages).c_str()));
+  }
+  return Execute("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+// A folder that was moved away or removed must not take what a call makes durable.
+Status SealedRows::CheckPlace() {
+  const auto facts = storage_.FactsOf(root_.id(), std::string(kRowsName));
+  if (facts && storage_.IsAt(root_.id(), options_.folder)) return {};
+  return Fail(Code::kIoError, "{}/{} is gone", options_.folder, kRowsName);
+}
+
+// Room for `bytes` more in file and log, as long as the result lives: it is the folder's lock.
+Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
+  const auto taken = [&] {
+    uint64_t sum = 0;
+    for (const char* suffix : {"", "-wal", "-journal"}) {
+      const auto facts = storage_.FactsOf(root_.id(), std::string(kRowsName) + suffix);
+      if (facts) sum += std::max(facts->bytes, facts->blocks_bytes);
+    }
+    return sum;
+  };
+  if (taken() + bytes > max_bytes_) KV_TRY(Scrub());
+  const uint64_t now = taken();
+  if (on_need_) on_need_(std::min(max_bytes_, RoundUp(now + bytes, kNeedStep)));
+  if (now + bytes > max_bytes_) {
+    return Fail(
+        Code::kExhausted,
+        "sessions take {} bytes of the disk, and with this change up to {}; {} are allowed, "
+        "an eighth of --disk-cap: delete sessions, or make them shorter",
+        now, now + bytes, max_bytes_);
+  }
+  for (int tries = 1;; ++tries) {
+    IoResult<OpenedFile> lock = LockTierFolder(storage_, root_.id());
+    if (!lock && lock.error() != EWOULDBLOCK) {
+      return FailErrno(lock.error(), "cannot lock {}", options_.folder);
+    }
+    uint64_t used = 0;
+    if (lock) {
+      const auto tree = storage_.TreeBytes(root_.id(), kSegmentPrefix);
+      if (!tree) return FailErrno(tree.error(), "cannot count what {} takes", options_.folder);
+      used = tree->whole_bytes + tree->other_bytes;
+      if (used + bytes + kTierDraftBytes <= options_.cap_bytes) return std::move(*lock);
+    }
+    if (tries == kRoomTries) {
+      return Fail(Code::kExhausted,
+                  "the disk folder has {} bytes, this change needs up to {} more, and {} are "
+                  "allowed (--disk-cap); try again soon",
+                  used, bytes, options_.cap_bytes);
+    }
+    lock = IoFailed(EWOULDBLOCK);  // others may give room back
+    storage_.Pause(kRoomPauseMs);
+  }
+}
+
+Result<OwnerId> SealedRows::OwnerFor(const Digest& owner) {
+  if (const auto known = keys_.Find(owner)) return *known;
+  OwnerKey key{.owner = owner};
+  if (!storage_.FillRandom(key.key) || !storage_.FillRandom(key.namespace_id)) {
+    return Fail(Code::kIoError, "the system gives no random numbers");
+  }
+  const IoStatus written = WriteKeyFile(storage_, keys_folder_.id(), options_.secret, store_, key);
+  std::optional<OwnerId> added;
+  if (written) added = keys_.Add(key);
+  WipeKeys({&key, 1});
+  if (!written) {
+    return FailErrno(written.error(), "cannot write a key in {}/{}", options_.folder,
+                     kRowsKeysName);
+  }
+  if (!added) {
+    return Fail(Code::kExhausted, "{} tenants have sessions on the disk, and no more may have some",
+                OwnerKeys::kMaxOwners);
+  }
+  return *added;
+}
+
+Result<std::vector<RowFacts>> SealedRows::List() {
+  const MutexLock lock(mutex_);
+  std::vector<RowFacts> all;
+  RowStatement rows(database_,
+                    "SELECT id, owner, number, used, length(sealed) FROM sessions ORDER BY rowid");
+  int step;
+  while ((step = rows.Step()) == SQLITE_ROW) {
+    RowFacts facts{.id = rows.Text(0),
+                   .number = static_cast<uint64_t>(rows.Int(2)),
+                   .used_s = rows.Int(3),
+                   .bytes = static_cast<uint64_t>(rows.Int(4))};
+    facts.bytes -= std::min<uint64_t>(facts.bytes, kSealBytes);
+    OwnerTag tag{};
+    const auto owner = rows.Blob(1);
+    if (owner.size() == tag.size()) std::memcpy(tag.data(), owner.data(), tag.size());
+    if (const auto known = keys_.FindNamespace(tag)) facts.owner = keys_.owner_of(*known);
+    all.push_back(std::move(facts));
+  }
+  if (step != SQLITE_DONE) return Failed("cannot be read");
+  return all;
+}
+
+Status SealedRows::PutRow(OwnerId owner, std::string_view id, uint64_t number, int64_t used_s,
+                          std::span<const std::byte> plain) {
+  RecordSalt salt;
+  if (!storage_.FillRandom(salt)) {
+    return Fail(Code::kIoError, "the system gives no random numbers");
+  }
+  std::vector<std::byte> sealed(plain.size() + kSealBytes);
+  std::memcpy(sealed.data(), salt.data(), salt.size());
+  OwnerKey key = keys_.KeyOf(owner);
+  const OwnerTag tag_of_owner = key.namespace_id;
+  AesTag tag;
+  const RowKey row_key(key, std::span<const std::byte>(sealed).first<kSaltBytes>());
+  const bool done = AesGcmSeal(row_key.key, 0, BoundTo(key, id, number), plain,
+                               std::span(sealed).subspan(kSaltBytes, plain.size()), &tag);
+  WipeKeys({&key, 1});
+  if (!done) return Fail(Code::kUnavailable, "the system is out of memory; try again");
+  std::memcpy(sealed.data() + sealed.size() - tag.size(), tag.data(), tag.size());
+  if (number == 1) {
+    RowStatement add(database_,
+                     "INSERT INTO sessions(number, used, sealed, id, owner) VALUES(1,?,?,?,?) ON "
+                     "CONFLICT(id) DO NOTHING");
+    add.Bind(used_s).Bind(std::span<const std::byte>(sealed)).Bind(id).Bind(BytesOf(tag_of_owner));
+    if (add.Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (sqlite3_changes(database_) == 1) return {};
+    return Fail(Code::kInvalidArgument, "there is a session {} already", id);
+  }
+  RowStatement put(database_,
+                   "UPDATE sessions SET number=?, used=?, sealed=? WHERE id=? AND owner=? AND "
+                   "number=?");
+  put.Bind(static_cast<int64_t>(number)).Bind(used_s).Bind(std::span<const std::byte>(sealed));
+  put.Bind(id).Bind(BytesOf(tag_of_owner)).Bind(static_cast<int64_t>(number - 1));
+  if (put.Step() != SQLITE_DONE) return Failed("cannot be written");
+  if (sqlite3_changes(database_) == 1) return {};
+  return Fail(Code::kNotFound, "there is no session {}", id);
+}
+
+uint64_t SealedRows::BytesOfRow(std::string_view id) {
+  RowStatement find(database_, "SELECT length(sealed) FROM sessions WHERE id=?");
+  return find.Bind(id).Step() == SQLITE_ROW ? static_cast<uint64_t>(find.Int(0)) : 0;
+}
+
+// What a transaction adds to the log that writes or zeros so many bytes of rows.
+constexpr uint64_t LogBytesOf(uint64_t row_bytes) {
+  return row_bytes / (kPage - 4) * kFrame + kSpare;
+}
+
+Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
+                       std::span<const std::byte> plain, Old old) {
+  const MutexLock lock(mutex_);
+  KV_TRY(CheckPlace());
+  const uint64_t old_bytes = BytesOfRow(id);
+  const uint64_t new_bytes = plain.size() + kSealBytes;
+  // The log has both, and the file has what is more than before, with the key's file.
+  const uint64_t growth =
+      LogBytesOf(old_bytes + new_bytes) + std::max(new_bytes, old_bytes) - old_bytes;
+  KV_ASSIGN(const OpenedFile room, TakeRoom(growth));
+  if (number > 1 && !keys_.Find(owner)) return Fail(Code::kNotFound, "there is no session {}", id);
+  KV_ASSIGN(const OwnerId id_of_owner, OwnerFor(owner));
+  KV_TRY(PutRow(id_of_owner, id, number, used_s, plain));
+  // The row is durable. What is left to do may fail without undoing that, except for a scrub.
+  if (old == Old::kScrubbed) return Scrub();
+  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+  if (log && log->bytes > kLogBytes) (void)Scrub();
+  return {};
+}
+
+Result<std::vector<std::byte>> SealedRows::Get(const Digest& owner, std::string_view id) {
+  const MutexLock lock(mutex_);
+  RowStatement find(database_, "SELECT owner, number, sealed FROM sessions WHERE id=?");
+  const int step = find.Bind(id).Step();
+  if (step != SQLITE_ROW && step != SQLITE_DONE) {
+    if ((sqlite3_errcode(database_) & 0xff) == SQLITE_CORRUPT) {
+      return tl::unexpected(DamagedRow(id));
+    }
+    return Failed("cannot be read");
+  }
+  const auto known = keys_.Find(owner);
+  if (step == SQLITE_DONE || !known) return Fail(Code::kNotFound, "there is no session {}", id);
+  OwnerKey key = keys_.KeyOf(*known);
+  const bool is_owner = std::ranges::equal(find.Blob(0), BytesOf(key.namespace_id));
+  auto plain =
+      is_owner ? OpenRow(key, id, static_cast<uint64_t>(find.Int(1)), find.Blob(2)) : std::nullopt;
+  WipeKeys({&key, 1});
+  if (!is_owner) return Fail(Code::kNotFound, "there is no session {}", id);
+  if (!plain) return tl::unexpected(DamagedRow(id));
+  return std::move(*plain);
+}
+
+Status SealedRows::Touch(std::string_view id, int64_t used_s) {
+  const MutexLock lock(mutex_);
+  KV_TRY(CheckPlace());
+  KV_ASSIGN(const OpenedFile room, TakeRoom(kSpare));
+  RowStatement touch(database_, "UPDATE sessions SET used=? WHERE id=?");
+  if (touch.Bind(used_s).Bind(id).Step() != SQLITE_DONE) return Failed("cannot be written");
+  return {};
+}
+
+Status SealedRows::Remove(const Digest& owner, std::string_view id) {
+  const MutexLock lock(mutex_);
+  const auto known = keys_.Find(owner);
+  if (!known) return {};
+  KV_TRY(CheckPlace());
+  OwnerKey key = keys_.KeyOf(*known);
+  const OwnerTag tag = key.namespace_id;
+  WipeKeys({&key, 1});
+  KV_ASSIGN(const OpenedFile room, TakeRoom(LogBytesOf(BytesOfRow(id))));
+  RowStatement remove(database_, "DELETE FROM sessions WHERE id=? AND owner=?");
+  if (remove.Bind(id).Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
+  return Scrub();
+}
+
+Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) {
+  const MutexLock lock(mutex_);
+  KV_TRY(CheckPlace());
+  std::vector<std::string> removed;
+  for (;;) {
+    RowStatement remove(database_,
+                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
+                        "used<? LIMIT 1) RETURNING id");
+    const int step = remove.Bind(least_used_s).Step();
+    if (step == SQLITE_ROW) removed.push_back(remove.Text(0));
+    if (step != SQLITE_ROW && step != SQLITE_DONE) return Failed("cannot be written");
+    if (step == SQLITE_ROW && remove.Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (step == SQLITE_DONE) break;
+    const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+    if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
+  }
+  if (!removed.empty()) KV_TRY(Scrub());
+  return removed;
+}
+
+Status SealedRows::RemoveOwner(const Digest& owner) {
+  const MutexLock lock(mutex_);
+  const auto known = keys_.Find(owner);
+  if (!known) return {};
+  KV_TRY(CheckPlace());
+  OwnerKey key = keys_.KeyOf(*known);
+  const OwnerTag tag = key.namespace_id;
+  WipeKeys({&key, 1});
+  const auto removed =
+      RemoveKeyFile(storage_, keys_folder_.id(), KeyFileName(options_.secret, owner));
+  if (!removed) {
+    return FailErrno(removed.error(), "cannot remove a key in {}/{}", options_.folder,
+                     kRowsKeysName);
+  }
+  keys_.Release(*known);
+  // Row by row: the log of one transaction may have no room for all.
+  for (;;) {
+    RowStatement remove(database_,
+                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
+                        "owner=? LIMIT 1)");
+    if (remove.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (sqlite3_changes(database_) == 0) return Scrub();
+    const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+    if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
+  }
+}
+
+bool SealedRows::IsThere() {
+  const MutexLock lock(mutex_);
+  return CheckPlace().has_value();
+}
+
+uint64_t SealedRows::bytes() const {
+  uint64_t sum = 0;
+  for (const char* suffix : {"", "-wal"}) {
+    const auto facts = storage_.FactsOf(root_.id(), std::string(kRowsName) + suffix);
+    if (facts) sum += facts->bytes;
+  }
+  return sum;
+}
+
+void SealedRows::set_on_need(std::function<void(uint64_t bytes)> on_need) {
+  const MutexLock lock(mutex_);
+  on_need_ = std::move(on_need);
+}
+
+Result<std::optional<RowsCheck>> CheckRows(const SealedRowsOptions& options, Storage& storage) {
+  {
+    const auto root = Own(storage, storage.OpenRoot(options.folder));
+    if (!root) return FailErrno(root.error(), "cannot read {}", options.folder);
+    const auto facts = storage.FactsOf(root->id(), std::string(kRowsName));
+    if (!facts && facts.error() == ENOENT) return std::optional<RowsCheck>();
+  }
+  RowsCheck check;
+  SealedRowsOptions looks = options;
+  looks.keeps_orphans = true;
+  const auto rows = SealedRows::Open(looks, storage);
+  if (!rows && rows.error().code == Code::kUnavailable) {
+    check.skipped = rows.error().message;
+    return std::optional(std::move(check));
+  }
+  const auto listed = rows ? (*rows)->List() : tl::unexpected(rows.error());
+  if (!listed) {
+    check.damaged.push_back(listed.error().message);
+    return std::optional(std::move(check));
+  }
+  for (const RowFacts& facts : *listed) {
+    const auto plain = (*rows)->Get(facts.owner, facts.id);
+    if (!plain) {
+      const bool has_key = facts.owner != Digest{};
+      check.damaged.push_back(
+          fmt::format("{}: {}", facts.id, has_key ? "does not open" : "has no key in keys/"));
+      continue;
+    }
+    ++check.rows;
+    check.bytes += facts.bytes;
+  }
+  return std::optional(std::move(check));
+}
+
+}  // namespace kvasir

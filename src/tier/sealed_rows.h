@@ -1,0 +1,119 @@
+// SealedRows: DIR/sessions.db, rows that are sealed under the key of their owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/secret.h"
+#include "tier/owner_keys.h"
+#include "tier/storage.h"
+
+struct sqlite3;
+
+namespace kvasir {
+
+struct SealedRowsOptions {
+  std::string folder;  // that of the disk tier
+  // Of everything in the folder. The file and its log take an eighth of it at most.
+  uint64_t cap_bytes = 0;
+  Secret secret{};
+  bool keeps_orphans = false;  // rows whose owner has no key stay
+  const char* vfs = nullptr;   // of SQLite, for tests
+};
+
+// What is known of a row without its key. Only `id` and `number` are authenticated, and only when
+// the row is opened.
+struct RowFacts {
+  std::string id;
+  Digest owner{};       // zero: no key of its owner opens
+  uint64_t number = 0;  // of its last change
+  int64_t used_s = 0;   // since 1970
+  uint64_t bytes = 0;   // as it was written, without its seal
+};
+
+// The open file: its process alone has it, by DIR/sessions.lock. Each call is durable when it
+// returns, and after a crash at any instant it has happened or it has not. A row is sealed by
+// AES-256-GCM under its owner's key in DIR/keys, and bound to its id and number. Errors: kExhausted
+// where the file, the folder or the disk is full; kUnavailable where another process has the file,
+// and says which; kCorruption: not a database, or a damaged row; kUnsupported: of a newer version;
+// kIoError, kPermissionDenied: the disk. After an error nothing has changed, except that a row
+// whose old bytes could not be scrubbed has its new ones. Thread-safe; calls wait for each other
+// and for the disk.
+class SealedRows {
+ public:
+  // Makes the file where it is missing. `storage` must outlive it. Rows whose owner was erased are
+  // removed.
+  static Result<std::unique_ptr<SealedRows>> Open(const SealedRowsOptions& options,
+                                                  Storage& storage);
+  ~SealedRows();
+  SealedRows(const SealedRows&) = delete;
+  SealedRows& operator=(const SealedRows&) = delete;
+
+  // O(rows).
+  Result<std::vector<RowFacts>> List();
+  enum class Old : uint8_t { kStays, kScrubbed };  // kScrubbed: its bytes leave the files too
+  // Number 1 adds a row; others replace the row of the number before. kNotFound: the owner has no
+  // such row. kInvalidArgument: the row to add is there already. O(bytes).
+  Status Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
+             std::span<const std::byte> plain, Old old);
+  // The bytes of Put. kNotFound: the owner has no such row. kCorruption: it does not open.
+  Result<std::vector<std::byte>> Get(const Digest& owner, std::string_view id);
+  Status Touch(std::string_view id, int64_t used_s);
+  // Scrubbed. Removing what is not there is no error.
+  Status Remove(const Digest& owner, std::string_view id);
+  // Removes rows that were used last before this time. Returns their ids.
+  Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
+  // Removes the owner's key, which no row of it survives, and then its rows.
+  Status RemoveOwner(const Digest& owner);
+  // What the file and its log may take, and what they take.
+  uint64_t max_bytes() const { return max_bytes_; }
+  uint64_t bytes() const;
+  bool IsThere();  // its folder and it are where they were
+  // Called with how many bytes of the cap file and log may need, before they grow.
+  void set_on_need(std::function<void(uint64_t bytes)> on_need);
+
+ private:
+  SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
+  Status OpenFiles();
+  Status OpenDatabase();
+  Status RemoveOrphans() KV_REQUIRES(mutex_);
+  Result<OwnerId> OwnerFor(const Digest& owner) KV_REQUIRES(mutex_);
+  Status Execute(const char* sql) KV_REQUIRES(mutex_);
+  Result<uint64_t> Number(const char* sql) KV_REQUIRES(mutex_);
+  tl::unexpected<Error> Failed(std::string_view what) KV_REQUIRES(mutex_);
+  Status PutRow(OwnerId owner, std::string_view id, uint64_t number, int64_t used_s,
+                std::span<const std::byte> plain) KV_REQUIRES(mutex_);
+  uint64_t BytesOfRow(std::string_view id) KV_REQUIRES(mutex_);
+  Status Scrub() KV_REQUIRES(mutex_);
+  Status CheckPlace() KV_REQUIRES(mutex_);
+  Result<OpenedFile> TakeRoom(uint64_t bytes) KV_REQUIRES(mutex_);
+
+  const SealedRowsOptions options_;
+  Storage& storage_;
+  const StoreId store_;
+  const uint64_t max_bytes_;
+  mutable Mutex mutex_;
+  OpenedFile root_, keys_folder_, lock_;
+  OwnerKeys keys_ KV_GUARDED_BY(mutex_);
+  std::function<void(uint64_t)> on_need_ KV_GUARDED_BY(mutex_);
+  sqlite3* database_ KV_GUARDED_BY(mutex_) = nullptr;
+};
+
+// What fsck says of the file: each row that does not open, and what SQLite finds. Absent: there is
+// no file.
+struct RowsCheck {
+  uint64_t rows = 0, bytes = 0;
+  std::vector<std::string> damaged;
+  std::optional<std::string> skipped;
+};
+Result<std::optional<RowsCheck>> CheckRows(const SealedRowsOptions& options, Storage& storage);
+
+}  // namespace kvasir

@@ -1,0 +1,409 @@
+#include "tier/sealed_rows.h"
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "tier/store_files.h"
+#include "tier/tier_folder_for_test.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using Old = SealedRows::Old;
+
+constexpr Digest kMira{1}, kOther{2};
+
+std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+class SealedRowsTest : public TierFolderTest {
+ protected:
+  SealedRowsTest() {
+    rows_ = {.folder = options_.folder, .cap_bytes = uint64_t{64} << 20, .secret = options_.secret};
+  }
+
+  std::unique_ptr<SealedRows> Open() {
+    auto opened = SealedRows::Open(rows_, storage_);
+    EXPECT_TRUE(opened) << opened.error().message;
+    return opened ? std::move(*opened) : nullptr;
+  }
+  Error OpenError() {
+    auto opened = SealedRows::Open(rows_, storage_);
+    return opened ? Error{Code::kNotFound, "it opened"} : opened.error();
+  }
+  static std::string TextOf(const Result<std::vector<std::byte>>& got) {
+    if (!got) return std::string("error: ") + got.error().message;
+    return {reinterpret_cast<const char*>(got->data()), got->size()};
+  }
+  // All bytes of all files of the folder.
+  std::string FolderBytes() const {
+    std::string all;
+    for (const auto& entry : fs::recursive_directory_iterator(rows_.folder)) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    return all;
+  }
+  std::string PathOf(std::string_view name) const { return rows_.folder + "/" + std::string(name); }
+
+  RealStorage storage_;
+  SealedRowsOptions rows_;
+};
+
+TEST_F(SealedRowsTest, KeepsRowsForTheNextProcess) {
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 100, Bytes("hello"), Old::kStays));
+    ASSERT_TRUE(rows->Put(kMira, "sess_2", 1, 100, Bytes(std::string(100'000, 'x')), Old::kStays));
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 2, 200, Bytes("hello again"), Old::kScrubbed));
+  }
+  const auto rows = Open();
+  EXPECT_EQ(TextOf(rows->Get(kMira, "sess_1")), "hello again");
+  EXPECT_EQ(rows->Get(kMira, "sess_2")->size(), 100'000u);
+  const auto list = rows->List();
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ(list->at(0).id, "sess_1");
+  EXPECT_EQ(list->at(0).owner, kMira);
+  EXPECT_EQ(list->at(0).number, 2u);
+  EXPECT_EQ(list->at(0).used_s, 200);
+  EXPECT_EQ(list->at(0).bytes, 11u);
+}
+
+TEST_F(SealedRowsTest, ShowsARowToItsOwnerAlone) {
+  const auto rows = Open();
+  ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 100, Bytes("mine"), Old::kStays));
+  ASSERT_TRUE(rows->Put(kOther, "sess_2", 1, 100, Bytes("yours"), Old::kStays));
+  EXPECT_EQ(rows->Get(kOther, "sess_1").error().code, Code::kNotFound);
+  ASSERT_TRUE(rows->Remove(kOther, "sess_1"));
+  EXPECT_EQ(TextOf(rows->Get(kMira, "sess_1")), "mine");
+}
+
+TEST_F(SealedRowsTest, ReplacesOnlyTheRowOfTheNumberBefore) {
+  const auto rows = Open();
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 2, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("a"), Old::kStays));
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 1, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 3, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  ASSERT_TRUE(rows->RemoveOwner(kMira));  // and nobody who still has it brings it back
+  EXPECT_EQ(rows->Put(kMira, "sess_1", 2, 1, Bytes("b"), Old::kStays).error().code,
+            Code::kNotFound);
+  EXPECT_EQ(rows->List()->size(), 0u);
+}
+
+TEST_F(SealedRowsTest, LeavesNoByteOfWhatWasRemoved) {
+  const auto rows = Open();
+  const std::string text(9000, 'q');
+  ASSERT_TRUE(rows->Put(kMira, "sess_gone", 1, 100, Bytes(text), Old::kStays));
+  EXPECT_NE(FolderBytes().find("sess_gone"), std::string::npos);  // an id is not a secret
+  EXPECT_EQ(FolderBytes().find("qqqqqqqq"), std::string::npos);
+  // The sealed bytes: what a row's page has of it.
+  const std::string before = FolderBytes();
+  ASSERT_TRUE(rows->Remove(kMira, "sess_gone"));
+  EXPECT_EQ(FolderBytes().find("sess_gone"), std::string::npos);
+  EXPECT_EQ(fs::file_size(PathOf("sessions.db-wal")), 0u);
+  EXPECT_LT(FolderBytes().size(), before.size() - text.size());
+}
+
+TEST_F(SealedRowsTest, ErasesAnOwnerWithItsKey) {
+  {
+    const auto rows = Open();
+    for (int i = 0; i < 20; ++i) {
+      const std::string id = "sess_" + std::to_string(i);
+      ASSERT_TRUE(rows->Put(i % 2 == 0 ? kMira : kOther, id, 1, 1, Bytes(id), Old::kStays));
+    }
+    EXPECT_EQ(std::distance(fs::directory_iterator(PathOf("keys")), {}), 2);
+    ASSERT_TRUE(rows->RemoveOwner(kMira));
+    EXPECT_EQ(std::distance(fs::directory_iterator(PathOf("keys")), {}), 1);
+    EXPECT_EQ(rows->List()->size(), 10u);
+  }
+  const auto rows = Open();
+  EXPECT_EQ(rows->List()->size(), 10u);
+  EXPECT_EQ(TextOf(rows->Get(kOther, "sess_1")), "sess_1");
+  EXPECT_EQ(rows->Get(kMira, "sess_2").error().code, Code::kNotFound);
+}
+
+TEST_F(SealedRowsTest, IsFullAtAnEighthOfTheCap) {
+  rows_.cap_bytes = uint64_t{16} << 20;
+  const auto rows = Open();
+  const std::string text(100'000, 'x');
+  Status put;
+  int count = 0;
+  for (; put && count < 100; ++count) {
+    put = rows->Put(kMira, "sess_" + std::to_string(count), 1, 1, Bytes(text), Old::kStays);
+    EXPECT_LE(rows->bytes(), rows->max_bytes());
+  }
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, Code::kExhausted) << put.error().message;
+  EXPECT_GE(count, 8);
+  EXPECT_EQ(rows->List()->size(), static_cast<size_t>(count - 1));
+  ASSERT_TRUE(rows->Remove(kMira, "sess_0"));  // a full file can be made smaller
+  EXPECT_TRUE(rows->Put(kMira, "sess_new", 1, 1, Bytes(text), Old::kStays));
+}
+
+TEST_F(SealedRowsTest, CountsWhatElseIsInTheFolder) {
+  const auto rows = Open();
+  std::ofstream(PathOf("seg-000000.kvs")) << "x";
+  fs::resize_file(PathOf("seg-000000.kvs"), uint64_t{64} << 20);
+  const Status put = rows->Put(kMira, "sess_1", 1, 1, Bytes("hello"), Old::kStays);
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, Code::kExhausted);
+  EXPECT_EQ(rows->List()->size(), 0u);
+}
+
+TEST_F(SealedRowsTest, OneProcessHasTheFile) {
+  const auto rows = Open();
+  const Error error = OpenError();
+  EXPECT_EQ(error.code, Code::kUnavailable);
+  EXPECT_NE(error.message.find(std::to_string(getpid())), std::string::npos) << error.message;
+}
+
+TEST_F(SealedRowsTest, RefusesWhatIsNotItsDatabase) {
+  Open();
+  const auto set = [&](const char* sql) {
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open(PathOf("sessions.db").c_str(), &database), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(database);
+  };
+  set("PRAGMA user_version=2");
+  EXPECT_EQ(OpenError().code, Code::kUnsupported);
+  set("PRAGMA user_version=1; PRAGMA application_id=5");
+  EXPECT_EQ(OpenError().code, Code::kCorruption);
+  std::ofstream(PathOf("sessions.db")) << std::string(5000, 'z');
+  EXPECT_EQ(OpenError().code, Code::kCorruption);
+  fs::remove(PathOf("sessions.db"));
+  fs::create_symlink("/dev/null", PathOf("sessions.db"));
+  EXPECT_EQ(OpenError().code, Code::kPermissionDenied);
+  fs::remove(PathOf("sessions.db"));
+  EXPECT_TRUE(Open());
+}
+
+TEST_F(SealedRowsTest, SaysThatItsFolderIsGone) {
+  const auto rows = Open();
+  fs::rename(rows_.folder, rows_.folder + "-moved");
+  const Status put = rows->Put(kMira, "sess_1", 1, 1, Bytes("hello"), Old::kStays);
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, Code::kIoError);
+}
+
+// Each byte of the file is flipped: rows are as they were written, or they do not open.
+TEST_F(SealedRowsTest, NeverShowsFlippedBytes) {
+  const std::map<std::string, std::string> texts = {
+      {"sess_a", std::string(30, 'a')}, {"sess_b", std::string(5000, 'b')}, {"sess_c", "c"}};
+  {
+    const auto rows = Open();
+    for (const auto& [id, text] : texts) {
+      ASSERT_TRUE(rows->Put(kMira, id, 1, 1, Bytes(text), Old::kStays));
+    }
+  }
+  const std::string path = PathOf("sessions.db");
+  std::ifstream file(path, std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(file), {});
+  int damaged = 0, lost = 0;
+  for (size_t at = 0; at < whole.size(); at += 7) {
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << flipped;
+    const auto opened = SealedRows::Open(rows_, storage_);
+    if (!opened) {
+      ++lost;
+      continue;
+    }
+    for (const auto& [id, text] : texts) {
+      const auto got = (*opened)->Get(kMira, id);
+      damaged += got ? 0 : 1;
+      if (got) EXPECT_EQ(TextOf(got), text) << at;
+    }
+  }
+  EXPECT_GT(damaged, static_cast<int>(whole.size() / 7 / 8));
+  EXPECT_LT(lost, static_cast<int>(whole.size() / 7 / 4));
+}
+
+TEST_F(SealedRowsTest, CheckNamesDamagedRows) {
+  EXPECT_FALSE(CheckRows(rows_, storage_).value_or(RowsCheck()));
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_whole", 1, 1, Bytes("whole"), Old::kStays));
+    ASSERT_TRUE(rows->Put(kMira, "sess_bad", 1, 1, Bytes("bad"), Old::kStays));
+    const auto check = CheckRows(rows_, storage_);
+    ASSERT_TRUE(check && *check);
+    EXPECT_TRUE((*check)->skipped);
+  }
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(PathOf("sessions.db").c_str(), &database), SQLITE_OK);
+  // A row of one number does not open under another one: an older row cannot come back so.
+  ASSERT_EQ(sqlite3_exec(database, "UPDATE sessions SET number=2 WHERE id='sess_bad'", nullptr,
+                         nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+  const auto check = CheckRows(rows_, storage_);
+  ASSERT_TRUE(check && *check);
+  EXPECT_EQ((*check)->rows, 1u);
+  ASSERT_EQ((*check)->damaged.size(), 1u);
+  EXPECT_NE((*check)->damaged[0].find("sess_bad"), std::string::npos);
+}
+
+// --- a process that ends inside any call of the file system
+
+// SQLite's files, where the process ends inside call number `left` that changes something.
+struct DyingFile {
+  sqlite3_file base;
+  sqlite3_file* real;
+};
+int calls_left = 0;
+
+void Count(const std::function<void()>& half) {
+  if (--calls_left > 0) return;
+  half();
+  _exit(0);
+}
+sqlite3_file* Real(sqlite3_file* file) { return reinterpret_cast<DyingFile*>(file)->real; }
+
+const sqlite3_io_methods kDying = {
+    .iVersion = 1,
+    .xClose = [](sqlite3_file* file) { return Real(file)->pMethods->xClose(Real(file)); },
+    .xRead =
+        [](sqlite3_file* file, void* to, int bytes, sqlite3_int64 at) {
+          return Real(file)->pMethods->xRead(Real(file), to, bytes, at);
+        },
+    .xWrite =
+        [](sqlite3_file* file, const void* from, int bytes, sqlite3_int64 at) {
+          const auto write = [&](int some) {
+            return Real(file)->pMethods->xWrite(Real(file), from, some, at);
+          };
+          Count([&] { write(bytes / 2); });
+          return write(bytes);
+        },
+    .xTruncate =
+        [](sqlite3_file* file, sqlite3_int64 bytes) {
+          Count([] {});
+          return Real(file)->pMethods->xTruncate(Real(file), bytes);
+        },
+    .xSync =
+        [](sqlite3_file* file, int flags) {
+          Count([] {});
+          return Real(file)->pMethods->xSync(Real(file), flags);
+        },
+    .xFileSize =
+        [](sqlite3_file* file, sqlite3_int64* bytes) {
+          return Real(file)->pMethods->xFileSize(Real(file), bytes);
+        },
+    .xLock = [](sqlite3_file* file,
+                int kind) { return Real(file)->pMethods->xLock(Real(file), kind); },
+    .xUnlock = [](sqlite3_file* file,
+                  int kind) { return Real(file)->pMethods->xUnlock(Real(file), kind); },
+    .xCheckReservedLock =
+        [](sqlite3_file* file, int* is) {
+          return Real(file)->pMethods->xCheckReservedLock(Real(file), is);
+        },
+    .xFileControl =
+        [](sqlite3_file* file, int what, void* of) {
+          return Real(file)->pMethods->xFileControl(Real(file), what, of);
+        },
+    .xSectorSize = [](sqlite3_file* file) { return Real(file)->pMethods->xSectorSize(Real(file)); },
+    .xDeviceCharacteristics =
+        [](sqlite3_file* file) { return Real(file)->pMethods->xDeviceCharacteristics(Real(file)); },
+};
+
+void RegisterDyingFiles() {
+  static sqlite3_vfs dying;
+  sqlite3_vfs* real = sqlite3_vfs_find(nullptr);
+  dying = *real;
+  dying.zName = "dying";
+  dying.pNext = nullptr;
+  dying.szOsFile = static_cast<int>(sizeof(DyingFile)) + real->szOsFile;
+  dying.xOpen = [](sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out) {
+    auto* mine = reinterpret_cast<DyingFile*>(file);
+    mine->real = reinterpret_cast<sqlite3_file*>(mine + 1);
+    sqlite3_vfs* below = sqlite3_vfs_find("unix");
+    const int opened = below->xOpen(below, name, mine->real, flags, out);
+    file->pMethods = opened == SQLITE_OK ? &kDying : nullptr;
+    return opened;
+  };
+  sqlite3_vfs_register(&dying, 0);
+}
+
+// What a process does, and tells of each call that returned. Never returns.
+[[noreturn]] void Change(const SealedRowsOptions& options, int calls, int out) {
+  RegisterDyingFiles();
+  RealStorage storage;
+  SealedRowsOptions dying = options;
+  dying.vfs = "dying";
+  calls_left = calls;
+  const auto opened = SealedRows::Open(dying, storage);
+  if (!opened) _exit(2);
+  SealedRows& rows = **opened;
+  char done = 0;
+  const auto tell = [&](const Status& status) {
+    if (!status) _exit(3);
+    ++done;
+    if (write(out, &done, 1) != 1) _exit(4);
+  };
+  tell(rows.Put(kMira, "sess_1", 2, 1, Bytes(std::string(20'000, '2')), Old::kStays));
+  tell(rows.Put(kMira, "sess_2", 1, 1, Bytes("new"), Old::kStays));
+  tell(rows.Put(kMira, "sess_1", 3, 1, Bytes("short"), Old::kScrubbed));
+  tell(rows.Remove(kMira, "sess_2"));
+  tell(rows.RemoveOwner(kOther));
+  _exit(1);
+}
+
+TEST_F(SealedRowsTest, ACallHasHappenedOrNotWhereverTheProcessEnds) {
+  // What the rows are after so many calls: of Mira, and of the other one.
+  const std::vector<std::map<std::string, std::string>> states = {
+      {{"sess_1", "one"}, {"sess_3", "other"}},
+      {{"sess_1", std::string(20'000, '2')}, {"sess_3", "other"}},
+      {{"sess_1", std::string(20'000, '2')}, {"sess_2", "new"}, {"sess_3", "other"}},
+      {{"sess_1", "short"}, {"sess_2", "new"}, {"sess_3", "other"}},
+      {{"sess_1", "short"}, {"sess_3", "other"}},
+      {{"sess_1", "short"}}};
+  bool ends = false;
+  int calls = 1;
+  for (; !ends && calls < 2000; ++calls) {
+    fs::remove_all(rows_.folder);
+    {
+      const auto rows = Open();
+      ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("one"), Old::kStays));
+      ASSERT_TRUE(rows->Put(kOther, "sess_3", 1, 1, Bytes("other"), Old::kStays));
+    }
+    int pipes[2];
+    ASSERT_EQ(pipe(pipes), 0);
+    const pid_t child = fork();
+    if (child == 0) Change(rows_, calls, pipes[1]);
+    close(pipes[1]);
+    char told = 0;
+    while (read(pipes[0], &told, 1) == 1) {
+    }
+    close(pipes[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << calls << " " << status;
+    ends = WEXITSTATUS(status) == 1;
+    const auto rows = Open();
+    ASSERT_TRUE(rows);
+    std::map<std::string, std::string> found;
+    const auto list = rows->List();
+    for (const RowFacts& facts : *list) {
+      found[facts.id] = TextOf(rows->Get(facts.owner, facts.id));
+    }
+    const auto is = [&](size_t state) { return state < states.size() && found == states[state]; };
+    ASSERT_TRUE(is(static_cast<size_t>(told)) || is(static_cast<size_t>(told) + 1))
+        << "call " << calls << ", told of " << int{told};
+  }
+  EXPECT_TRUE(ends);
+  EXPECT_GT(calls, 30);
+}
+
+}  // namespace
+}  // namespace kvasir
