@@ -284,7 +284,7 @@ class Damage(WithSessions):
             self.database().mkdir()
 
         def text():
-            self.database().write_bytes(b"this is no database" * 100)
+            self.database().write_bytes(b"this is not a database" * 100)
 
         for damage, why in ((text, "not a database"), (newer, "newer Kvasir"), (folder, "not a file")):
             with self.subTest(why):
