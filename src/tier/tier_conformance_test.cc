@@ -206,6 +206,7 @@ TEST_P(TierConformance, AForgetTakesWhatBeginsWithTheTokensAndAllBelowIt) {
   ASSERT_TRUE(forgotten) << forgotten.error().message;
   EXPECT_GE(forgotten->blocks, 6u);  // and the one on its way, if it has come first
   EXPECT_LE(forgotten->blocks, 7u);
+  EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
   std::vector<std::byte> payload(kPayload);
   EXPECT_FALSE(tier_->Open(*read, Record(0, 3).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);

@@ -1,0 +1,342 @@
+// The twin of sessions: random conversations that are edited, truncated, forked and forgotten on an
+// engine with a tiny pool. Each generate is repeated as a plain request for the session's ids on an
+// engine whose cache is off: every row of logits has the same bits (contracts C1 and C2).
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "base/random.h"
+#include "engine_scenario.h"
+#include "kvasir/session.h"
+#include "server/model_view.h"
+#include "server/session_forget.h"
+#include "server/session_prompt.h"
+#include "text/piece_store.h"
+
+namespace kvasir {
+
+class SessionTwin {
+ public:
+  using RowMap = std::map<uint32_t, std::vector<float>>;  // by position
+  struct Counts {
+    uint64_t rows = 0, differ = 0, reused_tokens = 0, forgotten_blocks = 0, evicted_blocks = 0;
+    uint64_t dropped_messages = 0, prepared_tokens = 0;
+    uint64_t exact_answers = 0;               // answers whose ids are not the canonical
+    std::map<std::string, uint64_t> changes;  // by kind
+  };
+
+  explicit SessionTwin(uint64_t seed) : random_(seed) {}
+
+  // Random changes and generates until `rows` rows are compared.
+  const Counts& Compare(uint64_t rows) {
+    while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
+    return counts_;
+  }
+
+ private:
+  static constexpr uint32_t kContext = 384;
+  static constexpr const char* kTenant = "t";
+  struct Asked {
+    std::string id;
+    SessionState state;
+    GenerateRequest request;
+    std::unique_ptr<RowMap> rows = std::make_unique<RowMap>();
+    std::unique_ptr<Pending> pending;
+  };
+
+  void Round() {
+    EngineOptions options = DemoOptions();
+    options.ctx_size = kContext;
+    EngineOptions twin_options = options;
+    twin_options.cache_mode = CacheMode::kSequence;
+    options.block_tokens = 16 * (1 + static_cast<uint32_t>(random_.Below(2)));
+    options.step_tokens = random_.Below(2) == 0 ? 33 : 512;
+    options.parallel = 4;
+    options.kv_memory_bytes = 256 << 10;  // then a pool that holds two or three prompts
+    for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
+      const Result<MemoryPlan> plan = Engine::PlanMemory(options);
+      if (plan && plan->sequences >= 2) break;
+      ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
+    }
+    const auto engine = LoadEngine(options), twin = LoadEngine(twin_options);
+    PieceStore pieces(1 << 20, 7);
+    ModelView view = ViewOf(*engine, nullptr);
+    SessionStore store{SessionLimits()};
+    ids_.clear();
+    for (int batch = 0; batch < 40 && !testing::Test::HasFailure(); ++batch) {
+      view.pieces = pieces.SpaceOf(kTenant);
+      if (random_.Below(10) == 0) pieces.Erase(kTenant);
+      Batch(*engine, *twin, view, store);
+      if (random_.Below(8) == 0) engine->CheckInvariants();
+    }
+    EndPrepared();
+    const EngineStats stats = engine->Stats();
+    counts_.prepared_tokens += stats.prepared_tokens;
+    counts_.evicted_blocks += stats.evicted_blocks;
+    EXPECT_EQ(stats.pinned_blocks, 0u);
+    EXPECT_EQ(stats.requests_failed, 0u);
+    engine->CheckInvariants();
+    EXPECT_EQ(store.RemoveAll(kTenant), ids_.size());
+    EXPECT_EQ(store.counts().bytes, 0u) << "memory of removed sessions was not given back";
+  }
+
+  // Some sessions change, then answer at once; meanwhile another one may forget.
+  void Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
+    if (ids_.empty() || (ids_.size() < 5 && random_.Below(3) == 0)) Create(store);
+    std::vector<Asked> batch;
+    for (const std::string& id : std::vector<std::string>(ids_)) {
+      if (batch.size() == 3 || random_.Below(2) == 0) continue;
+      Change(engine, view, store, id);
+      auto asked = Start(engine, view, store, id);
+      if (asked) batch.push_back(std::move(*asked));
+    }
+    if (random_.Below(4) == 0) {
+      const std::string& id = ids_[random_.Below(ids_.size())];
+      const bool is_asked = std::ranges::find(batch, id, &Asked::id) != batch.end();
+      if (!is_asked) Forget(engine, view, store, id);
+    }
+    for (Asked& asked : batch) Finish(twin, view, store, asked);
+    if (batch.empty() || random_.Below(2) == 0) return;
+    Prepare(engine, view, store, batch.back().id);
+  }
+
+  std::string Words(uint64_t count) {
+    static constexpr const char* kWords[] = {"river", "stone", "paper", "seven", "Anna",
+                                             "lives", "Oslo.", "4711",  "é🙂",   "safe"};
+    std::string text;
+    for (uint64_t i = 0; i <= count; ++i) {
+      text += (i > 0 ? " " : "") + std::string(kWords[random_.Below(std::size(kWords))]);
+    }
+    return text;
+  }
+  SessionMessage Said(std::string role) {
+    SessionMessage message;
+    message.role = std::move(role);
+    message.content = Words(random_.Below(random_.Below(3) == 0 ? 40 : 6));
+    return message;
+  }
+  static std::vector<SessionMessage> Messages(std::string role, std::string content) {
+    std::vector<SessionMessage> messages(1);
+    messages[0].role = std::move(role);
+    messages[0].content = std::move(content);
+    return messages;
+  }
+
+  void Create(SessionStore& store) {
+    SessionSetup setup;
+    setup.max_context = 200 + static_cast<uint32_t>(random_.Below(kContext - 200));
+    setup.drops_oldest = random_.Below(3) != 0;
+    setup.exact_ids = random_.Below(4) != 0;
+    SessionState state;
+    state.setup = *store.Keep(std::move(setup));
+    if (random_.Below(2) == 0) state = *SetSystem(store, state, Said("system"));
+    ids_.push_back(store.Create(kTenant, std::move(state))->id);
+  }
+
+  static std::shared_ptr<SessionStore::Turn> TurnOf(SessionStore& store, const std::string& id) {
+    return *store.Queue(kTenant, id, [] {});
+  }
+
+  void Change(Engine& engine, const ModelView& view, SessionStore& store, const std::string& id) {
+    const auto turn = TurnOf(store, id);
+    const SessionState state = *turn->Read()->state;
+    const size_t size = state.messages.size();
+    const uint64_t kind = random_.Below(10);
+    if (size < 2 || kind < 4) return;
+    const size_t index = random_.Below(size);
+    if (kind == 4 || kind == 5) {
+      const auto later = kind == 4 ? LaterMessages::kGo : LaterMessages::kStay;
+      ++counts_.changes[kind == 4 ? "edit" : "edit and keep"];
+      ASSERT_TRUE(turn->Replace(*Edit(store, state, index, Said("user"), later)));
+    } else if (kind == 6) {
+      ++counts_.changes["truncate"];
+      ASSERT_TRUE(turn->Replace(*Truncate(state, random_.Below(size + 1))));
+    } else if (kind == 7 && ids_.size() < 6) {
+      ++counts_.changes["fork"];
+      ids_.push_back(store.Create(kTenant, *ForkOf(store, state, 1 + random_.Below(size)))->id);
+    } else if (kind == 8) {
+      ++counts_.changes["system"];
+      ASSERT_TRUE(turn->Replace(*SetSystem(store, state, Said("system"))));
+    } else if (kind == 9) {
+      turn->End();
+      Forget(engine, view, store, id);
+    }
+  }
+
+  void Forget(Engine& engine, const ModelView& view, SessionStore& store, const std::string& id) {
+    const auto turn = TurnOf(store, id);
+    const SessionState state = *turn->Read()->state;
+    if (state.messages.empty()) return;
+    EndPrepared();
+    SessionPart part{.index = random_.Below(state.messages.size())};
+    const std::string& content = state.messages[part.index]->content;
+    if (random_.Below(2) == 0 && ByteOfCodePoint(content, 2)) {
+      part.begin = static_cast<uint32_t>(random_.Below(2));
+      part.end = part.begin + 1;
+    }
+    ++counts_.changes[part.end ? "forget a part" : "forget"];
+    const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
+    auto forgetting = ForgetPart(store, state, part, scope);
+    ASSERT_TRUE(forgetting) << forgetting.error().message;
+    ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
+    for (ForgetRequest& request : forgetting->requests) {
+      std::promise<Erasure> told;
+      engine.Forget(std::move(request), [&](const Erasure& one) { told.set_value(one); });
+      const Erasure erased = told.get_future().get();
+      EXPECT_FALSE(erased.error);
+      counts_.forgotten_blocks += erased.blocks;
+    }
+  }
+
+  // Absent: the context is full.
+  std::optional<Asked> Start(Engine& engine, const ModelView& view, SessionStore& store,
+                             const std::string& id) {
+    std::vector<SessionMessage> messages;
+    messages.push_back(Said("user"));
+    Asked asked{.id = id,
+                .state = *Append(store, *TurnOf(store, id)->Read()->state, std::move(messages))};
+    auto prompt = PromptOf(asked.state, view);
+    if (!prompt) {
+      EXPECT_EQ(prompt.error().code, Code::kExhausted) << prompt.error().message;
+      ++counts_.changes["context full"];
+      const auto turn = TurnOf(store, id);
+      EXPECT_TRUE(turn->Replace(*Truncate(asked.state, 0)));
+      return std::nullopt;
+    }
+    if (prompt->dropped > asked.state.dropped) ++counts_.changes["drop turns"];
+    counts_.dropped_messages += prompt->dropped - asked.state.dropped;
+    asked.state.dropped = prompt->dropped;
+    const auto size = static_cast<uint32_t>(prompt->chat.ids.size());
+    asked.request = Greedy(std::move(prompt->chat.ids), 0);
+    asked.request.max_tokens = std::min(1 + static_cast<uint32_t>(random_.Below(24)),
+                                        asked.state.setup->max_context - size);
+    asked.request.message_ends = std::move(prompt->chat.message_ends);
+    asked.request.tenant = kTenant;
+    asked.request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.9f;
+    asked.request.sampling.seed = random_.Bits();
+    GenerateRequest request = asked.request;
+    request.on_logits = Recorder(*asked.rows);
+    asked.pending = std::make_unique<Pending>(engine, std::move(request));
+    return asked;
+  }
+
+  void Finish(Engine& twin, const ModelView& view, SessionStore& store, Asked& asked) {
+    const Answer& answer = asked.pending->Wait();
+    counts_.reused_tokens += answer.receipt.cached_tokens();
+    RowMap expected;
+    GenerateRequest request;  // what /v1/completions would ask
+    request.prompt = asked.request.prompt;
+    request.max_tokens = asked.request.max_tokens;
+    request.sampling = asked.request.sampling;
+    request.on_logits = Recorder(expected);
+    const Answer truth = Ask(twin, std::move(request));
+    EXPECT_EQ(answer.choices[0].tokens, truth.choices[0].tokens);
+    EXPECT_GE(asked.rows->size(), answer.choices[0].tokens.size());
+    for (const auto& [position, row] : *asked.rows) {
+      ++counts_.rows;
+      const auto it = expected.find(position);
+      const bool same = it != expected.end() &&
+                        std::memcmp(it->second.data(), row.data(), row.size() * sizeof(float)) == 0;
+      if (!same) ++counts_.differ;
+    }
+    Keep(view, store, asked, answer.choices[0]);
+  }
+
+  // Keeps the answer as the server does.
+  void Keep(const ModelView& view, SessionStore& store, Asked& asked,
+            const Answer::Choice& choice) {
+    SessionMessage said;
+    said.role = "assistant";
+    said.content = choice.text;
+    said.generated = true;
+    const AnswerIds known = IdsOfAnswer(choice.tokens, choice.text, *view.tokenizer);
+    said.ids.assign(choice.tokens.begin(),
+                    choice.tokens.begin() + static_cast<ptrdiff_t>(known.count));
+    said.ids_bytes = known.bytes;
+    said.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
+    EncodeOptions options;
+    options.add_special = false;
+    if (const auto canonical = view.tokenizer->Encode(choice.text, options)) {
+      counts_.exact_answers += *canonical != said.ids && asked.state.setup->exact_ids;
+    }
+    std::vector<SessionPath::Begin> begins;
+    const auto& ends = asked.request.message_ends;
+    for (size_t i = 0; i < asked.state.messages.size(); ++i) {
+      const bool is_system = i == 0 && asked.state.has_system();
+      if (!is_system && i < asked.state.first_shown()) continue;
+      const SessionMessage& message = *asked.state.messages[i];
+      begins.push_back({message.number, message.version, i == 0 ? 0 : ends[i - 1]});
+    }
+    begins.push_back({said.number, said.version, ends.empty() ? 0 : ends.back()});
+    std::vector<TokenId> ids = asked.request.prompt;
+    ids.insert(ids.end(), choice.tokens.begin(), choice.tokens.end());
+    std::vector<SessionMessage> messages;
+    messages.push_back(std::move(said));
+    auto changed = Append(store, asked.state, std::move(messages));
+    ASSERT_TRUE(changed);
+    auto paths = AddPath(store, changed->paths, std::move(ids), std::move(begins), std::nullopt);
+    ASSERT_TRUE(paths);
+    changed->paths = std::move(*paths);
+    ASSERT_TRUE(TurnOf(store, asked.id)->Replace(std::move(*changed)));
+  }
+
+  // Computes the history as the next turn will show it, as the server does.
+  void Prepare(Engine& engine, const ModelView& view, SessionStore& store, const std::string& id) {
+    const auto turn = TurnOf(store, id);
+    const SessionState state = *turn->Read()->state;
+    auto next = Append(store, state, Messages("user", "next"));
+    ASSERT_TRUE(next);
+    const auto prompt = PromptOf(*next, view);
+    if (!prompt) return;  // the context is full
+    GenerateRequest request;
+    const auto& ends = prompt->chat.message_ends;
+    request.message_ends.assign(ends.begin(), ends.end() - 1);
+    request.prompt.assign(prompt->chat.ids.begin(),
+                          prompt->chat.ids.begin() + request.message_ends.back());
+    if (request.prompt.empty()) return;
+    request.tenant = kTenant;
+    request.max_tokens = 0;
+    request.chunk_tokens = 16;
+    request.only_when_idle = true;
+    ++counts_.changes["prepare"];
+    prepared_.push_back(std::make_unique<Pending>(engine, std::move(request)));
+    if (random_.Below(2) == 0) prepared_.back()->Wait();  // else the next turn interrupts it
+  }
+
+  void EndPrepared() {
+    for (const auto& pending : prepared_) pending->Cancel();
+    for (const auto& pending : prepared_) pending->Wait();
+    prepared_.clear();
+  }
+
+  static std::function<void(uint32_t, uint32_t, std::span<const float>)> Recorder(RowMap& rows) {
+    return [&rows](uint32_t, uint32_t position, std::span<const float> logits) {
+      EXPECT_TRUE(rows.emplace(position, std::vector(logits.begin(), logits.end())).second);
+    };
+  }
+
+  Random random_;
+  std::vector<std::string> ids_;  // of the sessions
+  std::vector<std::unique_ptr<Pending>> prepared_;
+  Counts counts_;
+};
+
+inline void PrintSessionTwin(const SessionTwin::Counts& counts) {
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf("rows %llu differ %llu (reused tokens %llu, forgotten blocks %llu, evicted %llu, ",
+              number(counts.rows), number(counts.differ), number(counts.reused_tokens),
+              number(counts.forgotten_blocks), number(counts.evicted_blocks));
+  std::printf("dropped messages %llu, prepared tokens %llu, answers with other ids %llu",
+              number(counts.dropped_messages), number(counts.prepared_tokens),
+              number(counts.exact_answers));
+  for (const auto& [kind, count] : counts.changes) {
+    std::printf(", %s %llu", kind.c_str(), number(count));
+  }
+  std::printf(")\n");
+}
+
+}  // namespace kvasir
