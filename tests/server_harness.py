@@ -30,6 +30,7 @@ class Server:
     """`kvasir serve` on a free port; stopped by its process id."""
 
     without_flag = ("--disk", "none")  # where the flags name no disk
+    environment = None  # that of this process
 
     def __init__(self, *flags):
         if "--kv-memory" not in flags:
@@ -38,7 +39,7 @@ class Server:
             flags = (*self.without_flag, *flags)
         self.process = subprocess.Popen(
             [BINARY, "serve", "--port", "0", *flags],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
