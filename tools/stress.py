@@ -256,7 +256,7 @@ def report(alone, beside, wrong, resident, plan, left, status, most_ratio, most_
     allowed = plan["total_bytes"] * 1.02 + plan["process_bytes"]
     before, after = percentiles(alone), percentiles(beside)
     (second, last), most = resident
-    growth = (last - second) / plan["total_bytes"]
+    growth = ((last or most) - (second or last or most)) / plan["total_bytes"]
     print("latency of a chat, ms    median      p99   longest")
     print("alone                 %9.1f%9.1f%10.1f   (%d chats)" % (*before, len(alone)))
     print("beside all attacks    %9.1f%9.1f%10.1f   (%d chats)" % (*after, len(beside)))
