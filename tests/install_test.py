@@ -73,7 +73,7 @@ class Installed(unittest.TestCase):
         succeed("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder / "made")
         [package] = (self.folder / "made").glob("*.deb")
         depends = succeed("dpkg-deb", "--field", package, "Depends")
-        for library in ("libc6", "libstdc++6", "libfmt", "libpcre2-8-0", "libssl", "libutf8proc"):
+        for library in ("libc6", "libstdc++6", "libfmt", "libpcre2-8-0", "libsqlite3-0", "libssl", "libutf8proc"):
             self.assertIn(library, depends)
         for line in succeed("dpkg-deb", "--contents", package).splitlines():
             self.assertRegex(line, r"^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x) root/root ")

@@ -195,5 +195,24 @@ TEST_F(DiskTierRoom, ADiskThatFillsUpGetsSegmentsBack) {
   EXPECT_GT(Segments().size(), 2u) << "there is room again";
 }
 
+// Sessions lie in the same folder: segments leave what they need of the cap.
+TEST_F(DiskTierRoom, SegmentsLeaveWhatIsReserved) {
+  options_.cap_bytes = 8 * kMiB;
+  Start();
+  Store(0, 1500);
+  const size_t before = Segments().size();
+  ASSERT_GE(before, 4u);
+  tier_->Reserve(DiskTier::kSessionBytes);  // as much is left to them anyway
+  Pass(2);
+  EXPECT_EQ(Segments().size(), before);
+  tier_->Reserve(DiskTier::kSessionBytes + 5 * kMiB / 2);
+  Pass(2);
+  EXPECT_LE(Segments().size(), before - 2);
+  EXPECT_TRUE(Has(1499));
+  EXPECT_TRUE(tier_->CheckInvariants());
+  Store(1500, 1800);
+  EXPECT_LE(Segments().size(), before - 2) << "and they do not come back";
+}
+
 }  // namespace
 }  // namespace kvasir
