@@ -36,7 +36,7 @@ class Damage(WithHome):
             folder = self.home / "kv"
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(self.whole, folder)
-            store = next(path for path in folder.iterdir() if path.is_dir())
+            store = next(path for path in folder.iterdir() if path.is_dir() and path.name != "keys")
             damage(store)
             server = self.serve()
             receipts = [self.check(server, ids) for ids in self.PROMPTS]
@@ -172,7 +172,7 @@ class Damage(WithHome):
             with self.subTest(lie):
                 shutil.rmtree(self.home / "kv", ignore_errors=True)
                 shutil.copytree(self.whole, self.home / "kv")
-                store = next(path for path in (self.home / "kv").iterdir() if path.is_dir())
+                store = next(path for path in (self.home / "kv").iterdir() if path.is_dir() and path.name != "keys")
                 (store / "about.json").write_text(json.dumps(lie))
                 server = self.serve()
                 for ids in self.PROMPTS:
