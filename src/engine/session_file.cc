@@ -46,7 +46,7 @@ T WithoutDisk(T result) {
 }
 
 bool HasForeignIds(const SessionState& state, uint32_t vocab_size) {
-  const auto is_foreign = [&](TokenId id) { return id >= vocab_size; };
+  const auto is_foreign = [&](TokenId id) { return static_cast<uint32_t>(id) >= vocab_size; };
   return std::ranges::any_of(
              state.messages,
              [&](const auto& one) { return std::ranges::any_of(one->ids, is_foreign); }) ||
