@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Concurrent clients change sessions of their own and shared ones, on a pool that holds one of them.
+"""Concurrent clients change their own sessions and shared ones, on a pool that holds one of them.
 
     server_sessions_load_test.py [KVASIR_BINARY]
 
@@ -25,7 +25,7 @@ SHARED_STATUSES = (200, 201, 400, 404, 429)  # others change a shared session me
 
 
 class Client:
-    """One session of its own, what it should say, and calls on shared ones."""
+    """Its own session, what that should say, and calls on shared ones."""
 
     def __init__(self, server, shared, seed):
         self.server, self.shared = server, shared
