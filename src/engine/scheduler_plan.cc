@@ -202,7 +202,7 @@ void Scheduler::PublishWorkload() {
   }
   all.running.clear();
   for (const auto& request : running_) {
-    if (request->spec.only_when_idle) continue;
+    if (request->spec.only_when_idle || request->done()) continue;
     const Sequence* sequence = request->first_live();
     const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
     const uint32_t new_tokens = request->prompt_done ? 0
@@ -213,7 +213,7 @@ void Scheduler::PublishWorkload() {
   all.waiting.clear();
   for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
   for (const auto& request : waiting_) {
-    if (request->spec.only_when_idle) continue;
+    if (request->spec.only_when_idle || request->done()) continue;
     Workload::Tenant& tenant = all.tenants[request->tenant];
     if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
     all.waiting.push_back(JobOf(*request, request->new_tokens()));
