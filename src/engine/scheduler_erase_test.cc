@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/request_check.h"
+#include "engine/request_limits_for_test.h"
 #include "engine/scheduler.h"
 #include "model/fake_runner.h"
 #include "tier/memory_tier_for_test.h"
@@ -72,23 +73,16 @@ class Process {
     spec.n = n;
     spec.sampling.temperature = 0;
     spec.ignore_eos = true;
-    auto request = CheckRequest(std::move(spec),
-                                [&asked](const Event& event) {
-                                  for (const auto& token : event.tokens) {
-                                    asked.answers[event.choice].push_back(token.id);
-                                  }
-                                  if (event.last) asked.receipt = event.receipt;
-                                  asked.is_done |= event.last;
-                                },
-                                {.ctx_size = kContext,
-                                 .max_positions = kContext,
-                                 .vocab_size = kVocab,
-                                 .parallel = parallel_,
-                                 .num_blocks = cache_->plan().num_blocks,
-                                 .pool_blocks = cache_->plan().num_blocks,
-                                 .layout = &runner_.layout(),
-                                 .step_tokens = cache_->step_tokens(),
-                                 .cache_mode = CacheMode::kPrefix});
+    auto request = CheckRequest(
+        std::move(spec),
+        [&asked](const Event& event) {
+          for (const auto& token : event.tokens) {
+            asked.answers[event.choice].push_back(token.id);
+          }
+          if (event.last) asked.receipt = event.receipt;
+          asked.is_done |= event.last;
+        },
+        LimitsFor(*cache_, kContext, kVocab, parallel_));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
     (*request)->submitted_ns = MonotonicNs();

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "cache/tier_probe.h"
 #include "engine/request_check.h"
+#include "engine/request_limits_for_test.h"
 #include "engine/scheduler.h"
 #include "model/fake_runner.h"
 #include "tier/blocking_storage_for_test.h"
@@ -83,21 +84,14 @@ class Process {
     spec.sampling.temperature = 0;
     spec.ignore_eos = true;
     spec.reuse = Reuse::kBlocks;
-    auto request = CheckRequest(std::move(spec),
-                                [&](const Event& event) {
-                                  for (const auto& token : event.tokens) answer.token = token.id;
-                                  if (event.last) answer.receipt = event.receipt;
-                                  is_done |= event.last;
-                                },
-                                {.ctx_size = kContext,
-                                 .max_positions = kContext,
-                                 .vocab_size = kVocab,
-                                 .parallel = 4,
-                                 .num_blocks = cache_->plan().num_blocks,
-                                 .pool_blocks = cache_->plan().num_blocks,
-                                 .layout = &runner_.layout(),
-                                 .step_tokens = cache_->step_tokens(),
-                                 .cache_mode = CacheMode::kPrefix});
+    auto request = CheckRequest(
+        std::move(spec),
+        [&](const Event& event) {
+          for (const auto& token : event.tokens) answer.token = token.id;
+          if (event.last) answer.receipt = event.receipt;
+          is_done |= event.last;
+        },
+        LimitsFor(*cache_, kContext, kVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{++last_id_};
     (*request)->submitted_ns = MonotonicNs();

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/request_check.h"
+#include "engine/request_limits_for_test.h"
 #include "engine/scheduler.h"
 #include "model/fake_runner.h"
 
@@ -49,19 +50,12 @@ class SpareTest : public testing::Test {
     spec.max_tokens = max_tokens;
     spec.ignore_eos = true;
     spec.only_when_idle = only_when_idle;
-    auto request = CheckRequest(std::move(spec),
-                                [this, id](const Event& event) {
-                                  if (event.last) ended_.insert_or_assign(id, event);
-                                },
-                                {.ctx_size = kContext,
-                                 .max_positions = kContext,
-                                 .vocab_size = kVocab,
-                                 .parallel = 4,
-                                 .num_blocks = cache_->plan().num_blocks,
-                                 .pool_blocks = cache_->plan().num_blocks,
-                                 .layout = &runner_.layout(),
-                                 .step_tokens = cache_->step_tokens(),
-                                 .cache_mode = CacheMode::kPrefix});
+    auto request = CheckRequest(
+        std::move(spec),
+        [this, id](const Event& event) {
+          if (event.last) ended_.insert_or_assign(id, event);
+        },
+        LimitsFor(*cache_, kContext, kVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
     (*request)->submitted_ns = MonotonicNs();
