@@ -11,7 +11,7 @@ import time
 import unittest
 
 from server_harness import Server, post_bytes, user
-from server_sessions_test import GREEDY, Calls
+from session_calls import GREEDY, Calls
 
 ENDLESS = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
 DEEP = "".join("{% if true %}" for _ in range(100_000)) + "x" + "".join("{% endif %}" for _ in range(100_000))
@@ -105,14 +105,6 @@ class LargeTest(Calls):
 
 class LeavingTest(Calls):
     flags = ("--cache", "none")  # each token takes longer than the one before
-
-    def stream(self, path, **body):
-        s = self.server.open()
-        s.sendall(post_bytes(path + "/generate", {"stream": True, "ignore_eos": True, "max_tokens": 300} | body))
-        received = b""
-        while b'"content":"' not in received.replace(b'"content":""', b"", 1):
-            received += s.recv(4096)
-        return s
 
     def test_an_edit_while_an_answer_streams_waits_for_it(self):
         path = self.make(messages=user("hello"))

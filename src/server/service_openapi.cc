@@ -32,8 +32,8 @@ constexpr const char* kTools = R"("tools":{"type":"array","items":{"type":"objec
 constexpr const char* kMessages =
     R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
     "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
-    "content":{"type":["string","array","null"]},"reasoning_content":{"type":"string"},
-    "tool_calls":{"type":"array","items":{"type":"object"}},"tool_call_id":{}}}})";
+    "content":{"type":["string","array","null"]},"reasoning_content":{},
+    "tool_calls":{"type":["array","null"],"items":{"type":"object"}},"tool_call_id":{}}}})";
 constexpr const char* kSegments =
     R"("segments":{"type":["array","null"],"maxItems":1024,"items":{"type":"object",
     "required":["name","begin","end"],"properties":{"name":{"type":"string","minLength":1},
