@@ -54,7 +54,7 @@ class ChatTest(CliTest):
         parts = self.chat(ANNA, CODE, "/undo", "/list", "/undo", "/undo", status=2)
         self.assertEqual(parts[2], f"(taken back: {CODE})\n")
         self.assertEqual(parts[3].count(" tokens "), 3, parts[3])
-        self.assertIn("there is no message of yours to take back", self.errors)
+        self.assertIn("the conversation has no message of yours to take back", self.errors)
 
     def test_forks_go_on_apart(self):
         parts = self.chat(ANNA, "/fork other", CODE, "/switch main", "/list", "/fork", "/switch other", "/list")
@@ -102,16 +102,16 @@ class ChatTest(CliTest):
         self.assertIn("nothing was answered yet", self.errors)
 
     def test_what_cannot_be_done_is_said_and_changes_nothing(self):
-        wrong = {"/edti 1 x": "there is no command /edti (did you mean /edit?); /help lists them",
-                 "/frobnicate": "there is no command /frobnicate; /help lists them",
+        wrong = {"/edti 1 x": "unknown command /edti (did you mean /edit?); /help lists them",
+                 "/frobnicate": "unknown command /frobnicate; /help lists them",
                  "/edit": "/edit needs the number of a message and its new text; /list shows the numbers",
                  "/edit 1": "/edit 1 needs the new text of the message",
                  "/edit 9 x": "index: 9 is outside the 3 messages of the session",
                  "/forget": "/forget needs the number of a message; /list shows the numbers",
                  "/forget 3": "index: 3 is outside the 3 messages of the session",
                  "/forget -1": "/forget needs the number of a message; /list shows the numbers",
-                 "/fork main": "there is a conversation of the name main",
-                 "/switch other": "there is no conversation of the name other; there is main",
+                 "/fork main": "a conversation has the name main already",
+                 "/switch other": "unknown conversation other; known: main",
                  "/undo it": '/undo takes nothing behind it, and "it" was there'}
         parts = self.chat(ANNA, *wrong, "/list", status=2)
         for said in wrong.values():
@@ -133,7 +133,7 @@ class TerminalTest(unittest.TestCase):
                                         env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"})
         os.close(slave)
         self.text = ""
-        self.read_until("> ")
+        self.read_until("")
 
     def tearDown(self):
         self.process.kill()
@@ -141,8 +141,9 @@ class TerminalTest(unittest.TestCase):
         os.close(self.master)
 
     def read_until(self, what, begin=0):
+        """Reads past `what` to the next prompt: keys that come before it meet the terminal's own line editing."""
         end = time.time() + 60
-        while what not in self.text[begin:]:
+        while not re.search(re.escape(what) + ".*> ", self.text[begin:], re.DOTALL):
             ready, _, _ = select.select([self.master], [], [], max(0, end - time.time()))
             self.assertTrue(ready, self.text)
             self.text += os.read(self.master, 4096).decode(errors="replace")
