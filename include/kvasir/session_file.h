@@ -68,9 +68,9 @@ class SessionFile {
     uint64_t bytes = 0;
   };
 
-  // Makes the file where it is missing. Rows whose time is over go. kNotFound: there is no secret;
-  // kUnavailable: another process has the file (the message says which); kUnsupported: it is of a
-  // newer version; kIoError, kPermissionDenied: the disk.
+  // Makes the file where it is missing, and removes rows whose time is over. kNotFound: the secret
+  // is missing; kUnavailable: another process has the file (the message says which); kUnsupported:
+  // it is of a newer version; kIoError, kPermissionDenied: the disk.
   static Result<std::unique_ptr<SessionFile>> Open(const SessionFileOptions& options);
   ~SessionFile();
 

@@ -61,7 +61,7 @@ Error UnknownCommand(std::string_view word) {
       kCommands, {}, [&](std::string_view command) { return Distance(word, command); });
   const bool similar = Distance(word, *nearest) <= 2;
   return {Code::kInvalidArgument,
-          fmt::format("there is no command {}{}; /help lists them", word,
+          fmt::format("unknown command {}{}; /help lists them", word,
                       similar ? fmt::format(" (did you mean {}?)", *nearest) : "")};
 }
 

@@ -146,12 +146,12 @@ Result<std::string> ChatSession::Undo() {
     KV_TRY(turn->Replace(std::move(state)));
     return text;
   }
-  return Fail(Code::kInvalidArgument, "there is no message of yours to take back");
+  return Fail(Code::kInvalidArgument, "the conversation has no message of yours to take back");
 }
 
 Status ChatSession::Fork(std::string name) {
   if (std::ranges::find(branches_, name, &Branch::name) != branches_.end()) {
-    return Fail(Code::kInvalidArgument, "there is a conversation of the name {}", name);
+    return Fail(Code::kInvalidArgument, "a conversation has the name {} already", name);
   }
   KV_ASSIGN(const SessionStore::Entry entry, Read());
   KV_ASSIGN(SessionState state, ForkOf(*store_, *entry.state, entry.state->messages.size()));
@@ -165,8 +165,7 @@ Status ChatSession::Switch(std::string_view name) {
   if (found == branches_.end()) {
     std::string names;
     for (const Branch& branch : branches_) names += (names.empty() ? "" : ", ") + branch.name;
-    return Fail(Code::kInvalidArgument, "there is no conversation of the name {}; there is {}",
-                name, names);
+    return Fail(Code::kInvalidArgument, "unknown conversation {}; known: {}", name, names);
   }
   std::rotate(branches_.begin(), found, found + 1);
   return {};

@@ -44,7 +44,8 @@ class OpenSessions {
       return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
     }
     const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
-    if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
+    if (!folder)
+      return Fail(Code::kNotFound, "the cache folder is unknown; name a folder with --disk DIR");
     SessionFileOptions options{.folder = *folder, .identity = std::move(identity)};
     KV_ASSIGN(options.cap_bytes, args.Bytes("disk-cap", options.cap_bytes));
     std::error_code error;
@@ -60,11 +61,11 @@ class OpenSessions {
   SessionFile& file() { return *file_; }
   SessionStore& store() { return *store_; }
 
-  // kNotFound: there is no such session.
+  // kNotFound: the file has no such session.
   Result<SessionFile::Row> Find(const std::string& id) {
     KV_ASSIGN(const std::vector<SessionFile::Row> rows, file_->List());
     const auto row = std::ranges::find(rows, id, &SessionFile::Row::id);
-    if (row == rows.end()) return Fail(Code::kNotFound, "there is no session {}", id);
+    if (row == rows.end()) return Fail(Code::kNotFound, "the file has no session {}", id);
     return *row;
   }
   Result<SessionRecord> Read(const SessionFile::Row& row) {

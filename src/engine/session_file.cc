@@ -25,8 +25,7 @@ Result<SealedRowsOptions> RowsOptionsOf(const SessionFileOptions& options) {
   const std::filesystem::path state = StateDir(options.state_dir);
   std::error_code error;
   if (state.empty() || !std::filesystem::exists(state / "secret", error)) {
-    return Fail(Code::kNotFound,
-                "there is no secret in the state folder {}: no session is readable",
+    return Fail(Code::kNotFound, "the state folder {} has no secret, so no session is readable",
                 state.string());
   }
   KV_ASSIGN(const Secret secret, LoadOrCreateSecret(state.string()));

@@ -157,7 +157,7 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
   });
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
   if (std::ranges::find(kRoles, message->role) == std::end(kRoles)) {
-    reader.Wrong("role", "is none of system, developer, user, assistant and tool");
+    reader.Wrong("role", "is not system, developer, user, assistant or tool");
   }
   const std::string& text = message->written.empty() ? message->content : message->written;
   if (message->ids_bytes > text.size()) {

@@ -77,7 +77,7 @@ class SchemaCompiler {
   Result<ExpressionId> Integer(const SchemaPlace& place);
   Result<ExpressionId> Number(const SchemaPlace& place);
 
-  // kInvalidArgument: the schema has a keyword that is none of `known` and may not be ignored.
+  // kInvalidArgument: the schema has a keyword outside `known` that may not be ignored.
   Status CheckKeywords(const SchemaPlace& place, const Keywords& known) const;
   // The schemas of a list.
   Result<std::vector<SchemaPlace>> Branches(const SchemaPlace& place, std::string_view keyword);

@@ -63,7 +63,7 @@ class JsonText {
   // Numbers of `low` to `high`, which have as many digits.
   ExpressionId DigitsBetween(std::string_view low, std::string_view high);
   ExpressionId Between(uint64_t least, std::optional<uint64_t> most);
-  // Numbers without a sign within bounds. Absent where there is none.
+  // Numbers without a sign within bounds. Absent: no number is within them.
   std::optional<ExpressionId> Magnitude(const NumberBounds& bounds);
   ExpressionId OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,
                          size_t depth);
