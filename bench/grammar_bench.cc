@@ -15,8 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/utf8.h"
-#include "grammar/gbnf.h"
-#include "grammar/json_schema.h"
+#include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 #include "grammar/token_masks.h"
 #include "text/byte_level.h"
@@ -63,10 +62,7 @@ std::string ToolSchema(int properties) {
 }
 
 std::shared_ptr<const Grammar> CompileSchema(const std::string& schema) {
-  JsonTree tree;
-  const auto value = tree.Parse(schema);
-  KV_CHECK(value.has_value());
-  auto grammar = CompileJsonSchema(*value, SchemaStrictness::kLoose);
+  auto grammar = CompileGrammarText(FormatLanguage::kJsonSchema, schema);
   if (!grammar) fmt::print(stderr, "grammar_bench: {}\n", grammar.error().text());
   KV_CHECK(grammar.has_value());
   return *grammar;
@@ -142,7 +138,8 @@ int Main(const char* file) {
              trie->num_tokens(), trie->num_nodes(), trie->bytes(), UsSince(start_ns));
   TellCompile("1 KB", 10);
   TellCompile("10 KB", 100);
-  const auto gbnf = CompileGbnf(
+  const auto gbnf = CompileGrammarText(
+      FormatLanguage::kGbnf,
       "root ::= sentence+\nsentence ::= word (\" \" word)* [.!?] \" \"?\nword ::= [a-zA-Z]+");
   KV_CHECK(gbnf.has_value());
   std::string words;

@@ -5,16 +5,17 @@
 #include <string_view>
 
 #include "cost_limits.h"
-#include "grammar/gbnf.h"
-#include "grammar/regular_expression.h"
+#include "grammar/grammar_text.h"
 #include "read_grammar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const kvasir::CpuLimit limit;
-  if (const auto grammar = kvasir::CompileGbnf(input)) kvasir::ReadWith(*grammar, size);
-  if (const auto grammar = kvasir::CompileRegularExpression(input))
-    kvasir::ReadWith(*grammar, size);
+  for (const auto language :
+       {kvasir::FormatLanguage::kGbnf, kvasir::FormatLanguage::kRegularExpression}) {
+    const auto grammar = kvasir::CompileGrammarText(language, input);
+    if (grammar) kvasir::ReadWith(*grammar, size);
+  }
   limit.Check(size);
   return 0;
 }

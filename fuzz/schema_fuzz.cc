@@ -5,17 +5,15 @@
 
 #include "base/json_tree.h"
 #include "cost_limits.h"
-#include "grammar/json_schema.h"
+#include "grammar/grammar_text.h"
 #include "read_grammar.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using kvasir::SchemaStrictness;
-  kvasir::JsonTree tree;
-  const auto schema = tree.Parse({reinterpret_cast<const char*>(data), size});
-  if (!schema) return 0;
+  using kvasir::FormatLanguage;
+  const std::string_view schema(reinterpret_cast<const char*>(data), size);
   const kvasir::CpuLimit limit;
-  const auto loose = kvasir::CompileJsonSchema(*schema, SchemaStrictness::kLoose);
-  const auto strict = kvasir::CompileJsonSchema(*schema, SchemaStrictness::kStrict);
+  const auto loose = kvasir::CompileGrammarText(FormatLanguage::kJsonSchema, schema);
+  const auto strict = kvasir::CompileGrammarText(FormatLanguage::kStrictJsonSchema, schema);
   KV_CHECK(loose.has_value() || !strict.has_value());
   if (loose) kvasir::ReadWith(*loose, size);
   limit.Check(size);

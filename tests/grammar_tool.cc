@@ -9,10 +9,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "grammar/gbnf.h"
-#include "grammar/json_schema.h"
+#include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
-#include "grammar/regular_expression.h"
 #include "grammar/token_masks.h"
 
 namespace kvasir {
@@ -21,13 +19,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Result<std::shared_ptr<const Grammar>> Compile(const Json& in) {
-  if (in.contains("gbnf")) return CompileGbnf(in["gbnf"].get<std::string>());
-  if (in.contains("regex")) return CompileRegularExpression(in["regex"].get<std::string>());
-  JsonTree tree;
-  const auto schema = tree.Parse(in["schema"].dump());
-  if (!schema) return tl::unexpected(Error{Code::kInvalidArgument, "nested too deep"});
-  return CompileJsonSchema(
-      *schema, in.value("strict", false) ? SchemaStrictness::kStrict : SchemaStrictness::kLoose);
+  if (in.contains("gbnf"))
+    return CompileGrammarText(FormatLanguage::kGbnf, in["gbnf"].get<std::string>());
+  if (in.contains("regex"))
+    return CompileGrammarText(FormatLanguage::kRegularExpression, in["regex"].get<std::string>());
+  return CompileGrammarText(
+      in.value("strict", false) ? FormatLanguage::kStrictJsonSchema : FormatLanguage::kJsonSchema,
+      in["schema"].dump());
 }
 
 // A text of the grammar. Draws bytes that are legal, prefers the end where the text is long enough,

@@ -24,10 +24,9 @@ bool IsNameChar(char c) {
 // Reads a whole text. REQUIRES: it is UTF-8.
 class GbnfParser {
  public:
-  explicit GbnfParser(std::string_view text) : text_(text) {}
+  GbnfParser(std::string_view text, GrammarSource* source) : text_(text), source_(source) {}
 
   Status Parse();
-  const GrammarSource& source() const { return source_; }
   std::optional<RuleId> root() const {
     const auto found = rules_.find("root");
     return found == rules_.end() ? std::nullopt : std::optional(found->second);
@@ -67,7 +66,7 @@ class GbnfParser {
   const std::string_view text_;
   size_t pos_ = 0;
   size_t counted_ = 0, line_ = 1, line_begin_ = 0;  // of the lines up to a byte
-  GrammarSource source_;
+  GrammarSource* const source_;
   std::map<std::string, RuleId, std::less<>> rules_;
 };
 
@@ -100,7 +99,7 @@ std::string_view GbnfParser::TakeName() {
 RuleId GbnfParser::RuleOf(std::string_view name) {
   const auto found = rules_.find(name);
   if (found != rules_.end()) return found->second;
-  const RuleId id = source_.AddRule(std::string(name), Place(pos_ - name.size()));
+  const RuleId id = source_->AddRule(std::string(name), Place(pos_ - name.size()));
   rules_.emplace(name, id);
   return id;
 }
@@ -117,16 +116,16 @@ Status GbnfParser::Parse() {
 Status GbnfParser::ParseRule() {
   const std::string_view name = TakeName();
   if (name.empty()) return Wrong("the name of a rule is missing");
-  if (source_.rules().size() >= kMaxGrammarRules) {
+  if (source_->rules().size() >= kMaxGrammarRules) {
     return Wrong("more than {} rules", kMaxGrammarRules);
   }
   const RuleId rule = RuleOf(name);
-  if (source_.rule(rule).expression) return Wrong("rule '{}' is defined twice", name);
+  if (source_->rule(rule).expression) return Wrong("rule '{}' is defined twice", name);
   SkipSpace(Lines::kMany);
   if (!Take("::=")) return Wrong("'::=' is missing after rule name '{}'", name);
   SkipSpace(Lines::kMany);
   KV_ASSIGN(const ExpressionId expression, ParseChoice(0));
-  source_.Define(rule, expression);
+  source_->Define(rule, expression);
   if (!AtEnd() && !At('\n') && !At('\r')) {
     return Wrong("unexpected '{}' in rule '{}'", text_[pos_], name);
   }
@@ -142,7 +141,7 @@ Result<ExpressionId> GbnfParser::ParseChoice(uint32_t nesting) {
     if (!Take("|")) break;
     SkipSpace(Lines::kMany);
   }
-  return source_.Choice(choices);
+  return source_->Choice(choices);
 }
 
 Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
@@ -158,13 +157,13 @@ Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
       SkipSpace(lines);
     }
   }
-  return source_.Sequence(parts);
+  return source_->Sequence(parts);
 }
 
 Result<std::optional<ExpressionId>> GbnfParser::ParsePart(uint32_t nesting) {
   if (At('"')) return ParseLiteral();
   if (At('[')) return ParseClass();
-  if (Take(".")) return source_.Class({{0, kLastChar}});
+  if (Take(".")) return source_->Class({{0, kLastChar}});
   if (Take("(")) {
     SkipSpace(Lines::kMany);
     KV_ASSIGN(const ExpressionId choice, ParseChoice(nesting + 1));
@@ -172,7 +171,7 @@ Result<std::optional<ExpressionId>> GbnfParser::ParsePart(uint32_t nesting) {
     return choice;
   }
   const std::string_view name = TakeName();
-  if (!name.empty()) return source_.Call(RuleOf(name));
+  if (!name.empty()) return source_->Call(RuleOf(name));
   if (At('<')) return Wrong("tokens in <> are not supported; write their text in quotes");
   return std::optional<ExpressionId>();
 }
@@ -185,7 +184,7 @@ Result<ExpressionId> GbnfParser::ParseLiteral() {
     AppendUtf8(c, &bytes);
   }
   ++pos_;
-  return source_.Literal(bytes);
+  return source_->Literal(bytes);
 }
 
 Result<ExpressionId> GbnfParser::ParseClass() {
@@ -205,13 +204,13 @@ Result<ExpressionId> GbnfParser::ParseClass() {
     ranges.push_back({first, last});
   }
   ++pos_;
-  return source_.Class(is_negated ? Complement(std::move(ranges)) : std::move(ranges));
+  return source_->Class(is_negated ? Complement(std::move(ranges)) : std::move(ranges));
 }
 
 Result<ExpressionId> GbnfParser::ParseRepeat(ExpressionId of) {
-  if (Take("*")) return source_.Repeat(of, 0, std::nullopt);
-  if (Take("+")) return source_.Repeat(of, 1, std::nullopt);
-  if (Take("?")) return source_.Optional(of);
+  if (Take("*")) return source_->Repeat(of, 0, std::nullopt);
+  if (Take("+")) return source_->Repeat(of, 1, std::nullopt);
+  if (Take("?")) return source_->Optional(of);
   ++pos_;  // {
   KV_ASSIGN(const std::optional<uint32_t> least, ParseCount());
   std::optional<uint32_t> most = least;
@@ -224,7 +223,7 @@ Result<ExpressionId> GbnfParser::ParseRepeat(ExpressionId of) {
   if (most && least.value_or(0) > *most) {
     return Wrong("a repetition has a minimum of {} above its maximum of {}", *least, *most);
   }
-  return source_.Repeat(of, least.value_or(0), most);
+  return source_->Repeat(of, least.value_or(0), most);
 }
 
 Result<std::optional<uint32_t>> GbnfParser::ParseCount() {
@@ -287,7 +286,7 @@ Result<char32_t> GbnfParser::ParseCode(size_t digits) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Grammar>> CompileGbnf(std::string_view text) {
+Result<ExpressionId> AddGbnf(std::string_view text, GrammarSource* source) {
   if (text.size() > kMaxGrammarBytes) {
     return Fail(Code::kInvalidArgument, "the grammar has {} bytes (at most {})", text.size(),
                 kMaxGrammarBytes);
@@ -295,10 +294,10 @@ Result<std::shared_ptr<const Grammar>> CompileGbnf(std::string_view text) {
   if (const size_t wrong = FirstInvalidUtf8(text); wrong < text.size()) {
     return Fail(Code::kInvalidArgument, "byte {} is not UTF-8", wrong);
   }
-  GbnfParser parser(text);
+  GbnfParser parser(text, source);
   KV_TRY(parser.Parse());
   if (!parser.root()) return Fail(Code::kInvalidArgument, "rule 'root' is not defined");
-  return Grammar::Compile(parser.source(), *parser.root());
+  return source->Call(*parser.root());
 }
 
 }  // namespace kvasir

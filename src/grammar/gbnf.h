@@ -1,7 +1,6 @@
 // GBNF: grammars as llama.cpp writes them.
 #pragma once
 
-#include <memory>
 #include <string_view>
 
 #include "grammar/grammar.h"
@@ -17,6 +16,6 @@ namespace kvasir {
 //   \UHHHHHHHH. A class has characters and ranges a-z.
 // kInvalidArgument says what is wrong with line and column, or with which rule (Grammar::Compile);
 // also a text over kMaxGrammarBytes. O(size).
-Result<std::shared_ptr<const Grammar>> CompileGbnf(std::string_view text);
+Result<ExpressionId> AddGbnf(std::string_view text, GrammarSource* source);
 
 }  // namespace kvasir

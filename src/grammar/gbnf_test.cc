@@ -1,18 +1,17 @@
-#include "grammar/gbnf.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 
 namespace kvasir {
 namespace {
 
 bool Matches(std::string_view grammar, std::string_view text) {
-  const auto compiled = CompileGbnf(grammar);
+  const auto compiled = CompileGrammarText(FormatLanguage::kGbnf, grammar);
   EXPECT_TRUE(compiled.has_value()) << grammar << ": " << compiled.error().message;
   if (!compiled) return false;
   Matcher matcher(*compiled);
@@ -20,7 +19,7 @@ bool Matches(std::string_view grammar, std::string_view text) {
 }
 
 std::string ErrorOf(std::string_view grammar) {
-  const auto compiled = CompileGbnf(grammar);
+  const auto compiled = CompileGrammarText(FormatLanguage::kGbnf, grammar);
   EXPECT_FALSE(compiled.has_value()) << grammar;
   return compiled ? "" : compiled.error().message;
 }

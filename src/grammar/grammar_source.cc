@@ -79,6 +79,20 @@ ExpressionId GrammarSource::List(ExpressionId separator, std::span<const ListIte
   return Add(list);
 }
 
+ExpressionId GrammarSource::AddMarks(Kind kind, std::span<const std::string> marks) {
+  std::vector<ExpressionId> literals;
+  for (const std::string& mark : marks) literals.push_back(Literal(mark));
+  return AddParts(kind, literals);
+}
+
+ExpressionId GrammarSource::Until(std::span<const std::string> marks) {
+  return AddMarks(Kind::kUntil, marks);
+}
+
+ExpressionId GrammarSource::Without(std::span<const std::string> marks) {
+  return AddMarks(Kind::kWithout, marks);
+}
+
 RuleId GrammarSource::AddRule(std::string name, std::string place) {
   rules_.push_back({std::move(name), std::nullopt, std::move(place)});
   return static_cast<RuleId>(rules_.size() - 1);

@@ -10,6 +10,10 @@
 
 namespace kvasir {
 
+// UTF-8 never has these bytes: in a token's text, they stand for what is no text. A mark is kMark
+// and one more byte.
+inline constexpr char kHiddenToken = '\xFE', kMark = '\xFF';
+
 enum class ExpressionId : uint32_t {};
 enum class RuleId : uint32_t {};
 
@@ -26,7 +30,17 @@ std::vector<CharRange> Complement(std::vector<CharRange> ranges);
 // several places. One thread at a time.
 class GrammarSource {
  public:
-  enum class Kind : uint8_t { kLiteral, kClass, kSequence, kChoice, kRepeat, kCall, kList };
+  enum class Kind : uint8_t {
+    kLiteral,
+    kClass,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kCall,
+    kList,
+    kUntil,
+    kWithout
+  };
   struct Expression {
     Kind kind;
     uint32_t begin = 0, end = 0;     // its bytes, ranges or children
@@ -59,6 +73,12 @@ class GrammarSource {
   // after the last, if there is one, `after`.
   ExpressionId List(ExpressionId separator, std::span<const ListItem> items, ExpressionId after);
 
+  // Any bytes up to and with the first of these marks. kHiddenToken within a mark changes nothing.
+  // REQUIRES: no mark is empty.
+  ExpressionId Until(std::span<const std::string> marks);
+  // Any bytes that have none of these marks.
+  ExpressionId Without(std::span<const std::string> marks);
+
   RuleId AddRule(std::string name, std::string place = {});
   void Define(RuleId rule, ExpressionId expression);
 
@@ -80,6 +100,7 @@ class GrammarSource {
  private:
   ExpressionId Add(Expression expression);
   ExpressionId AddParts(Kind kind, std::span<const ExpressionId> parts);
+  ExpressionId AddMarks(Kind kind, std::span<const std::string> marks);
 
   std::vector<Expression> expressions_;
   std::string bytes_;

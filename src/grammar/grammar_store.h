@@ -1,9 +1,9 @@
 // GrammarStore: compiled grammars by what they were compiled from, and their masks.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
-#include <string_view>
 
 #include "base/digest.h"
 #include "base/mutex.h"
@@ -12,26 +12,16 @@
 
 namespace kvasir {
 
-// What a text that describes answers is written in.
-enum class GrammarLanguage : uint8_t {
-  kGbnf,
-  kJsonSchema,
-  kStrictJsonSchema,  // SchemaStrictness::kStrict
-  kRegularExpression,
-  kTexts,  // a JSON list of strings: one of them
-};
-
 // All that is kept stays within one budget: a quarter of it for grammars, the rest for masks. What
 // was used longest ago goes first; who holds a grammar keeps it. Thread-safe.
 class GrammarStore {
  public:
   GrammarStore(std::shared_ptr<const TokenTrie> trie, uint64_t budget_bytes);
 
-  // The grammar of the text, compiled now unless it is kept. Errors as those of CompileGbnf,
-  // CompileJsonSchema, CompileRegularExpression and CompileTexts; kInvalidArgument too where JSON
-  // is malformed or nests more than 128 deep. On the caller's thread; O(1) in the grammar where it
-  // is kept.
-  Result<std::shared_ptr<const Grammar>> Get(GrammarLanguage language, std::string_view text);
+  // The grammar of what has this digest: `compile` makes it, on the caller's thread, unless it is
+  // kept. O(1) in the grammar where it is.
+  using Compile = std::function<Result<std::shared_ptr<const Grammar>>()>;
+  Result<std::shared_ptr<const Grammar>> Get(const Digest& digest, const Compile& compile);
   TokenMasks& masks() { return masks_; }
   uint64_t bytes() const;  // of grammars and masks that are kept; at most the budget
 

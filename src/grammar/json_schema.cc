@@ -52,10 +52,14 @@ const std::vector<TypeKeywords>& KeywordsOfTypes() {
 // are compiled from a queue, so that references cannot make it recurse.
 class SchemaCompiler {
  public:
-  SchemaCompiler(const JsonValue& root, SchemaStrictness strictness)
-      : root_(root), strictness_(strictness), document_(root), json_(&source_) {}
+  SchemaCompiler(const JsonValue& root, SchemaStrictness strictness, JsonText* json)
+      : root_(root),
+        strictness_(strictness),
+        document_(root),
+        source_(json->source()),
+        json_(*json) {}
 
-  Result<std::shared_ptr<const Grammar>> Compile();
+  Result<ExpressionId> Compile();
 
  private:
   using Type = Result<ExpressionId> (SchemaCompiler::*)(const SchemaPlace&);
@@ -88,8 +92,8 @@ class SchemaCompiler {
   const JsonValue root_, any_{true};
   const SchemaStrictness strictness_;
   SchemaDocument document_;
-  GrammarSource source_;
-  JsonText json_;
+  GrammarSource* const source_;
+  JsonText& json_;
   std::map<const JsonValue*, RuleId> rules_;
   std::deque<std::pair<RuleId, SchemaPlace>> open_;
   std::deque<JsonValue> kept_;  // schemas that this made
@@ -99,26 +103,26 @@ class SchemaCompiler {
 ExpressionId SchemaCompiler::Call(const SchemaPlace& place) {
   const auto [found, is_new] = rules_.try_emplace(place.schema, RuleId{});
   if (is_new) {
-    found->second = source_.AddRule(place.path);
+    found->second = source_->AddRule(place.path);
     open_.emplace_back(found->second, place);
   }
-  return source_.Call(found->second);
+  return source_->Call(found->second);
 }
 
-Result<std::shared_ptr<const Grammar>> SchemaCompiler::Compile() {
-  const RuleId root = source_.AddRule("#");
+Result<ExpressionId> SchemaCompiler::Compile() {
+  const RuleId root = source_->AddRule("#");
   rules_.emplace(&root_, root);
   open_.emplace_back(root, SchemaPlace{&root_, "#"});
   while (!open_.empty()) {
     const auto [rule, place] = std::move(open_.front());
     open_.pop_front();
-    if (source_.rules().size() > kMaxGrammarRules) {
+    if (source_->rules().size() > kMaxGrammarRules) {
       return SchemaError(place.path, fmt::format("more than {} schemas", kMaxGrammarRules));
     }
     KV_ASSIGN(const ExpressionId value, Value(place));
-    source_.Define(rule, value);
+    source_->Define(rule, value);
   }
-  return Grammar::Compile(source_, root);
+  return source_->Call(root);
 }
 
 Status SchemaCompiler::CheckKeywords(const SchemaPlace& place, const Keywords& known) const {
@@ -195,7 +199,7 @@ Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string
   std::vector<ExpressionId> choices;
   if (beside.empty()) {
     for (const SchemaPlace& branch : branches) choices.push_back(Call(branch));
-    return source_.Choice(choices);
+    return source_->Choice(choices);
   }
   kept_.push_back(tree_.Object(std::move(beside)));
   const SchemaPlace all{&kept_.back(), place.path};
@@ -203,7 +207,7 @@ Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string
     KV_ASSIGN(const SchemaPlace merged, document_.Merge({all, branch}, branch.path));
     choices.push_back(Call(merged));
   }
-  return source_.Choice(choices);
+  return source_->Choice(choices);
 }
 
 Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
@@ -231,27 +235,27 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   if (choices.empty()) {
     return SchemaError(place.path + (all == nullptr ? "/const" : "/enum"), "no value is possible");
   }
-  return source_.Choice(choices);
+  return source_->Choice(choices);
 }
 
 Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
   const bool is_object = value.is_object();
-  if (!is_object && value.kind() != JsonValue::Kind::kArray) return source_.Literal(TextOf(value));
-  std::vector<ExpressionId> parts = {source_.Literal(is_object ? "{" : "["), json_.Space()};
+  if (!is_object && value.kind() != JsonValue::Kind::kArray) return source_->Literal(TextOf(value));
+  std::vector<ExpressionId> parts = {source_->Literal(is_object ? "{" : "["), json_.Space()};
   const size_t size = value.size();
   for (size_t i = 0; i < size; ++i) {
     if (is_object) {
-      parts.push_back(source_.Literal(QuotedJson(value.members()[i].key) + ":"));
+      parts.push_back(source_->Literal(QuotedJson(value.members()[i].key) + ":"));
       parts.push_back(json_.Space());
     }
     KV_ASSIGN(const ExpressionId part,
               Constant(is_object ? value.members()[i].value : value.items()[i]));
     parts.push_back(part);
-    if (i + 1 < size) parts.push_back(source_.Literal(","));
+    if (i + 1 < size) parts.push_back(source_->Literal(","));
     parts.push_back(json_.Space());
   }
-  parts.push_back(source_.Literal(is_object ? "}" : "]"));
-  return source_.Sequence(parts);
+  parts.push_back(source_->Literal(is_object ? "}" : "]"));
+  return source_->Sequence(parts);
 }
 
 Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
@@ -275,9 +279,9 @@ Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
   KV_TRY(CheckKeywords(place, known));
   if (*types == kAnyType) return json_.AnyValue();
   std::vector<ExpressionId> choices;
-  if ((*types & kNullType) != 0) choices.push_back(source_.Literal("null"));
+  if ((*types & kNullType) != 0) choices.push_back(source_->Literal("null"));
   if ((*types & kBooleanType) != 0) {
-    choices.push_back(source_.Choice({source_.Literal("true"), source_.Literal("false")}));
+    choices.push_back(source_->Choice({source_->Literal("true"), source_->Literal("false")}));
   }
   static constexpr std::pair<TypeSet, Type> kMakers[] = {{kObjectType, &SchemaCompiler::Object},
                                                          {kArrayType, &SchemaCompiler::Array},
@@ -290,11 +294,11 @@ Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
     KV_ASSIGN(const ExpressionId choice, (this->*make)(place));
     choices.push_back(choice);
   }
-  return source_.Choice(choices);
+  return source_->Choice(choices);
 }
 
 ExpressionId SchemaCompiler::Member(std::string_view name, const SchemaPlace& value) {
-  return source_.Sequence({source_.Literal(QuotedJson(name) + ":"), json_.Space(), Call(value)});
+  return source_->Sequence({source_->Literal(QuotedJson(name) + ":"), json_.Space(), Call(value)});
 }
 
 Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
@@ -344,7 +348,7 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
     names.emplace_back(name);
     items.push_back({Member(name, other), false});
   }
-  const ExpressionId comma = source_.Sequence({source_.Literal(","), json_.Space()});
+  const ExpressionId comma = source_->Sequence({source_->Literal(","), json_.Space()});
   // Where properties are listed and nothing is said of others, there are no others.
   if (!is_closed && (additional != nullptr || items.empty())) {
     ExpressionId key = json_.AnyString();
@@ -354,12 +358,12 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
       key = *other_name;
     }
     const ExpressionId member =
-        source_.Sequence({key, source_.Literal(":"), json_.Space(), Call(other)});
-    const ExpressionId more = source_.Repeat(source_.Sequence({comma, member}), 0, std::nullopt);
-    items.push_back({source_.Sequence({member, more}), true});
+        source_->Sequence({key, source_->Literal(":"), json_.Space(), Call(other)});
+    const ExpressionId more = source_->Repeat(source_->Sequence({comma, member}), 0, std::nullopt);
+    items.push_back({source_->Sequence({member, more}), true});
   }
-  return source_.Sequence({source_.Literal("{"), json_.Space(),
-                           source_.List(comma, items, json_.Space()), source_.Literal("}")});
+  return source_->Sequence({source_->Literal("{"), json_.Space(),
+                            source_->List(comma, items, json_.Space()), source_->Literal("}")});
 }
 
 Result<std::optional<uint32_t>> SchemaCompiler::Count(const SchemaPlace& place,
@@ -408,18 +412,18 @@ Result<ExpressionId> SchemaCompiler::Array(const SchemaPlace& place) {
   if (firsts.empty() && more) firsts.push_back(*more);
   if (most && firsts.size() > *most) firsts.resize(*most);
   const auto num = static_cast<uint32_t>(firsts.size());
-  const ExpressionId comma = source_.Sequence({source_.Literal(","), json_.Space()});
-  ExpressionId rest = source_.Literal("");
+  const ExpressionId comma = source_->Sequence({source_->Literal(","), json_.Space()});
+  ExpressionId rest = source_->Literal("");
   if (more && num > 0) {
     const auto left = most ? std::optional(*most - num) : std::nullopt;
-    rest = source_.Repeat(source_.Sequence({comma, *more}), min > num ? min - num : 0, left);
+    rest = source_->Repeat(source_->Sequence({comma, *more}), min > num ? min - num : 0, left);
   }
   for (uint32_t i = num; i-- > 0;) {
-    rest = i == 0 ? source_.Sequence({firsts[i], rest, json_.Space()})
-                  : source_.Sequence({comma, firsts[i], rest});
-    if (i >= min) rest = source_.Optional(rest);
+    rest = i == 0 ? source_->Sequence({firsts[i], rest, json_.Space()})
+                  : source_->Sequence({comma, firsts[i], rest});
+    if (i >= min) rest = source_->Optional(rest);
   }
-  return source_.Sequence({source_.Literal("["), json_.Space(), rest, source_.Literal("]")});
+  return source_->Sequence({source_->Literal("["), json_.Space(), rest, source_->Literal("]")});
 }
 
 Result<ExpressionId> SchemaCompiler::Format(const SchemaPlace& place, const JsonValue& format) {
@@ -437,8 +441,8 @@ Result<ExpressionId> SchemaCompiler::Format(const SchemaPlace& place, const Json
                          fmt::format("not supported beside format '{}'", name));
     }
     KV_ASSIGN(const ExpressionId text,
-              AddRegularExpression(pattern, Extent::kWhole, JsonText::WriteChars, &source_));
-    return source_.Sequence({source_.Literal("\""), text, source_.Literal("\"")});
+              AddRegularExpression(pattern, Extent::kWhole, JsonText::WriteChars, source_));
+    return source_->Sequence({source_->Literal("\""), text, source_->Literal("\"")});
   }
   return SchemaError(place.path + "/format",
                      fmt::format("format '{}' is not supported (known: date, time, date-time, "
@@ -470,9 +474,9 @@ Result<ExpressionId> SchemaCompiler::String(const SchemaPlace& place) {
                          "not supported beside minLength or maxLength; say it in the pattern");
     }
     auto text =
-        AddRegularExpression(pattern->text(), Extent::kAnywhere, JsonText::WriteChars, &source_);
+        AddRegularExpression(pattern->text(), Extent::kAnywhere, JsonText::WriteChars, source_);
     if (!text) return SchemaError(path, text.error().message);
-    return source_.Sequence({source_.Literal("\""), *text, source_.Literal("\"")});
+    return source_->Sequence({source_->Literal("\""), *text, source_->Literal("\"")});
   }
   return least || most ? json_.StringOfLength(least.value_or(0), most) : json_.AnyString();
 }
@@ -535,9 +539,9 @@ Result<ExpressionId> SchemaCompiler::Number(const SchemaPlace& place) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Grammar>> CompileJsonSchema(const JsonValue& schema,
-                                                         SchemaStrictness strictness) {
-  return SchemaCompiler(schema, strictness).Compile();
+Result<ExpressionId> AddJsonSchema(const JsonValue& schema, SchemaStrictness strictness,
+                                   JsonText* json) {
+  return SchemaCompiler(schema, strictness, json).Compile();
 }
 
 }  // namespace kvasir

@@ -1,10 +1,8 @@
-// JSON Schema: grammars of the JSON texts that a schema admits.
+// JSON Schema: the JSON texts that a schema admits.
 #pragma once
 
-#include <memory>
-
 #include "base/json_tree.h"
-#include "grammar/grammar.h"
+#include "grammar/json_text.h"
 
 namespace kvasir {
 
@@ -17,7 +15,8 @@ enum class SchemaStrictness : uint8_t {
 // of those it has (properties in the order of the schema, little white space), and lists the
 // keywords. kInvalidArgument names the path of what is wrong, contradictory or not supported:
 // "at '#/properties/a/not': ...". O(size), and what its repetitions are made of.
-Result<std::shared_ptr<const Grammar>> CompileJsonSchema(const JsonValue& schema,
-                                                         SchemaStrictness strictness);
+// The grammar's limits are checked when it is compiled. Several schemas may share `json`.
+Result<ExpressionId> AddJsonSchema(const JsonValue& schema, SchemaStrictness strictness,
+                                   JsonText* json);
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 
 namespace kvasir {
@@ -13,10 +14,10 @@ namespace {
 
 Result<std::shared_ptr<const Grammar>> Compile(std::string_view schema,
                                                SchemaStrictness strictness) {
-  JsonTree tree;
-  const auto value = tree.Parse(schema);
-  EXPECT_TRUE(value.has_value()) << schema;
-  return CompileJsonSchema(value.value_or(JsonValue()), strictness);
+  return CompileGrammarText(strictness == SchemaStrictness::kStrict
+                                ? FormatLanguage::kStrictJsonSchema
+                                : FormatLanguage::kJsonSchema,
+                            schema);
 }
 
 struct Case {

@@ -26,6 +26,8 @@ class JsonText {
  public:
   explicit JsonText(GrammarSource* source) : source_(source) {}
 
+  GrammarSource* source() const { return source_; }
+
   // Nothing, a space, or a new line with at most 20 columns of indent.
   ExpressionId Space();
   ExpressionId AnyValue();

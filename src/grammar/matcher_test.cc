@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "grammar/gbnf.h"
-#include "grammar/regular_expression.h"
+#include "grammar/grammar_text.h"
 #include "grammar/token_masks.h"
 
 namespace kvasir {
@@ -24,7 +23,7 @@ constexpr int kGrammars = 100'000;
 #endif
 
 std::shared_ptr<const Grammar> Gbnf(std::string_view text) {
-  const auto grammar = CompileGbnf(text);
+  const auto grammar = CompileGrammarText(FormatLanguage::kGbnf, text);
   EXPECT_TRUE(grammar.has_value()) << grammar.error().message;
   return *grammar;
 }
@@ -68,7 +67,7 @@ class NaiveGrammar {
   using Kind = GrammarSource::Kind;
 
   ExpressionId Make(int depth) {
-    const uint64_t kind = random_.Below(depth == 0 ? 3 : 8);
+    const uint64_t kind = random_.Below(depth == 0 ? 3 : 9);
     const auto parts = [&] {
       std::vector<ExpressionId> made(random_.Below(4));
       for (ExpressionId& part : made) part = Make(depth - 1);
@@ -94,6 +93,13 @@ class NaiveGrammar {
         std::optional<uint32_t> max;
         if (random_.Below(2) == 0) max = min + static_cast<uint32_t>(random_.Below(3));
         return source_.Repeat(Make(depth - 1), min, max);
+      }
+      case 7: {
+        std::vector<std::string> marks(1 + random_.Below(2));
+        for (std::string& mark : marks) {
+          for (uint64_t i = 1 + random_.Below(3); i > 0; --i) mark += "ab"[random_.Below(2)];
+        }
+        return random_.Below(2) == 0 ? source_.Until(marks) : source_.Without(marks);
       }
       default: {
         std::vector<GrammarSource::ListItem> items(random_.Below(4));
@@ -151,6 +157,20 @@ class NaiveGrammar {
       }
       case Kind::kCall:
         return Ends(*source_.rule(of.rule).expression, begin);
+      case Kind::kUntil:
+      case Kind::kWithout: {
+        std::set<size_t> without;
+        for (size_t end = begin; end <= text_.size(); ++end) {
+          const std::string_view read = std::string_view(text_).substr(begin, end - begin);
+          for (const auto& item : source_.items(of)) {
+            const std::string_view mark = source_.bytes(source_.expression(item.expression));
+            if (read.find(mark) == read.npos) continue;
+            return of.kind == Kind::kUntil ? std::set<size_t>{end} : without;
+          }
+          without.insert(end);
+        }
+        return of.kind == Kind::kUntil ? std::set<size_t>{} : without;
+      }
       case Kind::kList: {
         std::set<size_t> none{begin}, some;  // where it stands without and with an item
         const auto items = source_.items(of);
@@ -222,6 +242,22 @@ TEST(Matcher, EqualsANaiveReadingOfRandomGrammars) {
   EXPECT_GT(compiled, kGrammars / 4);
   EXPECT_LE(too_ambiguous, kGrammars / 5000);
   EXPECT_GT(legal, compiled);
+}
+
+TEST(Matcher, AHiddenTokenWithinAMarkChangesNothing) {
+  GrammarSource source;
+  const RuleId root = source.AddRule("root");
+  const std::vector<std::string> marks = {"<end>", {kMark, 3}};
+  source.Define(root, source.Sequence({source.Until(marks), source.Literal("!")}));
+  const auto grammar = Grammar::Compile(source, root);
+  ASSERT_TRUE(grammar.has_value());
+  for (const std::string text : {"<end>!", "a<e<end>!", "<e\xFEnd>!", "\xC3\xFF\x02\xFF\x03!"}) {
+    Matcher matcher(*grammar);
+    EXPECT_TRUE(matcher.Advance(text)) << text;
+    EXPECT_TRUE(matcher.IsAtEnd()) << text;
+  }
+  Matcher matcher(*grammar);
+  EXPECT_FALSE(matcher.Advance("<end>?"));
 }
 
 TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
@@ -326,7 +362,7 @@ TEST(Matcher, KnowsANodeItHasSeen) {
 
 TEST(RegularExpression, ReadsWhatItNames) {
   const auto matches = [](std::string_view pattern, std::string_view text) {
-    const auto grammar = CompileRegularExpression(pattern);
+    const auto grammar = CompileGrammarText(FormatLanguage::kRegularExpression, pattern);
     EXPECT_TRUE(grammar.has_value()) << pattern << ": " << grammar.error().message;
     if (!grammar) return false;
     Matcher matcher(*grammar);
@@ -346,7 +382,7 @@ TEST(RegularExpression, ReadsWhatItNames) {
 
 TEST(RegularExpression, SaysWhatItDoesNotSupport) {
   const auto error = [](std::string_view pattern) {
-    const auto grammar = CompileRegularExpression(pattern);
+    const auto grammar = CompileGrammarText(FormatLanguage::kRegularExpression, pattern);
     EXPECT_FALSE(grammar.has_value()) << pattern;
     return grammar ? "" : grammar.error().message;
   };
@@ -379,7 +415,7 @@ TEST(RegularExpression, SaysWhatItDoesNotSupport) {
 }
 
 TEST(Texts, AreExactlyThose) {
-  const auto grammar = CompileTexts({"red", "green", "redder"});
+  const auto grammar = CompileGrammarText(FormatLanguage::kTexts, R"(["red","green","redder"])");
   ASSERT_TRUE(grammar.has_value());
   Matcher matcher(*grammar);
   ASSERT_TRUE(matcher.Advance("red"));
@@ -387,7 +423,7 @@ TEST(Texts, AreExactlyThose) {
   EXPECT_FALSE(matcher.IsAtEnd());
   ASSERT_TRUE(matcher.Advance("der"));
   EXPECT_TRUE(matcher.IsAtEnd());
-  EXPECT_FALSE(CompileTexts({}).has_value());
+  EXPECT_FALSE(CompileGrammarText(FormatLanguage::kTexts, "[]").has_value());
 }
 
 }  // namespace

@@ -286,10 +286,6 @@ Result<char32_t> PatternParser::ParseCode(size_t digits) {
   return static_cast<char32_t>(code);
 }
 
-ExpressionId AsItIs(GrammarSource* source, std::vector<CharRange> ranges) {
-  return source->Class(std::move(ranges));
-}
-
 }  // namespace
 
 Result<ExpressionId> AddRegularExpression(std::string_view pattern, Extent extent,
@@ -302,25 +298,6 @@ Result<ExpressionId> AddRegularExpression(std::string_view pattern, Extent exten
     return Fail(Code::kInvalidArgument, "byte {} of the pattern is not UTF-8", wrong);
   }
   return PatternParser(pattern, write, source).Parse(extent);
-}
-
-Result<std::shared_ptr<const Grammar>> CompileRegularExpression(std::string_view pattern) {
-  GrammarSource source;
-  const RuleId root = source.AddRule("pattern");
-  KV_ASSIGN(const ExpressionId expression,
-            AddRegularExpression(pattern, Extent::kWhole, AsItIs, &source));
-  source.Define(root, expression);
-  return Grammar::Compile(source, root);
-}
-
-Result<std::shared_ptr<const Grammar>> CompileTexts(const std::vector<std::string_view>& texts) {
-  if (texts.empty()) return Fail(Code::kInvalidArgument, "there is no text to choose");
-  GrammarSource source;
-  std::vector<ExpressionId> choices;
-  for (const std::string_view text : texts) choices.push_back(source.Literal(text));
-  const RuleId root = source.AddRule("choice");
-  source.Define(root, source.Choice(choices));
-  return Grammar::Compile(source, root);
 }
 
 }  // namespace kvasir

@@ -26,10 +26,4 @@ using WriteChars = std::function<ExpressionId(GrammarSource*, std::vector<CharRa
 Result<ExpressionId> AddRegularExpression(std::string_view pattern, Extent extent,
                                           const WriteChars& write, GrammarSource* source);
 
-// The texts that the whole pattern matches. Errors as above, and Grammar::Compile's.
-Result<std::shared_ptr<const Grammar>> CompileRegularExpression(std::string_view pattern);
-
-// Exactly one of these texts. kInvalidArgument: there is none.
-Result<std::shared_ptr<const Grammar>> CompileTexts(const std::vector<std::string_view>& texts);
-
 }  // namespace kvasir

@@ -1,6 +1,9 @@
 #include "grammar/rule_code.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/result.h"
@@ -36,6 +39,42 @@ char32_t CutOf(char32_t first, char32_t last) {
   }
   return last;
 }
+
+// The automaton of Aho and Corasick (1975): a state for each beginning of a mark.
+class MarkStates {
+ public:
+  explicit MarkStates(std::vector<std::string_view> marks) : marks_(std::move(marks)) {
+    states_.emplace_back();
+    for (const std::string_view mark : marks_) {
+      for (size_t size = 1; size <= mark.size(); ++size) {
+        const std::string_view state = mark.substr(0, size);
+        if (!IndexOf(state)) states_.push_back(state);
+      }
+    }
+  }
+
+  size_t size() const { return states_.size(); }
+  bool is_mark(size_t state) const {
+    return std::ranges::any_of(marks_, [&](auto mark) { return states_[state].ends_with(mark); });
+  }
+  size_t Next(size_t state, char byte) const {
+    if (byte == kHiddenToken) return state;
+    const std::string text = std::string(states_[state]) + byte;
+    for (size_t skip = 0;; ++skip) {
+      if (const auto next = IndexOf(std::string_view(text).substr(skip))) return *next;
+    }
+  }
+
+ private:
+  std::optional<size_t> IndexOf(std::string_view text) const {
+    const auto found = std::ranges::find(states_, text);
+    if (found == states_.end()) return std::nullopt;
+    return static_cast<size_t>(found - states_.begin());
+  }
+
+  const std::vector<std::string_view> marks_;
+  std::vector<std::string_view> states_;
+};
 
 }  // namespace
 
@@ -106,6 +145,9 @@ uint32_t RuleCode::Emit(ExpressionId id, uint32_t next) {
       return Add({Kind::kCall, 0, 0, next, static_cast<uint32_t>(of.rule)});
     case GrammarSource::Kind::kList:
       return EmitList(of, next);
+    case GrammarSource::Kind::kUntil:
+    case GrammarSource::Kind::kWithout:
+      return EmitMarks(of, next);
   }
   return kNowhere;
 }
@@ -168,6 +210,37 @@ uint32_t RuleCode::EmitList(const GrammarSource::Expression& of, uint32_t next) 
     later = items[i].is_optional ? Either(separated, later) : separated;
   }
   return first;
+}
+
+uint32_t RuleCode::EmitMarks(const GrammarSource::Expression& of, uint32_t next) {
+  std::vector<std::string_view> marks;
+  for (const auto& item : source_->items(of)) {
+    marks.push_back(source_->bytes(source_->expression(item.expression)));
+  }
+  const bool is_until = of.kind == GrammarSource::Kind::kUntil;
+  const MarkStates states(std::move(marks));
+  std::vector<uint32_t> entries;
+  for (size_t state = 0; state < states.size(); ++state) {
+    entries.push_back(Add({Kind::kFork, 0, 0, kNowhere, is_until ? kNowhere : next}));
+  }
+  for (size_t state = 0; state < states.size() && !is_full_; ++state) {
+    if (states.is_mark(state)) continue;
+    uint32_t ways = kNowhere;
+    for (int byte = 0, first = 0; byte < 256; ++byte) {
+      const size_t to = states.Next(state, static_cast<char>(byte));
+      if (byte < 255 && states.Next(state, static_cast<char>(byte + 1)) == to) continue;
+      const uint32_t mark = is_until ? next : kNowhere;
+      const uint32_t entry = states.is_mark(to) ? mark : entries[to];
+      if (entry != kNowhere) {
+        ways = Either(
+            Add({Kind::kBytes, static_cast<uint8_t>(first), static_cast<uint8_t>(byte), entry}),
+            ways);
+      }
+      first = byte + 1;
+    }
+    if (!is_full_) code_[entries[state]].to = ways;
+  }
+  return is_full_ ? kNowhere : entries[0];
 }
 
 }  // namespace kvasir

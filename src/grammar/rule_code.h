@@ -51,6 +51,7 @@ class RuleCode {
   uint32_t EmitClass(const GrammarSource::Expression& of, uint32_t next);
   uint32_t EmitRepeat(const GrammarSource::Expression& of, uint32_t next);
   uint32_t EmitList(const GrammarSource::Expression& of, uint32_t next);
+  uint32_t EmitMarks(const GrammarSource::Expression& of, uint32_t next);
   void EmitRange(char32_t first, char32_t last, uint32_t next, Tails* tails, uint32_t* entry);
   uint32_t Either(uint32_t one, uint32_t other);
   uint32_t Add(Instruction instruction);
