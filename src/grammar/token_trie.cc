@@ -9,7 +9,11 @@ namespace kvasir {
 
 TokenTrie::TokenTrie(std::span<const std::string> texts, std::vector<TokenId> ends)
     : num_tokens_(static_cast<uint32_t>(texts.size())), ends_(std::move(ends)) {
+  text_begins_.reserve(texts.size() + 1);
+  text_begins_.push_back(0);
   for (size_t id = 0; id < texts.size(); ++id) {
+    if (texts[id].size() <= std::numeric_limits<uint16_t>::max()) texts_ += texts[id];
+    text_begins_.push_back(static_cast<uint32_t>(texts_.size()));
     // A longer one is legal nowhere.
     if (texts[id].empty() || texts[id].size() > std::numeric_limits<uint16_t>::max()) continue;
     tokens_.push_back(static_cast<TokenId>(id));
@@ -42,7 +46,8 @@ TokenTrie::TokenTrie(std::span<const std::string> texts, std::vector<TokenId> en
 }
 
 uint64_t TokenTrie::bytes() const {
-  return nodes_.capacity() * sizeof(Node) +
+  return nodes_.capacity() * sizeof(Node) + texts_.capacity() +
+         text_begins_.capacity() * sizeof(uint32_t) +
          (tokens_.capacity() + ends_.capacity()) * sizeof(TokenId);
 }
 

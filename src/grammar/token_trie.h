@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvasir/types.h"
@@ -18,6 +19,11 @@ class TokenTrie {
   // text, and for ids without a token. `ends`: tokens that end an answer. O(bytes log tokens).
   TokenTrie(std::span<const std::string> texts, std::vector<TokenId> ends);
 
+  // The bytes of a token; "" of one without a text, or with one that is too long to be legal.
+  std::string_view text(TokenId id) const {
+    const auto i = static_cast<uint32_t>(id);
+    return std::string_view(texts_).substr(text_begins_[i], text_begins_[i + 1] - text_begins_[i]);
+  }
   uint32_t num_tokens() const { return num_tokens_; }
   uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size()); }
   uint32_t max_depth() const { return max_depth_; }
@@ -41,6 +47,8 @@ class TokenTrie {
   uint32_t num_tokens_, max_depth_ = 0;
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_, ends_;
+  std::string texts_;                  // of all ids in order
+  std::vector<uint32_t> text_begins_;  // [num_tokens + 1]
 };
 
 // Tokens as bits: bit id % 64 of word id / 64.

@@ -9,6 +9,7 @@
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
 #include "source_paths.h"
+#include "text/token_bytes_for_test.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -71,6 +72,8 @@ TEST(GgufVocabulary, GivesTheIdsOfLlamaCppsTestVectors) {
       continue;
     }
     num_texts += ExpectVectors(entry.path());
+    const std::string bytes = ReadAll(entry.path());
+    EXPECT_GT(ExpectBytesOfTokens(**MakeFrom(BytesOf(bytes))), 500u) << entry.path();
     ++count;
   }
   std::printf("%zu vocabularies, %zu texts\n", count, num_texts);

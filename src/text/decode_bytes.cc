@@ -5,16 +5,22 @@
 #include "text/byte_level.h"
 
 namespace kvasir {
-namespace {
 
-// The byte of a token <0xXX>.
-std::optional<uint8_t> ByteOf(std::string_view token) {
+std::optional<uint8_t> ByteOfFallback(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   const char high = token[3] == '+' ? '0' : token[3];  // as Rust reads numbers
   return HexByte(high, token[4], HexCase::kAny);
 }
 
-}  // namespace
+std::string BytesOfByteLevel(std::string_view token) {
+  std::string bytes;
+  for (size_t pos = 0; pos < token.size();) {
+    const std::optional<uint8_t> byte = ByteOfChar(NextChar(token, &pos));
+    if (!byte) return std::string(token);  // then the token is plain text
+    bytes.push_back(static_cast<char>(*byte));
+  }
+  return bytes;
+}
 
 void ByteLevelStage::Finish() {
   if (!held_.empty()) next_->Append(kReplacementChar);
@@ -23,16 +29,7 @@ void ByteLevelStage::Finish() {
 }
 
 void ByteLevelStage::Token(std::string_view token) {
-  const size_t size = held_.size();
-  for (size_t pos = 0; pos < token.size();) {
-    const std::optional<uint8_t> byte = ByteOfChar(NextChar(token, &pos));
-    if (!byte) {  // then the token is plain text
-      held_.resize(size);
-      held_ += token;
-      break;
-    }
-    held_.push_back(static_cast<char>(*byte));
-  }
+  held_ += BytesOfByteLevel(token);
   text_.clear();
   held_.erase(0, AppendLossyUtf8(held_, &text_));
   if (!text_.empty()) next_->Append(text_);
@@ -44,7 +41,7 @@ void ByteFallbackStage::Finish() {
 }
 
 void ByteFallbackStage::Token(std::string_view token) {
-  const std::optional<uint8_t> byte = ByteOf(token);
+  const std::optional<uint8_t> byte = ByteOfFallback(token);
   if (byte) {
     run_.push_back(static_cast<char>(*byte));
     if (run_.size() > kMaxRun) streaming_ = true;

@@ -162,12 +162,41 @@ class MetaspaceStage : public DecodeStage {
   bool drop_;
 };
 
-// A stage that needs nothing of the file.
-template <typename Stage>
-class PlainSpec : public Decoder::Spec {
+class SpacesSpec : public Decoder::Spec {
  public:
   std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
-    return std::make_unique<Stage>(next);
+    return std::make_unique<SpacesStage>(next);
+  }
+  bool Apply(bool* /*fused*/, Decoder::Bytes* /*bytes*/) const override { return false; }
+};
+
+class FuseSpec : public Decoder::Spec {
+ public:
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<FuseStage>(next);
+  }
+  bool Apply(bool* fused, Decoder::Bytes* /*bytes*/) const override { return *fused = true; }
+};
+
+class ByteLevelSpec : public Decoder::Spec {
+ public:
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<ByteLevelStage>(next);
+  }
+  bool Apply(bool* fused, Decoder::Bytes* bytes) const override {
+    bytes->token = BytesOfByteLevel(bytes->token);
+    return *fused = true;
+  }
+};
+
+class ByteFallbackSpec : public Decoder::Spec {
+ public:
+  std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
+    return std::make_unique<ByteFallbackStage>(next);
+  }
+  bool Apply(bool* /*fused*/, Decoder::Bytes* bytes) const override {
+    if (const auto byte = ByteOfFallback(bytes->token)) bytes->token = static_cast<char>(*byte);
+    return true;
   }
 };
 
@@ -177,6 +206,11 @@ class StripSpec : public Decoder::Spec {
       : content_(std::move(content)), start_(start), stop_(stop) {}
   std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
     return std::make_unique<StripStage>(content_, start_, stop_, next);
+  }
+  bool Apply(bool* fused, Decoder::Bytes* bytes) const override {
+    if (!*fused || content_ != " " || stop_ != 0) return false;
+    bytes->dropped_spaces += start_;
+    return true;
   }
 
  private:
@@ -192,6 +226,17 @@ class ReplaceSpec : public Decoder::Spec {
     if (pattern_.is_regex()) return std::make_unique<RegexStage>(pattern_, content_, next);
     return std::make_unique<ReplaceStage>(pattern_.text(), content_, next);
   }
+  bool Apply(bool* fused, Decoder::Bytes* bytes) const override {
+    if (pattern_.is_regex() || *fused) return false;
+    std::string replaced;
+    std::string_view rest = bytes->token;
+    for (size_t at; (at = rest.find(pattern_.text())) != rest.npos;) {
+      replaced.append(rest.substr(0, at)).append(content_);
+      rest.remove_prefix(at + pattern_.text().size());
+    }
+    bytes->token = replaced.append(rest);
+    return true;
+  }
 
  private:
   Pattern pattern_;
@@ -205,6 +250,7 @@ class MetaspaceSpec : public Decoder::Spec {
   std::unique_ptr<DecodeStage> Make(DecodeStage* next) const override {
     return std::make_unique<MetaspaceStage>(replacement_, drop_first_, next);
   }
+  bool Apply(bool* /*fused*/, Decoder::Bytes* /*bytes*/) const override { return false; }
 
  private:
   std::string replacement_;
@@ -257,13 +303,13 @@ Result<SpecPtr> ParseStage(const nlohmann::json& value, bool* fused) {
   };
   if (type == "ByteLevel" || type == "ByteFallback") {
     if (*fused) return late();
-    if (type == "ByteFallback") return std::make_unique<PlainSpec<ByteFallbackStage>>();
+    if (type == "ByteFallback") return std::make_unique<ByteFallbackSpec>();
     *fused = true;
-    return std::make_unique<PlainSpec<ByteLevelStage>>();
+    return std::make_unique<ByteLevelSpec>();
   }
   if (type == "Fuse") {
     *fused = true;
-    return std::make_unique<PlainSpec<FuseStage>>();
+    return std::make_unique<FuseSpec>();
   }
   if (type == "Strip") return ParseStrip(value);
   if (type == "Metaspace") return ParseMetaspace(value);
@@ -300,14 +346,22 @@ Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
   Decoder decoder;
   bool fused = false;
   if (value.is_null()) {
-    decoder.specs_.push_back(std::make_unique<PlainSpec<SpacesStage>>());
+    decoder.specs_.push_back(std::make_unique<SpacesSpec>());
   } else {
     KV_TRY(ParseStages(value, kMaxNesting, &fused, &decoder.specs_));
   }
-  decoder.joins_bytes_ =
-      decoder.specs_.size() == 1 &&
-      dynamic_cast<const PlainSpec<ByteLevelStage>*>(decoder.specs_.front().get()) != nullptr;
+  decoder.joins_bytes_ = decoder.specs_.size() == 1 && dynamic_cast<const ByteLevelSpec*>(
+                                                           decoder.specs_.front().get()) != nullptr;
   return decoder;
+}
+
+std::optional<Decoder::Bytes> Decoder::BytesOf(std::string_view token) const {
+  Bytes bytes{.token = std::string(token)};
+  bool fused = false;
+  for (const auto& spec : specs_) {
+    if (!spec->Apply(&fused, &bytes)) return std::nullopt;
+  }
+  return bytes;
 }
 
 DecoderRun Decoder::Start() const {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,11 +58,22 @@ class Decoder {
   // Whether a text of ids is the bytes of its tokens, one after the other.
   bool joins_bytes() const { return joins_bytes_; }
 
+  // What tokens add to a text, where that is bytes of their own.
+  struct Bytes {
+    std::string token;          // of one token, inside of a text
+    size_t dropped_spaces = 0;  // at a text's beginning
+  };
+  // Absent: what a token adds depends on others, or its text is no bytes. O(token).
+  std::optional<Bytes> BytesOf(std::string_view token) const;
+
   // Makes the stage that passes its text on to `next`.
   class Spec {
    public:
     virtual ~Spec() = default;
     virtual std::unique_ptr<DecodeStage> Make(DecodeStage* next) const = 0;
+    // Turns the bytes into those that the stage passes on. `fused`: all tokens are one by now.
+    // False: there are no such bytes.
+    virtual bool Apply(bool* fused, Bytes* bytes) const = 0;
   };
 
  private:

@@ -96,6 +96,7 @@ class BpeTokenizer : public Tokenizer {
   std::string Decode(std::span<const TokenId> ids, SpecialTokens special) const override;
   std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const override;
   ReadsBack HowReads(std::span<const TokenId> ids, std::string_view text) const override;
+  std::optional<TokenBytes> BytesOfTokens() const override;
 
   uint32_t vocab_size() const override { return vocab_size_; }
   std::optional<TokenId> IdOf(std::string_view token) const override {
@@ -398,6 +399,21 @@ ReadsBack BpeTokenizer::HowReads(std::span<const TokenId> ids, std::string_view 
   const bool reads = decoder_.joins_bytes() && text.find(kReplacement) == text.npos &&
                      Decode(ids, SpecialTokens::kShow) == text;
   return reads ? ReadsBack::kAnywhere : ReadsBack::kUnknown;
+}
+
+std::optional<TokenBytes> BpeTokenizer::BytesOfTokens() const {
+  TokenBytes bytes;
+  bytes.of.resize(vocab_size_);
+  for (uint32_t id = 0; id < vocab_size_; ++id) {
+    const auto token = static_cast<TokenId>(id);
+    const std::string_view text = TokenText(token);
+    const auto one = decoder_.BytesOf(text);
+    if (!one) return std::nullopt;
+    const bool as_it_reads = added_text_ == AddedText::kAsItReads && added_.Find(token) != nullptr;
+    bytes.of[id] = as_it_reads ? std::string(text) : one->token;
+    bytes.dropped_spaces = one->dropped_spaces;
+  }
+  return bytes;
 }
 
 std::string BpeTokenizer::Decode(std::span<const TokenId> ids, SpecialTokens special) const {

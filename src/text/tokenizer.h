@@ -67,6 +67,13 @@ class TokenDecoder {
   virtual void Finish(std::string* out) = 0;              // and all that is left
 };
 
+// What ids add to a text, as bytes.
+struct TokenBytes {
+  std::vector<std::string> of;  // [vocab_size]; "" of an id without a token
+  // A text of ids lacks so many spaces that its first tokens' bytes begin with.
+  size_t dropped_spaces = 0;
+};
+
 // Immutable; thread-safe.
 class Tokenizer {
  public:
@@ -95,6 +102,9 @@ class Tokenizer {
   virtual ReadsBack HowReads(std::span<const TokenId> ids, std::string_view text) const = 0;
   // What Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
   virtual std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const = 0;
+
+  // Absent: what an id adds depends on those around it. O(vocabulary).
+  virtual std::optional<TokenBytes> BytesOfTokens() const = 0;
 
   virtual uint32_t vocab_size() const = 0;  // largest id + 1
   virtual std::optional<TokenId> IdOf(std::string_view token) const = 0;

@@ -12,6 +12,7 @@
 
 #include "base/utf8.h"
 #include "source_paths.h"
+#include "text/token_bytes_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -117,6 +118,7 @@ TEST(Tokenizer, MatchesTheSharedGoldens) {
   for (const auto& folder : fs::directory_iterator(goldens)) {
     if (!fs::exists(folder.path() / "tokenizer.json")) continue;
     const auto tokenizer = Load(folder.path());
+    EXPECT_GT(ExpectBytesOfTokens(*tokenizer), 500u) << folder;
     const json golden = json::parse(ReadFile(folder.path() / "golden.json"));
     for (const json& test : golden["tokenizer"]["texts"]) {
       const Ids ids = test["ids"];
@@ -126,6 +128,13 @@ TEST(Tokenizer, MatchesTheSharedGoldens) {
     }
   }
   EXPECT_GE(count, 30u);
+}
+
+TEST(Tokenizer, KnowsTheBytesOfItsTokens) {
+  EXPECT_GT(ExpectBytesOfTokens(*LoadDemo()), 500u);
+  json file = ForgeFile();
+  file["decoder"] = nullptr;  // a space between any two tokens
+  EXPECT_FALSE(Make(file)->BytesOfTokens().has_value());
 }
 
 TEST(Tokenizer, LiteralTextNeverBecomesASpecialToken) {
