@@ -59,7 +59,7 @@ class SchemaCompiler {
         source_(json->source()),
         json_(*json) {}
 
-  Result<ExpressionId> Compile();
+  Result<ExpressionId> Compile(std::optional<std::string_view> property);
 
  private:
   using Type = Result<ExpressionId> (SchemaCompiler::*)(const SchemaPlace&);
@@ -109,10 +109,13 @@ ExpressionId SchemaCompiler::Call(const SchemaPlace& place) {
   return source_->Call(found->second);
 }
 
-Result<ExpressionId> SchemaCompiler::Compile() {
-  const RuleId root = source_->AddRule("#");
-  rules_.emplace(&root_, root);
-  open_.emplace_back(root, SchemaPlace{&root_, "#"});
+Result<ExpressionId> SchemaCompiler::Compile(std::optional<std::string_view> property) {
+  SchemaPlace begin{&root_, "#"};
+  if (property) {
+    const JsonValue& properties = *root_.Find("properties");
+    begin = begin.At("properties", properties).At(*property, *properties.Find(*property));
+  }
+  const ExpressionId values = Call(begin);
   while (!open_.empty()) {
     const auto [rule, place] = std::move(open_.front());
     open_.pop_front();
@@ -122,7 +125,7 @@ Result<ExpressionId> SchemaCompiler::Compile() {
     KV_ASSIGN(const ExpressionId value, Value(place));
     source_->Define(rule, value);
   }
-  return source_->Call(root);
+  return values;
 }
 
 Status SchemaCompiler::CheckKeywords(const SchemaPlace& place, const Keywords& known) const {
@@ -540,8 +543,16 @@ Result<ExpressionId> SchemaCompiler::Number(const SchemaPlace& place) {
 }  // namespace
 
 Result<ExpressionId> AddJsonSchema(const JsonValue& schema, SchemaStrictness strictness,
-                                   JsonText* json) {
-  return SchemaCompiler(schema, strictness, json).Compile();
+                                   JsonText* json, std::optional<std::string_view> property) {
+  GrammarSource& source = *json->source();
+  const size_t num_rules = source.rules().size();
+  auto values = SchemaCompiler(schema, strictness, json).Compile(property);
+  // After an error the source can still be compiled.
+  for (size_t i = num_rules; !values && i < source.rules().size(); ++i) {
+    const auto rule = static_cast<RuleId>(i);
+    if (!source.rule(rule).expression) source.Define(rule, source.Literal(""));
+  }
+  return values;
 }
 
 }  // namespace kvasir

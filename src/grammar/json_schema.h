@@ -1,6 +1,9 @@
 // JSON Schema: the JSON texts that a schema admits.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "base/json_tree.h"
 #include "grammar/json_text.h"
 
@@ -16,7 +19,8 @@ enum class SchemaStrictness : uint8_t {
 // keywords. kInvalidArgument names the path of what is wrong, contradictory or not supported:
 // "at '#/properties/a/not': ...". O(size), and what its repetitions are made of.
 // The grammar's limits are checked when it is compiled. Several schemas may share `json`.
+// `property`: only the values of this one of its `properties`.
 Result<ExpressionId> AddJsonSchema(const JsonValue& schema, SchemaStrictness strictness,
-                                   JsonText* json);
+                                   JsonText* json, std::optional<std::string_view> property = {});
 
 }  // namespace kvasir

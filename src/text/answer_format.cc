@@ -1,6 +1,7 @@
 #include "text/answer_format.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace kvasir {
 namespace {
@@ -56,6 +57,19 @@ const ThinkMarks* FindThinkMarks(std::string_view chat_template) {
 bool EndsInsideThought(const ThinkMarks& marks, std::string_view end_of_prompt) {
   const size_t open = end_of_prompt.rfind(marks.open);
   return open != end_of_prompt.npos && end_of_prompt.find(marks.close, open) == end_of_prompt.npos;
+}
+
+const std::vector<std::string_view>& AllMarks() {
+  static const std::vector<std::string_view> kAll = [] {
+    std::vector<std::string_view> all;
+    for (const CallFormat& format : kCallFormats)
+      std::ranges::copy(MarksOf(format), std::back_inserter(all));
+    for (const ThinkMarks& marks : kThinkMarks) all.insert(all.end(), {marks.open, marks.close});
+    std::ranges::sort(all);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }();
+  return kAll;
 }
 
 std::vector<std::string_view> MarksOf(const CallFormat& format) {

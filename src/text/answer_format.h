@@ -42,6 +42,9 @@ bool EndsInsideThought(const ThinkMarks& marks, std::string_view end_of_prompt);
 // Every mark that an answer may have: where one is a special token, the answer must show it.
 std::vector<std::string_view> MarksOf(const CallFormat& format);
 
+// All marks of the tables of calls and thoughts, each once.
+const std::vector<std::string_view>& AllMarks();
+
 // Parts of kNamed and kDeepSeek.
 inline constexpr std::string_view kArgsMark = "[ARGS]", kCallIdMark = "[CALL_ID]";
 inline constexpr std::string_view kDeepSeekCall = "<｜tool▁call▁begin｜>";
