@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "engine_scenario.h"
 #include "simd/target.h"
+#include "text/answer_format.h"
 
 namespace kvasir {
 
@@ -22,6 +23,7 @@ struct TwinCounts {
   uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
   uint64_t disk_tokens = 0, restarts = 0;
+  uint64_t formats = 0;  // requests with a format
 };
 
 class TwinRun {
@@ -168,6 +170,10 @@ class TwinRun {
     std::vector<Asked> batch(1 + random_.Below(5));
     for (Asked& asked : batch) {
       asked.request = NextRequest(engine.card().vocab_size, &asked.conversation);
+      if (engine.tokenizer() != nullptr && random_.Below(2) == 0) {
+        asked.request.format = NextFormat();
+        ++counts_.formats;
+      }
       GenerateRequest request = asked.request;
       request.on_logits = Recorder(*asked.rows);
       asked.pending = std::make_unique<Pending>(engine, std::move(request));
@@ -238,6 +244,37 @@ class TwinRun {
     return request;
   }
 
+  // A format of answers: a text of some language, or calls, which may be free or must be.
+  AnswerFormat NextFormat() {
+    AnswerFormat format;
+    switch (random_.Below(4)) {
+      case 0:
+        format.text = {
+            FormatLanguage::kJsonSchema,
+            R"({"type":"object","properties":{"a":{"type":"string"},"b":{"enum":[1,2]}}})",
+            "json_schema"};
+        break;
+      case 1:
+        format.text = {FormatLanguage::kRegularExpression, "([a-z ]{2,9}[.,] ?)+", "regex"};
+        break;
+      default:
+        format.calls = &FindCallFormat(random_.Below(2) == 0 ? "<tool_call>" : "");
+        format.tools = {
+            {.name = "weather", .parameters = R"({"properties":{"city":{"type":"string"}}})"},
+            {.name = "clock", .parameters = ""}};
+        format.must_call = random_.Below(2) == 0;
+        format.parallel_calls = random_.Below(2) == 0;
+    }
+    if (random_.Below(3) == 0) {
+      format.think = FindThinkMarks("</think>");
+      format.begins_inside_thought = random_.Below(2) == 0;
+      if (random_.Below(2) == 0) {
+        format.max_thought_tokens = static_cast<uint32_t>(random_.Below(9));
+      }
+    }
+    return format;
+  }
+
   // Where layers with windows can resume: up to three places, ascending.
   std::vector<uint32_t> MessageEnds(size_t num_tokens) {
     std::vector<uint32_t> ends;
@@ -304,7 +341,7 @@ class TwinRun {
 inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu)\n",
+      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu, formats %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
       static_cast<unsigned long long>(counts.cursor_hits),
@@ -312,7 +349,8 @@ inline void PrintTwin(const TwinCounts& counts) {
       static_cast<unsigned long long>(counts.cancelled),
       static_cast<unsigned long long>(counts.window_misses),
       static_cast<unsigned long long>(counts.disk_tokens),
-      static_cast<unsigned long long>(counts.restarts));
+      static_cast<unsigned long long>(counts.restarts),
+      static_cast<unsigned long long>(counts.formats));
 }
 
 }  // namespace kvasir

@@ -29,6 +29,7 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   EXPECT_GT(counts.evicted_blocks, 0u);
 #ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
   EXPECT_GT(counts.cursor_hits, 0u);
+  EXPECT_GT(counts.formats, 0u);
 #endif
 }
 

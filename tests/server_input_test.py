@@ -42,8 +42,8 @@ class BadInput(WithServer):
                 "stream": ["yes", 1], "stream_options": [{"include_usage": True}],
                 "logit_bias": [[], {"x": 1}, {"5": "1"}, {"5": 101}, {"-1": 1}, {"99999999": 1}, {"5.0": 1}],
                 "model": [7, ["default"]], "best_of": [2], "tool_choice": ["required", {"type": "function"}],
-                "response_format": [{"type": "json_object"}, "text", {}], "functions": [[{"name": "f"}]],
-                "min_tokens": [5], "guided_json": [{"type": "object"}], "ignore_eos": ["x"],
+                "response_format": ["text", {}, {"type": "xml"}], "functions": [[{"name": "f"}]],
+                "min_tokens": [5], "guided_json": [5, []], "guided_choice": ["a", {}], "grammar": [5], "ignore_eos": ["x"],
                 "cache_prompt": [1], "user": [5], "priority": ["x", 1.5, 2**40, []], "timeout_ms": [0, -1, "5", 1.5, 10**12], "mirostat": [2], "typical_p": [0.5]}.items():
             for value in values:
                 self.refused("/v1/chat/completions", {"messages": user("Hi."), param: value}, param)

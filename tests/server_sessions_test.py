@@ -303,7 +303,7 @@ class SessionsTest(Calls):
                 ({"system": 3}, "system"), ({"tools": {}}, "tools"), ({"chat_template_kwargs": []}, "chat_template_kwargs"),
                 ({"sampling": []}, "sampling"), ({"sampling": {"temperature": -1}}, "sampling.temperature"),
                 ({"sampling": {"n": 2}}, "sampling.n"), ({"sampling": {"messages": []}}, "sampling.messages"),
-                ({"sampling": {"grammar": "x"}}, "sampling.grammar"),
+                ({"sampling": {"grammar": 5}}, "sampling.grammar"),
                 ({"max_context": 0}, "max_context"), ({"max_context": 10**9}, "max_context"),
                 ({"on_full": "crash"}, "on_full"), ({"ids": 3}, "ids"), ({"ids": "some"}, "ids"),
                 ({"prepare": 1}, "prepare"), ({"cache": 5}, "cache"),

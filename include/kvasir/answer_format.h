@@ -35,7 +35,7 @@ struct AnswerFormat {
     std::string parameters;  // JSON Schema; "": any object
     bool is_strict = false;  // kStrictJsonSchema
   };
-  std::vector<Tool> tools;     // not with `text`
+  std::vector<Tool> tools;     // with `text`: the answer is it, or calls
   bool must_call = false;      // calls and nothing else
   bool parallel_calls = true;  // else one call at most
   // How calls are written; lives for ever. REQUIRES: not null where there are tools.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvasir/answer_format.h"
 #include "kvasir/disk.h"
 #include "kvasir/histogram.h"
 #include "kvasir/images.h"
@@ -64,6 +65,8 @@ struct EngineOptions {
   // Limit of the memory that sessions take in a server in front of it (kvasir/session.h). The
   // engine only plans for it.
   uint64_t session_memory_bytes = uint64_t{64} << 20;
+  // Limit of the memory for formats of answers: the vocabulary as bytes, grammars, and masks.
+  uint64_t grammar_memory_bytes = uint64_t{64} << 20;
   std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
   bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;
@@ -195,6 +198,10 @@ struct GenerateRequest {
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
+  // What the answers may be. They end with kStop where nothing may follow, and with an error where
+  // no token leads on. Where the most likely token is not legal, another one is taken; what a
+  // sampled token is chosen by is the model's distribution over the legal ones.
+  std::optional<AnswerFormat> format;
   bool ignore_eos = false;
   bool echo_special = false;           // the text includes special tokens
   std::vector<TokenId> shown_special;  // else these only
@@ -413,6 +420,7 @@ class Engine {
   // model: then all requests end with this error, and nothing computed since is kept. The answer is
   // at most 100 ms old.
   virtual Status CheckModel() = 0;
+  virtual uint64_t GrammarBytes() const = 0;  // in use for formats of answers
   virtual EngineStats Stats() const = 0;
   virtual const MemoryPlan& plan() const = 0;
   virtual const ModelCard& card() const = 0;

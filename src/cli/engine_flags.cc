@@ -127,7 +127,9 @@ std::vector<Flag> RequestFlags() {
            "memory limit of requests that are read, wait or run, beside the cache "
            "(default 320MiB, at least 16MiB)"},
           {"session-memory", "SIZE",
-           "memory limit of sessions: their text and ids (default 64MiB; 0: none)"}};
+           "memory limit of sessions: their text and ids (default 64MiB; 0: none)"},
+          {"grammar-memory", "SIZE",
+           "memory limit of formats of answers: grammars and masks (default 64MiB; 0: none)"}};
 }
 
 std::vector<Flag> SamplingFlags() {
@@ -278,6 +280,12 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   } else {
     KV_ASSIGN(options.session_memory_bytes,
               args.Bytes("session-memory", options.session_memory_bytes));
+  }
+  if (args.Text("grammar-memory") == "0") {
+    options.grammar_memory_bytes = 0;
+  } else {
+    KV_ASSIGN(options.grammar_memory_bytes,
+              args.Bytes("grammar-memory", options.grammar_memory_bytes));
   }
   if (args.Has("ctx-size")) {
     KV_ASSIGN(options.ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));

@@ -25,6 +25,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("sessions", plan.session_bytes, "their text and ids; at most");
+  bytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
   if (plan.tier_index_bytes > 0) {
     bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
     bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");

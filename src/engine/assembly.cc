@@ -197,6 +197,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.request_bytes = options.request_memory_bytes +
                        uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
   plan.session_bytes = options.session_memory_bytes;
+  plan.grammar_bytes = options.grammar_memory_bytes;
   if (a.disk) {
     plan.tier_index_bytes =
         DiskTier::IndexBytes(*a.disk) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
@@ -205,7 +206,7 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   }
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
-                     plan.tier_index_bytes + plan.tier_buffer_bytes;
+                     plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;

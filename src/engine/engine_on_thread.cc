@@ -29,6 +29,8 @@ uint64_t Nanoseconds(std::chrono::nanoseconds time) { return static_cast<uint64_
 EngineOnThread::EngineOnThread(Parts parts)
     : parts_(std::move(parts)),
       prompt_key_(parts_.prompt_secret),
+      formats_(parts_.text.tokenizer.get(), parts_.card.vocab_size, parts_.scheduler.end_tokens,
+               parts_.options.grammar_memory_bytes),
       scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
       seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)),
       places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()) {

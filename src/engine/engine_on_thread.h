@@ -75,6 +75,7 @@ class EngineOnThread final : public Engine {
     Post(PrefixesCommand{std::move(owner), std::move(done)});
   }
   void Flush(FlushSink done) override;
+  uint64_t GrammarBytes() const override { return formats_.bytes(); }
   std::optional<TierStats> DiskStats() const override {
     return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
   }
@@ -162,6 +163,7 @@ class EngineOnThread final : public Engine {
 
   Parts parts_;
   const HmacKey prompt_key_;
+  AnswerFormats formats_;
   Scheduler scheduler_;  // engine thread
 
   mutable Mutex mutex_;

@@ -31,6 +31,12 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   }
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
+  if (spec.format) {
+    if (spec.format->text) bytes += spec.format->text->text.capacity();
+    for (const AnswerFormat::Tool& tool : spec.format->tools) {
+      bytes += sizeof(tool) + tool.name.capacity() + tool.parameters.capacity();
+    }
+  }
   return bytes;
 }
 
@@ -84,6 +90,9 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     const auto one = [sink, i](const Event& event) { sink(i, event); };
     limits.num_blocks = MostBlocksOf(requests[i]);
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
+    if (request->spec.format) {
+      KV_ASSIGN(request->format, formats_.Compile(*request->spec.format));
+    }
     if (const auto seed = request->spec.sampling.seed) {
       request->seed = *seed;
     } else {

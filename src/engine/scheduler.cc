@@ -67,17 +67,20 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   const uint32_t num_samplers = NumSamplers(runner.threads(), options_.parallel);
   samplers_.reserve(num_samplers);
   for (uint32_t i = 0; i < num_samplers; ++i) samplers_.emplace_back(runner.config().vocab_size);
+  legal_.resize(num_samplers, std::vector<uint64_t>(MaskWords(runner.config().vocab_size)));
 }
 
 uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
                                  uint32_t parallel) {
-  return NumSamplers(threads, parallel) * Sampler::BytesFor(vocab_size) +
+  return NumSamplers(threads, parallel) *
+             (Sampler::BytesFor(vocab_size) + MaskWords(vocab_size) * sizeof(uint64_t)) +
          uint64_t{logit_rows} * vocab_size * sizeof(float);
 }
 
 uint64_t Scheduler::scratch_bytes() const {
   uint64_t bytes = logits_.capacity() * sizeof(float);
   for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
+  for (const auto& legal : legal_) bytes += legal.capacity() * sizeof(legal[0]);
   return bytes;
 }
 
@@ -284,27 +287,70 @@ void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
 
 void Scheduler::RunDraws() {
   if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
-    for (Draw& draw : draws_) RunDraw(draw, samplers_[0]);
+    for (Draw& draw : draws_) RunDraw(draw, 0);
     return;
   }
   next_draw_.store(0, std::memory_order_relaxed);
   const auto num = static_cast<uint32_t>(std::min(samplers_.size(), draws_.size()));
   runner_.ForEach(num, [this](uint32_t i) {
     for (uint32_t at; (at = next_draw_.fetch_add(1, std::memory_order_relaxed)) < draws_.size();) {
-      RunDraw(draws_[at], samplers_[i]);
+      RunDraw(draws_[at], i);
     }
   });
 }
 
 // Runs on any thread of the runner, and only reads the request and its sequence.
-void Scheduler::RunDraw(Draw& draw, Sampler& sampler) {
+void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   const Request& request = *draw.head->request;
-  const std::vector<TokenId>& tokens = draw.sequence->tokens;
-  const double u = DrawUniform(request.seed, draw.sequence->choice, tokens.size());
-  draw.id = sampler.Sample(draw.logits, request.spec.sampling, tokens, request.prompt_tokens(), u);
+  Choose(draw, sampler);
   if (!draw.id) return;
   draw.token.id = *draw.id;
-  if (request.spec.logprobs) sampler.Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
+  if (request.spec.logprobs) {
+    samplers_[sampler].Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
+  }
+}
+
+void Scheduler::Choose(Draw& draw, uint32_t sampler) {
+  const Request& request = *draw.head->request;
+  const GenerateRequest& spec = request.spec;
+  const Sequence& sequence = *draw.sequence;
+  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
+  const auto sample = [&](std::span<const uint64_t> legal) {
+    return samplers_[sampler].Sample(draw.logits, spec.sampling, sequence.tokens,
+                                     request.prompt_tokens(), u, legal);
+  };
+  if (!sequence.format) {
+    draw.id = sample({});
+    return;
+  }
+  const TokenTrie& trie = request.format.masks->trie();
+  if (spec.sampling.temperature == 0) {
+    draw.id = sample({});
+    if (!draw.id) return;
+    // The best of all tokens is the best of the legal ones, if it is legal.
+    const std::string_view text = trie.text(*draw.id);
+    Matcher next = *sequence.format;
+    if (EndsAnswer(spec, *draw.id) ? next.Accepts() : !text.empty() && next.Advance(text)) return;
+  }
+  std::vector<uint64_t>& legal = legal_[sampler];
+  sequence.format->Mask(*request.format.masks, legal);
+  const auto set = [&](TokenId id, bool is_legal) {
+    const uint64_t bit = uint64_t{1} << (static_cast<uint32_t>(id) % 64);
+    uint64_t& word = legal[static_cast<uint32_t>(id) / 64];
+    word = is_legal ? word | bit : word & ~bit;
+  };
+  if (spec.ignore_eos) {
+    for (const TokenId id : trie.ends()) set(id, false);
+  }
+  for (const TokenId id : spec.stop_ids) set(id, sequence.format->Accepts());
+  draw.is_stuck = std::ranges::all_of(legal, [](uint64_t word) { return word == 0; });
+  draw.id = draw.is_stuck ? std::nullopt : sample(legal);
+}
+
+bool Scheduler::EndsAnswer(const GenerateRequest& spec, TokenId id) const {
+  return (!spec.ignore_eos &&
+          std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
+         std::ranges::find(spec.stop_ids, id) != spec.stop_ids.end();
 }
 
 }  // namespace kvasir

@@ -158,7 +158,8 @@ class Scheduler {
     const Head* head;
     Sequence* sequence;
     std::span<const float> logits;
-    std::optional<TokenId> id;  // absent: a logit is not finite
+    std::optional<TokenId> id;  // absent: no token could be drawn
+    bool is_stuck = false;      // since the format has none; else a logit is not finite
     GeneratedToken token;       // its logprobs, if they are asked for
   };
 
@@ -205,6 +206,7 @@ class Scheduler {
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);
   void AddSequence(Request& request, KvSequence kv);
+  static void BeginThought(const Request& request, Sequence& sequence);
   void ExplainMatch(Request& request, const MatchResult& match);
   static void NameMessage(Request& request);
 
@@ -242,10 +244,13 @@ class Scheduler {
   void ReportLogits(const Head& head, std::span<const float> logits);
   void AddDraws(const Head& head, std::span<const float> logits);
   void RunDraws();
-  void RunDraw(Draw& draw, Sampler& sampler);
+  void RunDraw(Draw& draw, uint32_t sampler);
+  void Choose(Draw& draw, uint32_t sampler);
+  bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
 
   // scheduler_delivery.cc
   void UseDraw(Draw& draw);
+  bool AdvanceFormat(const Request& request, Sequence& sequence, const GeneratedToken& token);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
@@ -281,8 +286,9 @@ class Scheduler {
   KvCache& cache_;
   const KvCache::ForEach for_each_;  // on the runner's threads
   const SchedulerOptions options_;
-  std::vector<Sampler> samplers_;  // each used by one thread at a time
-  std::vector<float> logits_;      // [logit_rows][vocab]
+  std::vector<Sampler> samplers_;             // each used by one thread at a time
+  std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]
+  std::vector<float> logits_;                 // [logit_rows][vocab]
   std::function<void(const EngineStats&)> on_stats_;
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;

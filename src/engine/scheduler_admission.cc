@@ -557,7 +557,22 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
     }
     sequence->stop.emplace(spec.stop);
   }
+  if (request.format.whole) sequence->format.emplace(request.format.whole);
+  if (request.format.closing) BeginThought(request, *sequence);
   request.sequences.push_back(std::move(sequence));
+}
+
+// Of an answer whose thought has a limit.
+void Scheduler::BeginThought(const Request& request, Sequence& sequence) {
+  const AnswerFormat& format = *request.spec.format;
+  if (format.begins_inside_thought && format.max_thought_tokens == 0) {
+    sequence.format.emplace(request.format.closing);
+    return;
+  }
+  AnswerReading reading;
+  reading.think = format.think;
+  reading.begins_inside_thought = format.begins_inside_thought;
+  sequence.thought.emplace(std::make_shared<const AnswerReading>(std::move(reading)));
 }
 
 void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {

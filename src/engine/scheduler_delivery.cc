@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
+#include "text/answer_grammar.h"
 
 namespace kvasir {
 namespace {
@@ -46,11 +47,15 @@ void Scheduler::UseDraw(Draw& draw) {
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
   if (!draw.id) {
-    const Error error{Code::kCorruption, "model: a logit is not finite"};
+    const Error error =
+        draw.is_stuck
+            ? Error{Code::kUnsupported,
+                    fmt::format("format: after {} tokens of the answer, no token leads on",
+                                sequence.tokens.size() - request.prompt_tokens())}
+            : Error{Code::kCorruption, "model: a logit is not finite"};
     EndRequest(request, FinishReason::kError, &error);
     return;
   }
-  const GenerateRequest& spec = request.spec;
   const TokenId id = *draw.id;
   Event& event = EventOf(request, sequence.choice);
   event.tokens.push_back(std::move(draw.token));
@@ -68,18 +73,39 @@ void Scheduler::UseDraw(Draw& draw) {
   TraceCaughtUp(request);
   sequence.token_ns = request.last_token_ns;
   ++stats_.generated_tokens;
-  const bool ends =
-      (!spec.ignore_eos &&
-       std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
-      std::find(spec.stop_ids.begin(), spec.stop_ids.end(), id) != spec.stop_ids.end();
-  const FinishReason reason =
+  const bool ends = EndsAnswer(request.spec, id);
+  FinishReason reason =
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
+  if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
     sequence.long_rope = IsLong(sequence.tokens.size());
   }
+}
+
+// Whether nothing may follow the token.
+bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
+                              const GeneratedToken& token) {
+  const CompiledFormat& format = request.format;
+  if (sequence.format) KV_CHECK(sequence.format->Advance(format.masks->trie().text(token.id)));
+  if (sequence.thought) {
+    const bool was_inside = sequence.thought->inside_thought();
+    std::vector<AnswerEvent> unused;
+    sequence.thought->Append(MarkOf(format.masks->trie().text(token.id)).value_or(token.text),
+                             &unused);
+    const bool is_inside = sequence.thought->inside_thought();
+    sequence.thought_tokens += was_inside || is_inside;
+    if (is_inside && sequence.thought_tokens >= request.spec.format->max_thought_tokens) {
+      sequence.format.emplace(format.closing);
+    }
+    const bool is_over = was_inside && !is_inside;
+    if (is_over || sequence.thought_tokens >= request.spec.format->max_thought_tokens) {
+      sequence.thought.reset();
+    }
+  }
+  return sequence.format && sequence.format->IsAtEnd();
 }
 
 // `hidden`: of the last committed token, for its Cursor.

@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/answer_formats.h"
 #include "engine/first_token_time.h"
 #include "engine/load_pace.h"
 #include "engine/stop_matcher.h"
+#include "grammar/matcher.h"
 #include "kvasir/engine.h"
+#include "text/answer_parser.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -31,6 +34,9 @@ struct Sequence {
   uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
+  std::optional<Matcher> format;        // where its answer stands in the request's format
+  std::optional<AnswerParser> thought;  // while an answer may get max_thought_tokens
+  uint32_t thought_tokens = 0;
   std::optional<StopMatcher> stop;
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
@@ -54,6 +60,7 @@ struct LoadState {
 struct Request {
   RequestId id{};
   GenerateRequest spec;
+  CompiledFormat format;  // of spec
   EventSink sink;
   uint64_t seed = 0;
   uint32_t max_tokens = 0;  // clipped to what fits

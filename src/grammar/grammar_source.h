@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// UTF-8 never has these bytes: in a token's text, they stand for what is no text. A mark is kMark
+// UTF-8 never has these bytes: in a token's text, they stand for special tokens. A mark is kMark
 // and one more byte.
 inline constexpr char kHiddenToken = '\xFE', kMark = '\xFF';
 

@@ -221,7 +221,7 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   const JsonValue* const all = place.schema->Find("enum");
   const auto add = [&](const JsonValue& value) -> Status {
     if (types && (TypeOf(value) & *types) == 0) return {};
-    if (constant != nullptr && TextOf(value) != TextOf(*constant)) return {};
+    if (constant != nullptr && SortedTextOf(value) != SortedTextOf(*constant)) return {};
     KV_ASSIGN(const ExpressionId choice, Constant(value));
     choices.push_back(choice);
     return {};
@@ -243,7 +243,8 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
 
 Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
   const bool is_object = value.is_object();
-  if (!is_object && value.kind() != JsonValue::Kind::kArray) return source_->Literal(TextOf(value));
+  if (!is_object && value.kind() != JsonValue::Kind::kArray)
+    return source_->Literal(SortedTextOf(value));
   std::vector<ExpressionId> parts = {source_->Literal(is_object ? "{" : "["), json_.Space()};
   const size_t size = value.size();
   for (size_t i = 0; i < size; ++i) {

@@ -164,7 +164,7 @@ std::string QuotedJson(std::string_view text) {
   return quoted + '"';
 }
 
-std::string TextOf(const JsonValue& value) {
+std::string SortedTextOf(const JsonValue& value) {
   std::string text;
   switch (value.kind()) {
     case JsonValue::Kind::kNull:
@@ -186,12 +186,13 @@ std::string TextOf(const JsonValue& value) {
       for (const int32_t id : value.ids()) text += (text.empty() ? "" : ",") + std::to_string(id);
       return "[" + text + "]";
     case JsonValue::Kind::kArray:
-      for (const JsonValue& item : value.items()) text += (text.empty() ? "" : ",") + TextOf(item);
+      for (const JsonValue& item : value.items())
+        text += (text.empty() ? "" : ",") + SortedTextOf(item);
       return "[" + text + "]";
     case JsonValue::Kind::kObject: {
       std::vector<std::string> members;
       for (const auto& member : value.members()) {
-        members.push_back(QuotedJson(member.key) + ":" + TextOf(member.value));
+        members.push_back(QuotedJson(member.key) + ":" + SortedTextOf(member.value));
       }
       std::sort(members.begin(), members.end());
       return fmt::format("{{{}}}", fmt::join(members, ","));
@@ -320,7 +321,7 @@ Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int dept
 }
 
 std::optional<std::vector<std::string>> SchemaDocument::Values(const JsonValue& schema) const {
-  if (const JsonValue* value = schema.Find("const")) return std::vector{TextOf(*value)};
+  if (const JsonValue* value = schema.Find("const")) return std::vector{SortedTextOf(*value)};
   const JsonValue* const values = schema.Find("enum");
   if (values == nullptr || !values->is_array()) {
     if (values == nullptr || values->kind() != JsonValue::Kind::kIds) return std::nullopt;
@@ -329,7 +330,7 @@ std::optional<std::vector<std::string>> SchemaDocument::Values(const JsonValue& 
   if (values->kind() == JsonValue::Kind::kIds) {
     for (const int32_t id : values->ids()) texts.push_back(std::to_string(id));
   } else {
-    for (const JsonValue& value : values->items()) texts.push_back(TextOf(value));
+    for (const JsonValue& value : values->items()) texts.push_back(SortedTextOf(value));
   }
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
@@ -467,7 +468,7 @@ Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>&
           continue;
         }
         JsonValue& same = properties[found->second].value;
-        if (TextOf(same) != TextOf(member.value)) {
+        if (SortedTextOf(same) != SortedTextOf(member.value)) {
           const JsonValue both[] = {same, member.value};
           same = tree_.Object({{"allOf", tree_.Array(both)}});
         }

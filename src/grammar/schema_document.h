@@ -30,7 +30,7 @@ inline constexpr TypeSet kNullType = 1, kBooleanType = 2, kIntegerType = 4, kNum
                          kStringType = 16, kArrayType = 32, kObjectType = 64, kAnyType = 127;
 
 // The JSON text of a value, without white space, members sorted. Equal values have equal texts.
-std::string TextOf(const JsonValue& value);
+std::string SortedTextOf(const JsonValue& value);
 // A text in quotes, with the escapes that it needs.
 std::string QuotedJson(std::string_view text);
 TypeSet TypeOf(const JsonValue& value);

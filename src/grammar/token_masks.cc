@@ -64,6 +64,10 @@ void TokenMasks::Fill(const Grammar& grammar, const PlaceSet<StackFrames>& place
   for (const TokenId id : trie_->ends()) SetLegal(legal, id);
 }
 
+void TokenMasks::Compute(const Grammar& grammar, Grammar::NodeId node) {
+  (void)Get(grammar, {grammar.id(), node, std::nullopt});
+}
+
 std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& grammar,
                                                             const Key& key) {
   {
@@ -74,12 +78,12 @@ std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& gramm
       return found->second->mask;
     }
   }
-  auto mask = std::make_shared<const NodeMask>(Compute(grammar, key));
+  auto mask = std::make_shared<const NodeMask>(Make(grammar, key));
   Keep(key, mask);
   return mask;
 }
 
-TokenMasks::NodeMask TokenMasks::Compute(const Grammar& grammar, const Key& key) const {
+TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key) const {
   TokenWalk walk(grammar, *trie_);
   TokenWalk::Places places;
   WalkFrames::Frame frame = WalkFrames::kBottom;

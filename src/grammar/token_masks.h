@@ -27,6 +27,8 @@ class TokenMasks {
   uint64_t bytes() const;     // kept now; at most the budget
   uint64_t computed() const;  // masks of nodes that were computed so far
 
+  // Keeps the mask of a node ahead of its use. O(vocabulary).
+  void Compute(const Grammar& grammar, Grammar::NodeId node);
   // What Matcher::Mask does.
   void Fill(const Grammar& grammar, const PlaceSet<StackFrames>& places, std::span<uint64_t> legal);
 
@@ -54,7 +56,7 @@ class TokenMasks {
   };
 
   std::shared_ptr<const NodeMask> Get(const Grammar& grammar, const Key& key);
-  NodeMask Compute(const Grammar& grammar, const Key& key) const;
+  NodeMask Make(const Grammar& grammar, const Key& key) const;
   void Keep(const Key& key, std::shared_ptr<const NodeMask> mask);
 
   const std::shared_ptr<const TokenTrie> trie_;

@@ -25,6 +25,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"scratch_bytes", plan.scratch_bytes},
       {"request_bytes", plan.request_bytes},
       {"session_bytes", plan.session_bytes},
+      {"grammar_bytes", plan.grammar_bytes},
       {"tier_index_bytes", plan.tier_index_bytes},
       {"tier_buffer_bytes", plan.tier_buffer_bytes},
       {"total_bytes", plan.total_bytes},

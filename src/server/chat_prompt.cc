@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 namespace kvasir {
 namespace {
@@ -169,16 +170,30 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
   return room.tree->Object(std::move(members));  // the last one of equal keys counts
 }
 
+const JsonValue& FunctionOf(const JsonValue& tool) {
+  const JsonValue* function = tool.Find("function");
+  return function ? *function : tool;
+}
+
 Result<JsonValue> ReadTools(JsonFields& fields) {
   const JsonValue* tools = fields.Find("tools");
   if (!tools) return JsonValue();
   if (!tools->is_array()) {
     return FailField(Code::kInvalidArgument, "tools", "is {}, not an array", KindOf(*tools));
   }
+  std::set<std::string_view> names;
   for (const JsonValue& tool : tools->items()) {
     if (!tool.is_object()) {
       return FailField(Code::kInvalidArgument, "tools", "has {} where an object must be",
                        KindOf(tool));
+    }
+    const JsonValue* name = FunctionOf(tool).Find("name");
+    if (!name || !name->is_string() || name->size() == 0) {
+      return FailField(Code::kInvalidArgument, "tools", "a tool has no name");
+    }
+    if (!names.insert(name->text()).second) {
+      return FailField(Code::kInvalidArgument, "tools", "the name \"{}\" is there twice",
+                       name->text());
     }
   }
   return tools->size() == 0 ? JsonValue() : *tools;

@@ -59,7 +59,9 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
                               size_t* values_left, JsonTree* tree);
 
-// Checks `tools`; null if there are none.
+// What a tool of a request says of its function: in `function`, or itself.
+const JsonValue& FunctionOf(const JsonValue& tool);
+// Checks `tools`: each has a name that no other one has. Null: the request has no tools.
 Result<JsonValue> ReadTools(JsonFields& fields);
 
 struct ChatPrompt {

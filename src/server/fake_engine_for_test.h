@@ -70,6 +70,7 @@ class FakeEngine : public Engine {
     return {};
   }
   Status CheckModel() override { return model_status; }
+  uint64_t GrammarBytes() const override { return 0; }
   EngineStats Stats() const override { return stats; }
   const MemoryPlan& plan() const override { return plan_; }
   const ModelCard& card() const override { return card_; }

@@ -115,7 +115,7 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
 }
 
 // How the answer is given.
-void ReadAnswerFields(JsonFields& fields, AnswerSpec* spec) {
+void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* spec) {
   std::string format = "auto";
   fields.String("reasoning_format", &format);
   if (format != "auto" && format != "none") {
@@ -123,6 +123,13 @@ void ReadAnswerFields(JsonFields& fields, AnswerSpec* spec) {
   }
   spec->thoughts_apart = format == "auto";
   fields.Bool("parallel_tool_calls", &spec->parallel_calls);
+  spec->tool_choice = ReadToolChoice(fields);
+  if (const auto most = fields.Integer("max_reasoning_tokens", 0, UINT32_MAX)) {
+    spec->max_thought_tokens = static_cast<uint32_t>(*most);
+    if (!model.think) {
+      fields.Fail("max_reasoning_tokens", "the chat template has no marks of thoughts");
+    }
+  }
 }
 
 ToolSpec SpecOf(const JsonValue& function) {
@@ -154,8 +161,65 @@ std::vector<TokenId> SpecialMarks(const ModelView& model) {
   return ids;
 }
 
-void SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
-                GenerationCall* call) {
+namespace {
+
+Status CheckChoice(const ToolChoice& choice, const std::vector<AnswerFormat::Tool>& tools) {
+  if (!choice.must_call) return {};
+  if (tools.empty()) {
+    return FailField(Code::kInvalidArgument, "tool_choice",
+                     "needs `tools` with the function to call");
+  }
+  if (choice.only &&
+      std::ranges::find(tools, *choice.only, &AnswerFormat::Tool::name) == tools.end()) {
+    return FailField(Code::kInvalidArgument, "tool_choice", "the function \"{}\" is not in `tools`",
+                     *choice.only);
+  }
+  return {};
+}
+
+// The functions that answers may call.
+std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
+  std::vector<AnswerFormat::Tool> read;
+  for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
+    const JsonValue& function = FunctionOf(tool);
+    AnswerFormat::Tool& one = read.emplace_back();
+    one.name = function.Find("name")->text();
+    const JsonValue* parameters = function.Find("parameters");
+    if (parameters && !parameters->is_null()) one.parameters = TextOf(*parameters);
+    const JsonValue* strict = function.Find("strict");
+    one.is_strict = strict && strict->is_bool() && strict->boolean();
+  }
+  return read;
+}
+
+// What the answers may be, beside a text that ReadGenerationFields has read.
+Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& reading,
+                 const ModelView& model, GenerationCall* call) {
+  const AnswerSpec& spec = call->spec;
+  KV_TRY(CheckChoice(spec.tool_choice, tools));
+  GenerateRequest& request = call->requests.front();
+  const bool calls = reading.calls && !tools.empty();
+  if (!request.format && !calls && !spec.max_thought_tokens) return {};
+  if (!request.format) request.format.emplace();
+  AnswerFormat& format = *request.format;
+  format.think = model.think;
+  format.begins_inside_thought = reading.begins_inside_thought;
+  format.max_thought_tokens = spec.max_thought_tokens;
+  if (!calls) return {};
+  if (spec.tool_choice.only) {
+    std::erase_if(tools, [&](const auto& tool) { return tool.name != *spec.tool_choice.only; });
+  }
+  format.tools = std::move(tools);
+  format.must_call = spec.tool_choice.must_call;
+  format.parallel_calls = spec.parallel_calls && !spec.tool_choice.only;
+  format.calls = reading.calls;
+  return {};
+}
+
+}  // namespace
+
+Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+                  GenerationCall* call) {
   AnswerSpec& spec = call->spec;
   AnswerReading reading;
   reading.think = model.think;
@@ -163,15 +227,15 @@ void SetReading(const JsonValue* tools, bool inside_thought, const ModelView& mo
   reading.begins_inside_thought = inside_thought;
   reading.parallel = spec.parallel_calls;
   for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
-    const JsonValue* function = tool.Find("function");
-    if (!function) function = &tool;
-    const JsonValue* name = function->Find("name");
-    if (name && name->is_string()) reading.tools.push_back(SpecOf(*function));
+    reading.tools.push_back(SpecOf(FunctionOf(tool)));
   }
-  if (spec.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
-  if (!reading.calls && !(reading.think && reading.thoughts_apart)) return;
-  spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
-  call->requests.front().shown_special = model.special_marks;
+  if (spec.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
+  KV_TRY(SetFormat(FunctionsOf(tools), reading, model, call));
+  if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
+  if (reading.calls || (reading.think && reading.thoughts_apart)) {
+    spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
+  }
+  return {};
 }
 
 Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
@@ -213,7 +277,7 @@ Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadChatLogprobs(fields, &call);
-  ReadAnswerFields(fields, &call.spec);
+  ReadAnswerFields(fields, model, &call.spec);
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
@@ -240,7 +304,7 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(ChatPrompt prompt, EncodeChat(chat, model));
-  SetReading(fields.Find("tools"), prompt.ends_inside_thought, model, &call);
+  KV_TRY(SetReading(fields.Find("tools"), prompt.ends_inside_thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
   ListUnusedTools(fields.Find("tools"), model, &call.requests.front());
   return call;
@@ -255,6 +319,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec);
   ReadCompletionLogprobs(fields, &call);
+  if (ReadToolChoice(fields).must_call) fields.Fail("tool_choice", "is for chat completions");
   RefuseUnsupported(fields);
   bool echo = false;
   fields.Bool("echo", &echo);

@@ -13,6 +13,7 @@
 #include "kvasir/engine.h"
 #include "server/chat_prompt.h"
 #include "server/errors.h"
+#include "server/format_fields.h"
 #include "server/json_fields.h"
 #include "text/answer_parser.h"
 
@@ -27,8 +28,9 @@ struct AnswerSpec {
   bool return_tokens = false;     // choices have `tokens` (llama.cpp)
   std::optional<uint32_t> logprobs;
   bool thoughts_apart = true;  // else they stay in the content
-  bool reads_calls = true;     // else they stay in the content
+  ToolChoice tool_choice;
   bool parallel_calls = true;  // else an answer has one call at most
+  std::optional<uint32_t> max_thought_tokens;
   // How the answers are read; null: all of an answer is content.
   std::shared_ptr<const AnswerReading> reading;
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
@@ -64,10 +66,11 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
                  GenerateRequest* request);
 void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request);
 
-// Sets how the answers are read and which special tokens they show. `tools`: those of the request,
-// checked, or null; `inside_thought`: the prompt ends there.
-void SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
-                GenerationCall* call);
+// Sets how the answers are read, which special tokens they show, and what they may be. `tools`:
+// those of the request, checked, or null; `inside_thought`: the prompt ends there.
+// kInvalidArgument: a choice of a tool that is not there.
+Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+                  GenerationCall* call);
 // The ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
 std::vector<TokenId> SpecialMarks(const ModelView& model);
 

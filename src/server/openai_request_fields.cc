@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "kvasir/sampling_ranges.h"
+#include "server/format_fields.h"
 #include "server/openai_request.h"
 
 namespace kvasir {
@@ -58,13 +59,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"truncate_prompt_tokens"},
     {"continue_final_message"},
     {"chat_template"},
-    {"grammar"},
-    {"json_schema"},
-    {"guided_json"},
-    {"guided_regex"},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"structured_outputs"},
     {"lora"},
     {"prompt_embeds"},
     {"mm_processor_kwargs"},
@@ -133,24 +127,6 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   ReadLogitBias(fields, vocab_size, sampling);
 }
 
-// tool_choice: only some values are supported.
-void ReadToolChoice(JsonFields& fields, AnswerSpec* spec) {
-  const JsonValue* choice = fields.Find("tool_choice");
-  if (choice && !IsText(*choice, "none") && !IsText(*choice, "auto")) {
-    fields.Fail("tool_choice", "only \"none\" and \"auto\" are supported");
-  }
-  spec->reads_calls = !choice || !IsText(*choice, "none");
-}
-
-void ReadResponseFormat(JsonFields& fields) {
-  const JsonValue* format = fields.Find("response_format");
-  if (!format) return;
-  const JsonValue* type = format->Find("type");
-  if (!type || !IsText(*type, "text")) {
-    fields.Fail("response_format", "only {\"type\": \"text\"} is supported");
-  }
-}
-
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
   const JsonValue* cache = fields.Find("cache");
   if (!cache) return;
@@ -217,8 +193,9 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;
-  ReadToolChoice(fields, spec);
-  ReadResponseFormat(fields);
+  AnswerFormat format;
+  format.text = ReadFormatText(fields);
+  if (format.text) request->format = std::move(format);
   ReadStream(fields, spec);
   fields.Bool("return_token_ids", &spec->return_token_ids);
   fields.Bool("return_tokens", &spec->return_tokens);

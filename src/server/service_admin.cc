@@ -401,6 +401,7 @@ Outcome Service::Metrics(const Call&) {
                    .version = options_.version,
                    .model_name = model_.names.front(),
                    .by_tenant = credentials()->num_tenants() > 1,
+                   .grammar_bytes = engine_.GrammarBytes(),
                    .sessions = sessions.sessions,
                    .session_bytes = sessions.bytes,
                    .sessions_expired = sessions.expired,

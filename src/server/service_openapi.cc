@@ -26,9 +26,14 @@ constexpr const char* kSampling =
     "top_p":{"type":"number","minimum":0,"maximum":1},"seed":{"type":"integer"},"stream":{"type":"boolean"})";
 // Of chats: what answers may have apart from their content.
 constexpr const char* kAnswers =
-    R"("tool_choice":{"enum":["none","auto"]},"parallel_tool_calls":{"type":"boolean"},
+    R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
+    "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},"parallel_tool_calls":{"type":"boolean"},
     "reasoning_format":{"enum":["auto","none"]})";
-constexpr const char* kTools = R"("tools":{"type":"array","items":{"type":"object"}})";
+constexpr const char* kTools =
+    R"("tools":{"type":"array","items":{"type":"object",
+    "anyOf":[{"required":["function"]},{"required":["name"]}],
+    "properties":{"name":{"type":"string","minLength":1},"function":{"type":"object","required":["name"],
+    "properties":{"name":{"type":"string","minLength":1}}}}}})";
 constexpr const char* kMessages =
     R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
     "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},

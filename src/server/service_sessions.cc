@@ -394,7 +394,9 @@ Outcome Service::GenerateInSession(const Call& call) {
     if (member.key == "tools") tools = &member.value;
   }
   ListUnusedTools(tools, model_, &request);
-  SetReading(tools, inside_thought, model_, &*chat);
+  if (const Status read = SetReading(tools, inside_thought, model_, &*chat); !read) {
+    return ErrorResponse(read.error());
+  }
   const auto reading = chat->spec.reading;
   Outcome outcome = Start(std::move(*chat), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {

@@ -131,7 +131,11 @@ Result<ExpressionId> AnswerWriter::Whole() {
 
 Result<ExpressionId> AnswerWriter::Body() {
   if (format_.text) {
-    return AddGrammarText(format_.text->language, format_.text->text, &json_);
+    KV_ASSIGN(const ExpressionId text,
+              AddGrammarText(format_.text->language, format_.text->text, &json_));
+    if (format_.tools.empty()) return text;
+    KV_ASSIGN(const ExpressionId calls, Calls());
+    return format_.must_call ? calls : source_.Choice({text, calls});
   }
   if (format_.tools.empty()) return source_.Without({});
   return format_.must_call ? Calls() : FreeTextWithCalls();
@@ -330,7 +334,12 @@ std::vector<std::string> GrammarTexts(const Tokenizer& tokenizer, const TokenByt
   std::vector<std::string> texts = bytes.of;
   for (size_t i = 0; i < texts.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
-    if (!tokenizer.IsSpecial(id)) continue;
+    if (!tokenizer.IsSpecial(id)) {
+      // Bytes that UTF-8 does not have either.
+      std::ranges::replace(texts[i], kHiddenToken, '\xFD');
+      std::ranges::replace(texts[i], kMark, '\xFD');
+      continue;
+    }
     const auto mark = std::ranges::find(AllMarks(), tokenizer.TokenText(id));
     texts[i] = mark == AllMarks().end()
                    ? std::string(1, kHiddenToken)
@@ -340,6 +349,11 @@ std::vector<std::string> GrammarTexts(const Tokenizer& tokenizer, const TokenByt
     if (static_cast<size_t>(end) < texts.size()) texts[static_cast<size_t>(end)].clear();
   }
   return texts;
+}
+
+std::optional<std::string_view> MarkOf(std::string_view grammar_text) {
+  if (grammar_text.size() != 2 || grammar_text[0] != kMark) return std::nullopt;
+  return AllMarks()[static_cast<uint8_t>(grammar_text[1])];
 }
 
 bool HasGrammar(const AnswerFormat& format) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/digest.h"
@@ -16,6 +18,9 @@ namespace kvasir {
 // is kMark and the mark's number, one of `ends` is "", and all others are kHiddenToken.
 std::vector<std::string> GrammarTexts(const Tokenizer& tokenizer, const TokenBytes& bytes,
                                       const std::vector<TokenId>& ends);
+
+// The mark that such a text stands for.
+std::optional<std::string_view> MarkOf(std::string_view grammar_text);
 
 // Whether not every text is an answer of the format.
 bool HasGrammar(const AnswerFormat& format);

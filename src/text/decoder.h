@@ -58,12 +58,12 @@ class Decoder {
   // Whether a text of ids is the bytes of its tokens, one after the other.
   bool joins_bytes() const { return joins_bytes_; }
 
-  // What tokens add to a text, where that is bytes of their own.
+  // What tokens add to a text, where it does not depend on others.
   struct Bytes {
     std::string token;          // of one token, inside of a text
     size_t dropped_spaces = 0;  // at a text's beginning
   };
-  // Absent: what a token adds depends on others, or its text is no bytes. O(token).
+  // Absent: it depends on others. O(token).
   std::optional<Bytes> BytesOf(std::string_view token) const;
 
   // Makes the stage that passes its text on to `next`.

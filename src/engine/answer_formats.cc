@@ -1,0 +1,106 @@
+#include "engine/answer_formats.h"
+
+#include <bit>
+#include <utility>
+
+#include "base/result.h"
+#include "text/answer_grammar.h"
+
+namespace kvasir {
+namespace {
+
+// At nodes from which so many bytes lead on, a mask takes milliseconds the first time.
+constexpr int kWideNode = 64;
+constexpr int kMaxMasksAhead = 16;
+
+int NumFirst(const Grammar& grammar, Grammar::NodeId node) {
+  int num = 0;
+  for (const uint64_t word : grammar.first(node)) num += std::popcount(word);
+  return num;
+}
+
+}  // namespace
+
+AnswerFormats::AnswerFormats(const Tokenizer* tokenizer, uint32_t vocab_size,
+                             std::vector<TokenId> ends, uint64_t budget_bytes)
+    : tokenizer_(tokenizer),
+      vocab_size_(vocab_size),
+      ends_(std::move(ends)),
+      budget_bytes_(budget_bytes) {}
+
+uint64_t AnswerFormats::bytes() const {
+  const MutexLock lock(mutex_);
+  return store_ ? store_->bytes() + store_->masks().trie().bytes() : 0;
+}
+
+Status AnswerFormats::MakeStore() {
+  if (store_) return {};
+  if (no_store_) return tl::unexpected(*no_store_);
+  if (tokenizer_ == nullptr) return Fail(Code::kUnsupported, "needs a model with a tokenizer");
+  const auto bytes = tokenizer_->BytesOfTokens();
+  if (!bytes) {
+    no_store_ = Error{Code::kUnsupported,
+                      "what a token of this model adds to a text depends on those around it, so no "
+                      "answer can be held to a format"};
+    return tl::unexpected(*no_store_);
+  }
+  std::vector<std::string> texts = GrammarTexts(*tokenizer_, *bytes, ends_);
+  texts.resize(vocab_size_);
+  auto trie = std::make_shared<const TokenTrie>(texts, ends_);
+  if (trie->bytes() > budget_bytes_ / 2) {
+    no_store_ = Error{Code::kUnsupported,
+                      fmt::format("the vocabulary needs {} bytes, more than half of the {} of "
+                                  "--grammar-memory; give it more",
+                                  trie->bytes(), budget_bytes_)};
+    return tl::unexpected(*no_store_);
+  }
+  const uint64_t left = budget_bytes_ - trie->bytes();
+  store_ = std::make_unique<GrammarStore>(std::move(trie), left);
+  dropped_spaces_ = bytes->dropped_spaces;
+  return {};
+}
+
+void AnswerFormats::ComputeMasks(TokenMasks& masks, const Grammar& grammar) {
+  int num = 0;
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes() && num < kMaxMasksAhead; ++node) {
+    if (NumFirst(grammar, node) < kWideNode) continue;
+    masks.Compute(grammar, node);
+    ++num;
+  }
+}
+
+Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format) {
+  const bool closes = format.think != nullptr && format.max_thought_tokens.has_value();
+  if (!HasGrammar(format) && !closes) return CompiledFormat();
+  GrammarStore* store = nullptr;
+  size_t dropped_spaces = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (const Status made = MakeStore(); !made) {
+      Error error = made.error();
+      error.field = format.text ? format.text->field : closes ? "max_reasoning_tokens" : "tools";
+      // Where nothing was promised, calls are read from free text.
+      if (!format.text && !format.must_call && !closes) return CompiledFormat();
+      return tl::unexpected(std::move(error));
+    }
+    store = store_.get();
+    dropped_spaces = dropped_spaces_;
+  }
+  const auto get = [&](AnswerPart part) {
+    return store->Get(DigestOf(format, part, dropped_spaces), [&] {
+      auto grammar = CompileAnswer(format, part, dropped_spaces);
+      if (grammar) ComputeMasks(store->masks(), **grammar);
+      return grammar;
+    });
+  };
+  CompiledFormat compiled{.masks = &store->masks()};
+  if (HasGrammar(format)) {
+    KV_ASSIGN(compiled.whole, get(AnswerPart::kWhole));
+  }
+  if (closes) {
+    KV_ASSIGN(compiled.closing, get(AnswerPart::kFromThoughtsEnd));
+  }
+  return compiled;
+}
+
+}  // namespace kvasir
