@@ -37,9 +37,8 @@ class FormatReader {
 
   void Take(FormatLanguage language, std::string text, std::string field) {
     if (found_) {
-      return fields_.Fail(
-          Error{Code::kInvalidArgument,
-                fmt::format("{} is there too; an answer has one format", found_->field), field});
+      return fields_.Fail(field,
+                          fmt::format("{} is there too; an answer has one format", found_->field));
     }
     found_ = {language, std::move(text), std::move(field)};
   }
@@ -96,7 +95,7 @@ void FormatReader::TakeResponseFormat(const JsonValue& format) {
   if (inner.error()) return fields_.Fail(*inner.error());
   const JsonValue* schema = inner.Find("schema");
   if (!schema || !schema->is_object()) {
-    return fields_.Fail(Error{Code::kInvalidArgument, "must be a JSON Schema", path + ".schema"});
+    return fields_.Fail(path + ".schema", "must be a JSON Schema");
   }
   Take(is_strict ? FormatLanguage::kStrictJsonSchema : FormatLanguage::kJsonSchema, TextOf(*schema),
        path + ".schema");
