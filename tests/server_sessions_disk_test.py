@@ -153,6 +153,18 @@ class Restart(WithSessions):
         self.assertEqual(receipt["miss"]["reason"], "identity_changed")
         self.assertEqual(receipt["computed"], receipt["prompt_tokens"])
 
+    def test_under_a_smaller_context(self):
+        server = self.serve("--ctx-size", "1024")
+        paths = [self.make(server, on_full=full, messages=user("word " * 300)) for full in ("reject", "drop_oldest_turns")]
+        for path in paths:
+            self.call(server, "POST", path + "/messages", {"messages": [{"role": "assistant", "content": "Yes."}]})
+        server.end()
+        server = self.serve("--ctx-size", "256")
+        refused = self.call(server, "POST", paths[0] + "/generate", {"messages": user("Why?")}, 400)
+        self.assertEqual(refused["error"]["code"], "context_full")
+        self.assertIn(" 256;", refused["error"]["message"])
+        self.assertEqual(self.generate(server, paths[1], "Why?")["kvasir"]["dropped_messages"], 2)
+
 
 class Kills(WithSessions):
     def test_kill_9_during_calls(self):

@@ -382,7 +382,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
   const bool inside_thought = prompt->chat.ends_inside_thought;
-  const auto room = static_cast<uint32_t>(setup.max_context - prompt->chat.ids.size());
+  const auto room = static_cast<uint32_t>(MaxContextOf(*state, model_) - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
     return ErrorResponse(set.error());
