@@ -15,6 +15,10 @@
 
 namespace kvasir {
 
+class Engine;
+
+bool IsSessionId(std::string_view id);  // "sess_" and 32 hex digits
+
 // What must be the same for ids and KV of a session to mean what they meant.
 struct SessionIdentity {
   std::string content;    // ModelCard::content
@@ -50,6 +54,9 @@ struct SessionFileOptions {
   // Called with the bytes of the folder's cap that the file needs, before it grows. May be empty.
   std::function<void(uint64_t bytes)> on_need;
 };
+// Of the folder, the model and the limits of an engine with a disk tier, which gives the file its
+// room there. REQUIRES: Engine::DiskStats; the engine outlives the file.
+SessionFileOptions SessionFileOptionsOf(Engine& engine);
 
 // The sessions of all tenants in the file. One process has it open at a time. Each call is durable
 // when it returns, and all or nothing if the process or the machine ends in it. Errors of all

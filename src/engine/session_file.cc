@@ -5,11 +5,13 @@
 
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/secret.h"
 #include "base/wipe.h"
 #include "engine/model_files.h"
+#include "kvasir/engine.h"
 #include "tier/sealed_rows.h"
 
 namespace kvasir {
@@ -75,6 +77,24 @@ Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
 }
 
 }  // namespace
+
+bool IsSessionId(std::string_view id) {
+  constexpr std::string_view kPrefix = "sess_";
+  return id.starts_with(kPrefix) && id.size() == kPrefix.size() + 32 &&
+         FromHex<16>(id.substr(kPrefix.size()), HexCase::kLower).has_value();
+}
+
+SessionFileOptions SessionFileOptionsOf(Engine& engine) {
+  const TierStats disk = engine.DiskStats().value();
+  SessionFileOptions options{.folder = disk.folder,
+                             .ttl_hours = engine.options().disk->ttl_hours,
+                             .state_dir = engine.options().state_dir,
+                             .identity = {engine.card().content, engine.plan().kv_format},
+                             .vocab_size = engine.card().vocab_size,
+                             .on_need = [&engine](uint64_t bytes) { engine.ReserveDisk(bytes); }};
+  if (disk.cap_bytes > 0) options.cap_bytes = disk.cap_bytes;
+  return options;
+}
 
 SessionOwner SessionOwnerOf(std::string_view tenant) {
   return Sha256().Update("kvasir sessions of ").Update(tenant).Finish();
