@@ -202,4 +202,38 @@ Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOption
   return check;
 }
 
+std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.folder + "/sessions.db", error)) return std::nullopt;
+  SessionFileListing listing;
+  SealedRowsOptions looks{.folder = options.folder, .cap_bytes = options.cap_bytes};
+  const auto with_secret = RowsOptionsOf(options);
+  if (with_secret) looks = *with_secret;
+  looks.keeps_orphans = true;
+  SessionFile file(std::make_unique<SessionFile::Impl>());
+  file.impl_->options = options;
+  auto rows = SealedRows::Open(looks, file.impl_->storage);
+  if (rows) file.impl_->rows = std::move(*rows);
+  const auto listed = rows ? file.List() : tl::unexpected(rows.error());
+  if (!listed) {
+    listing.skipped = listed.error().message;
+    return listing;
+  }
+  for (const SessionFile::Row& row : *listed) {
+    ++listing.sessions;
+    listing.bytes += row.bytes;
+    SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
+    const auto record = file.ReadAsItIs(store, row.owner, row.id);
+    if (!record) continue;
+    const SessionState& state = record->state;
+    std::optional<uint32_t> tokens = state.tokens;
+    if (!tokens && !state.paths.empty()) {
+      tokens = static_cast<uint32_t>(IdsOf(state.paths, state.paths.size() - 1).size());
+    }
+    listing.readable.push_back({row.id, state.messages.size(), tokens, row.bytes, row.used_s});
+  }
+  std::ranges::reverse(listing.readable);
+  return listing;
+}
+
 }  // namespace kvasir
