@@ -69,7 +69,10 @@ class LargeTest(Calls):
         self.assertEqual((len(shown), shown[-1]["content"]), (100_000, "y"))
         status, _, answer = self.server.request("POST", path + "/messages", {"messages": user("y" * 1000) * 8000})
         self.assertEqual(status, 200, answer)
-        status, _, answer = self.server.request("POST", path + "/messages", {"messages": user("y" * 900) * 8000})
+        for _ in range(3):
+            status, _, answer = self.server.request("POST", path + "/messages", {"messages": user("y" * 900) * 8000})
+            if status != 200:
+                break
         self.assertEqual(status, 429, answer)
         self.call("POST", path + "/truncate", {"messages": 1})
         self.generate(path, max_tokens=1)

@@ -68,8 +68,10 @@ Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
     copy.version = message->version;
     copy.role = message->role;
     copy.content = message->content;
-    copy.fields = message->fields;
-    copy.segments = message->segments;
+    SessionMessage::More more;
+    more.fields = message->more().fields;
+    more.segments = message->more().segments;
+    copy.SetMore(std::move(more));
     copy.generated = message->generated;
     KV_ASSIGN(message, store.Keep(std::move(copy)));
   }

@@ -66,9 +66,9 @@ std::vector<KnownIds> KnownOf(const SessionState& state, const Shown& shown,
   for (size_t s = 0; s < shown.indexes.size() && s < chat.message_end.size(); ++s) {
     const SessionMessage& message = *state.messages[shown.indexes[s]];
     if (message.ids.empty()) continue;
-    const std::optional<size_t> at = message.written.empty()
+    const std::optional<size_t> at = message.more().written.empty()
                                          ? FindContent(chat, s, message.content)
-                                         : FindWritten(chat, s, message.written);
+                                         : FindWritten(chat, s, message.more().written);
     if (at && (known.empty() || known.back().end <= *at)) {
       known.push_back({*at, *at + message.ids_bytes, message.ids,
                        message.ids_read_back ? ReadsBack::kAnywhere : ReadsBack::kUnknown});
