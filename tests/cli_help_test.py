@@ -22,7 +22,7 @@ WRONG = {flag: "?" for flag in (
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
-          "--alias": "", "--prompt": "", "--tenant": ""}
+          "--alias": "", "--prompt": "", "--tenant": "", "--resume": "?"}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"]}

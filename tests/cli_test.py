@@ -152,8 +152,6 @@ class WrongArgumentsTest(CliTest):
     def test_flags_of_absent_parts_are_refused(self):
         for flag, value in [("--seal", "aes"), ("--seal", "none")]:
             self.wrong("serve", flag, value, says=[flag + ":", "disk tier", "not available in this version"])
-        for arguments in (["--resume"], ["--resume", "sess_1"], ["--resume=sess_1"]):
-            self.wrong("chat", *arguments, says=["--resume:", "sessions", "not available in this version"])
 
     def test_shape_of_the_command_line(self):
         self.wrong("run", "--ids", "1", "--nonsense", says=["'--nonsense'", "run --help"])
@@ -161,6 +159,13 @@ class WrongArgumentsTest(CliTest):
         self.wrong("run", "--prompt", says=["--prompt", "value"])
         self.wrong("run", "--ids", "1", "--ids", "2", says="2 times")
         self.wrong("run", "--ids", "1", "--json=no", says="--json")
+        for arguments in (["--resume", "sess_1"], ["--resume=sess_1"]):
+            self.wrong("chat", *arguments, says=["--resume:", "'sess_1'", "kvasir sessions list"])
+        self.wrong("chat", "--resume", "--resume", says="--resume: given 2 times")
+        self.wrong("chat", "--resume", "--disk", "none", says="--resume: needs a disk")
+        result = kvasir("chat", "--resume", "--cache", "none")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--resume: the cache is not kept on a disk here", result.stderr)
 
     def test_kvasir_target_lists_what_this_cpu_accepts(self):
         self.wrong("info", says=["KVASIR_TARGET", "'z80'", "scalar"],

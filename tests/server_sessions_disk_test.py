@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 import unittest
@@ -152,6 +153,18 @@ class Restart(WithSessions):
         receipt = self.generate(weights, path, "Hello again.")["kvasir"]
         self.assertEqual(receipt["miss"]["reason"], "identity_changed")
         self.assertEqual(receipt["computed"], receipt["prompt_tokens"])
+
+    def test_under_a_smaller_context(self):
+        server = self.serve("--ctx-size", "1024")
+        paths = [self.make(server, on_full=full, messages=user("word " * 300)) for full in ("reject", "drop_oldest_turns")]
+        for path in paths:
+            self.call(server, "POST", path + "/messages", {"messages": [{"role": "assistant", "content": "Yes."}]})
+        server.end()
+        server = self.serve("--ctx-size", "256")
+        refused = self.call(server, "POST", paths[0] + "/generate", {"messages": user("Why?")}, 400)
+        self.assertEqual(refused["error"]["code"], "context_full")
+        self.assertIn(" 256;", refused["error"]["message"])
+        self.assertEqual(self.generate(server, paths[1], "Why?")["kvasir"]["dropped_messages"], 2)
 
 
 class Kills(WithSessions):
@@ -328,12 +341,12 @@ class Damage(WithSessions):
         path = self.make(server)
         paths, refused = [path], None
         while refused is None and len(paths) < 100:
-            status, _, answer = server.request(
-                "POST", "/v1/sessions", {"messages": user("x" * 150_000)})
-            if status != 201:
-                refused = status, answer
-            else:
+            status, _, answer = server.request("POST", "/v1/sessions", {})
+            if status == 201:
                 paths.append("/v1/sessions/" + answer["id"])
+                status, _, answer = server.request("POST", paths[-1] + "/messages", {"messages": user("x" * 150_000)})
+            if status != 200:
+                refused = status, answer
             taken = sum(p.stat().st_blocks * 512 for p in (self.home / "kv").rglob("*"))
             self.assertLessEqual(taken, 16 << 20)
         self.assertEqual(refused[0], 429, refused)
@@ -439,6 +452,40 @@ class Commands(WithSessions):
         self.assertIn("messages[2].generated is not true or false", self.sessions("import", str(file), code=2))
         file.write_text("{", encoding="utf-8")
         self.assertIn("is not JSON", self.sessions("import", str(file), code=2))
+
+    def test_inspect_lists_sessions(self):
+        def inspect(*flags, home=self.home):
+            code, err, out = run("inspect", "--disk", str(self.home / "kv"), *flags, home=home)
+            self.assertEqual((code, err), (0, ""))
+            return out
+        server = self.serve()
+        first = self.make(server, messages=user(FACT))
+        self.generate(server, first)
+        second = self.make(server, messages=user("Second."))
+        tokens = self.call(server, "GET", second)["tokens"]
+        read = len(self.state(server, first)["ids"])
+        self.assertIn(f"sessions.db: skipped: the sessions in {self.home}/kv are open in another process, "
+                      f"{server.process.pid}", inspect())
+        server.end()
+        ids = [path.rsplit("/", 1)[1] for path in (first, second)]
+        # Old ones stay: inspect changes nothing.
+        self.sql(f"UPDATE sessions SET used = 0 WHERE id = '{ids[0]}'")
+        listed = json.loads(inspect("--json"))["sessions"]
+        self.assertEqual((listed["sessions"], listed["skipped"]), (2, None))
+        self.assertEqual([(one["id"], one["messages"]) for one in listed["readable"]], [(ids[1], 1), (ids[0], 2)])
+        self.assertEqual(listed["readable"][0]["tokens"], tokens)
+        self.assertLessEqual(abs(listed["readable"][1]["tokens"] - read), 8)  # the generation prompt is not read yet
+        self.assertEqual(listed["readable"][1]["used"], "1970-01-01T00:00:00Z")
+        self.assertEqual(listed["bytes"], sum(one["bytes"] for one in listed["readable"]))
+        self.assertRegex(inspect(), rf"  {ids[1]} .* 1 message, {tokens} tokens\n")
+        # Without the secret: how many, and how large.
+        with tempfile.TemporaryDirectory() as other:
+            blind = json.loads(inspect("--json", home=other))["sessions"]
+            self.assertEqual((blind["sessions"], blind["readable"]), (2, []))
+            self.assertEqual(blind["bytes"], listed["bytes"])
+            text = inspect(home=other)
+            self.assertIn("2 sessions, 2 not readable with this secret", text)
+            self.assertNotIn("sess_", text)
 
     def test_wrong_words(self):
         for words in ((), ("list", "x"), ("show",), ("import",), ("dance",)):

@@ -29,19 +29,30 @@ struct SessionMessage {
   uint64_t number = NewNumber();   // the same in forks, and after an edit; else no other has it
   uint64_t version = NewNumber();  // the same in forks; another one after an edit
   std::string role, content;       // UTF-8
-  // The message as JSON with its other fields, such as tool_calls, in their order; its content is
-  // "". Empty: it has only a role and a content.
-  std::string fields;
-  std::vector<SessionSegment> segments;  // ascending, apart
-  bool generated = false;                // an answer of this session
-  // Generated: the text as the model wrote it, where it is not the content: with its thoughts and
-  // calls.
-  std::string written;
+  bool generated = false;          // an answer of this session
+  bool ids_read_back = false;      // it was checked that the ids decode to it, wherever they stand
   // Generated: the ids that stand for the first ids_bytes bytes of that text. Those of an answer
   // that a stop string cut stand for a part of it.
   std::vector<TokenId> ids;
   uint64_t ids_bytes = 0;
-  bool ids_read_back = false;  // it was checked that they decode to it, wherever they stand
+
+  // What few messages have; it takes memory only where there is some of it. Zeroed when it ends.
+  struct More {
+    // The message as JSON with its other fields, such as tool_calls, in their order; its content is
+    // "". Empty: it has only a role and a content.
+    std::string fields;
+    // Generated: the text as the model wrote it, where it is not the content: with its thoughts and
+    // calls.
+    std::string written;
+    std::vector<SessionSegment> segments;  // ascending, apart
+
+    More() = default;
+    More(const More&) = default;
+    More(More&&) = default;
+    ~More();
+  };
+  const More& more() const;
+  void SetMore(More more);
 
   SessionMessage() = default;
   SessionMessage(SessionMessage&&) = default;
@@ -49,6 +60,9 @@ struct SessionMessage {
   ~SessionMessage();
   uint64_t HeldBytes() const;
   static uint64_t NewNumber();
+
+ private:
+  std::unique_ptr<const More> more_;
 };
 
 // What a session is created with and keeps. Texts are JSON objects, or "". Zeroed when it

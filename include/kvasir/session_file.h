@@ -15,6 +15,11 @@
 
 namespace kvasir {
 
+class Engine;
+struct SessionFileListing;
+
+bool IsSessionId(std::string_view id);  // "sess_" and 32 hex digits
+
 // What must be the same for ids and KV of a session to mean what they meant.
 struct SessionIdentity {
   std::string content;    // ModelCard::content
@@ -50,6 +55,9 @@ struct SessionFileOptions {
   // Called with the bytes of the folder's cap that the file needs, before it grows. May be empty.
   std::function<void(uint64_t bytes)> on_need;
 };
+// Of the folder, the model and the limits of an engine with a disk tier, which gives the file its
+// room there. REQUIRES: Engine::DiskStats; the engine outlives the file.
+SessionFileOptions SessionFileOptionsOf(Engine& engine);
 
 // The sessions of all tenants in the file. One process has it open at a time. Each call is durable
 // when it returns, and all or nothing if the process or the machine ends in it. Errors of all
@@ -97,6 +105,7 @@ class SessionFile {
   uint64_t max_bytes() const;
 
  private:
+  friend std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions&);
   struct Impl;
   explicit SessionFile(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;
@@ -109,5 +118,21 @@ struct SessionFileCheck {
 };
 // Opens every session of the folder. Absent: it has no file of sessions.
 Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOptions& options);
+
+struct SessionFileListing {
+  struct Session {
+    std::string id;
+    uint64_t messages = 0;
+    std::optional<uint32_t> tokens;  // of what it read last
+    uint64_t bytes = 0;
+    int64_t used_s = 0;  // since 1970
+  };
+  uint64_t sessions = 0, bytes = 0;    // of all
+  std::vector<Session> readable;       // those that open under the secret, the newest first
+  std::optional<std::string> skipped;  // why nothing was opened
+};
+// What the folder's file has; changes nothing, and needs no secret to count. Absent: it has no file
+// of sessions. O(their bytes).
+std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& options);
 
 }  // namespace kvasir

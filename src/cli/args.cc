@@ -59,7 +59,8 @@ Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
     return Fail(Code::kInvalidArgument, "{}: takes no value; give the flag alone, or leave it out",
                 name);
   }
-  if (flag.kind == FlagKind::kValue && values.size() > 1) {
+  const bool is_once = flag.kind == FlagKind::kValue || flag.kind == FlagKind::kOptional;
+  if (is_once && values.size() > 1) {
     return Fail(Code::kInvalidArgument, "{}: given {} times; give it once", name, values.size());
   }
   return {};
@@ -191,7 +192,7 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
     if (!texts || std::ranges::any_of(
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
       constexpr const char* kTakes[] = {"a string or a whole number", "true or false",
-                                        "a string, or an array of at least one string"};
+                                        "a string, or an array of at least one string", "a string"};
       return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {} {}", path, key,
                   kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
                   value.type_name());
@@ -215,6 +216,7 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       CLI::Option* option = flag.kind == FlagKind::kSwitch ? app.add_flag(Dashed(flag.name))
                                                            : app.add_option(Dashed(flag.name));
       if (flag.kind != FlagKind::kSwitch) option->expected(1)->type_size(1);
+      if (flag.kind == FlagKind::kOptional) option->expected(0, 1);
       option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
       option->allow_extra_args(false);
       options[flag.name] = option;

@@ -18,7 +18,8 @@
 
 namespace kvasir::cli {
 
-enum class FlagKind { kValue, kSwitch, kList };  // kList: may be given several times
+// kList: may be given several times. kOptional: its value may be left out, and is "" then.
+enum class FlagKind { kValue, kSwitch, kList, kOptional };
 
 // One flag of a command. `name` has no dashes; one letter makes it `-p`.
 struct Flag {

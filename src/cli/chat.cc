@@ -110,7 +110,8 @@ Status List(const ChatSession& chat) {
   const std::vector<std::string> names = chat.Names();
   std::string others;
   for (size_t i = 1; i < names.size(); ++i) others += (i > 1 ? ", " : "") + names[i];
-  fmt::print("(conversation {}{})\n", names.front(), others.empty() ? "" : "; others: " + others);
+  fmt::print("(conversation {}{}{})\n", names.front(), chat.on_disk() ? ", " + chat.id() : "",
+             others.empty() ? "" : "; others: " + others);
   return {};
 }
 
@@ -177,8 +178,9 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
     if (!chat.receipt()) return Fail(Code::kInvalidArgument, "nothing was answered yet");
     fmt::print("{}\n", ReceiptJson(*chat.receipt()).dump(2));
   } else if (word == "/reset") {
-    KV_TRY(chat.Reset());
-    fmt::print("(the conversation starts anew; what the cache holds stays)\n");
+    KV_ASSIGN(const std::optional<std::string> old, chat.Reset());
+    fmt::print("(the conversation starts anew; what the cache holds stays{})\n",
+               old ? "; the old one is " + *old : "");
   } else {
     fmt::print("{}", kHelp);
   }
@@ -224,8 +226,72 @@ Result<int> Talk(ChatSession& chat) {
   return status;
 }
 
+// The file of sessions in the disk's folder; null without a disk. A chat that resumes nothing goes
+// on without it.
+Result<std::shared_ptr<SessionFile>> OpenFile(Engine& engine, bool is_needed) {
+  if (!engine.DiskStats() && is_needed) {
+    return Fail(
+        Code::kUnavailable,
+        "--resume: the cache is not kept on a disk here; name a folder with --disk DIR, and "
+        "leave --cache out");
+  }
+  if (!engine.DiskStats()) return nullptr;
+  auto file = SessionFile::Open(SessionFileOptionsOf(engine));
+  if (file) return std::shared_ptr<SessionFile>(std::move(*file));
+  if (is_needed) return tl::unexpected(file.error());
+  fmt::print("(the conversation ends with this chat: {})\n", file.error().message);
+  return nullptr;
+}
+
+// The session that --resume names: the last one used, unless it gives an id.
+Result<std::string> IdToResume(const Engine& engine, SessionFile& file, const std::string& given,
+                               std::string_view tenant) {
+  if (!given.empty()) return given;
+  KV_ASSIGN(const std::vector<SessionFile::Row> rows, file.List());
+  const SessionFile::Row* last = nullptr;
+  for (const SessionFile::Row& row : rows) {
+    if (row.owner != SessionOwnerOf(tenant)) continue;
+    if (last == nullptr || row.used_s >= last->used_s) last = &row;
+  }
+  if (last != nullptr) return last->id;
+  return Fail(
+      Code::kNotFound,
+      "--resume: {} has no session of {}; leave the flag out to begin one ('kvasir sessions "
+      "list' shows what a folder has)",
+      engine.DiskStats()->folder, tenant);
+}
+
+Status SayResumed(const ChatSession& chat) {
+  KV_ASSIGN(const SessionStore::Entry entry, chat.Read());
+  fmt::print("({}: {}; /list shows them{})\n", chat.id(), CountText(entry.num_messages, "message"),
+             entry.state->identity_changed
+                 ? "; another model or KV format read them, so the next answer computes "
+                   "all of it again"
+                 : "");
+  return {};
+}
+
+Status SayKept(ChatSession& chat, const std::optional<std::string>& disk) {
+  KV_ASSIGN(const std::vector<ChatSession::Branch> kept, chat.End());
+  for (const ChatSession::Branch& branch : kept) {
+    fmt::print("({} is kept: kvasir chat{} --resume {})\n", branch.name,
+               disk ? " --disk " + *disk : "", branch.id);
+  }
+  return {};
+}
+
 Result<int> RunChat(const Args& args) {
-  KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));
+  const std::optional<std::string> resume = args.Text("resume");
+  if (resume && !resume->empty() && !IsSessionId(*resume)) {
+    return Fail(Code::kInvalidArgument,
+                "--resume: '{}' is not the id of a session; 'kvasir sessions list' shows them",
+                *resume);
+  }
+  KV_ASSIGN(const EngineOptions options,
+            EngineOptionsOf(args, resume ? DiskDefault::kCacheFolder : DiskDefault::kNone));
+  if (resume && !options.disk) {
+    return Fail(Code::kInvalidArgument, "--resume: needs a disk; give --disk DIR, or leave it out");
+  }
   GenerateRequest request;
   KV_TRY(ReadSampling(args, request));
   KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
@@ -240,24 +306,37 @@ Result<int> RunChat(const Args& args) {
   }
   // A model without a tokenizer or template is refused before the first line is read.
   KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
+  ChatStart start{.system = args.Text("system"), .file = {}, .resume = {}};
+  KV_ASSIGN(start.file, OpenFile(*engine, resume.has_value()));
+  if (resume) {
+    KV_ASSIGN(start.resume, IdToResume(*engine, *start.file, *resume, request.tenant));
+  }
   KV_ASSIGN(ChatSession chat,
-            ChatSession::Begin(*engine, own.get(), std::move(request), args.Text("system")));
-  return Talk(chat);
+            ChatSession::Begin(*engine, own.get(), std::move(request), std::move(start)));
+  if (resume) KV_TRY(SayResumed(chat));
+  KV_ASSIGN(const int status, Talk(chat));
+  KV_TRY(SayKept(chat, args.Text("disk")));
+  return status;
 }
 
 }  // namespace
 
 Command ChatCommand() {
-  return {"chat",
-          "a chat in the terminal; after each turn one line says what came from the cache",
-          "chat --system \"You are Kvasir, a small assistant that remembers.\"",
-          Join({{{"system", "TEXT", "the system message"},
-                 {"resume", "", "goes on with a kept session", FlagKind::kSwitch,
-                  "the part that keeps sessions on a disk"}},
-                AnswerFlags()}),
-          RunChat,
-          "In the chat: /help lists its commands: messages are edited, taken back, forked and "
-          "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer."};
+  return {
+      "chat",
+      "a chat in the terminal; after each turn one line says what came from the cache",
+      "chat --system \"You are Kvasir, a small assistant that remembers.\"",
+      Join({{{"system", "TEXT", "the system message"},
+             {"resume", "[ID]",
+              "goes on with a session that the disk keeps (default: the one last used); without "
+              "--disk, of kv in the cache folder",
+              FlagKind::kOptional}},
+            AnswerFlags()}),
+      RunChat,
+      "In the chat: /help lists its commands: messages are edited, taken back, forked and "
+      "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer. With --disk DIR the conversation "
+      "stays in the folder, encrypted; its id is printed at the end, and 'kvasir sessions list' "
+      "shows it."};
 }
 
 }  // namespace kvasir::cli

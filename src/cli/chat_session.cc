@@ -15,8 +15,6 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr uint32_t kMostBranches = 64;
-
 SessionMessage MessageOf(std::string_view role, std::string content) {
   SessionMessage message;
   message.role = role;
@@ -24,14 +22,18 @@ SessionMessage MessageOf(std::string_view role, std::string content) {
   return message;
 }
 
-std::string ReceiptLine(const Receipt& receipt) {
+std::string ReceiptLine(const Receipt& receipt, uint32_t dropped_messages) {
   // The answer grew past the length at which RoPE longrope changes its factors.
   const std::string again = receipt.recomputed == 0
                                 ? ""
                                 : fmt::format("; {} computed again for RoPE", receipt.recomputed);
-  return fmt::format("[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}]",
-                     receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed,
-                     receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0, again);
+  const std::string left_out =
+      dropped_messages == 0 ? ""
+                            : fmt::format("; the {} oldest messages left out", dropped_messages);
+  return fmt::format(
+      "[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}{}]",
+      receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed, receipt.ttft_ms,
+      receipt.ttft_ms < 10 ? 1 : 0, again, left_out);
 }
 
 }  // namespace
@@ -43,16 +45,40 @@ ChatSession::ChatSession(Engine& engine, const ChatTemplate* own, GenerateReques
       request_(std::move(request)),
       system_(std::move(system)),
       store_(std::make_unique<SessionStore>(
-          SessionLimits{.max_sessions = kMostBranches + 1,
+          SessionLimits{.max_sessions = UINT32_MAX,  // the memory bounds them
                         .memory_bytes = engine.options().session_memory_bytes,
                         .ttl_ns = 0})) {}
 
 Result<ChatSession> ChatSession::Begin(Engine& engine, const ChatTemplate* own,
-                                       GenerateRequest request, std::optional<std::string> system) {
-  ChatSession chat(engine, own, std::move(request), std::move(system));
+                                       GenerateRequest request, ChatStart start) {
+  ChatSession chat(engine, own, std::move(request), std::move(start.system));
+  if (start.file) KV_TRY(chat.store_->UseFile(std::move(start.file)));
+  if (start.resume) {
+    KV_TRY(chat.Resume(*start.resume));
+    return chat;
+  }
   KV_ASSIGN(std::string id, chat.MakeSession());
   chat.branches_.push_back({"main", std::move(id)});
   return chat;
+}
+
+Status ChatSession::Resume(const std::string& id) {
+  const auto entry = store_->Find(request_.tenant, id);
+  if (!entry && entry.error().code == Code::kNotFound) {
+    const std::string folder = engine_.DiskStats()->folder;
+    return Fail(Code::kNotFound,
+                "--resume: {} has no session {} of {}; 'kvasir sessions list --disk {}' lists what "
+                "it has",
+                folder, id, request_.tenant, folder);
+  }
+  if (!entry) return tl::unexpected(entry.error());
+  KV_TRY(store_->file()->Touch(id));
+  branches_.push_back({.name = "main", .id = id, .made_here = false});
+  const SessionState& state = *entry->state;
+  const std::string said = state.has_system() ? state.messages.front()->content : "";
+  if (system_ && *system_ != said) return SetSystem(*system_);
+  if (state.has_system()) system_ = said;
+  return {};
 }
 
 Result<std::string> ChatSession::MakeSession() {
@@ -81,10 +107,12 @@ Result<SessionStore::Entry> ChatSession::Read() const {
 Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   KV_ASSIGN(SessionPrompt prompt, PromptOf(state, model_));
   GenerateRequest request = request_;
-  const auto room = static_cast<uint32_t>(state.setup->max_context - prompt.chat.ids.size());
+  state.dropped = prompt.dropped;
+  const auto room = static_cast<uint32_t>(MaxContextOf(state, model_) - prompt.chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
+  request.identity_changed = state.identity_changed;
   SessionAnswer answer(std::move(turn), *store_, std::move(state), request, OnHangUp::kDropAnswer,
                        *model_.tokenizer);
   KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {
@@ -100,7 +128,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   KV_TRY(answer.Finish());
   receipt_ = outcome.receipt;
   if (outcome.finish_reason == FinishReason::kCancelled) fmt::print(" [stopped]");
-  fmt::print("\n{}\n", ReceiptLine(outcome.receipt));
+  fmt::print("\n{}\n", ReceiptLine(outcome.receipt, prompt.dropped));
   return {};
 }
 
@@ -192,12 +220,39 @@ Result<Erasure> ChatSession::Forget(size_t index) {
   return sum;
 }
 
-Status ChatSession::Reset() {
+Result<std::optional<std::string>> ChatSession::Reset() {
   KV_ASSIGN(std::string made, MakeSession());
-  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  Branch& now = branches_.front();
+  std::optional<std::string> kept;
+  if (on_disk()) {
+    KV_ASSIGN(const bool is_removed, RemoveIfEmpty(now));
+    if (!is_removed) kept = now.id;
+  } else {
+    KV_ASSIGN(const TurnPtr turn, TakeTurn());
+    KV_TRY(turn->Remove());
+  }
+  now.id = std::move(made);
+  now.made_here = true;
+  return kept;
+}
+
+Result<bool> ChatSession::RemoveIfEmpty(const Branch& branch) {
+  KV_ASSIGN(const TurnPtr turn, store_->Queue(request_.tenant, branch.id, [] {}));
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  const size_t said = entry.state->messages.size() - (entry.state->has_system() ? 1 : 0);
+  if (!branch.made_here || said > 0) return false;
   KV_TRY(turn->Remove());
-  branches_.front().id = std::move(made);
-  return {};
+  return true;
+}
+
+Result<std::vector<ChatSession::Branch>> ChatSession::End() {
+  std::vector<Branch> kept;
+  for (const Branch& branch : branches_) {
+    if (!on_disk()) break;
+    KV_ASSIGN(const bool is_removed, RemoveIfEmpty(branch));
+    if (!is_removed) kept.push_back(branch);
+  }
+  return kept;
 }
 
 Result<std::vector<ChatSession::Line>> ChatSession::Lines() const {

@@ -10,19 +10,28 @@
 #include "cli/generation.h"
 #include "kvasir/engine.h"
 #include "kvasir/session.h"
+#include "kvasir/session_file.h"
 #include "server/chat_prompt.h"
 
 namespace kvasir::cli {
+
+// What a chat begins with.
+struct ChatStart {
+  std::optional<std::string> system;  // the first message, also after Reset
+  // Keeps the conversations; null: they end with the chat.
+  std::shared_ptr<SessionFile> file;
+  // The session of the file to go on with, if not a new one.
+  std::optional<std::string> resume;
+};
 
 // Every call is all or nothing: an error leaves the conversation as it was. A message's index is
 // that of /v1/sessions: the system message, where there is one, has 0. One thread at a time.
 class ChatSession {
  public:
   // `own` replaces the model's template; nullptr: the model's. What answers are generated with is
-  // in `request`. `system` is the first message, also after Reset. Engine and template must outlive
-  // it.
+  // in `request`. kNotFound: the file has no such session. Engine and template must outlive it.
   static Result<ChatSession> Begin(Engine& engine, const ChatTemplate* own, GenerateRequest request,
-                                   std::optional<std::string> system);
+                                   ChatStart start);
 
   // Both print the answer while it comes.
   Status Say(std::string text);
@@ -36,8 +45,16 @@ class ChatSession {
   Status Switch(std::string_view name);
   // Takes a message out, and the KV of it and of all after it out of the cache. Waits.
   Result<Erasure> Forget(size_t index);
-  // A new conversation under the present name.
-  Status Reset();
+  // A new conversation under the present name. The old one stays where a file keeps it; its id
+  // then.
+  Result<std::optional<std::string>> Reset();
+  // Removes the conversations that this made and in which nothing was said. Returns those that the
+  // file keeps, the present one first.
+  struct Branch {
+    std::string name, id;
+    bool made_here = true;
+  };
+  Result<std::vector<Branch>> End();
 
   struct Line {
     std::string role, content;
@@ -46,23 +63,24 @@ class ChatSession {
   Result<std::vector<Line>> Lines() const;
   // Of the conversations, the present one first.
   std::vector<std::string> Names() const;
+  const std::string& id() const { return branches_.front().id; }
+  bool on_disk() const { return store_->file() != nullptr; }
+  Result<SessionStore::Entry> Read() const;  // the present one
   // A name that is free.
   std::string NextName() const;
   // Of the last answer.
   const std::optional<Receipt>& receipt() const { return receipt_; }
 
  private:
-  struct Branch {
-    std::string name, id;
-  };
   using TurnPtr = std::shared_ptr<SessionStore::Turn>;
 
   ChatSession(Engine& engine, const ChatTemplate* own, GenerateRequest request,
               std::optional<std::string> system);
   Result<std::string> MakeSession();
-  const std::string& id() const { return branches_.front().id; }
+  Status Resume(const std::string& id);
+  // Removes a conversation that this made where nothing was said in it. Whether it was removed.
+  Result<bool> RemoveIfEmpty(const Branch& branch);
   Result<TurnPtr> TakeTurn() const;
-  Result<SessionStore::Entry> Read() const;
   Status Answer(TurnPtr turn, SessionState state);
 
   Engine& engine_;

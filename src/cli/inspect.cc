@@ -10,6 +10,7 @@
 #include "eval/kept_quality.h"
 #include "kvasir/disk.h"
 #include "kvasir/images.h"
+#include "kvasir/session_file.h"
 
 namespace kvasir::cli {
 namespace {
@@ -76,6 +77,36 @@ void PrintTable(const std::vector<StoreListing>& stores) {
   }
 }
 
+nlohmann::ordered_json JsonOf(const std::optional<SessionFileListing>& listing) {
+  using nlohmann::ordered_json;
+  if (!listing) return nullptr;
+  auto readable = ordered_json::array();
+  for (const SessionFileListing::Session& one : listing->readable) {
+    readable.push_back({{"id", one.id},
+                        {"messages", one.messages},
+                        {"tokens", one.tokens ? ordered_json(*one.tokens) : ordered_json()},
+                        {"bytes", one.bytes},
+                        {"used", TimeText(one.used_s)}});
+  }
+  return {{"sessions", listing->sessions},
+          {"bytes", listing->bytes},
+          {"readable", std::move(readable)},
+          {"skipped", listing->skipped ? ordered_json(*listing->skipped) : ordered_json()}};
+}
+
+void PrintTable(const SessionFileListing& listing) {
+  if (listing.skipped) return fmt::print("sessions.db: skipped: {}\n", *listing.skipped);
+  const uint64_t unreadable = listing.sessions - listing.readable.size();
+  fmt::print("{:<32} {:>12}  {}{}\n", "sessions.db", FormatBytes(listing.bytes),
+             CountText(listing.sessions, "session"),
+             unreadable == 0 ? "" : fmt::format(", {} not readable with this secret", unreadable));
+  for (const SessionFileListing::Session& one : listing.readable) {
+    fmt::print("  {} {:>7}  last used {}  {}{}\n", one.id, FormatBytes(one.bytes),
+               TimeText(one.used_s), CountText(one.messages, "message"),
+               one.tokens ? ", " + CountText(*one.tokens, "token") : "");
+  }
+}
+
 Result<int> RunInspect(const Args& args) {
   const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
   const auto folder = ImageFolderOf(CacheDirOf(args));
@@ -85,7 +116,9 @@ Result<int> RunInspect(const Args& args) {
   }
   const auto disk = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
   std::vector<StoreListing> stores;
+  std::optional<SessionFileListing> sessions;
   if (disk) {
+    sessions = ListSessionFile({.folder = *disk});
     Result<std::vector<StoreListing>> listed = ListDiskStores(*disk);
     if (listed) stores = std::move(*listed);
     // The default folder need not be there.
@@ -94,6 +127,7 @@ Result<int> RunInspect(const Args& args) {
   if (args.Has("json")) {
     nlohmann::ordered_json json = JsonOf(images);
     json["stores"] = JsonOf(stores);
+    json["sessions"] = JsonOf(sessions);
     json["quality"] = nlohmann::ordered_json::array();
     for (const eval::KeptQuality& quality : qualities) json["quality"].push_back(JsonOf(quality));
     // A name may have bytes that are not UTF-8.
@@ -101,6 +135,7 @@ Result<int> RunInspect(const Args& args) {
   } else {
     PrintTable(images);
     PrintTable(stores);
+    if (sessions) PrintTable(*sessions);
     for (const eval::KeptQuality& quality : qualities) {
       fmt::print("{} ({})  {}\n", quality.model, quality.weights, eval::QualityText(quality));
     }
@@ -113,11 +148,12 @@ Result<int> RunInspect(const Args& args) {
 Command InspectCommand() {
   return {
       "inspect",
-      "lists what the next start finds: model images, stores of the disk tier, and what eval "
-      "measured",
+      "lists what the next start finds: model images, stores and sessions of the disk tier, and "
+      "what eval measured",
       "inspect",
       Join({{{"disk", "DIR", "folder of the disk tier (default: kv in the cache folder)"},
-             {"json", "", "one object with every image, store and measurement", FlagKind::kSwitch}},
+             {"json", "", "one object with every image, store, session and measurement",
+              FlagKind::kSwitch}},
             CacheDirFlags()}),
       RunInspect};
 }

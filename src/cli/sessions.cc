@@ -9,7 +9,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "base/hex.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -27,12 +26,6 @@ std::string UtcText(int64_t seconds) {
   gmtime_r(&time, &parts);
   char text[32];
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
-}
-
-bool IsSessionId(std::string_view id) {
-  constexpr std::string_view kPrefix = "sess_";
-  return id.starts_with(kPrefix) && id.size() == kPrefix.size() + 32 &&
-         FromHex<16>(id.substr(kPrefix.size()), HexCase::kLower).has_value();
 }
 
 // The open file of a folder, and a store that reads from it.

@@ -27,7 +27,7 @@ void KeepDropped(SessionState* state) {
 Status CheckNames(const SessionState& state) {
   std::unordered_set<std::string_view> names;
   for (const auto& message : state.messages) {
-    for (const SessionSegment& segment : message->segments) {
+    for (const SessionSegment& segment : message->more().segments) {
       if (!names.insert(segment.name).second) {
         return FailField(Code::kInvalidArgument, "segments",
                          "two segments of the session have the name \"{}\"", segment.name);
@@ -43,13 +43,20 @@ Status CheckIndex(const SessionState& state, size_t index) {
                    index, state.messages.size());
 }
 
+// Another text is not what the model wrote.
+SessionMessage::More WithoutWritten(const SessionMessage& message) {
+  SessionMessage::More more;
+  more.fields = message.more().fields;
+  more.segments = message.more().segments;
+  return more;
+}
+
 SessionMessage CopyOf(const SessionMessage& message) {
   SessionMessage copy;
   copy.number = message.number;
   copy.role = message.role;
   copy.content = message.content;
-  copy.fields = message.fields;
-  copy.segments = message.segments;
+  copy.SetMore(WithoutWritten(message));
   return copy;
 }
 
@@ -233,7 +240,7 @@ Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint
 
 Result<SessionPart> FindSegment(const SessionState& state, std::string_view name) {
   for (size_t i = 0; i < state.messages.size(); ++i) {
-    for (const SessionSegment& segment : state.messages[i]->segments) {
+    for (const SessionSegment& segment : state.messages[i]->more().segments) {
       if (segment.name == name) return SessionPart{i, segment.begin, segment.end};
     }
   }
@@ -264,7 +271,9 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
   const size_t begin = *ByteOfCodePoint(message.content, part.begin);
   SessionMessage copy = CopyOf(message);
   copy.content = message.content.substr(0, begin) + message.content.substr(*end);
-  copy.segments = Without(message.segments, part.begin, *part.end);
+  SessionMessage::More more = WithoutWritten(message);
+  more.segments = Without(more.segments, part.begin, *part.end);
+  copy.SetMore(std::move(more));
   KV_ASSIGN(changed.messages[part.index],
             store.Keep(std::move(copy), SessionStore::Room::kMayExceed));
   return changed;

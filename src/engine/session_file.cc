@@ -5,11 +5,13 @@
 
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/secret.h"
 #include "base/wipe.h"
 #include "engine/model_files.h"
+#include "kvasir/engine.h"
 #include "tier/sealed_rows.h"
 
 namespace kvasir {
@@ -66,8 +68,10 @@ Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
     copy.version = message->version;
     copy.role = message->role;
     copy.content = message->content;
-    copy.fields = message->fields;
-    copy.segments = message->segments;
+    SessionMessage::More more;
+    more.fields = message->more().fields;
+    more.segments = message->more().segments;
+    copy.SetMore(std::move(more));
     copy.generated = message->generated;
     KV_ASSIGN(message, store.Keep(std::move(copy)));
   }
@@ -75,6 +79,24 @@ Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
 }
 
 }  // namespace
+
+bool IsSessionId(std::string_view id) {
+  constexpr std::string_view kPrefix = "sess_";
+  return id.starts_with(kPrefix) && id.size() == kPrefix.size() + 32 &&
+         FromHex<16>(id.substr(kPrefix.size()), HexCase::kLower).has_value();
+}
+
+SessionFileOptions SessionFileOptionsOf(Engine& engine) {
+  const TierStats disk = engine.DiskStats().value();
+  SessionFileOptions options{.folder = disk.folder,
+                             .ttl_hours = engine.options().disk->ttl_hours,
+                             .state_dir = engine.options().state_dir,
+                             .identity = {engine.card().content, engine.plan().kv_format},
+                             .vocab_size = engine.card().vocab_size,
+                             .on_need = [&engine](uint64_t bytes) { engine.ReserveDisk(bytes); }};
+  if (disk.cap_bytes > 0) options.cap_bytes = disk.cap_bytes;
+  return options;
+}
 
 SessionOwner SessionOwnerOf(std::string_view tenant) {
   return Sha256().Update("kvasir sessions of ").Update(tenant).Finish();
@@ -180,6 +202,40 @@ Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOption
              std::move(checked->skipped)};
   }
   return check;
+}
+
+std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.folder + "/sessions.db", error)) return std::nullopt;
+  SessionFileListing listing;
+  SealedRowsOptions looks{.folder = options.folder, .cap_bytes = options.cap_bytes};
+  const auto with_secret = RowsOptionsOf(options);
+  if (with_secret) looks = *with_secret;
+  looks.keeps_orphans = true;
+  SessionFile file(std::make_unique<SessionFile::Impl>());
+  file.impl_->options = options;
+  auto rows = SealedRows::Open(looks, file.impl_->storage);
+  if (rows) file.impl_->rows = std::move(*rows);
+  const auto listed = rows ? file.List() : tl::unexpected(rows.error());
+  if (!listed) {
+    listing.skipped = listed.error().message;
+    return listing;
+  }
+  for (const SessionFile::Row& row : *listed) {
+    ++listing.sessions;
+    listing.bytes += row.bytes;
+    SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
+    const auto record = file.ReadAsItIs(store, row.owner, row.id);
+    if (!record) continue;
+    const SessionState& state = record->state;
+    std::optional<uint32_t> tokens = state.tokens;
+    if (!tokens && !state.paths.empty()) {
+      tokens = static_cast<uint32_t>(IdsOf(state.paths, state.paths.size() - 1).size());
+    }
+    listing.readable.push_back({row.id, state.messages.size(), tokens, row.bytes, row.used_s});
+  }
+  std::ranges::reverse(listing.readable);
+  return listing;
 }
 
 }  // namespace kvasir

@@ -127,7 +127,9 @@ TEST_F(SessionFileTest, SessionsAreThereForTheNextProcess) {
     setup.max_context = 77;
     SessionState state = Fresh(*store, std::move(setup));
     SessionMessage said = Said("user", "Wer ist Åse?");
-    said.segments = {{"name", 8, 11}};
+    SessionMessage::More more;
+    more.segments = {{"name", 8, 11}};
+    said.SetMore(std::move(more));
     std::vector<SessionMessage> messages;
     messages.push_back(std::move(said));
     state = *Append(*store, state, std::move(messages));
@@ -158,7 +160,7 @@ TEST_F(SessionFileTest, SessionsAreThereForTheNextProcess) {
   EXPECT_EQ(state.setup->sampling, R"({"temperature":0})");
   EXPECT_EQ(state.setup->metadata, R"({"a":1.50})");
   EXPECT_EQ(Shown(*store, id), "Wer ist Åse?|A cat.|Two.|");
-  EXPECT_EQ(state.messages[0]->segments[0].end, 11u);
+  EXPECT_EQ(state.messages[0]->more().segments[0].end, 11u);
   EXPECT_EQ(state.messages[1]->ids, (std::vector<TokenId>{5, 6, 7}));
   EXPECT_EQ(state.messages[1]->ids_bytes, 6u);
   ASSERT_EQ(state.paths.size(), 2u);

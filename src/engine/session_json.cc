@@ -18,14 +18,15 @@ ordered_json JsonOf(const SessionMessage& message) {
                        {"version", message.version},
                        {"role", message.role},
                        {"content", message.content}};
-  if (!message.fields.empty()) body["fields"] = message.fields;
-  for (const SessionSegment& segment : message.segments) {
+  const SessionMessage::More& more = message.more();
+  if (!more.fields.empty()) body["fields"] = more.fields;
+  for (const SessionSegment& segment : more.segments) {
     body["segments"].push_back(
         {{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
   }
   if (!message.generated) return body;
   body["generated"] = true;
-  if (!message.written.empty()) body["written"] = message.written;
+  if (!more.written.empty()) body["written"] = more.written;
   body["ids"] = message.ids;
   body["ids_bytes"] = message.ids_bytes;
   return body;
@@ -143,28 +144,30 @@ class Numbers {
 Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& numbers,
                    SessionMessage* message) {
   uint64_t number = 0, version = 0;
+  SessionMessage::More more;
   RecordReader reader(json, place + ".");
   reader.Count("number", &number).Count("version", &version).Text("role", &message->role);
-  reader.Text("content", &message->content).Object("fields", &message->fields);
+  reader.Text("content", &message->content).Object("fields", &more.fields);
   reader.Flag("generated", &message->generated).Ids("ids", &message->ids);
-  reader.Count("ids_bytes", &message->ids_bytes).Text("written", &message->written);
+  reader.Count("ids_bytes", &message->ids_bytes).Text("written", &more.written);
   reader.Array("segments", [&](const ordered_json& one, const std::string& at) {
     SessionSegment segment;
     RecordReader inner(one, at + ".");
     inner.Text("name", &segment.name).Count("begin", &segment.begin).Count("end", &segment.end);
-    message->segments.push_back(std::move(segment));
+    more.segments.push_back(std::move(segment));
     return inner.status();
   });
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
   if (std::ranges::find(kRoles, message->role) == std::end(kRoles)) {
     reader.Wrong("role", "is not system, developer, user, assistant or tool");
   }
-  const std::string& text = message->written.empty() ? message->content : message->written;
+  const std::string& text = more.written.empty() ? message->content : more.written;
   if (message->ids_bytes > text.size()) {
     reader.Wrong("ids_bytes", "is more than its text has");
   }
   KV_TRY(reader.status());
-  KV_ASSIGN(message->segments, OrderSegments(std::move(message->segments), message->content));
+  KV_ASSIGN(more.segments, OrderSegments(std::move(more.segments), message->content));
+  message->SetMore(std::move(more));
   message->number = numbers.Of(number);
   message->version = numbers.Of(version);
   return {};

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <list>
 #include <map>
 #include <unordered_map>
@@ -50,10 +49,24 @@ Error NoSession() {
 
 }  // namespace
 
-SessionMessage::~SessionMessage() {
-  for (std::string* text : {&role, &content, &fields, &written}) Wipe(text);
+SessionMessage::More::~More() {
+  for (std::string* text : {&fields, &written}) Wipe(text);
   for (SessionSegment& segment : segments) Wipe(&segment.name);
+}
+
+SessionMessage::~SessionMessage() {
+  for (std::string* text : {&role, &content}) Wipe(text);
   Wipe(&ids);
+}
+
+const SessionMessage::More& SessionMessage::more() const {
+  static const More kNone;
+  return more_ ? *more_ : kNone;
+}
+
+void SessionMessage::SetMore(More more) {
+  const bool has_some = !more.fields.empty() || !more.written.empty() || !more.segments.empty();
+  more_ = has_some ? std::make_unique<const More>(std::move(more)) : nullptr;
 }
 
 uint64_t SessionMessage::NewNumber() {
@@ -63,9 +76,11 @@ uint64_t SessionMessage::NewNumber() {
 
 uint64_t SessionMessage::HeldBytes() const {
   uint64_t bytes = kSharedBytes + sizeof(*this) + HeapBytes(role) + HeapBytes(content) +
-                   HeapBytes(fields) + HeapBytes(written) +
-                   segments.capacity() * sizeof(SessionSegment) + ids.capacity() * sizeof(TokenId);
-  for (const SessionSegment& segment : segments) bytes += HeapBytes(segment.name);
+                   ids.capacity() * sizeof(TokenId);
+  if (!more_) return bytes;
+  bytes += sizeof(*more_) + HeapBytes(more_->fields) + HeapBytes(more_->written) +
+           more_->segments.capacity() * sizeof(SessionSegment);
+  for (const SessionSegment& segment : more_->segments) bytes += HeapBytes(segment.name);
   return bytes;
 }
 
@@ -106,12 +121,12 @@ struct Session {
   uint64_t row_number = 0;                    // of its row in the file; 0: it has none
   uint64_t used_ns = 0;
   std::list<Session*>::iterator by_use;  // if it has a state
-  std::deque<Waiting*> queue;            // the first one has its turn
+  std::vector<Waiting*> queue;           // the first one has its turn; of kMaxSessionQueue + 1
   bool removed = false;
 };
 
 // A session's own bytes: its places in the three tables, and what the heap adds.
-constexpr uint64_t kSessionBytes = sizeof(Session) + 640;
+constexpr uint64_t kSessionBytes = sizeof(Session) + 400;
 
 }  // namespace
 

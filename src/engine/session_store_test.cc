@@ -192,14 +192,16 @@ TEST(SessionStore, ListsTheNewestFirst) {
 TEST(SessionEdit, SegmentsFollowTheirText) {
   SessionStore store{SessionLimits()};
   SessionMessage message = Message("user", "0123456789");
-  message.segments = {{"a", 0, 3}, {"b", 4, 8}, {"c", 8, 10}};
+  SessionMessage::More more;
+  more.segments = {{"a", 0, 3}, {"b", 4, 8}, {"c", 8, 10}};
+  message.SetMore(std::move(more));
   std::vector<SessionMessage> messages;
   messages.push_back(std::move(message));
   const auto state = *Append(store, Empty(store), std::move(messages));
   EXPECT_EQ(Append(store, state, One("user", "x"))->messages.size(), 2u);
   const auto cut = *Remove(store, state, {0, 2, 6});
   EXPECT_EQ(cut.messages[0]->content, "016789");
-  const auto& left = cut.messages[0]->segments;
+  const auto& left = cut.messages[0]->more().segments;
   ASSERT_EQ(left.size(), 3u);
   EXPECT_EQ(left[0].end, 2u);
   EXPECT_EQ(std::make_pair(left[1].begin, left[1].end), std::make_pair(2u, 4u));

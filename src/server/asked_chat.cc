@@ -79,7 +79,7 @@ MissReason AskedChat::Explain(const Miss& miss) const {
   message = std::min(message, chat->Find("messages")->size());
   std::vector<std::string_view> written;  // of a session's answers: their thoughts and calls too
   for (size_t i = 0; i < state_.messages.size(); ++i) {
-    if (IsShown(state_, i)) written.push_back(state_.messages[i]->written);
+    if (IsShown(state_, i)) written.push_back(state_.messages[i]->more().written);
   }
   if (IsRewrittenFrom(*chat, message, model_, &tree, written)) {
     return MissReason::kTemplateRewrote;

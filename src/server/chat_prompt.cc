@@ -262,11 +262,10 @@ Error NoTextError(const std::string& field, const ModelView& model) {
           model.no_text + ", or send token ids as the prompt of /v1/completions", field};
 }
 
-Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,
-                  const ModelView& model) {
+Error EncodeError(const Error& error, const std::string& field, const ModelView& model) {
   if (error.code != Code::kExhausted) return {error.code, error.text(), field};
   return {Code::kInvalidArgument,
-          fmt::format("has more than {} tokens; the context has {}", options.max_tokens,
+          fmt::format("has more than {} tokens; the context has {}", model.max_text_tokens(),
                       model.ctx_size),
           field};
 }
@@ -302,7 +301,7 @@ Status AppendPart(const RenderedChat& chat, size_t begin, size_t end, const Mode
   }
   const std::string_view part = std::string_view(chat.text).substr(begin, end - begin);
   auto more = model.tokenizer->Encode(part, options);
-  if (!more) return tl::unexpected(EncodeError(more.error(), "messages", options, model));
+  if (!more) return FailField(more.error().code, "messages", "{}", more.error().text());
   for (const EncodedPart& one : parts) {
     to->parts.push_back({begin + one.text_end, to->ids.size() + one.ids_end, one.reads_back});
   }

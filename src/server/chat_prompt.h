@@ -44,9 +44,8 @@ struct ModelView {
 // The API error for text in `field` when there is no tokenizer: says why. REQUIRES: there is none.
 Error NoTextError(const std::string& field, const ModelView& model);
 
-// The API error for an error of Tokenizer::Encode.
-Error EncodeError(const Error& error, const std::string& field, const EncodeOptions& options,
-                  const ModelView& model);
+// The API error for an error of Tokenizer::Encode or EncodeChat.
+Error EncodeError(const Error& error, const std::string& field, const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
 // kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
@@ -80,8 +79,9 @@ struct KnownIds {
 // Special tokens are recognised only in the text of the template. Where ids are `known`, in
 // ascending order, they are the prompt's, and the text between is encoded by itself; unless the
 // whole would not decode to the text of the chat, or to what the ids of all of it decode to where
-// a tokenizer adds spaces: then those that read otherwise are left out, or all. O(text). REQUIRES:
-// a tokenizer; no `ids` is empty.
+// a tokenizer adds spaces: then those that read otherwise are left out, or all. kExhausted: the
+// text between `known` ids has more than max_text_tokens tokens. O(text). REQUIRES: a tokenizer; no
+// `ids` is empty.
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known = {});
 

@@ -8,15 +8,7 @@ namespace kvasir {
 void Service::OpenSessionFile() {
   const std::optional<TierStats> disk = engine_.DiskStats();
   if (!disk || options_.max_sessions == 0) return;
-  SessionFileOptions file{
-      .folder = disk->folder,
-      .ttl_hours = engine_.options().disk->ttl_hours,
-      .state_dir = engine_.options().state_dir,
-      .identity = {engine_.card().content, engine_.plan().kv_format},
-      .vocab_size = engine_.card().vocab_size,
-      .on_need = [&engine = engine_](uint64_t bytes) { engine.ReserveDisk(bytes); }};
-  if (disk->cap_bytes > 0) file.cap_bytes = disk->cap_bytes;
-  auto opened = SessionFile::Open(file);
+  auto opened = SessionFile::Open(SessionFileOptionsOf(engine_));
   const Status used = opened ? sessions_.UseFile(std::shared_ptr<SessionFile>(std::move(*opened)))
                              : tl::unexpected(opened.error());
   const std::string why = used ? "" : used.error().message;

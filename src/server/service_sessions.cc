@@ -64,7 +64,7 @@ HttpResponse SessionResponse(const SessionStore::Entry& entry, int status = 200)
 ordered_json MessageJson(const SessionMessage& message, size_t index,
                          std::optional<uint32_t> tokens) {
   ordered_json segments = ordered_json::array();
-  for (const SessionSegment& segment : message.segments) {
+  for (const SessionSegment& segment : message.more().segments) {
     segments.push_back({{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
   }
   ordered_json body = {{"index", index},
@@ -73,7 +73,7 @@ ordered_json MessageJson(const SessionMessage& message, size_t index,
                        {"tokens", tokens ? ordered_json(*tokens) : ordered_json()},
                        {"generated", message.generated},
                        {"segments", std::move(segments)}};
-  AddMembers(message.fields, &body);
+  AddMembers(message.more().fields, &body);
   return body;
 }
 
@@ -382,7 +382,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
   const bool inside_thought = prompt->chat.ends_inside_thought;
-  const auto room = static_cast<uint32_t>(setup.max_context - prompt->chat.ids.size());
+  const auto room = static_cast<uint32_t>(MaxContextOf(*state, model_) - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
     return ErrorResponse(set.error());

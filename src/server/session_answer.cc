@@ -82,9 +82,11 @@ void SessionAnswer::ReadPieces() {
   ordered_json message = {{"role", answer_.role}, {"content", ""}};
   if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
   if (!calls.empty()) message["tool_calls"] = std::move(calls);
-  answer_.fields = message.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  answer_.written = std::exchange(answer_.content, std::move(content));
-  answer_.written.shrink_to_fit();
+  SessionMessage::More more;
+  more.fields = message.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  more.written = std::exchange(answer_.content, std::move(content));
+  more.written.shrink_to_fit();
+  answer_.SetMore(std::move(more));
 }
 
 Status SessionAnswer::Keep() {

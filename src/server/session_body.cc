@@ -71,7 +71,8 @@ Result<SessionMessage> MessageOf(const JsonValue& raw, size_t index, const Model
   SessionMessage message;
   message.role = std::string(raw.Find("role")->text());
   message.content = std::string(read.Find("content")->text());
-  KV_ASSIGN(message.segments, Segments(fields, path, message.content));
+  SessionMessage::More more;
+  KV_ASSIGN(more.segments, Segments(fields, path, message.content));
   std::vector<Member> members;
   bool has_more = false, has_content = false;
   for (const Member& member : raw.members()) {
@@ -82,7 +83,8 @@ Result<SessionMessage> MessageOf(const JsonValue& raw, size_t index, const Model
     has_more |= !is_content && member.key != "role";
   }
   if (!has_content) members.push_back({"content", tree->String("")});
-  if (has_more) message.fields = TextOf(tree->Object(std::move(members)));
+  if (has_more) more.fields = TextOf(tree->Object(std::move(members)));
+  message.SetMore(std::move(more));
   return message;
 }
 
@@ -179,7 +181,9 @@ Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
   SessionMessage message;
   message.role = role;
   message.content = std::string(read->Find("content")->text());
-  KV_ASSIGN(message.segments, Segments(fields, "", message.content));
+  SessionMessage::More more;
+  KV_ASSIGN(more.segments, Segments(fields, "", message.content));
+  message.SetMore(std::move(more));
   return message;
 }
 
@@ -235,10 +239,10 @@ Result<std::vector<SessionMessage>> ReadFirstMessages(JsonFields& fields, const 
 
 Result<JsonValue> JsonOf(const SessionMessage& message, JsonTree* tree) {
   const JsonValue content = tree->String(message.content);
-  if (message.fields.empty()) {
+  if (message.more().fields.empty()) {
     return tree->Object({{"role", tree->String(message.role)}, {"content", content}});
   }
-  KV_ASSIGN(std::vector<Member> members, MembersOf(message.fields, tree));
+  KV_ASSIGN(std::vector<Member> members, MembersOf(message.more().fields, tree));
   members.push_back({"content", content});  // the last one of equal keys counts
   return tree->Object(std::move(members));
 }

@@ -76,7 +76,8 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
   const bool is_whole = !part.end;
   // What the template writes before the content is not forgotten: other prompts have it too.
   std::optional<size_t> byte;
-  if (!is_whole || message.fields.empty()) byte = ByteOfCodePoint(message.content, part.begin);
+  if (!is_whole || message.more().fields.empty())
+    byte = ByteOfCodePoint(message.content, part.begin);
   if (auto placed = PlaceOf(state, part.index, byte, scope.model)) {
     now = std::move(*placed);
   }

@@ -1,5 +1,7 @@
 #include "server/session_prompt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -20,7 +22,7 @@ struct Shown {
 
 struct Rendered {
   RenderedChat chat;
-  ChatPrompt prompt;
+  std::optional<ChatPrompt> prompt;  // absent: it has more than ModelView::max_text_tokens tokens
 };
 
 // Where message `s` of the chat is written.
@@ -64,9 +66,9 @@ std::vector<KnownIds> KnownOf(const SessionState& state, const Shown& shown,
   for (size_t s = 0; s < shown.indexes.size() && s < chat.message_end.size(); ++s) {
     const SessionMessage& message = *state.messages[shown.indexes[s]];
     if (message.ids.empty()) continue;
-    const std::optional<size_t> at = message.written.empty()
+    const std::optional<size_t> at = message.more().written.empty()
                                          ? FindContent(chat, s, message.content)
-                                         : FindWritten(chat, s, message.written);
+                                         : FindWritten(chat, s, message.more().written);
     if (at && (known.empty() || known.back().end <= *at)) {
       known.push_back({*at, *at + message.ids_bytes, message.ids,
                        message.ids_read_back ? ReadsBack::kAnywhere : ReadsBack::kUnknown});
@@ -90,8 +92,9 @@ Result<Rendered> Render(const SessionState& state, const Shown& shown, const Mod
   Rendered rendered;
   KV_ASSIGN(rendered.chat, RenderMessages(fields, &tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
-  KV_ASSIGN(rendered.prompt,
-            EncodeChat(rendered.chat, model, KnownOf(state, shown, rendered.chat)));
+  auto prompt = EncodeChat(rendered.chat, model, KnownOf(state, shown, rendered.chat));
+  if (prompt) rendered.prompt = std::move(*prompt);
+  if (!prompt && prompt.error().code != Code::kExhausted) return tl::unexpected(prompt.error());
   return rendered;
 }
 
@@ -104,60 +107,68 @@ std::vector<size_t> LaterTurns(const SessionState& state, size_t first) {
   return turns;
 }
 
-Error ContextFull(size_t tokens, const SessionState& state) {
+// Of a prompt of so many tokens; absent: of more than are counted.
+Error ContextFull(std::optional<size_t> tokens, const SessionState& state, const ModelView& model) {
+  const std::string count =
+      tokens ? std::to_string(*tokens) : fmt::format("more than {}", model.max_text_tokens());
   return {
       Code::kExhausted,
       fmt::format("the prompt has {} tokens, which with 1 to generate do not fit the session's "
                   "context of {}; truncate, edit or forget messages{}",
-                  tokens, state.setup->max_context,
+                  count, MaxContextOf(state, model),
                   state.setup->drops_oldest ? ": its last turn alone is too long"
                                             : ", or make sessions with on_full: drop_oldest_turns"),
       "max_context"};
 }
 
-bool Fits(const Rendered& rendered, const SessionState& state) {
-  return rendered.prompt.ids.size() < state.setup->max_context;
+std::optional<size_t> TokensOf(const Rendered& rendered) {
+  return rendered.prompt ? std::optional(rendered.prompt->ids.size()) : std::nullopt;
 }
 
 struct Fitted {
-  Rendered rendered;
+  Rendered rendered;  // it has a prompt
   Shown shown;
 };
 
 // Drops the oldest turns until three quarters of the context are in use at most: dropping one turn
-// at a time would change, and compute, the whole prompt in every turn.
-Result<Fitted> DropTurns(const SessionState& state, const ModelView& model, Rendered full) {
-  const size_t most = std::max<size_t>(1, uint64_t{state.setup->max_context} * 3 / 4);
-  const size_t first = state.first_shown();
-  const size_t total = full.prompt.ids.size();
-  const Shown all(state, first);
-  const size_t system = state.has_system() ? 1 : 0;
-  const auto end_of = [&](size_t index) {  // of a message in the full prompt
-    const size_t s = system + (index - first);
-    return size_t{full.prompt.message_ends[s]};
-  };
-  const size_t kept = system > 0 ? full.prompt.message_ends[0] : 0;
-  const std::vector<size_t> turns = LaterTurns(state, first);
-  size_t last_tokens = total;
-  for (size_t t = 0; t < turns.size(); ++t) {
-    const bool is_last = t + 1 == turns.size();
-    if (!is_last && total - (end_of(turns[t] - 1) - kept) > most) continue;
+// at a time would change, and compute, the whole prompt in every turn. Of the last turn the whole
+// context may be in use. Renders from the end on, 1, 2, 4, ... turns more, and then halves: a few
+// renderings of about what stays, however long the session is. `tokens`: of all of it.
+Result<Fitted> DropTurns(const SessionState& state, const ModelView& model,
+                         std::optional<size_t> tokens) {
+  const size_t max_context = MaxContextOf(state, model);
+  const size_t most = std::max<size_t>(1, max_context * 3 / 4);
+  const std::vector<size_t> turns = LaterTurns(state, state.first_shown());
+  std::optional<Fitted> best;
+  size_t fits = turns.size(), least = 0;  // those before `least` do not fit
+  for (size_t more = 1; least < fits;) {
+    const size_t t = fits - std::min(more, (fits - least + 1) / 2);
     Shown shown(state, turns[t]);
     KV_ASSIGN(Rendered rendered, Render(state, shown, model));
-    last_tokens = rendered.prompt.ids.size();
-    if (last_tokens <= most || (is_last && Fits(rendered, state))) {
-      return Fitted{std::move(rendered), std::move(shown)};
+    const bool is_last = t + 1 == turns.size();
+    const std::optional<size_t> has = TokensOf(rendered);
+    if (is_last) tokens = has;
+    if (has && (*has <= most || (is_last && *has < max_context))) {
+      best.emplace(std::move(rendered), std::move(shown));
+      fits = t;
+      more *= 2;
+    } else {
+      least = t + 1;
     }
   }
-  return tl::unexpected(ContextFull(last_tokens, state));
+  if (best) return std::move(*best);
+  return tl::unexpected(ContextFull(tokens, state, model));
 }
 
 Result<Fitted> Fit(const SessionState& state, const ModelView& model) {
   Shown shown(state, state.first_shown());
   KV_ASSIGN(Rendered rendered, Render(state, shown, model));
-  if (Fits(rendered, state)) return Fitted{std::move(rendered), std::move(shown)};
-  if (state.setup->drops_oldest) return DropTurns(state, model, std::move(rendered));
-  return tl::unexpected(ContextFull(rendered.prompt.ids.size(), state));
+  const std::optional<size_t> tokens = TokensOf(rendered);
+  if (tokens && *tokens < MaxContextOf(state, model)) {
+    return Fitted{std::move(rendered), std::move(shown)};
+  }
+  if (state.setup->drops_oldest) return DropTurns(state, model, tokens);
+  return tl::unexpected(ContextFull(tokens, state, model));
 }
 
 // Ends of all messages of the session.
@@ -174,13 +185,17 @@ std::vector<uint32_t> AllEnds(const SessionState& state, const Shown& shown,
 SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   SessionPrompt prompt;
   prompt.dropped = static_cast<uint32_t>(state.messages.size() - fitted.shown.indexes.size());
-  prompt.chat.message_ends = AllEnds(state, fitted.shown, fitted.rendered.prompt.message_ends);
-  prompt.chat.ends_inside_thought = fitted.rendered.prompt.ends_inside_thought;
-  prompt.chat.ids = std::move(fitted.rendered.prompt.ids);
+  prompt.chat.message_ends = AllEnds(state, fitted.shown, fitted.rendered.prompt->message_ends);
+  prompt.chat.ends_inside_thought = fitted.rendered.prompt->ends_inside_thought;
+  prompt.chat.ids = std::move(fitted.rendered.prompt->ids);
   return prompt;
 }
 
 }  // namespace
+
+uint32_t MaxContextOf(const SessionState& state, const ModelView& model) {
+  return std::min(state.setup->max_context, model.ctx_size);
+}
 
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model) {
   if (state.messages.empty()) return SessionPrompt();
@@ -205,8 +220,8 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
   // The token whose text reaches beyond the byte before.
   TextStream stream(*model.tokenizer, SpecialTokens::kShow);
   size_t first = 0;
-  for (size_t bytes = 0; first < fitted.rendered.prompt.ids.size(); ++first) {
-    bytes += stream.Append(fitted.rendered.prompt.ids[first]).size();
+  for (size_t bytes = 0; first < fitted.rendered.prompt->ids.size(); ++first) {
+    bytes += stream.Append(fitted.rendered.prompt->ids[first]).size();
     if (bytes > byte) break;
   }
   return PlacedPrompt{PromptOf(state, std::move(fitted)), first};

@@ -16,12 +16,16 @@ struct SessionPrompt {
   uint32_t dropped = 0;  // as SessionState::dropped; more than there if the context was full
 };
 
+// Tokens of prompt and answer: what the session was made with, and at most the model's context now.
+uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
+
 // The prompt that asks for the next answer: the template's rendering of the messages, as
 // /v1/chat/completions would render them, encoded as it would be, but with the ids that were
 // generated wherever an answer of the session stands in it byte for byte (unless the setup says
 // otherwise). A session without messages has an empty prompt. Errors: as RenderMessages and
-// EncodeChat; kExhausted, of max_context, where it does not fit the session's context with one
-// token of answer, and the setup drops nothing, or the last turn alone does not fit. O(text).
+// EncodeChat; kExhausted, of max_context, where it does not fit MaxContextOf with one token of
+// answer, however long it is, and the setup drops nothing, or the last turn alone does not fit.
+// O(text).
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model);
 
 // The same, and where a message begins in it, or a byte of its content.
