@@ -72,8 +72,13 @@ void Scheduler::UseDraw(Draw& draw) {
       (!spec.ignore_eos &&
        std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
       std::find(spec.stop_ids.begin(), spec.stop_ids.end(), id) != spec.stop_ids.end();
-  const FinishReason reason =
+  FinishReason reason =
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
+  if (sequence.choice == 0) ReportProgress(request, request.prompt_tokens());
+  if (reason == FinishReason::kNone && spec.line_timeout_ms && sequence.has_line_end &&
+      request.last_token_ns - request.first_token_ns > *spec.line_timeout_ms * 1'000'000) {
+    reason = FinishReason::kLength;
+  }
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {

@@ -32,6 +32,7 @@ struct Sequence {
   uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
   std::optional<StopMatcher> stop;
+  bool has_line_end = false;  // in its text
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };
