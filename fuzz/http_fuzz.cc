@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "server/fake_engine_for_test.h"
+#include "server/llama_response.h"
 #include "server/service.h"
 
 namespace kvasir {
@@ -16,7 +17,7 @@ namespace {
 
 struct World {
   std::unique_ptr<Tokenizer> tokenizer =
-      *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+      *Tokenizer::Parse(FimTokenizerJson(), kTinyTokenizerConfig);
   std::unique_ptr<ChatTemplate> chat_template = *ChatTemplate::Parse(kTinyTemplate);
   FakeEngine engine{tokenizer.get(), chat_template.get()};
   std::unique_ptr<Service> service = *Service::Make({}, engine);
@@ -47,12 +48,18 @@ void CheckGeneration(GenerationStart start) {
       event.finish_reason = FinishReason::kStop;
       event.last = choice + 1 == request.n;
       if (event.last) event.receipt.ignored = request.ignored;
+      for (size_t at = 1; request.scores_prompt && choice == 0 && at < request.prompt.size();
+           ++at) {
+        event.scored.push_back({request.prompt[at], "", -1, {{'a', -1}}});
+      }
+      if (request.reports_progress && choice == 0) event.progress = {.total = 1, .processed = 1};
       stream += start.answer->Take(i, event);
     }
   }
   KV_CHECK(start.answer->done() && !start.answer->error());
   if (start.answer->streams()) {
-    KV_CHECK(stream.ends_with("data: [DONE]\n\n"));
+    const bool is_llama = dynamic_cast<const LlamaAnswer*>(start.answer.get()) != nullptr;
+    KV_CHECK(stream.ends_with(is_llama ? "}\n\n" : "data: [DONE]\n\n"));
   } else {
     KV_CHECK(nlohmann::json::accept(Joined(start.answer->Body())));
   }

@@ -90,7 +90,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvasir;
   static World world;
   static constexpr const char* kPaths[] = {"/v1/chat/completions", "/apply-template",
-                                           "/v1/completions", "/tokenize", "/detokenize"};
+                                           "/v1/completions",      "/tokenize",
+                                           "/detokenize",          "/completion"};
   if (size < 2) return 0;
   Service& service = *world.services[data[0] % world.services.size()];
   HttpRequest request;

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """The page at `/`, in a browser: chats, edits, forks, forgetting, the cache's view, keys and phones."""
 
+import contextlib
 import re
 import shutil
+import signal
 import sys
+import threading
 import unittest
 
 from server_harness import ROOT, Server
@@ -17,6 +20,26 @@ CHROMIUM = shutil.which("chromium")
 SYSTEM = "You are Kvasir. Anna lives in Oslo. The code of the green safe is 4711."
 SMALL = ["--kv-memory", "16MiB", "--disk", "none"]
 SHOTS = ROOT / "build" / "screenshots"
+
+
+@contextlib.contextmanager
+def slowed(process):
+    """The process is stopped most of the time."""
+    ended = threading.Event()
+
+    def stop_and_go():
+        while not ended.wait(0.002):
+            process.send_signal(signal.SIGSTOP)
+            ended.wait(0.04)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class PageTest(unittest.TestCase):
@@ -134,8 +157,8 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.said, [])
 
     def test_an_answer_is_stopped_and_what_came_stays(self):
-        # Hot sampling without an end: an answer that is long in coming.
-        with Server(*SMALL) as own:
+        # Hot sampling without an end, by a server that runs 2 ms of every 42: an answer that is long in coming.
+        with Server(*SMALL) as own, slowed(own.process):
             page = self.open(own.url)
             page.route("**/generate", lambda route: route.continue_(
                 post_data={**route.request.post_data_json, "temperature": 3, "ignore_eos": True, "max_tokens": 1800}))

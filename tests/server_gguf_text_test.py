@@ -126,8 +126,8 @@ class GgufText(unittest.TestCase):
         server = self.start(path)
         self.assertIn("temperature 0.25, top_k 7, top_p 0.5", "".join(server.log))
         params = server.get("/props")["default_generation_settings"]["params"]
-        self.assertEqual(params, {"temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125,
-                                  "repeat_penalty": 1.5})
+        self.assertEqual(params, params | {"temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125,
+                                           "repeat_penalty": 1.5})
         ask = {"prompt": "The key is", "max_tokens": 12, "seed": 5}
         said = {"temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125, "repetition_penalty": 1.5}
         bare, full = (server.post("/v1/completions", body)["choices"][0] for body in (ask, ask | said))

@@ -40,7 +40,8 @@ class BadInput(WithServer):
                 "max_completion_tokens": [-7], "n": [0, -1, 129, "2", 1.5], "seed": ["x", 1.5, 2**70],
                 "stop": [5, ["a"] * 17, [1], ""], "stop_token_ids": [["x"], [-1], [10**9], 5],
                 "stream": ["yes", 1], "stream_options": [{"include_usage": True}],
-                "logit_bias": [[], {"x": 1}, {"5": "1"}, {"5": 101}, {"-1": 1}, {"99999999": 1}, {"5.0": 1}],
+                "logit_bias": [5, {"5": "1"}, {"5": 101}, {"-1": 1}, {"99999999": 1}, {"x": True}, [5], [[5]], [[5, "1"]],
+                               [[5.5, 1]], [[-1, 1]]],
                 "model": [7, ["default"]], "best_of": [2], "tool_choice": ["required", {"type": "function"}],
                 "response_format": ["text", {}, {"type": "xml"}], "functions": [[{"name": "f"}]],
                 "min_tokens": [5], "guided_json": [5, []], "guided_choice": ["a", {}], "grammar": [5], "ignore_eos": ["x"],
@@ -82,7 +83,7 @@ class BadInput(WithServer):
 
     def test_prompts(self):
         path = "/v1/completions"
-        for prompt in ("", [], [[]], {}, 5, [[1], "a", 5], [1, "a"], [-1], [1.5], [10**9], [2**70], [None],
+        for prompt in ("", [], [[]], {}, 5, [[1], "a", 5], [1, "a", None], [10**9, "a"], {"prompt_string": {}}, [-1], [1.5], [10**9], [2**70], [None],
                        [[[1]]], [True], ["a", []]):
             self.refused(path, {"prompt": prompt}, "prompt")
         self.refused(path, {}, "prompt")
@@ -91,7 +92,6 @@ class BadInput(WithServer):
         self.refused(path, {"prompt": "x", "suffix": "y"}, "suffix")
         self.refused(path, {"prompt": "x", "logprobs": 21}, "logprobs")
         self.refused(path, {"prompt": "x", "logprobs": True}, "logprobs")
-        self.refused(path, {"prompt": "x", "logprobs": 1, "echo": True}, "echo")
         self.refused("/tokenize", {}, "content")
         self.refused("/tokenize", {"content": [1]}, "content")
         self.refused("/detokenize", {"tokens": "x"}, "tokens")

@@ -375,7 +375,7 @@ class OtherEndpoints(WithServer):
             self.assertEqual(headers["content-type"], "application/json")
             self.assertEqual("error" in answer, status != 200)
         # What docs/api.md names as absent.
-        for path in ("/completion", "/infill", "/slots", "/embedding", "/embeddings", "/rerank", "/reranking",
+        for path in ("/embedding", "/embeddings", "/rerank", "/reranking",
                      "/lora-adapters", "/models/load", "/ping", "/load", "/version", "/pooling", "/classify",
                      "/score", "/v1/audio/speech", "/v1/load_lora_adapter", "/sleep"):
             self.refused(path, b"{}", status=404)

@@ -116,6 +116,8 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // over prompt and answer (CTRL, Keskar et al., 2019)
   float presence_penalty = 0.0f;    // over the answer (OpenAI)
   float frequency_penalty = 0.0f;
+  // All three penalties are over the last so many tokens of prompt and answer (llama.cpp).
+  std::optional<uint32_t> penalty_last_n;
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;  // absent: a random one, which the receipt does not show
 };
@@ -150,6 +152,15 @@ struct GeneratedToken {
   std::vector<TokenLogprob> top;  // best first
 };
 
+// How far a request is: GenerateRequest::reports_progress.
+struct Progress {
+  uint32_t total = 0;      // tokens of the prompt
+  uint32_t processed = 0;  // of those, with KV
+  uint32_t cached = 0;     // of those: not computed
+  double prompt_ms = 0;    // from admission until now or, later, to the first token
+  double answer_ms = 0;    // from the first token until now
+};
+
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 const char* ToString(FinishReason reason);  // "stop", "length", ...
 
@@ -169,6 +180,9 @@ struct Event {
   // Of the prompt, when last: that steps computed before the end, once each. At most
   // receipt.computed, which counts those of a prompt that never ran too.
   uint32_t prefilled_tokens = 0;
+  std::optional<Progress> progress;
+  // GenerateRequest::scores_prompt: the next tokens of the prompt, without text.
+  std::vector<GeneratedToken> scored;
 };
 
 // What a request may reuse from the cache.
@@ -206,6 +220,16 @@ struct GenerateRequest {
   bool echo_special = false;           // the text includes special tokens
   std::vector<TokenId> shown_special;  // else these only
   std::optional<uint32_t> logprobs;    // number of top alternatives, 0..20; absent: none
+  // Logprobs are of the distribution that the token was drawn from, after all of SamplingParams;
+  // alternatives that cannot be drawn are left out.
+  bool sampled_logprobs = false;
+  // Event::scored has the prompt's tokens but the first, each once, with their logprobs, before or
+  // with the first token of the answer. REQUIRES: logprobs, and Reuse::kNothing.
+  bool scores_prompt = false;
+  // Events of choice 0 have `progress`, from the prompt's first step on.
+  bool reports_progress = false;
+  // From the first token: then a choice whose text has a line end finishes with kLength.
+  std::optional<uint64_t> line_timeout_ms;
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
@@ -269,8 +293,10 @@ struct SequenceState {
   std::optional<std::string> id;  // GenerateRequest::id
   std::string tenant;
   uint32_t choice = 0;
-  const char* state = "";                  // "waiting", "following", "loading", "prefill", ...
-  uint32_t tokens = 0, computed = 0;       // known of prompt and answer; those with KV
+  const char* state = "";             // "waiting", "following", "loading", "prefill", ...
+  uint32_t tokens = 0, computed = 0;  // known of prompt and answer; those with KV
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;              // of the prompt: not computed, as the receipt counts
   uint32_t blocks = 0, shared_blocks = 0;  // pinned; those that others pin too
   int32_t priority = 0;
   uint32_t preemptions = 0;
@@ -328,6 +354,7 @@ struct ModelCard {
   // past it is computed again. Absent: the rotation does not depend on the length.
   std::optional<uint32_t> long_rope_after;
   std::vector<TokenId> bos, eos;
+  FimTokens fim;  // those that the model's files name
   SamplingDefaults sampling;
   // Digest in hex digits of everything that decides a logit, except the KV format: weights in the
   // format that computes, config, tokenizer, numerics version. It does not depend on file names.

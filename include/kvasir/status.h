@@ -32,6 +32,12 @@ enum class Cause {
   kKeyRevoked,  // the API key was removed while its request was answered
   kNoTenant,    // the API key has no tenant, and the request needs one
   kNotAdmin,    // the API key is not an admin's, and the request needs one
+  kContext,     // the prompt does not fit the context: Error::excess
+};
+
+// A prompt that does not fit the context, in tokens.
+struct ContextExcess {
+  uint64_t prompt_tokens, ctx_size;
 };
 
 struct Error {
@@ -44,6 +50,7 @@ struct Error {
   std::optional<uint64_t> index = {};     // which of the field's values
   std::optional<uint64_t> retry_ms = {};  // when there may be room
   std::optional<Cause> cause = {};
+  std::optional<ContextExcess> excess = {};  // with Cause::kContext
 
   // The text for users: "prompt[3]: token 9 is ...".
   std::string text() const {

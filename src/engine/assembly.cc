@@ -382,6 +382,7 @@ ModelCard CardOf(const Assembly& assembly) {
           .long_rope_after = assembly.long_rope_after,
           .bos = model.config.bos,
           .eos = {},
+          .fim = model.config.fim,
           .content = {}};
 }
 

@@ -40,6 +40,10 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
     return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than the limit of {}",
                      *spec.logprobs, kMaxTopLogprobs);
   }
+  if (spec.scores_prompt && (!spec.logprobs || spec.reuse != Reuse::kNothing)) {
+    return FailField(Code::kInvalidArgument, "scores_prompt",
+                     "needs logprobs, and a prompt that reuses nothing");
+  }
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
       return FailField(Code::kInvalidArgument, "stop", "{}, or use stop ids instead of strings",
@@ -82,9 +86,12 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
     fix = "--cache none computes all tokens again for each token; use --cache prefix";
   }
   if (prompt + answer > context) {
-    return FailField(Code::kInvalidArgument, "prompt",
-                     "{} tokens and {} to generate do not fit the context of {}: {}", prompt,
-                     answer, context, fix);
+    auto refused = FailField(Code::kInvalidArgument, "prompt",
+                             "{} tokens and {} to generate do not fit the context of {}: {}",
+                             prompt, answer, context, fix);
+    refused.value().cause = Cause::kContext;
+    refused.value().excess = {.prompt_tokens = prompt, .ctx_size = context};
+    return refused;
   }
   const uint64_t computed =
       DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);

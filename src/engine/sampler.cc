@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kMaxCandidates = 4096;
 
 // Far below what models make, and finite: its weight is 0.
-constexpr float kIllegalLogit = -1e30f;
+constexpr float kIllegalLogit = kForbidden;
 
 bool Adjusts(const SamplingParams& params) {
   return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
@@ -48,26 +48,36 @@ Window EqualsOf(double logit, float max, float temperature) {
   return {FloatBelow(logit - reach), -FloatBelow(-logit - reach)};
 }
 
-// The index drawn from the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
+// What top_p and min_p keep of the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
+struct Kept {
+  size_t count;
+  double sum;
+};
 template <typename Sorted>
-size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, double u) {
+Kept KeptOf(Sorted sorted, size_t limit, const SamplingParams& params) {
   double sum = 0;
   for (size_t i = 0; i < limit; ++i) sum += sorted(i).weight;
-  size_t kept = limit;
-  if (params.top_p < 1.0f || params.min_p > 0) {
-    const double enough =
-        params.top_p < 1.0f ? params.top_p * sum : std::numeric_limits<double>::infinity();
-    for (kept = 0, sum = 0; kept < limit; ++kept) {
-      const double weight = sorted(kept).weight;
-      if (kept > 0 && sum >= enough && weight != sorted(kept - 1).weight) break;
-      if (kept > 0 && weight < params.min_p * sorted(0).weight) break;
-      sum += weight;
-    }
+  if (params.top_p == 1.0f && params.min_p == 0) return {limit, sum};
+  const double enough =
+      params.top_p < 1.0f ? params.top_p * sum : std::numeric_limits<double>::infinity();
+  size_t kept = 0;
+  for (sum = 0; kept < limit; ++kept) {
+    const double weight = sorted(kept).weight;
+    if (kept > 0 && sum >= enough && weight != sorted(kept - 1).weight) break;
+    if (kept > 0 && weight < params.min_p * sorted(0).weight) break;
+    sum += weight;
   }
+  return {kept, sum};
+}
+
+// The index drawn from those.
+template <typename Sorted>
+size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, double u) {
+  const Kept kept = KeptOf(sorted, limit, params);
   double running = 0;
-  for (size_t i = 0; i < kept; ++i) {
+  for (size_t i = 0; i < kept.count; ++i) {
     running += sorted(i).weight;
-    if (running > u * sum) return i;
+    if (running > u * kept.sum) return i;
   }
   return 0;  // by rounding u * sum is at the very end
 }
@@ -92,7 +102,7 @@ Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
       return FailField(Code::kInvalidArgument, "logit_bias",
                        "token {} is outside the vocabulary [0, {})", id, vocab_size);
     }
-    KV_TRY(InRange("logit_bias", bias, kLogitBiasRange));
+    if (bias != kForbidden) KV_TRY(InRange("logit_bias", bias, kLogitBiasRange));
   }
   return {};
 }
@@ -165,6 +175,10 @@ TokenId Sampler::Largest(std::span<const float> logits, float max) const {
 void Sampler::Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
                      uint32_t prompt_tokens) {
   for (const auto& [id, bias] : params.logit_bias) logits_[id] += bias;
+  if (params.penalty_last_n) {
+    tokens = tokens.last(std::min<size_t>(*params.penalty_last_n, tokens.size()));
+    prompt_tokens = 0;
+  }
   if (params.repetition_penalty != 1.0f) {
     for (const TokenId id : tokens) {
       if (counts_[id]++ > 0) continue;
@@ -294,6 +308,35 @@ void Sampler::Logprobs(std::span<const float> logits, uint32_t num_top, Generate
   token->logprob = logprob(token->id);
   token->top.clear();
   for (size_t i = 0; i < num; ++i) token->top.push_back({best_[i].id, logprob(best_[i].id)});
+}
+
+void Sampler::SampledLogprobs(std::span<const float> logits, const SamplingParams& params,
+                              std::span<const TokenId> tokens, uint32_t prompt_tokens,
+                              uint32_t num_top, GeneratedToken* token,
+                              std::span<const uint64_t> legal) {
+  std::copy(logits.begin(), logits.end(), logits_.begin());
+  Adjust(params, tokens, prompt_tokens);
+  Restrict(legal);
+  MaxOfBlocks(logits_, block_max_.data());
+  const float max = *std::max_element(block_max_.begin(), block_max_.end());
+  token->logprob = -std::numeric_limits<float>::infinity();
+  token->top.clear();
+  const auto add = [&](TokenId id, float logprob) {
+    if (id == token->id) token->logprob = logprob;
+    if (token->top.size() < num_top) token->top.push_back({id, logprob});
+  };
+  if (params.temperature == 0 || params.top_p == 0 || !std::isfinite(max)) {
+    return add(Largest(logits_, max), 0);
+  }
+  order_.Fill(logits_, max, params.temperature);
+  const size_t limit = params.top_k == 0 ? logits_.size() : params.top_k;
+  const Kept kept = KeptOf([&](size_t i) { return order_.At(i); },
+                           std::min<size_t>(limit, logits_.size()), params);
+  for (size_t i = 0; i < kept.count; ++i) {
+    const Candidate candidate = order_.At(i);
+    if (candidate.weight == 0) break;
+    add(candidate.id, static_cast<float>(Log(candidate.weight / kept.sum)));
+  }
 }
 
 size_t Sampler::SortLargest(std::span<const float> logits, size_t num) {

@@ -18,6 +18,7 @@ namespace kvasir {
 //   repetition_penalty   of prompt and answer: l = l > 0 ? l / r : l * r  (CTRL; as HF and vLLM)
 //   presence_penalty     tokens of the answer: l -= p                     (OpenAI)
 //   frequency_penalty    tokens of the answer: l -= f * count             (OpenAI)
+//   penalty_last_n       all three: of the last n of prompt and answer    (llama.cpp)
 //   legal tokens         of others l = -1e30: their weight is 0, so that nothing below sees them
 //   temperature 0        the largest l, of equals the lowest id; nothing below is read
 //   temperature T        w[i] = exp((l[i] - max) / T)
@@ -53,6 +54,12 @@ class Sampler {
   // Fills token->logprob and the `num_top` best alternatives, from the log softmax of the raw
   // logits (before bias, penalties and temperature). Among equals the lower id is first.
   void Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token);
+
+  // The same of the distribution that Sample draws from, with its arguments. Alternatives that it
+  // never draws are left out; a token that it never draws has minus infinity. O(vocab log vocab).
+  void SampledLogprobs(std::span<const float> logits, const SamplingParams& params,
+                       std::span<const TokenId> tokens, uint32_t prompt_tokens, uint32_t num_top,
+                       GeneratedToken* token, std::span<const uint64_t> legal = {});
 
  private:
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
 namespace {
@@ -202,6 +203,66 @@ TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
   for (size_t i = 0; i < 7; ++i) {
     EXPECT_EQ(logits[token.top[i].id], sorted[i]);
     EXPECT_NEAR(token.top[i].logprob, sorted[i] - std::log(sum), 1e-6);
+  }
+}
+
+// With a window the penalties see the last tokens alone, whether they are of the prompt or not.
+TEST(Sampler, PenaltiesCoverTheWindow) {
+  Sampler sampler(8);
+  const std::vector<float> logits = {0, 0, 0, 0, 0, 0.5f, 0, 0};
+  const std::vector<TokenId> tokens = {5, 5, 1, 2};  // prompt: 5 5 1
+  const auto best = [&](SamplingParams params) {
+    params.temperature = 0;
+    return *sampler.Sample(logits, params, tokens, 3, 0);
+  };
+  EXPECT_EQ(best({.presence_penalty = 1}), 5);  // of the answer
+  EXPECT_EQ(best({.presence_penalty = 1, .penalty_last_n = 4}), 0);
+  EXPECT_EQ(best({.frequency_penalty = 0.3f, .penalty_last_n = 3}), 5);  // once in the window
+  EXPECT_EQ(best({.frequency_penalty = 0.3f, .penalty_last_n = 4}), 0);
+  EXPECT_EQ(best({.repetition_penalty = 100, .penalty_last_n = 2}), 5);
+  EXPECT_EQ(best({.presence_penalty = 1, .penalty_last_n = 0}), 5);
+  EXPECT_EQ(best({.presence_penalty = 1, .penalty_last_n = 1000}), 0);
+}
+
+TEST(Sampler, AForbiddenTokenIsNeverDrawn) {
+  Sampler sampler(2);
+  SamplingParams params;
+  params.temperature = 100;
+  params.logit_bias = {{0, kForbidden}};
+  ASSERT_TRUE(ValidateSampling(params, 2));
+  const std::vector<float> logits = {50, -50};
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(sampler.Sample(logits, params, {}, 0, DrawUniform(1, 0, i)), 1);
+  }
+}
+
+TEST(Sampler, SampledLogprobsAreTheWeightsOfTheFormulas) {
+  Random random(13);
+  for (int round = 0; round < 32; ++round) {
+    const uint32_t vocab = round % 2 == 0 ? 300 : 24;
+    Sampler sampler(vocab);
+    const std::vector<float> logits = RandomLogits(vocab, random);
+    const std::vector<TokenId> tokens = {1, 2, 3, 5, 5, 8, 8, 8};
+    SamplingParams params;
+    params.temperature = 0.4f + static_cast<float>(random.Uniform());
+    if (round & 2) params.top_k = 1 + static_cast<uint32_t>(random.Below(30));
+    if (round & 4) params.top_p = 0.1f + 0.9f * static_cast<float>(random.Uniform());
+    if (round & 8) params.min_p = 0.2f * static_cast<float>(random.Uniform());
+    if (round & 16) params.presence_penalty = 0.5f;
+    const std::vector<double> weights = ReferenceWeights(logits, params, tokens, 4);
+    double total = 0;
+    for (const double weight : weights) total += weight;
+    std::vector<double> seen(vocab);
+    GeneratedToken token{.id = static_cast<TokenId>(round % vocab)};
+    sampler.SampledLogprobs(logits, params, tokens, 4, vocab, &token);
+    for (const TokenLogprob& other : token.top) seen[other.id] = std::exp(other.logprob);
+    for (uint32_t id = 0; id < vocab; ++id) EXPECT_NEAR(seen[id], weights[id] / total, 1e-5);
+    EXPECT_NEAR(std::exp(token.logprob), weights[token.id] / total, 1e-5);
+    for (size_t i = 1; i < token.top.size(); ++i) {
+      EXPECT_GE(token.top[i - 1].logprob, token.top[i].logprob);
+    }
+    sampler.SampledLogprobs(logits, params, tokens, 4, 2, &token);
+    EXPECT_LE(token.top.size(), 2u);
   }
 }
 

@@ -12,6 +12,8 @@
 namespace kvasir {
 namespace {
 
+constexpr double kProgressMs = 1e-6;  // of a nanosecond
+
 // A sampler has the memory of a few logit rows. More samplers would save only microseconds.
 constexpr uint32_t kMaxSamplers = 8;
 // A step with fewer logits draws all its tokens in one thread: waking the others costs more.
@@ -183,6 +185,7 @@ void Scheduler::CommitRows() {
       request.prefilled_tokens += std::min(rows.num_rows, left);
       if (request.spec.only_when_idle) stats_.prepared_tokens += rows.num_rows;
     }
+    if (!request.prompt_done) ReportProgress(request, committed);
     if (prompt_ends) {
       EndLoad(request);
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;
@@ -213,8 +216,9 @@ void Scheduler::AddHeads(const Rows& rows) {
   Sequence& sequence = *rows.sequence;
   const bool samples = sequence.num_pending() == 0 && request.max_tokens > 0;
   const auto wanted = [&](uint32_t position) {
-    return request.spec.on_logits != nullptr && position >= sequence.next_logits &&
-           position >= request.spec.logits_from;
+    if (position < sequence.next_logits) return false;
+    if (request.spec.scores_prompt && position + 1 < request.prompt_tokens()) return true;
+    return request.spec.on_logits != nullptr && position >= request.spec.logits_from;
   };
   if (rows.num_rows == 0) {
     const uint32_t last = request.prompt_tokens() - 1;
@@ -267,12 +271,31 @@ void Scheduler::ComputeHeads() {
 void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
   Request& request = *head.request;
   Sequence& sequence = *head.sequence;
-  if (request.done() || !request.spec.on_logits || head.position < request.spec.logits_from ||
-      head.position < sequence.next_logits) {
-    return;
+  const GenerateRequest& spec = request.spec;
+  if (request.done() || head.position < sequence.next_logits) return;
+  const bool scores = spec.scores_prompt && head.position + 1 < request.prompt_tokens();
+  const bool reports = spec.on_logits && head.position >= spec.logits_from;
+  if (!scores && !reports) return;
+  if (scores) {
+    GeneratedToken token{.id = spec.prompt[head.position + 1]};
+    samplers_[0].Logprobs(logits, *spec.logprobs, &token);
+    EventOf(request, 0).scored.push_back(std::move(token));
   }
-  request.spec.on_logits(sequence.choice, head.position, logits);
+  if (reports) spec.on_logits(sequence.choice, head.position, logits);
   sequence.next_logits = head.position + 1;
+}
+
+void Scheduler::ReportProgress(Request& request, uint32_t processed) {
+  if (!request.spec.reports_progress) return;
+  const uint64_t now = MonotonicNs();
+  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  processed = std::min(processed, request.prompt_tokens());
+  EventOf(request, 0).progress = {
+      .total = request.prompt_tokens(),
+      .processed = processed,
+      .cached = processed - std::min(processed, request.prefilled_tokens),
+      .prompt_ms = static_cast<double>(first - request.admitted_ns) * kProgressMs,
+      .answer_ms = static_cast<double>(now - first) * kProgressMs};
 }
 
 void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
@@ -305,7 +328,14 @@ void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   Choose(draw, sampler);
   if (!draw.id) return;
   draw.token.id = *draw.id;
-  if (request.spec.logprobs) {
+  if (!request.spec.logprobs) return;
+  if (request.spec.sampled_logprobs) {
+    samplers_[sampler].SampledLogprobs(draw.logits, request.spec.sampling, draw.sequence->tokens,
+                                       request.prompt_tokens(), *request.spec.logprobs, &draw.token,
+                                       draw.sequence->format
+                                           ? std::span<const uint64_t>(legal_[sampler])
+                                           : std::span<const uint64_t>());
+  } else {
     samplers_[sampler].Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
   }
 }
@@ -324,7 +354,7 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
     return;
   }
   const TokenTrie& trie = request.format.masks->trie();
-  if (spec.sampling.temperature == 0) {
+  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs) {
     draw.id = sample({});
     if (!draw.id) return;
     // The best of all tokens is the best of the legal ones, if it is legal.

@@ -242,6 +242,7 @@ class Scheduler {
   void AddHeads(const Rows& rows);
   void ComputeHeads();
   void ReportLogits(const Head& head, std::span<const float> logits);
+  static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
   void RunDraws();
   void RunDraw(Draw& draw, uint32_t sampler);

@@ -77,6 +77,11 @@ void Scheduler::UseDraw(Draw& draw) {
   FinishReason reason =
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
   if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
+  if (sequence.choice == 0) ReportProgress(request, request.prompt_tokens());
+  if (reason == FinishReason::kNone && request.spec.line_timeout_ms && sequence.has_line_end &&
+      request.last_token_ns - request.first_token_ns > *request.spec.line_timeout_ms * 1'000'000) {
+    reason = FinishReason::kLength;
+  }
   if (reason != FinishReason::kNone) {
     EndSequence(request, sequence, head.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {

@@ -22,6 +22,8 @@ void Scheduler::AddStates(const Request& request, uint64_t now_ns,
                       .tenant = request.spec.tenant,
                       .state = StateOf(request, Follows(request)),
                       .tokens = request.prompt_tokens(),
+                      .prompt_tokens = request.prompt_tokens(),
+                      .cached_tokens = request.receipt.cached_tokens(),
                       .priority = request.spec.priority,
                       .preemptions = request.receipt.preemptions,
                       .age_ns = now_ns - std::min(now_ns, request.submitted_ns)};

@@ -13,6 +13,8 @@ Event& EventOf(Request& request, uint32_t choice) {
     event.choice = choice;
     event.tokens.clear();
     event.text.clear();
+    event.progress.reset();
+    event.scored.clear();
   }
   return event;
 }
@@ -26,6 +28,7 @@ FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, E
   if (role == TokenRole::kEnd) return FinishReason::kStop;
   if (sequence.text) {
     token.text = sequence.text->Append(token.id);
+    sequence.has_line_end |= token.text.find('\n') != std::string::npos;
     if (const auto match = sequence.stop->Append(token.text, &event.text)) {
       event.stop_match = std::string(*match);
       return FinishReason::kStop;

@@ -38,6 +38,7 @@ struct Sequence {
   std::optional<AnswerParser> thought;  // while an answer may get max_thought_tokens
   uint32_t thought_tokens = 0;
   std::optional<StopMatcher> stop;
+  bool has_line_end = false;  // in its text
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };

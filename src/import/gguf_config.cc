@@ -177,6 +177,21 @@ Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
   return {};
 }
 
+FimTokens ReadFimTokens(Metadata& keys, size_t num_tokens) {
+  // Each under its name and the one of old files.
+  const auto id = [&](const std::string& name, const char* old_name = nullptr) {
+    auto found = keys.Id("fim_" + name + "_token_id", num_tokens);
+    if (!found && old_name != nullptr) found = keys.Id(old_name, num_tokens);
+    return found;
+  };
+  return {.prefix = id("pre", "prefix_token_id"),
+          .suffix = id("suf", "suffix_token_id"),
+          .middle = id("mid", "middle_token_id"),
+          .repo = id("rep"),
+          .file = id("sep"),
+          .pad = id("pad")};
+}
+
 }  // namespace
 
 Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
@@ -226,6 +241,7 @@ Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file) {
   for (const char* key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
     tokenizer.AddId(key, config.vocab_size, config.eos);
   }
+  config.fim = ReadFimTokens(tokenizer, config.vocab_size);
   KV_TRY(tokenizer.status());
   KV_TRY(ValidateConfig(config, file));
   return config;

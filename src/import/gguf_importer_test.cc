@@ -20,6 +20,22 @@ TEST_F(GgufModel, IsReadFromItsMetadata) {
   EXPECT_TRUE(m->lm_head);
 }
 
+// Old files call the first three otherwise.
+TEST_F(GgufModel, NamesTheTokensThatMarkAMiddle) {
+  const auto m = ImportWith([](GgufBuilder& b, Tensors&) {
+    b.U32("tokenizer.ggml.fim_pre_token_id", 1).U32("tokenizer.ggml.prefix_token_id", 6);
+    b.U32("tokenizer.ggml.suffix_token_id", 2).U32("tokenizer.ggml.fim_mid_token_id", 3);
+    b.U32("tokenizer.ggml.fim_sep_token_id", 4).U32("tokenizer.ggml.fim_rep_token_id", 7);
+  });
+  ASSERT_TRUE(m) << m.error().message;
+  EXPECT_EQ(m->config.fim.prefix, 1);
+  EXPECT_EQ(m->config.fim.suffix, 2);
+  EXPECT_EQ(m->config.fim.middle, 3);
+  EXPECT_EQ(m->config.fim.file, 4);
+  EXPECT_FALSE(m->config.fim.repo);  // the vocabulary ends at 6
+  EXPECT_FALSE(m->config.fim.pad);
+}
+
 TEST_F(GgufModel, ATemplateForToolsJoinsTheOther) {
   const auto m = ImportWith([](GgufBuilder& b, Tensors&) {
     b.Text("tokenizer.chat_template", "{{ x }}").Text("tokenizer.chat_template.tool_use", "tools");

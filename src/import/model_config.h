@@ -117,6 +117,7 @@ struct ModelConfig {
   std::optional<ExpertsConfig> experts;
   std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0
   std::vector<TokenId> bos, eos;  // what the model's files say (generation_config included)
+  FimTokens fim;                  // of GGUF files; no logit depends on it
 };
 
 // What the figures must be to each other, beyond their own limits: kInvalidArgument, naming `file`.

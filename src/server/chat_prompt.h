@@ -25,6 +25,7 @@ struct ModelView {
   PieceSpace pieces;        // of the caller: what was encoded before
   std::string no_text;      // why there is no tokenizer, and what to do
   SamplingParams sampling;  // the defaults of requests
+  FimTokens fim;            // marks of a prompt whose middle is filled in
   bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system
   bool knows_calls = true;  // the template renders tool_calls; else they are written as content

@@ -478,12 +478,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   // The answer ends with an error: a response, or the last event of a stream that has begun.
   void Fail(const Error& error) {
+    const std::string event = answer_->ErrorEvent(error);
     DropUnfinished(std::move(answer_));
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
     if (log_) log_->Refused(RefusalOf(error));
-    writer_.PutStreamText(Answer::ErrorEvent(error));
+    writer_.PutStreamText(event);
     EndStream();
   }
 

@@ -46,6 +46,9 @@ constexpr FieldRow kFields[] = {
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
+    {"action", {Code::kInvalidArgument, 400, "invalid_argument"}},
+    {"slots", {Code::kUnsupported, 501, "unsupported"}},
+    {"infill", {Code::kUnsupported, 501, "unsupported"}},
     {"max_context", {Code::kExhausted, 400, "context_full"}, FieldRow::kBody},
 };
 
@@ -82,6 +85,9 @@ const CodeRow& RowOf(const Error& error) {
   return kUnknown;
 }
 
+// llama.cpp's, beside n_prompt_tokens and n_ctx.
+constexpr const char* kContextType = "exceed_context_size_error";
+
 const char* TypeOf(int status) {
   switch (status) {
     case 401:
@@ -92,6 +98,8 @@ const char* TypeOf(int status) {
       return "not_found_error";
     case 429:
       return "rate_limit_error";
+    case 501:
+      return "not_supported_error";
     case 503:
       return "service_unavailable_error";
     default:
@@ -108,12 +116,16 @@ Refusal RefusalOf(const Error& error) { return {std::string(RowOf(error).name), 
 std::string ErrorObject(const Error& error) {
   const CodeRow& row = RowOf(error);
   nlohmann::json object = {{"message", error.text()},
-                           {"type", TypeOf(row.status)},
+                           {"type", error.excess ? kContextType : TypeOf(row.status)},
                            {"param", nullptr},
                            {"code", row.name}};
   const FieldRow* field_row = FieldRowOf(error);
   const bool of_body = field_row == nullptr || field_row->of == FieldRow::kBody;
   if (error.field && of_body) object["param"] = *error.field;
+  if (error.excess) {
+    object["n_prompt_tokens"] = error.excess->prompt_tokens;
+    object["n_ctx"] = error.excess->ctx_size;
+  }
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -152,6 +152,18 @@ inline std::string TinyTokenizerJson() {
          vocab + R"(},"merges":[]}})";
 }
 
+// The tiny tokenizer with the tokens of a model that fills in: 258 and those that follow.
+inline std::string FimTokenizerJson() {
+  std::string tokenizer = TinyTokenizerJson();
+  std::string added;
+  int id = 258;
+  for (const char* text : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"}) {
+    added +=
+        R"(,{"id":)" + std::to_string(id++) + R"(,"content":")" + text + R"(","special":true})";
+  }
+  return tokenizer.insert(tokenizer.find(']'), added);
+}
+
 inline constexpr std::string_view kTinyTokenizerConfig =
     R"({"bos_token":"<|bos|>","eos_token":"<|end|>"})";
 

@@ -20,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kBody = "the body";
+constexpr std::string_view kMixedIds = "prompt";  // its lists of ids may have texts too
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
 constexpr size_t kMaxKeyText = 64;     // of a key
@@ -63,7 +64,10 @@ class BodyReader : public JsonBuilder {
 
   bool null() { return Other("null") && JsonBuilder::null(); }
   bool boolean(bool value) { return Other("a boolean") && JsonBuilder::boolean(value); }
-  bool string(std::string& value) { return Other("a string") && JsonBuilder::string(value); }
+  bool string(std::string& value) {
+    if (packing_ && key_ == kMixedIds && !Unpack()) return false;
+    return Other("a string") && JsonBuilder::string(value);
+  }
   bool number_integer(int64_t value) {
     if (TakesNumber()) return AddId(value);
     return Count() && JsonBuilder::number_integer(value);
@@ -146,6 +150,17 @@ class BodyReader : public JsonBuilder {
     if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
     if (std::exchange(opened_, false) && !JsonBuilder::start_array(0)) return false;
     return Count();
+  }
+
+  // The list of ids goes on as a list of any values.
+  bool Unpack() {
+    packing_ = false;
+    if (!JsonBuilder::start_array(0)) return false;
+    for (const TokenId id : ids_) {
+      if (!Count() || !JsonBuilder::number_integer(id)) return false;
+    }
+    ids_.clear();
+    return true;
   }
 
   bool TakesNumber() {

@@ -114,7 +114,15 @@ TEST(ParseBody, KeepsListsOfIdsWhereTheyBelong) {
   ASSERT_TRUE(body->fields.Find("y")->Find("prompt")->is_array());
   EXPECT_EQ(body->fields.Find("y")->Find("prompt")->items()[0].integer(), 3);
   EXPECT_EQ(AsIds(*body->fields.Find("stop_token_ids"))[0], 5);
-  for (const char* bad : {R"({"prompt":[1,"a"]})", R"({"prompt":[1.5]})", R"({"prompt":[1,[2]]})",
+  const auto mixed = ParseBody(R"({"prompt":[[1,"a",2],7],"x":1})", kCompletionIds);
+  const auto parts = mixed->fields.Find("prompt")->items()[0].items();
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].integer(), 1);
+  EXPECT_EQ(parts[1].text(), "a");
+  EXPECT_EQ(parts[2].integer(), 2);
+  EXPECT_EQ(ParseBody(R"({"stop_token_ids":[1,"a"]})", kCompletionIds).error().field,
+            "stop_token_ids");
+  for (const char* bad : {R"({"prompt":[1.5]})", R"({"prompt":[1,[2]]})",
                           R"({"prompt":[4294967296]})", R"({"prompt":[1,null]})"}) {
     const auto parsed = ParseBody(bad, kCompletionIds);
     ASSERT_FALSE(parsed) << bad;

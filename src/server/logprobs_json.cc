@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -68,7 +69,35 @@ json ChatToken(const GeneratedToken& token, const Tokenizer* tokenizer) {
   return entry;
 }
 
+json LlamaEntry(TokenId id, float logprob, Probs probs, const Tokenizer* tokenizer) {
+  const TokenSpelling spelling = SpellToken(tokenizer, id);
+  const bool is_part = tokenizer && spelling.text != spelling.bytes;
+  json entry = {{"id", id},
+                {"token", is_part ? std::string(kReplacementChar) : spelling.text},
+                {"bytes", BytesJson(spelling.bytes)}};
+  if (probs == Probs::kSampled) {
+    entry["prob"] = std::exp(logprob);
+  } else {
+    entry["logprob"] = Finite(logprob);
+  }
+  return entry;
+}
+
+json LlamaToken(const GeneratedToken& token, Probs probs, const Tokenizer* tokenizer) {
+  json entry = LlamaEntry(token.id, token.logprob, probs, tokenizer);
+  json& top = entry[probs == Probs::kSampled ? "top_probs" : "top_logprobs"] = json::array();
+  for (const TokenLogprob& other : token.top) {
+    top.push_back(LlamaEntry(other.id, other.logprob, probs, tokenizer));
+  }
+  return entry;
+}
+
+json LegacyLogprob(const GeneratedToken& token) {
+  return std::isnan(token.logprob) ? json() : json(Finite(token.logprob));
+}
+
 json LegacyTop(const GeneratedToken& token, const Tokenizer* tokenizer) {
+  if (std::isnan(token.logprob)) return {};
   json top = json::object();
   for (const TokenLogprob& other : token.top) {
     // When two ids have the same spelling, keeps the first, which is likelier.
@@ -107,7 +136,7 @@ json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_off
   json offsets = json::array();
   for (const GeneratedToken& token : tokens) {
     texts.push_back(SpellToken(tokenizer, token.id).text);
-    logprobs.push_back(Finite(token.logprob));
+    logprobs.push_back(LegacyLogprob(token));
     tops.push_back(LegacyTop(token, tokenizer));
     offsets.push_back(text_offset);
     text_offset += CountCharacters(token.text);
@@ -116,6 +145,13 @@ json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_off
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(tops)},
           {"text_offset", std::move(offsets)}};
+}
+
+json LlamaProbabilities(const std::vector<GeneratedToken>& tokens, Probs probs,
+                        const Tokenizer* tokenizer) {
+  json list = json::array();
+  for (const GeneratedToken& token : tokens) list.push_back(LlamaToken(token, probs, tokenizer));
+  return list;
 }
 
 void ScoredTokens::Add(const GeneratedToken& token) {
@@ -143,6 +179,18 @@ Parts ScoredTokens::ChatText(const Tokenizer* tokenizer) const {
   co_yield out;
 }
 
+Parts ScoredTokens::LlamaText(Probs probs, const Tokenizer* tokenizer) const {
+  std::string out = "[";
+  auto top = top_.begin();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (i > 0) out += ',';
+    out += Dump(LlamaToken(Unpack(entries_[i], &top), probs, tokenizer));
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += ']';
+  co_yield out;
+}
+
 Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const {
   enum List { kTokens, kLogprobs, kTop, kOffsets };
   constexpr List kLists[] = {kTokens, kLogprobs, kTop, kOffsets};
@@ -160,7 +208,7 @@ Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer)
           out += Dump(SpellToken(tokenizer, token.id).text);
           break;
         case kLogprobs:
-          out += Dump(Finite(token.logprob));
+          out += Dump(LegacyLogprob(token));
           break;
         case kTop:
           out += Dump(LegacyTop(token, tokenizer));

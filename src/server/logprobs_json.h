@@ -3,14 +3,19 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "server/openai_request.h"
 #include "server/parts.h"
 
 namespace kvasir {
+
+// Of a token without a log probability, the first of a prompt: null in answers.
+inline constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 
 // The spelling of a token. `text` is UTF-8; for a token that is part of a character it is
 // "bytes:\xe2\x80", as in OpenAI's API, and without a tokenizer "token_id:17".
@@ -28,6 +33,11 @@ nlohmann::json ChatLogprobs(const std::vector<GeneratedToken>& tokens, const Tok
 nlohmann::json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_offset,
                               const Tokenizer* tokenizer);
 
+// `completion_probabilities` of llama.cpp's server: [{"id", "token", "bytes", "logprob",
+// "top_logprobs": [...]}], or "prob" and "top_probs". A part of a character has the text U+FFFD.
+nlohmann::json LlamaProbabilities(const std::vector<GeneratedToken>& tokens, Probs probs,
+                                  const Tokenizer* tokenizer);
+
 uint64_t CountCharacters(std::string_view utf8);
 
 // The tokens of a choice with their log probabilities, packed until the answer is sent.
@@ -41,6 +51,7 @@ class ScoredTokens {
 
   // The texts of ChatLogprobs and LegacyLogprobs. `this` must outlive them.
   Parts ChatText(const Tokenizer* tokenizer) const;
+  Parts LlamaText(Probs probs, const Tokenizer* tokenizer) const;
   Parts LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "server/infill_prompt.h"
 #include "server/openai_request.h"
 
 namespace kvasir {
@@ -23,7 +24,10 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.knows_calls = text.find("tool_calls") != std::string::npos;
   view.think = FindThinkMarks(text);
   view.calls = &FindCallFormat(text);
-  if (view.tokenizer) view.special_marks = SpecialMarks(view);
+  if (view.tokenizer) {
+    view.special_marks = SpecialMarks(view);
+    view.fim = FindFimTokens(card.fim, *view.tokenizer);
+  }
   return view;
 }
 

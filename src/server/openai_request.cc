@@ -1,96 +1,15 @@
 #include "server/openai_request.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "server/raw_prompts.h"
 
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxAnswers = 1024;  // prompts times n
 constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's
-
-using RawPrompts = std::vector<std::vector<TokenId>>;
-
-Result<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions& options,
-                                   const ModelView& model) {
-  if (one.is_string()) {
-    return EncodeText(one.text(), "prompt", options, model);
-  }
-  if (!one.is_array() && !IsIds(one)) {
-    return FailField(Code::kInvalidArgument, "prompt",
-                     "has {} where a text or a list of token ids must be", KindOf(one));
-  }
-  return ToTokenIds(one, model.vocab_size, "prompt");
-}
-
-// The texts that `echo` puts before the answers.
-Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
-                                        const RawPrompts& prompts, const ModelView& model) {
-  std::vector<std::string> texts;
-  size_t bytes = 0;
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i]->is_string()) {
-      texts.emplace_back(list[i]->text());
-      continue;
-    }
-    KV_ASSIGN(std::string text, DecodeIds(prompts[i], "prompt", model));
-    bytes += text.size();
-    if (bytes > model.max_decoded_bytes) {
-      return FailField(Code::kInvalidArgument, "echo",
-                       "the prompts have more than {} bytes of text", model.max_decoded_bytes);
-    }
-    texts.push_back(std::move(text));
-  }
-  return texts;
-}
-
-// `prompt`: a text, a list of ids, or a list of those.
-Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
-                                                  const ModelView& model) {
-  const JsonValue* prompt = fields.Find("prompt");
-  if (!prompt) return FailField(Code::kInvalidArgument, "prompt", "is missing");
-  std::vector<const JsonValue*> list;
-  if (prompt->is_string() || prompt->kind() == JsonValue::Kind::kIds) {
-    list.push_back(prompt);
-  } else if (prompt->is_array()) {
-    for (const JsonValue& one : prompt->items()) list.push_back(&one);
-  }
-  if (list.empty()) {
-    return FailField(Code::kInvalidArgument, "prompt",
-                     "must be a text, a list of token ids, or a list of those");
-  }
-  if (list.size() > model.max_prompts) {
-    return FailField(Code::kInvalidArgument, "prompt",
-                     "{} prompts; at most {} may run or wait at once", list.size(),
-                     model.max_prompts);
-  }
-  if (list.size() * num_choices > kMaxAnswers) {
-    return FailField(Code::kInvalidArgument, "prompt",
-                     "{} prompts with n {}; at most {} answers to a request", list.size(),
-                     num_choices, kMaxAnswers);
-  }
-  return list;
-}
-
-Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
-                   const ModelView& model) {
-  if (tokens == 0) return FailField(Code::kInvalidArgument, field, "has no tokens");
-  const uint32_t answer = max_tokens == 0 ? 0 : 1;
-  if (tokens + answer <= model.ctx_size) return {};
-  const uint32_t largest = std::max(model.ctx_size, model.max_ctx_size);
-  std::string fix = "; shorten it or start the server with a larger --ctx-size";
-  if (model.ctx_size == largest) {
-    fix = ", the model's largest; shorten it";
-  } else if (tokens + answer > largest) {
-    fix = fmt::format("; shorten it: the model's largest is {}", largest);
-  }
-  return FailField(Code::kInvalidArgument, field,
-                   "has {} tokens, which with {} to generate do not fit the context of {}{}",
-                   tokens, answer, model.ctx_size, fix);
-}
 
 Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
   std::string name = "default";
@@ -330,10 +249,13 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
   fields.Bool("add_special_tokens", &options.add_special);
   fields.Bool("add_special", &options.add_special);
   fields.Bool("parse_special", &options.parse_special);
-  if (echo && call.spec.logprobs) fields.Fail("echo", "is not supported with logprobs");
   if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
+  if (echo && request.logprobs) {
+    request.scores_prompt = true;
+    request.reuse = Reuse::kNothing;  // rows from the cache have no log probabilities
+  }
   KV_ASSIGN(const auto list, ListPrompts(fields, request.n, model));
   request.ignored = fields.Unread();
   RawPrompts prompts;
@@ -345,6 +267,10 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
     KV_ASSIGN(call.spec.echo, EchoOf(list, prompts, model));
   }
   for (std::vector<TokenId>& ids : prompts) {
+    if (request.scores_prompt) {
+      call.spec.scored_from.push_back(ids.front());
+      call.spec.scored_tokens += ids.size() * request.n;
+    }
     call.requests.emplace_back(request).prompt = std::move(ids);
   }
   return call;

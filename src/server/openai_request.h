@@ -19,6 +19,22 @@
 
 namespace kvasir {
 
+// Probabilities of tokens: the model's, as logarithms, or those that they were drawn with.
+enum class Probs { kModel, kSampled };
+
+// What answers in the form of llama.cpp's server say of their requests.
+struct LlamaSpec {
+  std::string settings;                      // `generation_settings`: the text of an object
+  std::vector<std::string> prompts;          // their texts; empty: they are not said
+  std::vector<uint32_t> prompt_tokens;       // of each prompt
+  std::vector<std::string> response_fields;  // paths; empty: all
+  int64_t id_slot = -1;                      // as asked for
+  uint32_t ctx_size = 0;
+  bool post_sampling_probs = false;
+
+  Probs probs() const { return post_sampling_probs ? Probs::kSampled : Probs::kModel; }
+};
+
 // The format of an answer, which the engine does not need.
 struct AnswerSpec {
   bool chat = false;  // chat.completion, else text_completion
@@ -26,6 +42,9 @@ struct AnswerSpec {
   bool include_usage = false;
   bool return_token_ids = false;  // choices have `token_ids` (vLLM)
   bool return_tokens = false;     // choices have `tokens` (llama.cpp)
+  // Of streams (llama.cpp): events of choice 0 have `timings`; events before the first token have
+  // `prompt_progress`.
+  bool timings_per_token = false, return_progress = false;
   std::optional<uint32_t> logprobs;
   bool thoughts_apart = true;  // else they stay in the content
   ToolChoice tool_choice;
@@ -35,7 +54,12 @@ struct AnswerSpec {
   std::shared_ptr<const AnswerReading> reading;
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
   std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
-  std::string model;              // the name in the answer
+  // Of echo with logprobs: the first token of each prompt, which has none; and how many tokens of
+  // prompts all choices show.
+  std::vector<TokenId> scored_from;
+  uint64_t scored_tokens = 0;
+  std::string model;        // the name in the answer
+  std::string fingerprint;  // of all that decides its bits, the request apart
   // Of a session's answer: which of its messages this is, and how many messages of the session the
   // prompt left out, if it may leave out some.
   struct Of {
@@ -44,6 +68,7 @@ struct AnswerSpec {
     std::optional<uint32_t> dropped_messages;
   };
   std::optional<Of> of;
+  std::shared_ptr<const LlamaSpec> llama;  // the form of /completion; null: OpenAI's
 };
 
 struct GenerationCall {
@@ -80,8 +105,8 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
                           AnswerSpec* spec);
 
 // Fails on known fields that are not supported and would change the answer, unless their value
-// changes nothing (null, false, empty, or the neutral number).
-void RefuseUnsupported(JsonFields& fields);
+// changes nothing (null, false, empty, or the neutral number). `but`: names that the caller reads.
+void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but = {});
 
 // kNotFound unless `name` is a listed name or "default". Returns the name to answer with.
 Result<std::string> CheckModel(const std::string& name, const ModelView& model);

@@ -1,10 +1,11 @@
 // The fields of a request that say how to generate: what chat and text completions share.
 #include <fmt/format.h>
 
-#include <charconv>
+#include <algorithm>
 
 #include "kvasir/sampling_ranges.h"
 #include "server/format_fields.h"
+#include "server/logit_bias.h"
 #include "server/openai_request.h"
 
 namespace kvasir {
@@ -17,7 +18,6 @@ constexpr int64_t kMaxTimeoutMs = 86'400'000;  // a day
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
-constexpr size_t kMaxBiases = 4096;
 constexpr size_t kMaxSaltBytes = 256;
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
@@ -47,7 +47,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"dynatemp_range"},
     {"dry_multiplier"},
     {"xtc_probability"},
-    {"repeat_last_n", -1},
     {"length_penalty", 1},
     {"use_beam_search"},
     {"prompt_logprobs"},
@@ -74,37 +73,7 @@ bool AsksForNothing(const JsonValue& value, double neutral) {
   return value.size() == 0 || IsText(value, "none");
 }
 
-void ReadLogitBias(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
-  const JsonValue* bias = fields.Find("logit_bias");
-  if (!bias) return;
-  if (!bias->is_object()) {
-    return fields.Fail(
-        "logit_bias",
-        fmt::format("is {}, not an object that maps token ids to biases", KindOf(*bias)));
-  }
-  if (bias->size() > kMaxBiases) {
-    return fields.Fail("logit_bias", fmt::format("has {} tokens; at most {} are allowed",
-                                                 bias->size(), kMaxBiases));
-  }
-  for (const auto& [key, value] : bias->members()) {
-    TokenId id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
-        static_cast<uint32_t>(id) >= vocab_size) {
-      return fields.Fail("logit_bias", fmt::format("\"{}\" is not a token id between 0 and {}", key,
-                                                   static_cast<int64_t>(vocab_size) - 1));
-    }
-    const double amount = value.is_number() ? value.number() : 1000;
-    if (!(amount >= kLogitBiasRange.least && amount <= kLogitBiasRange.most)) {
-      return fields.Fail("logit_bias",
-                         fmt::format("the bias of token {} is not a number between {} and {}", id,
-                                     kLogitBiasRange.least, kLogitBiasRange.most));
-    }
-    sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
-  }
-}
-
-void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampling) {
+void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sampling) {
   const auto number = [&fields](std::string_view name, SamplingRange range, float* out) {
     fields.Number(name, range.least, range.most, out);
   };
@@ -124,7 +93,12 @@ void ReadSampling(JsonFields& fields, uint32_t vocab_size, SamplingParams* sampl
   } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);
   }
-  ReadLogitBias(fields, vocab_size, sampling);
+  if (const auto last_n = fields.Integer("repeat_last_n", -1, UINT32_MAX)) {
+    // -1: all that the penalties cover by default, where llama.cpp's defaults hold all tokens.
+    if (*last_n >= 0) sampling->penalty_last_n = static_cast<uint32_t>(*last_n);
+    if (*last_n < 0 && sampling->penalty_last_n) sampling->penalty_last_n = UINT32_MAX;
+  }
+  ReadLogitBias(fields, model, sampling);
 }
 
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
@@ -157,8 +131,11 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec) {
   request->sampling = model.sampling;
-  ReadSampling(fields, model.vocab_size, &request->sampling);
-  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+  ReadSampling(fields, model, &request->sampling);
+  if (const auto tokens = fields.Integer("n_predict", -1, UINT32_MAX)) {  // -1: no limit
+    request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
+  }
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     fields.Unsigned(name, 0, UINT32_MAX, &request->max_tokens);
   }
   fields.Unsigned("n", 1, kMaxChoices, &request->n);
@@ -197,6 +174,9 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   format.text = ReadFormatText(fields);
   if (format.text) request->format = std::move(format);
   ReadStream(fields, spec);
+  fields.Bool("timings_per_token", &spec->timings_per_token);
+  fields.Bool("return_progress", &spec->return_progress);
+  request->reports_progress = spec->stream && (spec->timings_per_token || spec->return_progress);
   fields.Bool("return_token_ids", &spec->return_token_ids);
   fields.Bool("return_tokens", &spec->return_tokens);
   std::string user;
@@ -208,8 +188,9 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   spec->n = request->n;
 }
 
-void RefuseUnsupported(JsonFields& fields) {
+void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but) {
   for (const UnsupportedField& field : kUnsupported) {
+    if (std::ranges::find(but, field.name) != but.end()) continue;
     const JsonValue* value = fields.Find(field.name);
     if (value && !AsksForNothing(*value, field.neutral)) {
       return fields.Fail(

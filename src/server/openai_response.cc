@@ -1,6 +1,7 @@
 #include "server/openai_response.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "observe/receipt_json.h"
@@ -18,13 +19,6 @@ std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\
 
 // Memory of the deques of each choice, which allocate a first block.
 constexpr uint64_t kDequeBytes = 512 + 64 + 2 * 16;
-
-// The text of an object without its closing brace.
-std::string OpenObject(const json& object) {
-  std::string text = Dump(object);
-  text.back() = ',';
-  return text;
-}
 
 // What a stream says of a piece; null: nothing. `index`: the call's.
 json DeltaOf(const AnswerEvent& event, size_t index) {
@@ -58,10 +52,10 @@ Error ErrorOf(const Event& event) {
 Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t created,
                const Tokenizer* tokenizer)
     : spec_(std::move(spec)),
-      id_((spec_.chat ? "chatcmpl-" : "cmpl-") + id),
-      created_(created),
       tokenizer_(tokenizer),
       choices_(num_prompts * spec_.n),
+      id_((spec_.chat ? "chatcmpl-" : "cmpl-") + id),
+      created_(created),
       open_requests_(num_prompts),
       open_choices_(choices_.size()) {
   held_bytes_ = sizeof(Answer) + choices_.size() * (sizeof(Choice) + 3 * kDequeBytes);
@@ -72,13 +66,38 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
     choices_[i].read.reset(new Pieces{AnswerPieces(spec_.reading, id_, static_cast<uint32_t>(i))});
     held_bytes_ += sizeof(Pieces) + choices_[i].read->pieces.held_bytes();
   }
+  scored_.resize(spec_.scored_from.size());
+  for (size_t i = 0; i < spec_.scored_from.size(); ++i) {
+    scored_texts_.push_back(tokenizer_->StartDecoder(SpecialTokens::kShow));
+    AddScored(i, {.id = spec_.scored_from[i], .logprob = kNoLogprob});
+  }
+}
+
+// A token of a prompt. The first one may not be in the echo: the tokenizer may have added it.
+void Answer::AddScored(size_t prompt, GeneratedToken token) {
+  scored_texts_[prompt]->Append(token.id, &token.text);
+  const bool is_first = std::isnan(token.logprob);
+  if (is_first && !spec_.echo[prompt].starts_with(token.text)) token.text.clear();
+  const uint64_t bytes = ScoredTokens::TokenBytes(token.top.size());
+  if (spec_.stream) {
+    held_bytes_ += bytes + sizeof(token);
+    scored_[prompt].push_back(std::move(token));
+    return;
+  }
+  for (size_t i = 0; i < spec_.n; ++i) choices_[prompt * spec_.n + i].scored.Add(token);
+  held_bytes_ += bytes * spec_.n;
 }
 
 uint64_t Answer::ExpectedBytes(uint64_t tokens) const {
   uint64_t token_bytes = kTextBytes;
   if (spec_.return_token_ids || spec_.return_tokens) token_bytes += sizeof(TokenId);
-  if (spec_.logprobs) token_bytes += ScoredTokens::TokenBytes(*spec_.logprobs);
-  return held_bytes_ + tokens * token_bytes;
+  uint64_t scored_bytes = 0;
+  if (spec_.logprobs) {
+    token_bytes += ScoredTokens::TokenBytes(*spec_.logprobs);
+    if (!spec_.stream)
+      scored_bytes = spec_.scored_tokens * ScoredTokens::TokenBytes(*spec_.logprobs);
+  }
+  return held_bytes_ + tokens * token_bytes + scored_bytes;
 }
 
 // The text before a choice's text.
@@ -103,6 +122,7 @@ std::string Answer::Take(size_t prompt, const Event& event) {
   }
   const auto index = static_cast<uint32_t>(prompt * spec_.n + event.choice);
   Choice& choice = choices_[index];
+  choice.num_tokens += static_cast<uint32_t>(event.tokens.size());
   const bool finishes =
       event.finish_reason != FinishReason::kNone && choice.finish == FinishReason::kNone;
   if (finishes) {
@@ -110,16 +130,21 @@ std::string Answer::Take(size_t prompt, const Event& event) {
     choice.stop_match = event.stop_match;
     --open_choices_;
   }
+  for (const GeneratedToken& token : event.scored) AddScored(prompt, token);
   std::string out;
   if (!spec_.stream) {
     Collect(&choice, event);
-  } else if (finishes || !event.tokens.empty() || !event.text.empty()) {
-    out = StreamEvent(index, event);
+  } else {
+    const bool answers = choice.num_tokens > event.tokens.size();
+    if (event.progress && spec_.return_progress && !answers) {
+      out = ProgressEvent(index, *event.progress);
+    }
+    if (finishes || !event.tokens.empty() || !event.text.empty()) out += StreamEvent(index, event);
   }
   if (event.last) {
-    AddReceipt(event);
+    AddReceipt(prompt, event);
     --open_requests_;
-    if (open_requests_ == 0 && spec_.stream) out += LastEvents();
+    if (spec_.stream) out += EndEvents(prompt);
   }
   return out;
 }
@@ -180,6 +205,14 @@ void Answer::Collect(Choice* choice, const Event& event) {
 std::string Answer::StreamEvent(uint32_t index, const Event& event) {
   Choice& choice = choices_[index];
   std::string out, text = event.text;
+  std::vector<GeneratedToken> scored;  // with the prompt's, in the first event
+  if (spec_.logprobs) scored = event.tokens;
+  uint64_t scored_at = choice.characters;
+  if (!choice.started && !scored_.empty()) {
+    const auto& own = scored_[index / spec_.n];
+    scored.insert(scored.begin(), own.begin(), own.end());
+    scored_at = 0;
+  }
   if (!choice.started) {
     choice.started = true;
     text = std::string(EchoOf(index)) + text;
@@ -192,6 +225,9 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
     }
   }
   json chunk = Envelope(true);
+  if (event.progress && spec_.timings_per_token) {
+    chunk["timings"] = TimingsJson(TimingsOf(*event.progress, choice.num_tokens));
+  }
   bool first = true;  // it has what is known of the tokens
   for (json& body : BodiesOf(&choice, event, text)) {
     json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
@@ -201,9 +237,9 @@ std::string Answer::StreamEvent(uint32_t index, const Event& event) {
       for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
     }
     AddTokenIds(ids, &one);
-    if (spec_.logprobs && !event.tokens.empty() && first) {
-      one["logprobs"] = spec_.chat ? ChatLogprobs(event.tokens, tokenizer_)
-                                   : LegacyLogprobs(event.tokens, choice.characters, tokenizer_);
+    if (!scored.empty() && first) {
+      one["logprobs"] = spec_.chat ? ChatLogprobs(scored, tokenizer_)
+                                   : LegacyLogprobs(scored, scored_at, tokenizer_);
     }
     first = false;
     chunk["choices"] = json::array({std::move(one)});
@@ -246,7 +282,17 @@ std::vector<json> Answer::BodiesOf(Choice* choice, const Event& event, const std
   return bodies;
 }
 
-std::string Answer::LastEvents() {
+std::string Answer::ProgressEvent(uint32_t index, const Progress& progress) {
+  json chunk = Envelope(true);
+  json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  one[spec_.chat ? "delta" : "text"] = spec_.chat ? json::object() : json("");
+  chunk["choices"] = json::array({std::move(one)});
+  chunk["prompt_progress"] = ProgressJson(progress);
+  return SseEvent(chunk);
+}
+
+std::string Answer::EndEvents(size_t) {
+  if (open_requests_ > 0) return "";
   json last = json::parse(held_.empty() ? R"({"choices":[]})" : held_, nullptr, false);
   std::string out;
   if (spec_.include_usage) {
@@ -256,97 +302,12 @@ std::string Answer::LastEvents() {
     last["usage"] = Usage();
   }
   last["kvasir"] = FinalReceipt();
+  last["timings"] = TimingsJson(timings_);
   return out + SseEvent(last) + "data: [DONE]\n\n";
 }
 
-std::string Answer::ErrorEvent(const Error& error) {
+std::string Answer::ErrorEvent(const Error& error) const {
   return "data: {\"choices\":[],\"error\":" + ErrorObject(error) + "}\n\n";
-}
-
-Parts Answer::Body() const {
-  json envelope = Envelope(false);
-  envelope["usage"] = Usage();
-  envelope["kvasir"] = FinalReceipt();
-  std::string out = OpenObject(envelope) + "\"choices\":";
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    out += i == 0 ? '[' : ',';
-    Parts choice = ChoiceText(i);
-    for (std::string part = choice.Next(); !part.empty(); part = choice.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += "]}";
-  co_yield out;
-}
-
-Parts Answer::ChoiceText(size_t index) const {
-  const Choice& choice = choices_[index];
-  std::string out =
-      OpenObject({{"index", index},
-                  {"finish_reason", FinishOf(choice)},
-                  {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}});
-  const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", spec_.return_token_ids},
-                                                   {"\"tokens\":", spec_.return_tokens}};
-  for (const auto& [key, wanted] : id_lists) {
-    if (!wanted) continue;
-    out += key;
-    for (size_t i = 0; i < choice.ids.size(); ++i) {
-      out += (i == 0 ? '[' : ',');
-      out += std::to_string(choice.ids[i]);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += choice.ids.empty() ? "[]," : "],";
-  }
-  out += "\"logprobs\":";
-  if (spec_.logprobs) {
-    Parts logprobs = spec_.chat ? choice.scored.ChatText(tokenizer_)
-                                : choice.scored.LegacyText(choice.characters, tokenizer_);
-    for (std::string part = logprobs.Next(); !part.empty(); part = logprobs.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  } else {
-    out += "null";
-  }
-  // Names and texts in turn.
-  std::vector<std::pair<std::string, std::string_view>> texts;
-  const std::string_view reasoning =
-      choice.read ? std::string_view(choice.read->reasoning) : std::string_view();
-  const std::span<const ToolCall> calls =
-      choice.read ? std::span<const ToolCall>(choice.read->calls) : std::span<const ToolCall>();
-  const bool no_content = choice.text.empty() && !calls.empty();
-  std::string before =
-      spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
-  if (no_content) {
-    before += "null";
-  } else {
-    texts.emplace_back(before + '"', EchoOf(index));
-    texts.emplace_back("", choice.text);
-    before = "\"";
-  }
-  if (!reasoning.empty()) {
-    texts.emplace_back(before + ",\"reasoning_content\":\"", reasoning);
-    before = "\"";
-  }
-  for (const ToolCall& call : calls) {
-    before += &call == &calls.front() ? ",\"tool_calls\":[" : "\"}},";
-    json named = {{"id", call.id}, {"type", "function"}};
-    before += OpenObject(named) + "\"function\":" + OpenObject({{"name", call.name}}) +
-              "\"arguments\":\"";
-    texts.emplace_back(std::move(before), call.arguments);
-    before.clear();
-  }
-  for (auto& [name, rest] : texts) {
-    out += name;
-    while (!rest.empty()) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += calls.empty() ? before : "\"}}]";
-  out += spec_.chat ? "}}" : "}";
-  co_yield out;
 }
 
 json Answer::Envelope(bool chunk) const {
@@ -357,7 +318,7 @@ json Answer::Envelope(bool chunk) const {
                    {"object", object},
                    {"created", created_},
                    {"model", spec_.model},
-                   {"system_fingerprint", nullptr}};
+                   {"system_fingerprint", spec_.fingerprint}};
   if (chunk && spec_.include_usage) envelope["usage"] = nullptr;
   if (spec_.of) envelope["session"] = {{"id", spec_.of->session}, {"index", spec_.of->index}};
   return envelope;
@@ -389,11 +350,22 @@ json Answer::Usage() const {
   return usage;
 }
 
+Timings Answer::TimingsOfLast(size_t prompt, const Event& event) const {
+  const std::span<const Choice> choices = std::span(choices_).subspan(prompt * spec_.n, spec_.n);
+  uint32_t with_tokens = 0, longest = 0;
+  for (const Choice& choice : choices) {
+    with_tokens += choice.num_tokens > 0;
+    longest = std::max(longest, choice.num_tokens);
+  }
+  return TimingsOf(event.receipt, event.completion_tokens, with_tokens, longest);
+}
+
 // Several prompts share one receipt: it has the sums of tokens, of preemptions and of saved time,
 // the first miss, and the times of the prompt whose first token came first.
-void Answer::AddReceipt(const Event& event) {
+void Answer::AddReceipt(size_t prompt, const Event& event) {
   const Receipt& one = event.receipt;
   completion_tokens_ += event.completion_tokens;
+  timings_.Add(TimingsOfLast(prompt, event));
   if (open_requests_ * spec_.n == choices_.size()) {
     receipt_ = one;
     return;

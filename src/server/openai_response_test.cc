@@ -98,6 +98,76 @@ TEST(Answer, TheReceiptRidesOnTheLastEvent) {
   for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(events[i].contains("kvasir"));
 }
 
+TEST(Answer, TimingsAndFingerprintAreLlamaServers) {
+  for (const bool stream : {false, true}) {
+    AnswerSpec spec = Spec(true, stream);
+    spec.fingerprint = "fp_1";
+    Answer answer(spec, 1, "7", 5, nullptr);
+    std::string text = answer.Take(0, Piece(0, 1, "a"));
+    Event last = Last(Finish(Piece(0, 2, "b"), FinishReason::kStop), 6, 4, 2);
+    last.receipt.compute_ms = 4;
+    last.receipt.tpot_ms = 2;
+    text += answer.Take(0, last);
+    const std::vector<json> events =
+        stream ? EventsOf(text) : std::vector{json::parse(Joined(answer.Body()))};
+    for (const json& event : events) EXPECT_EQ(event["system_fingerprint"], "fp_1");
+    EXPECT_EQ(events.back()["timings"],
+              json::parse(R"({"cache_n":4,"prompt_n":2,"prompt_ms":4.0,"prompt_per_second":500.0,
+                  "predicted_n":2,"predicted_ms":2.0,"predicted_per_second":500.0})"));
+    for (size_t i = 0; i + 1 < events.size(); ++i) EXPECT_FALSE(events[i].contains("timings"));
+  }
+}
+
+// A tokenizer of bytes; 256 is <|bos|>.
+std::unique_ptr<Tokenizer> ByteTokenizer() {
+  return *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+}
+
+TEST(Answer, EchoWithLogprobsHasThePromptsTokens) {
+  const auto tokenizer = ByteTokenizer();
+  for (const bool stream : {false, true}) {
+    AnswerSpec spec = Spec(false, stream, 2);
+    spec.logprobs = 1;
+    spec.echo = {"\u00e9b"};
+    spec.scored_from = {256};  // the tokenizer has added it: it is not in the echo
+    spec.scored_tokens = 8;
+    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    Event scored;
+    scored.scored = {{.id = 0xc3, .logprob = -3, .top = {{0x61, -0.5f}}},
+                     {.id = 0xa9, .logprob = -1, .top = {{0xa9, -1}}}};
+    std::string text = answer.Take(0, scored);
+    EXPECT_EQ(text, "");
+    Event first = Piece(0, 'c', "c");
+    first.scored = {{.id = 'b', .logprob = -2, .top = {{'b', -2}}}};
+    first.tokens[0].logprob = -4;
+    text += answer.Take(0, Finish(std::move(first), FinishReason::kLength));
+    text += answer.Take(0, Last(Finish(Piece(1, 'd', "d"), FinishReason::kLength), 4, 0, 2));
+    std::vector<json> choices;
+    if (stream) {
+      for (const json& event : EventsOf(text)) {
+        for (const json& choice : event["choices"]) {
+          if (!choice["logprobs"].is_null()) choices.push_back(choice);
+        }
+      }
+    } else {
+      const json body = json::parse(Joined(answer.Body()));
+      choices.assign(body["choices"].begin(), body["choices"].end());
+    }
+    ASSERT_EQ(choices.size(), 2u);
+    for (const json& choice : choices) {
+      const bool is_first = choice["index"] == 0;
+      EXPECT_EQ(choice["text"], is_first ? "\u00e9bc" : "\u00e9bd");
+      const json& logprobs = choice["logprobs"];
+      EXPECT_EQ(logprobs["tokens"],
+                json({"<|bos|>", "bytes:\\xc3", "bytes:\\xa9", "b", is_first ? "c" : "d"}));
+      EXPECT_EQ(logprobs["token_logprobs"], json({nullptr, -3, -1, -2, is_first ? -4 : 0}));
+      EXPECT_EQ(logprobs["text_offset"], json({0, 0, 0, 1, 2}));
+      EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+      EXPECT_EQ(logprobs["top_logprobs"][1], (json{{"a", -0.5}, {"bytes:\\xc3", -3}}));
+    }
+  }
+}
+
 TEST(Answer, UsageComesWithNoChoices) {
   AnswerSpec spec = Spec(false, true);
   spec.include_usage = true;
@@ -143,7 +213,7 @@ TEST(Answer, AnErrorEndsItAndIsOneEvent) {
   EXPECT_EQ(answer.Take(0, event), "");
   EXPECT_TRUE(answer.done());
   ASSERT_TRUE(answer.error());
-  const std::vector<json> events = EventsOf(Answer::ErrorEvent(*answer.error()));
+  const std::vector<json> events = EventsOf(answer.ErrorEvent(*answer.error()));
   EXPECT_EQ(events[0]["error"]["code"], "exhausted");
   EXPECT_EQ(answer.Take(0, Piece(0, 1, "b")), "");
   EXPECT_EQ(ErrorResponse(*answer.error()).status, 429);

@@ -8,9 +8,11 @@
 #include <bit>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "server/llama_response.h"
 #include "server/model_view.h"
 #include "server/request_memory.h"
 #include "server/rewritten_history.h"
@@ -21,6 +23,15 @@ namespace {
 
 constexpr uint64_t kTrimBytes = 4 << 20;
 constexpr uint64_t kPieceShare = 4;  // pieces of text have a quarter of the sessions' memory
+
+// Of what decides the bits of an answer, the request apart: weights, config, tokenizer, numerics
+// version (ModelCard::content), and the format of KV. 15 characters.
+std::string FingerprintOf(const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  const std::string whole = fmt::format("{} {} {}", engine.card().content, options.kv_format,
+                                        fmt::join(options.kv_skip_layers, ","));
+  return "fp_" + ToHex(Sha256Of(whole)).substr(0, 12);
+}
 
 }  // namespace
 
@@ -59,7 +70,9 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
-    {"/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
+    {"/completion", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
+    {"/completions", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
+    {"/infill", "POST", &Service::Infill, Access::kTenant, Route::kGeneration},
     {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
     {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant, Route::kPrepared},
     {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
@@ -88,6 +101,8 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kPrepared, Route::kDrains},
     {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
+    {"/slots", "GET", &Service::ListSlots, Access::kKey},
+    {"/slots/{id}", "POST", &Service::ActOnSlot, Access::kTenant},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
     {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, Route::kPrepared},
@@ -166,6 +181,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   prefix_stable_ = IsPrefixStable(model_);
+  fingerprint_ = FingerprintOf(engine);
 }
 
 const Service::Route* Service::FindRoute(std::string_view path) {
@@ -308,13 +324,19 @@ Status Service::Trace(std::string_view traceparent, const std::string& id,
 Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
+  call->spec.fingerprint = fingerprint_;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
-  start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
-                                          UnixS(), model_.tokenizer);
+  if (call->spec.llama) {
+    start.answer = std::make_unique<LlamaAnswer>(std::move(call->spec), start.requests.size(),
+                                                 ToHex(id), model_.tokenizer);
+  } else {
+    start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
+                                            UnixS(), model_.tokenizer);
+  }
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
     request.id = start.answer->id();

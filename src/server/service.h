@@ -23,6 +23,7 @@
 #include "server/browser_rules.h"
 #include "server/credentials.h"
 #include "server/erase_queue.h"
+#include "server/llama_request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/rate_limits.h"
@@ -175,6 +176,8 @@ class Service {
               GenerationStart* start) const;
   Outcome Chat(const Call& call);
   Outcome Complete(const Call& call);
+  Outcome CompleteAsLlama(const Call& call);
+  Outcome Infill(const Call& call);
   Outcome Models(const Call& call);
   Outcome OneModel(const Call& call);
   Outcome CacheState(const Call& call);
@@ -183,6 +186,8 @@ class Service {
                                          const std::optional<std::string>& name,
                                          const Caller& caller) const;
   Outcome ListSequences(const Call& call);
+  Outcome ListSlots(const Call& call);
+  Outcome ActOnSlot(const Call& call);
   Outcome ListPrefixes(const Call& call);
   Outcome Page(const Call& call);
   Outcome PageCss(const Call& call);
@@ -238,11 +243,12 @@ class Service {
   EraseQueue erase_queue_;
   TurnPreparer preparer_;
   ModelView model_;
-  std::optional<bool> prefix_stable_;  // IsPrefixStable
+  SamplingParams llama_sampling_ = LlamaSampling();  // the defaults of /completion and /infill
+  std::optional<bool> prefix_stable_;                  // IsPrefixStable
   SessionStore sessions_;
   PieceStore pieces_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
-  std::string template_text_;
+  std::string template_text_, fingerprint_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };
 

@@ -17,8 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-json ModelEntry(const std::string& name, const ModelCard& card, int64_t created) {
+json ModelEntry(const std::string& name, const std::vector<std::string>& names,
+                const ModelCard& card, int64_t created) {
   return {{"id", name},
+          {"aliases", names},
           {"object", "model"},
           {"created", created},
           {"owned_by", "kvasir"},
@@ -27,6 +29,7 @@ json ModelEntry(const std::string& name, const ModelCard& card, int64_t created)
            {{"architecture", card.architecture},
             {"dtype", card.dtype},
             {"n_vocab", card.vocab_size},
+            {"n_ctx", card.ctx_size},
             {"n_ctx_train", card.max_positions},
             {"n_params", card.parameters}}}};
 }
@@ -220,7 +223,7 @@ HttpResponse JsonResponse(const json& body) {
 Outcome Service::Models(const Call&) {
   json data = json::array();
   for (const std::string& name : model_.names) {
-    data.push_back(ModelEntry(name, engine_.card(), started_));
+    data.push_back(ModelEntry(name, model_.names, engine_.card(), started_));
   }
   return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
 }
@@ -229,7 +232,7 @@ Outcome Service::OneModel(const Call& call) {
   const auto name =
       CheckModel(PercentDecoded(call.path.substr(call.path.find("models/") + 7)), model_);
   if (!name) return ErrorResponse(name.error());
-  return JsonResponse(ModelEntry(*name, engine_.card(), started_));
+  return JsonResponse(ModelEntry(*name, model_.names, engine_.card(), started_));
 }
 
 // With several keys a tenant sees only sums over its own requests.
@@ -348,17 +351,18 @@ Outcome Service::FlushCache(const Call&) {
 
 Outcome Service::Props(const Call&) {
   const ModelCard& card = engine_.card();
-  const SamplingParams& sampling = model_.sampling;
-  const json params = {{"temperature", sampling.temperature},
-                       {"top_k", sampling.top_k},
-                       {"top_p", sampling.top_p},
-                       {"min_p", sampling.min_p},
-                       {"repeat_penalty", sampling.repetition_penalty}};
+  GenerateRequest defaults;
+  defaults.sampling = model_.sampling;
+  const json params = LlamaSettings(defaults, {});
   json body = {
       {"default_generation_settings", {{"n_ctx", card.ctx_size}, {"params", params}}},
       {"total_slots", engine_.options().parallel},
       {"model_alias", model_.names.front()},
       {"model_path", card.path},
+      {"model_ftype", card.dtype},
+      {"endpoint_slots", true},
+      {"endpoint_props", false},
+      {"endpoint_metrics", true},
       {"modalities", {{"vision", false}, {"audio", false}}},
       {"chat_template", template_text_},
       {"prefix_stable", prefix_stable_ ? json(*prefix_stable_) : json()},

@@ -34,6 +34,17 @@ constexpr const char* kTools =
     "anyOf":[{"required":["function"]},{"required":["name"]}],
     "properties":{"name":{"type":"string","minLength":1},"function":{"type":"object","required":["name"],
     "properties":{"name":{"type":"string","minLength":1}}}}}})";
+// Of llama.cpp's server.
+constexpr const char* kAnyPrompt =
+    R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
+    "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";
+constexpr const char* kLlama =
+    R"("n_predict":{"type":"integer","minimum":-1},"n_probs":{"type":"integer","minimum":0,"maximum":20},
+    "post_sampling_probs":{"type":"boolean"},"repeat_last_n":{"type":"integer","minimum":-1},
+    "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
+    "return_progress":{"type":"boolean"},"t_max_predict_ms":{"type":"integer","minimum":-1},
+    "response_fields":{"type":"array","items":{"type":"string","minLength":1}},
+    "id_slot":{"type":"integer","minimum":-1})";
 constexpr const char* kMessages =
     R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
     "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
@@ -62,6 +73,13 @@ std::string Joined(std::string_view first, std::string_view second) {
 constexpr Described kDescribed[] = {
     {"POST /v1/chat/completions", "Answers a chat.", "chat", R"(["messages"])"},
     {"POST /v1/completions", "Continues a text, or token ids.", "completion", R"(["prompt"])"},
+    {"POST /completion", "Continues a prompt, in the form of llama.cpp's server.", "llama",
+     R"(["prompt"])"},
+    {"POST /completions", "The same as /completion.", "llama", R"(["prompt"])"},
+    {"POST /infill", "Fills in the middle of a text, in the form of llama.cpp's server.", "infill",
+     R"(["input_prefix","input_suffix"])"},
+    {"GET /slots", "The caller's requests that run, as slots of llama.cpp's server."},
+    {"POST /slots/{id}", "501: names what replaces the action.", R"("filename":{"type":"string"})"},
     {"GET /v1/models", "The names of the model."},
     {"GET /v1/models/*", "One name of the model."},
     {"GET /v1/cache", "The plan of the memory, and the state of the cache."},
@@ -101,8 +119,15 @@ constexpr Described kDescribed[] = {
 
 std::string PropertiesOf(std::string_view name) {
   if (name == "chat") return Joined(Joined(kMessages, kSampling), Joined(kTools, kAnswers));
-  if (name == "completion")
-    return Joined(R"("prompt":{"type":["string","array"],"minLength":1,"minItems":1})", kSampling);
+  if (name == "completion") return Joined(kAnyPrompt, kSampling);
+  if (name == "llama") return Joined(kLlama, Joined(kAnyPrompt, kSampling));
+  if (name == "infill") {
+    return Joined(Joined(kLlama, kSampling),
+                  R"("input_prefix":{"type":"string"},"input_suffix":{"type":"string"},
+        "prompt":{"type":"string"},"input_extra":{"type":"array","items":{"type":"object",
+        "required":["text"],"properties":{"text":{"type":"string"},
+        "filename":{"type":["string","null"]}}}})");
+  }
   if (name == "messages") return kMessages;
   if (name == "append") return SessionMessages("1");
   if (name == "content") return Joined(R"("content":{"type":["string","array"]})", kSegments);
@@ -173,13 +198,14 @@ ordered_json Parameters(std::string_view method, std::string_view path) {
     const std::string name(path.substr(at + 1, path.find('}', at) - at - 1));
     ordered_json schema = {{"type", "string"}};
     if (name == "index") schema = {{"type", "integer"}, {"minimum", 0}};
-    if (name == "id") schema["pattern"] = kSessionId;
+    if (name == "id" && path.starts_with("/v1/")) schema["pattern"] = kSessionId;
     parameters.push_back(
         {{"name", name}, {"in", "path"}, {"required", true}, {"schema", std::move(schema)}});
   }
   const auto query = [&](const char* name, ordered_json schema) {
     parameters.push_back({{"name", name}, {"in", "query"}, {"schema", std::move(schema)}});
   };
+  if (path == "/slots/{id}") query("action", {{"enum", {"save", "restore", "erase"}}});
   if (method != "GET") return parameters;
   if (path == "/v1/sessions") {
     query("limit", {{"type", "integer"}, {"minimum", 1}, {"maximum", 100}});
@@ -205,6 +231,12 @@ bool ShowsSession(std::string_view method, std::string_view path) {
          !path.ends_with("/forget");
 }
 
+// Whether the answer may be a list.
+bool IsLlama(std::string_view path) {
+  constexpr std::string_view kPaths[] = {"/completion", "/completions", "/infill", "/slots"};
+  return std::ranges::find(kPaths, path) != std::end(kPaths);
+}
+
 ordered_json Operation(std::string_view method, std::string_view path, const Described& described) {
   const bool makes = method == "POST" && (path == "/v1/sessions" || path.ends_with("/fork"));
   ordered_json operation = {{"summary", described.summary}};
@@ -215,14 +247,17 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
         {"required", described.required != nullptr},
         {"content", {{"application/json", {{"schema", BodySchema(described)}}}}}};
   }
+  const bool is_llama = IsLlama(path);
   ordered_json done = Answer("done", ShowsSession(method, path) ? "#/components/schemas/Session"
+                                     : is_llama                 ? "#/components/schemas/Answers"
                                                                 : "#/components/schemas/Object");
   const auto* other = std::ranges::find(kOtherContents, path, &OtherContent::path);
   if (other != std::end(kOtherContents)) {
     done["content"] = {{other->type, ordered_json::object()}};
   }
   if (path == "/") done["content"]["text/html"] = ordered_json::object();
-  if (path.ends_with("completions") || path.ends_with("/generate")) {
+  if (path.ends_with("completions") || path.ends_with("/generate") ||
+      (is_llama && path != "/slots")) {
     done["content"]["text/event-stream"] = ordered_json::object();
   }
   operation["responses"] = {{makes ? "201" : "200", std::move(done)}};
@@ -254,6 +289,7 @@ Outcome Service::OpenApi(const Call&) {
           {"properties", {{"message", {{"type", "string"}}}, {"code", {{"type", "string"}}}}}}}}}};
   ordered_json schemas = ordered_json::object();
   schemas["Object"] = {{"type", "object"}};
+  schemas["Answers"] = {{"type", {"object", "array"}}, {"items", {{"type", "object"}}}};
   schemas["Error"] = error;
   schemas["Session"] = {{"type", "object"},
                         {"required", {"id", "object", "created", "model", "messages", "tokens"}},

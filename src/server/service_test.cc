@@ -110,6 +110,21 @@ TEST_F(ServiceTest, WhatEveryPromptCarriesIsBounded) {
   for (const std::string& name : ignored) EXPECT_LE(name.size(), 64u);
 }
 
+TEST_F(ServiceTest, EchoWithLogprobsComputesThePrompt) {
+  const json body = {{"prompt", {"ab", "c"}}, {"echo", true}, {"logprobs", 1}, {"max_tokens", 1}};
+  const GenerationStart start = Start("/v1/completions", body);
+  for (const GenerateRequest& request : start.requests) {
+    EXPECT_TRUE(request.scores_prompt);
+    EXPECT_EQ(request.reuse, Reuse::kNothing);
+    EXPECT_EQ(request.logprobs, 1u);
+  }
+  json plain = body;
+  plain.erase("echo");
+  EXPECT_FALSE(Start("/v1/completions", plain).requests[0].scores_prompt);
+  // Three tokens of prompts, with 16 bytes and 8 for the alternative each; and the texts.
+  EXPECT_GE(start.answer_bytes, Start("/v1/completions", plain).answer_bytes + 3 * 24);
+}
+
 TEST_F(ServiceTest, ASeedHasAnyOf64Bits) {
   for (const auto& [text, seed] :
        {std::pair<const char*, uint64_t>{"18446744073709551615", UINT64_MAX},
