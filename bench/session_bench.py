@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a session adds: `generate` beside the same /v1/chat/completions, for answers of one token to new
 questions. Rounds alternate; each generate is on a fork of the conversation, so that no round leaves more
-behind than the one before. A ratio is that of the medians. One JSON line per length of conversation.
+behind than the one before. The forks are made first: the same calls come before both. A ratio is that of the medians. One JSON line per length of conversation.
 Exit status 1 when the answers differ or a generate computes more (a missed target is only shown, because
 machines differ).
 
@@ -52,11 +52,11 @@ def measure(server, turns, rounds):
     history = [{"role": role, "content": f"My name is Mira and I live in Oslo. Turn {i}."}
                for i in range(turns) for role in ("user", "assistant")]
     session = server.call("/v1/sessions", {"messages": history, "sampling": SAMPLING})[1]["id"]
+    forks = [server.call(f"/v1/sessions/{session}/fork", {})[1]["id"] for _ in range(rounds)]
     chats, generates = [], []
-    for i in range(rounds):
+    for i, fork in enumerate(forks):
         # Questions of one length, each new to the cache.
         asked = [[{"role": "user", "content": f"Where do I live now? {way} {i:04}"}] for way in "ab"]
-        fork = server.call(f"/v1/sessions/{session}/fork", {})[1]["id"]
         calls = [("/v1/chat/completions", {"messages": history + asked[0], **SAMPLING}),
                  (f"/v1/sessions/{fork}/generate", {"messages": asked[1]})]
         if i % 2:

@@ -138,8 +138,12 @@ struct SessionStore::Impl {
   std::shared_ptr<Session> Find(std::string_view tenant, std::string_view id) const
       KV_REQUIRES(mutex) {
     const auto it = by_id.find(std::string(id));
-    if (it == by_id.end() || it->second->owner != SessionOwnerOf(tenant)) return nullptr;
-    return it->second;
+    if (it == by_id.end()) return nullptr;
+    const Session& session = *it->second;
+    // The names say the same without a digest, where they are known.
+    const bool is_own =
+        session.created_s > 0 ? session.tenant == tenant : session.owner == SessionOwnerOf(tenant);
+    return is_own ? it->second : nullptr;
   }
 
   void Use(Session& session) KV_REQUIRES(mutex) {

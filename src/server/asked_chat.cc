@@ -66,6 +66,23 @@ Result<JsonValue> AskedChat::Chat(JsonTree* tree) const {
   return tree->Object(std::move(members));
 }
 
+bool AskedChat::MayBeRewritten(const Miss& miss) const {
+  const auto& messages = state_.messages;
+  const size_t first = std::min<size_t>(miss.message_index.value_or(UINT32_MAX), messages.size());
+  return std::any_of(messages.begin() + static_cast<ptrdiff_t>(first), messages.end(),
+                     [](const auto& one) { return one->role == "assistant"; });
+}
+
+bool AskedChat::MayBeRetokenized(const Miss& miss) const {
+  return std::ranges::any_of(state_.paths, [&](const auto& path) {
+    return path->shared + path->ids.size() > miss.at_token;
+  });
+}
+
+bool AskedChat::MayExplain(const Miss& miss) const {
+  return !store_ || MayBeRewritten(miss) || MayBeRetokenized(miss);
+}
+
 MissReason AskedChat::Explain(const Miss& miss) const {
   JsonTree tree;
   const auto chat = Chat(&tree);
@@ -90,7 +107,7 @@ MissReason AskedChat::Explain(const Miss& miss) const {
 // Whether a prompt or answer that the session has read has the text of the missed token there, in
 // other ids.
 bool AskedChat::IsRetokenized(const Miss& miss) const {
-  if (!store_) return false;
+  if (!store_ || !MayBeRetokenized(miss)) return false;
   const auto prompt = PromptOf(state_, model_);
   if (!prompt || miss.at_token >= prompt->chat.ids.size()) return false;
   constexpr size_t kLooked = 16;  // ids of which the text is compared

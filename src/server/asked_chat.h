@@ -37,6 +37,8 @@ class AskedChat {
   // Of a session: it has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
 
+  // Whether Explain may say more than kDiverged. O(messages after the miss).
+  bool MayExplain(const Miss& miss) const;
   // kDiverged, or what it comes from. O(a few renderings).
   MissReason Explain(const Miss& miss) const;
   // Renders what the next turn will show of this chat, and has it computed while nothing else
@@ -49,6 +51,10 @@ class AskedChat {
 
  private:
   Result<JsonValue> Chat(JsonTree* tree) const;
+  // Of a session: whether an answer is at the missed message or after it.
+  bool MayBeRewritten(const Miss& miss) const;
+  // Whether something that the session has read goes on after the missed token.
+  bool MayBeRetokenized(const Miss& miss) const;
   bool IsRetokenized(const Miss& miss) const;
   Result<ChatPrompt> NextOfBody() const;
   Result<ChatPrompt> NextOfSession();

@@ -358,7 +358,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       const std::shared_ptr<Connection> self = weak.lock();
       if (explains && event.last && HasDiverged(event)) {
         const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
-        if (self && is_whole) return self->Explain(exchange, tenant, chat, event);
+        if (self && is_whole && chat->MayExplain(*event.receipt.miss)) {
+          return self->Explain(exchange, tenant, chat, event);
+        }
         engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
       }
       if (!self) return;

@@ -73,12 +73,15 @@ std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const 
 
 bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model, JsonTree* tree,
                      std::span<const std::string_view> written) {
-  JsonFields fields(chat);
-  const auto whole = RenderMessages(fields, tree, model);
-  if (!whole) return false;
   const auto messages = chat.Find("messages")->items();
   // What follows an answer's beginning is never written before it.
   const size_t first = std::max<size_t>(message, 1);
+  if (first >= messages.size() || std::ranges::none_of(messages.subspan(first), IsAnswer)) {
+    return false;
+  }
+  JsonFields fields(chat);
+  const auto whole = RenderMessages(fields, tree, model);
+  if (!whole) return false;
   size_t tried = 0;
   for (size_t i = messages.size(); i-- > first && tried < kMostTurns;) {
     if (!IsAnswer(messages[i])) continue;
