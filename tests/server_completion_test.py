@@ -5,6 +5,7 @@ elsewhere.
     server_completion_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import json
 import math
 import pathlib
 import shutil
@@ -137,6 +138,18 @@ class Completion(WithServer):
         free = self.complete(n_predict=30, ignore_eos=True, repeat_penalty=50, repeat_last_n=0)
         self.assertEqual(free["content"], self.complete(n_predict=30, ignore_eos=True)["content"])
         self.assertNotEqual(free["content"], self.complete(n_predict=30, ignore_eos=True, repeat_penalty=50)["content"])
+
+    def test_answers_under_a_grammar_and_a_schema(self):
+        grammar = 'root ::= "yes" | "no"'
+        answer = self.complete(grammar=grammar, n_probs=3, post_sampling_probs=True, temperature=1)
+        self.assertIn(answer["content"], ("yes", "no"))
+        self.assertEqual(answer["generation_settings"]["grammar"], grammar)
+        first = answer["completion_probabilities"][0]  # of the legal tokens alone
+        self.assertLessEqual({one["token"] for one in first["top_probs"]}, {"y", "ye", "yes", "n", "no"})
+        self.assertGreater(first["prob"], 0)
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+        content = self.complete(json_schema=schema, temperature=1, seed=1)["content"]
+        self.assertIsInstance(json.loads(content)["n"], int)
 
     def test_response_fields(self):
         self.assertEqual(self.complete(n_predict=1, response_fields=["content", "generation_settings/n_predict", "x"]),

@@ -162,6 +162,13 @@ json BiasesJson(const SamplingParams& sampling) {
   return biases;
 }
 
+// "": the answer has no format, or one in another language.
+std::string GrammarOf(const GenerateRequest& request) {
+  const bool is_gbnf = request.format && request.format->text &&
+                       request.format->text->language == FormatLanguage::kGbnf;
+  return is_gbnf ? request.format->text->text : "";
+}
+
 }  // namespace
 
 SamplingParams LlamaSampling() {
@@ -239,6 +246,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec) {
           {"logit_bias", BiasesJson(sampling)},
           {"n_probs", spec.logprobs.value_or(0)},
           {"min_keep", 0},
+          {"grammar", GrammarOf(request)},
           {"samplers", kSamplers},
           {"timings_per_token", spec.timings_per_token},
           {"post_sampling_probs", request.sampled_logprobs},

@@ -244,7 +244,7 @@ class Service {
   TurnPreparer preparer_;
   ModelView model_;
   SamplingParams llama_sampling_ = LlamaSampling();  // the defaults of /completion and /infill
-  std::optional<bool> prefix_stable_;                  // IsPrefixStable
+  std::optional<bool> prefix_stable_;                // IsPrefixStable
   SessionStore sessions_;
   PieceStore pieces_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions

@@ -192,10 +192,11 @@ TEST_F(ServiceTest, MarkersInAMessageStayText) {
 
 TEST_F(ServiceTest, ToolsKeepTheOrderOfTheirKeys) {
   const std::string body =
-      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"zeta":1,"alpha":{"b":1,"a":2}}]})";
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"zeta":1,"name":"f","alpha":{"b":1,"a":2}}]})";
   const HttpResponse response = Ask("POST", "/apply-template", body);
-  EXPECT_NE(response.body.find(R"([{\"zeta\": 1, \"alpha\": {\"b\": 1, \"a\": 2}}])"),
-            std::string::npos)
+  EXPECT_NE(
+      response.body.find(R"([{\"zeta\": 1, \"name\": \"f\", \"alpha\": {\"b\": 1, \"a\": 2}}])"),
+      std::string::npos)
       << response.body;
 }
 
