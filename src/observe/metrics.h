@@ -32,7 +32,7 @@ struct MetricsView {
   bool by_tenant = false;  // whether tenants have series: where there are several
   SpanCounts spans;
   uint64_t reloads_done = 0, reloads_refused = 0;                  // of the keys file
-  uint64_t grammar_bytes = 0;  // in use
+  uint64_t grammar_bytes = 0;                                      // in use
   uint64_t sessions = 0, session_bytes = 0, sessions_expired = 0;  // expired: since the start
   ProcessUsage process;
   std::optional<TierStats> disk = {};  // absent: there is no disk tier
