@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
+#include "cli/nearest.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"
 
@@ -41,28 +41,12 @@ constexpr std::string_view kCommands[] = {"/edit",   "/undo",   "/fork", "/switc
                                           "/forget", "/system", "/list", "/receipt",
                                           "/reset",  "/help",   "/exit"};
 
-// Of two words: how many letters must be changed, inserted or taken out (Levenshtein).
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 Error UnknownCommand(std::string_view word) {
-  const auto nearest = std::ranges::min_element(
-      kCommands, {}, [&](std::string_view command) { return Distance(word, command); });
-  const bool similar = Distance(word, *nearest) <= 2;
+  const std::vector<std::string> known(std::begin(kCommands), std::end(kCommands));
+  const std::optional<std::string> nearest = Nearest(word, known);
   return {Code::kInvalidArgument,
           fmt::format("unknown command {}{}; /help lists them", word,
-                      similar ? fmt::format(" (did you mean {}?)", *nearest) : "")};
+                      nearest ? fmt::format(" (did you mean {}?)", *nearest) : "")};
 }
 
 // A line that begins with a slash.

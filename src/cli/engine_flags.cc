@@ -118,6 +118,12 @@ std::vector<Flag> QueueFlags() {
       {"max-queue-ms", "MS", "a request that is expected to wait longer gets 429 (default 60000)"}};
 }
 
+std::vector<Flag> FetchFlags() {
+  return {{"hf-repo", "REPO",
+           "as --model owner/name[:file or quant], and fetches it first, as 'kvasir pull' does, if "
+           "the Hugging Face cache lacks it"}};
+}
+
 std::vector<Flag> TemplateFlags() {
   return {{"chat-template-file", "F", "a Jinja template instead of the model's own"}};
 }
@@ -147,6 +153,22 @@ std::vector<Flag> SamplingFlags() {
           {"stop", "TEXT", "end before TEXT; may be given several times", FlagKind::kList}};
 }
 
+std::vector<Flag> DefaultFlags() {
+  return {{"max-tokens", "N",
+           "the most tokens of answers whose requests do not say it (default: the room that is "
+           "left; /v1/completions: 16)"},
+          {"temperature", "T",
+           "of requests that do not say it, before generation_config.json, as the flags up to "
+           "--frequency-penalty (default 1)"},
+          {"seed", "S", "the same seed gives the same text (default: a new one each time)"},
+          {"top-k", "N", "only the N likeliest tokens (default 0: all)"},
+          {"top-p", "P", "only the likeliest tokens that make up P (default 1)"},
+          {"min-p", "P", "only tokens at least P times as likely as the likeliest (default 0)"},
+          {"repetition-penalty", "X", "over prompt and answer (default 1: none)"},
+          {"presence-penalty", "X", "over the answer (default 0)"},
+          {"frequency-penalty", "X", "over the answer (default 0)"}};
+}
+
 std::vector<Flag> GenerationConfigFlags() {
   return {{"generation-config", "auto|none",
            "auto (default): the model folder's generation_config.json says how to sample where "
@@ -168,8 +190,8 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
 }
 
 std::vector<Flag> AnswerFlags() {
-  return Join({TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(), CacheFlags(),
-               DiskFlags(DiskDefault::kNone)});
+  return Join({FetchFlags(), TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(),
+               CacheFlags(), DiskFlags(DiskDefault::kNone)});
 }
 
 std::vector<Flag> AbsentFlags() {
@@ -252,6 +274,13 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
     return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
   }
   options.shape = args.Text("shape");
+  if (const auto repo = args.Text("hf-repo")) {
+    if (args.Has("model") || args.Has("shape")) {
+      return Fail(Code::kInvalidArgument, "give only one of --hf-repo and --{}",
+                  args.Has("model") ? "model" : "shape");
+    }
+    KV_TRY(FetchModel(*repo, &options));
+  }
   if (!args.Has("shape")) KV_TRY(FindInHubCache(use, &options));
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
@@ -340,6 +369,26 @@ Status ReadSampling(const Args& args, GenerateRequest& request) {
   }
   KV_ASSIGN(request.max_tokens, U32(args, "max-tokens", 0, kMaxU32, request.max_tokens));
   return {};
+}
+
+Result<RequestDefaults> ReadDefaults(const Args& args) {
+  GenerateRequest given;
+  KV_TRY(ReadSampling(args, given));
+  const SamplingParams& sampling = given.sampling;
+  RequestDefaults defaults;
+  const auto take = [&args](const char* name, auto& to, auto value) {
+    if (args.Has(name)) to = value;
+  };
+  take("max-tokens", defaults.max_tokens, given.max_tokens);
+  take("temperature", defaults.sampling.temperature, sampling.temperature);
+  take("seed", defaults.seed, sampling.seed);
+  take("top-k", defaults.sampling.top_k, sampling.top_k);
+  take("top-p", defaults.sampling.top_p, sampling.top_p);
+  take("min-p", defaults.sampling.min_p, sampling.min_p);
+  take("repetition-penalty", defaults.sampling.repetition_penalty, sampling.repetition_penalty);
+  take("presence-penalty", defaults.presence_penalty, sampling.presence_penalty);
+  take("frequency-penalty", defaults.frequency_penalty, sampling.frequency_penalty);
+  return defaults;
 }
 
 void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling) {

@@ -20,11 +20,13 @@ namespace kvasir {
 // What parsing a request needs from the model. All pointers must outlive it.
 struct ModelView {
   std::vector<std::string> names;  // listed names, the main one first
+  bool takes_any_name = false;     // other names mean the model too
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
   PieceSpace pieces;        // of the caller: what was encoded before
   std::string no_text;      // why there is no tokenizer, and what to do
   SamplingParams sampling;  // the defaults of requests
+  std::optional<uint32_t> max_tokens;  // the same; absent: each endpoint has one
   FimTokens fim;            // marks of a prompt whose middle is filled in
   bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system

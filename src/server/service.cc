@@ -177,6 +177,9 @@ Service::Service(const ServerOptions& options, Engine& engine,
       pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key) {
   model_ = ViewOf(engine, own_template_.get());
   model_.names.insert(model_.names.begin(), options.aliases.begin(), options.aliases.end());
+  model_.takes_any_name = std::erase(model_.names, "*") > 0;
+  model_.sampling = options.defaults.Over(model_.sampling);
+  model_.max_tokens = options.defaults.max_tokens;
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
