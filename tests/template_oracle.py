@@ -51,6 +51,7 @@ def environment():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                         extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
+    env.filters["from_json"] = env.filters["fromjson"] = json.loads  # not transformers'; templates use them
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = lambda f: datetime.fromtimestamp(NOW).strftime(f)
     return env

@@ -60,6 +60,20 @@ std::string TemplateText(const RenderedChat& chat, std::string_view mark = "") {
   return out + chat.text.substr(at);
 }
 
+TEST(ChatTemplate, ValuesOfJsonInAMessageAreLiteral) {
+  const Json messages = {{{"role", "user"}, {"content", R"({"a": ["<|x|>", 12], "b": true})"}}};
+  const auto chat = Render(
+      "{% set v = messages[0].content|from_json %}<{{ v.a[0] }}{{ v.a[1] + 1 }}{{ v.b }}"
+      "{% for k in v %}{{ k }}{% endfor %}>{{ ('[7]'|from_json)[0] }}",
+      messages);
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_EQ(chat->text, "<<|x|>13Trueab>7");
+  EXPECT_EQ(TemplateText(*chat), "<>7");
+  const Json deep = {
+      {{"role", "user"}, {"content", std::string(102, '[') + std::string(102, ']')}}};
+  EXPECT_FALSE(Render("{{ messages[0].content|from_json }}", deep));
+}
+
 TEST(ChatTemplate, RendersWhatJinja2Renders) {
   setenv("TZ", "UTC", 1);
   const Json file = ReadJson(kTemplates + "cases.json");
