@@ -19,6 +19,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
 #include "cli/nearest.h"
+#include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"
 
@@ -278,7 +279,7 @@ Result<int> RunChat(const Args& args) {
   }
   GenerateRequest request;
   KV_TRY(ReadSampling(args, request));
-  KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
+  KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   TakeDefaults(args, engine->card().sampling, request.sampling);
@@ -289,14 +290,14 @@ Result<int> RunChat(const Args& args) {
         *text);
   }
   // A model without a tokenizer or template is refused before the first line is read.
-  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
+  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, choice.own.get(), choice.variables));
   ChatStart start{.system = args.Text("system"), .file = {}, .resume = {}};
   KV_ASSIGN(start.file, OpenFile(*engine, resume.has_value()));
   if (resume) {
     KV_ASSIGN(start.resume, IdToResume(*engine, *start.file, *resume, request.tenant));
   }
-  KV_ASSIGN(ChatSession chat,
-            ChatSession::Begin(*engine, own.get(), std::move(request), std::move(start)));
+  KV_ASSIGN(ChatSession chat, ChatSession::Begin(*engine, choice.own.get(), choice.variables,
+                                                 std::move(request), std::move(start)));
   if (resume) KV_TRY(SayResumed(chat));
   KV_ASSIGN(const int status, Talk(chat));
   KV_TRY(SayKept(chat, args.Text("disk")));

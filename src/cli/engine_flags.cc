@@ -11,9 +11,9 @@
 
 #include "base/log.h"
 #include "base/result.h"
-#include "base/utf8.h"
 #include "cli/hub_model.h"
 #include "cli/progress.h"
+#include "cli/template_flags.h"
 #include "kvasir/machine.h"
 #include "kvasir/sampling_ranges.h"
 
@@ -122,10 +122,6 @@ std::vector<Flag> FetchFlags() {
   return {{"hf-repo", "REPO",
            "as --model owner/name[:file or quant], and fetches it first, as 'kvasir pull' does, if "
            "the Hugging Face cache lacks it"}};
-}
-
-std::vector<Flag> TemplateFlags() {
-  return {{"chat-template-file", "F", "a Jinja template instead of the model's own"}};
 }
 
 std::vector<Flag> RequestFlags() {
@@ -432,32 +428,6 @@ bool CheckCacheDir(const std::optional<std::string>& given) {
 }
 
 }  // namespace
-
-Result<std::optional<std::string>> ReadTemplate(const Args& args) {
-  if (!args.Has("chat-template-file")) return std::nullopt;
-  const std::string path = *args.Text("chat-template-file");
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  KV_ASSIGN(std::string text,
-            ReadFlagFile("chat-template-file", path, "a file with a Jinja template"));
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  const auto fail = [&](std::string_view what) {
-    return Fail(Code::kInvalidArgument, "--chat-template-file: {}: {}", path, what);
-  };
-  if (text.find_first_not_of(" \t\r\n") == text.npos) {
-    return fail("the file is empty; give a template, or leave the flag out for the model's own");
-  }
-  if (const size_t bad = FirstInvalidUtf8(text); bad < text.size()) {
-    return fail(fmt::format("not UTF-8 at byte {}", bad));
-  }
-  if (const auto parsed = ChatTemplate::Parse(text); !parsed) return fail(parsed.error().message);
-  return text;
-}
-
-Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
-  KV_ASSIGN(const std::optional<std::string> text, ReadTemplate(args));
-  if (!text) return nullptr;
-  return ChatTemplate::Parse(*text);
-}
 
 std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan) {
   if (cap_bytes <= plan.tier_usable_bytes) return "";

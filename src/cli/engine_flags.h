@@ -12,7 +12,6 @@
 #include "cli/hub_model.h"
 #include "kvasir/engine.h"
 #include "server/server.h"
-#include "text/chat_template.h"
 
 namespace kvasir::cli {
 
@@ -29,11 +28,6 @@ std::vector<Flag> CacheFlags();
 std::vector<Flag> QueueFlags();  // of requests that wait
 // --hf-repo: of commands that may fetch their model first.
 std::vector<Flag> FetchFlags();
-// --chat-template-file: for commands that take chats.
-std::vector<Flag> TemplateFlags();
-// The text of that file, checked by parsing it; absent without the flag.
-Result<std::optional<std::string>> ReadTemplate(const Args& args);
-Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
 // --request-memory: for commands about a server.
 std::vector<Flag> SchedulingFlags();
 std::vector<Flag> RequestFlags();

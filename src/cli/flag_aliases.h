@@ -19,8 +19,8 @@ struct RewrittenArguments {
 
 // The arguments of a command with llama-server's flags rewritten: -c 4096 becomes --ctx-size 4096
 // where the command has that flag; what only concerns llama-server's own computing is left out and
-// listed as ignored; flags that are not named there stay as they are. A flag of the command comes
-// first: `bench` has a -p of its own. docs/from-llama-server.md lists them all.
+// listed as ignored; flags that are not named there stay as they are. docs/from-llama-server.md
+// lists them all.
 //
 // kInvalidArgument: a value is missing or has no counterpart. kUnsupported names a flag whose
 // effect is not available, and what to do instead.

@@ -61,8 +61,7 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
 }
 
 Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
-  KV_ASSIGN(RewrittenArguments rewritten,
-            RewriteArguments(command.name, command.flags, arguments));
+  KV_ASSIGN(RewrittenArguments rewritten, RewriteArguments(command.name, command.flags, arguments));
   if (!rewritten.ignored.empty()) {
     Complain("kvasir {}: ignored, since no answer here depends on it: {}\n", command.name,
              fmt::join(rewritten.ignored, ", "));

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
+#include "cli/template_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
 #include "server/browser_rules.h"
@@ -70,7 +71,8 @@ std::vector<Flag> ServeFlags() {
   return Join(
       {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
         {"port", "N", "default 8080; 0: the system chooses one"},
-        {"alias", "NAME", "another name of the model; may be given several times; *: any name means it",
+        {"alias", "NAME",
+         "another name of the model; may be given several times; *: any name means it",
          FlagKind::kList},
         {"api-key", "KEY",
          "require this API key; may be given several times; each key has a separate cache",
@@ -179,6 +181,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(options.chat_template, ReadTemplate(args));
+  KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
   KV_ASSIGN(options.defaults, ReadDefaults(args));
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
@@ -309,8 +312,11 @@ Result<int> RunServe(const Args& given) {
 }  // namespace
 
 Command ServeCommand() {
-  return {"serve", "an OpenAI-compatible server on http://127.0.0.1:8080",
-          "serve --model ./my-model --kv-memory 4GiB", ServeFlags(), RunServe,
+  return {"serve",
+          "an OpenAI-compatible server on http://127.0.0.1:8080",
+          "serve --model ./my-model --kv-memory 4GiB",
+          ServeFlags(),
+          RunServe,
           "llama-server's flags work too (-m, -c, -np, -ctk, -hf and more): "
           "docs/from-llama-server.md lists them all."};
 }

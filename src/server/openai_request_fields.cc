@@ -56,7 +56,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"allowed_token_ids"},
     {"include_stop_str_in_output"},
     {"truncate_prompt_tokens"},
-    {"continue_final_message"},
     {"chat_template"},
     {"lora"},
     {"prompt_embeds"},

@@ -34,7 +34,7 @@ struct RequestDefaults {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;               // 0: the system chooses one
+  uint16_t port = 8080;  // 0: the system chooses one
   // More names of the model; the first is the id listed first. "*" is not listed: with it, any name
   // means the model.
   std::vector<std::string> aliases;
@@ -45,6 +45,7 @@ struct ServerOptions {
   std::optional<std::string> keys_path;      // the file of --keys, for SIGHUP
   KeysFile keys;                             // what it has at the start
   std::optional<std::string> chat_template;  // source text; absent: the model's own
+  std::string chat_template_kwargs;  // a JSON object of variables for each chat; empty: none
   RequestDefaults defaults;
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
