@@ -6,6 +6,7 @@ refused by name.
 """
 import json
 import pathlib
+import re
 import tempfile
 import urllib.error
 import urllib.request
@@ -75,6 +76,40 @@ class Arguments(CliTest):
         self.wrong("bench", "-p", "0", "-n", "0", says="-n: nothing to measure")  # its own
 
 
+def documented(heading, column):
+    """The flags of a table of docs/from-llama-server.md; `--spec-...` stands for all that begin so."""
+    page = (cli_support.ROOT / "docs/from-llama-server.md").read_text()
+    table = page.split(f"\n{heading}")[1].split("\n\n")[1]
+    cells = [row.split(" | ")[column] for row in table.splitlines()[2:]]
+    return [flag.replace("...", "x") for cell in cells for flag in re.findall(r"`(-[^`]*)`", cell)]
+
+
+class Page(CliTest):
+    def test_what_is_refused_is_refused_by_name(self):
+        flags = documented("Refused by name", 1)
+        self.assertGreater(len(flags), 150)
+        for flag in flags:
+            self.wrong("plan", flag, "1", says=[f"kvasir plan: {flag}: ", "docs/from-llama-server.md"])
+
+    def test_what_is_ignored_is_ignored(self):
+        flags = documented("Ignored", 1)
+        self.assertGreater(len(flags), 70)
+        for flag in flags:
+            alone, valued = kvasir("plan", flag), kvasir("plan", flag, "1")
+            ignored = [result.stderr for result in (alone, valued) if result.returncode == 0]
+            self.assertTrue(ignored, (flag, alone.stderr, valued.stderr))
+            self.assertIn(flag, ignored[0])
+
+    def test_what_is_taken_is_known(self):
+        flags = documented("Equal", 0) + documented("Different", 0)
+        self.assertGreater(len(flags), 50)
+        for flag in set(flags) - {"--version"}:  # of kvasir itself
+            for value in ([], ["1"]):
+                said = kvasir("serve", "--model", "/no/such", flag, *value)
+                self.assertNotIn(f"unknown argument '{flag}'", said.stderr)
+                self.assertNotIn("ignored", said.stderr)
+
+
 class Server(CliTest):
     def test_sampling_flags_hold_where_a_request_says_nothing(self):
         sampling = ["--temp", "0.5", "--top-k", "7", "--top-p", "0.9", "--min-p", "0.1", "--repeat-penalty", "1.25", "--seed", "5",
@@ -97,6 +132,10 @@ class Server(CliTest):
                     for body, tokens in (({}, 3), ({"max_tokens": 5}, 5), ({"n_predict": 2}, 2)):
                         status, answer = post(url, path, prompt | body | {"ignore_eos": True})
                         self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, tokens), answer)
+                # /completion has llama-server's defaults, and the flags come before them too.
+                settings = post(url, "/completion", {"prompt": "Hi", "top_k": 9, "ignore_eos": True})[1]["generation_settings"]
+                self.assertEqual((settings["top_k"], settings["n_predict"], settings["seed"]), (9, 3, 5))
+                self.assertAlmostEqual(settings["temperature"], 0.5, places=6)
                 hot = {"messages": HELLO, "temperature": 5, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 16}
                 first = post(url, "/v1/chat/completions", hot)[1]["choices"]
                 self.assertEqual(post(url, "/v1/chat/completions", hot)[1]["choices"], first)  # by the flag's seed

@@ -130,6 +130,7 @@ constexpr Refused kRefused[] = {
     {"--rpc", "one machine computes"},
     {"-ot --override-tensor --override-kv --check-tensors", "files are used as they are"},
     {"-cl --cache-list", "'kvasir models' lists the models"},
+    {"-nocb --no-cont-batching", "--parallel 1 runs one request at a time"},
     {"--list-devices --completion-bash", "it is not available"},
 };
 
@@ -216,7 +217,8 @@ class Rewriter {
         std::ranges::find_if(flags_, [&](const Flag& flag) { return Dashed(flag.name) == name; });
     if (own != flags_.end()) {
       Put(argument);
-      const bool has_value = own->kind != FlagKind::kSwitch && !joined;
+      const bool takes_next = own->kind == FlagKind::kValue || own->kind == FlagKind::kList;
+      const bool has_value = takes_next && !joined;
       if (has_value && next_ < arguments_.size()) Put(arguments_[next_++]);
       return {};
     }
