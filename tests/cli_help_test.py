@@ -17,7 +17,7 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-ttl --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-ttl --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--ids --sessions --session-ttl --session-memory --grammar-memory").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
@@ -43,6 +43,10 @@ ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's com
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"],
              "sessions": ["--json", "--cache-dir"]}
+
+
+# Of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).
+LLAMA = {"-n", "-p", "--ignore-eos"}
 
 
 def flags_of(command):
@@ -90,7 +94,7 @@ class HelpListsWhatIsRead(CliTest):
     def test_a_flag_of_other_commands_is_refused_by_its_name(self):
         every = set().union(*self.flags.values())
         for command, flags in self.flags.items():
-            for flag in every - set(flags):
+            for flag in every - set(flags) - LLAMA:
                 with self.subTest(command=command, flag=flag):
                     self.wrong(command, *NEEDED.get(command, []), flag, "1",
                                says=[f"'{flag}'", f"kvasir {command} --help"])

@@ -115,7 +115,7 @@ class WrongArgumentsTest(CliTest):
                 ("--kv-memory", "2X", "2GiB"), ("--kv-memory", "-1", "2GiB"),
                 ("--kv-memory", "0", "2GiB"), ("--kv-memory", "nan", "2GiB"),
                 ("--kv-memory", "99999999999TiB", "2GiB"), ("--kv-memory", "1K", "1024 bytes are too few"),
-                ("--ctx-size", "0", "from 1"), ("--ctx-size", "2049", "2048"),
+                ("--ctx-size", "-1", "from 1"), ("--ctx-size", "2049", "2048"),
                 ("--parallel", "0", "from 1"), ("--parallel", "1000000", "to 4096"),
                 ("--cache", "most", "prefix, sequence, none"), ("--block-tokens", "23", "multiple of 16; the nearest is 16"),
                 ("--block-tokens", "31", "multiple of 16; the nearest is 32"),
@@ -143,7 +143,7 @@ class WrongArgumentsTest(CliTest):
                             ("--temperature", "inf"), ("--temperature", "hot"), ("--top-p", "1.01"),
                             ("--top-p", "-1"), ("--min-p", "2"), ("--top-k", "-1"),
                             ("--max-tokens", "-1"), ("--max-tokens", "1.5"),
-                            ("--max-tokens", "4294967296"), ("--seed", "-1"), ("--seed", "x"),
+                            ("--max-tokens", "4294967296"), ("--seed", "-2"), ("--seed", "x"),
                             ("--repetition-penalty", "0"), ("--presence-penalty", "nan"),
                             ("--frequency-penalty", "3")]:
             self.wrong("run", "--ids", "1", flag, value, says=[flag, f"'{value}'", "not valid; give"])
@@ -155,6 +155,7 @@ class WrongArgumentsTest(CliTest):
 
     def test_shape_of_the_command_line(self):
         self.wrong("run", "--ids", "1", "--nonsense", says=["'--nonsense'", "run --help"])
+        self.wrong("serve", "--ctx-sise", "9", says="'--ctx-sise' (did you mean --ctx-size?); 'kvasir serve --help'")
         self.wrong("run", "--ids", "1", "stray", says="'stray'")
         self.wrong("run", "--prompt", says=["--prompt", "value"])
         self.wrong("run", "--ids", "1", "--ids", "2", says="2 times")

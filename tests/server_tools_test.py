@@ -138,7 +138,7 @@ class Tools(unittest.TestCase):
         # What the session says renders to the same ids in a chat without one.
         messages = [{k: m[k] for k in ("role", "content", "tool_calls", "tool_call_id") if k in m}
                     for m in self.server.get(path)["messages"]]
-        text = self.server.post("/apply-template", {"messages": messages, "tools": TOOLS})["prompt"]
+        text = self.server.post("/apply-template", {"messages": messages, "tools": TOOLS, "continue_final_message": False})["prompt"]
         self.assertEqual(self.server.post("/tokenize", {"content": text})["tokens"],
                          self.server.get(path + "?ids=true")["ids"])
 

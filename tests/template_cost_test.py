@@ -111,6 +111,8 @@ STATEMENTS = {
     "names of a namespace": "{% set ns = namespace(**dict) %}{% for k in dict %}{{ ns[k] }}{% endfor %}",
     "callables in unique": "{{ messages|map(attribute='get')|unique|list|length }}",
     "precision": "{{ ('{0:.300f}' * (text|length // 10)).format(1e300)|length }}",
+    "json of a list": "{{ list|tojson|from_json|length }}", "json of names": "{{ dict|tojson|from_json|length }}",
+    "json of numbers": "{{ ('[' ~ ('1,' * (text|length // 2)) ~ '1]')|from_json|length }}",
     "set block": "{% set x %}{{ text }}{% endset %}{{ x }}", "filter block": "{% filter upper %}{{ text }}{% endfilter %}",
     "with": "{% with x = text %}{{ x }}{% endwith %}", "call": "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ text }}{% endcall %}",
     "previous item": "{% for m in messages %}{{ loop.previtem.content }}{% endfor %}",

@@ -1,11 +1,12 @@
 // Renders chat templates: reads and writes one JSON object per line. tests/template_oracle.py
-// compares it with jinja2. In: {template, messages, tools, variables, add_generation_prompt, bos,
-// eos, now}. Out: {rendered, literal, message_end} or {error}.
+// compares it with jinja2. In: {template, messages, tools, variables, add_generation_prompt,
+// continues, bos, eos, now}. Out: {rendered, literal, message_end} or {error}.
 //
 // For tests/template_cost_test.py: {template, messages, variables, fill: {bytes, unit, quota}} adds
 // the variables `text` (units up to so many bytes), `list` (the same in items of 128), `dict` (in
 // keys of 128) and `messages` (in messages of 256, if none are given), and answers {cpu_ms,
-// peak_bytes, rendered_bytes} or {error, ...}. {"names": true} lists what a template can use.
+// peak_bytes, rendered_bytes} or {error, ...}. {"names": true} lists what a template can use,
+// {"builtin": true} the built-in templates.
 #include <malloc.h>
 
 #include <ctime>
@@ -17,6 +18,7 @@
 #include "base/json_tree_for_test.h"
 #include "base/memory_meter.h"
 #include "jinja/builtins.h"
+#include "text/builtin_templates.h"
 #include "text/chat_template.h"
 
 namespace {
@@ -28,6 +30,9 @@ Json Render(const Json& in) {
   if (!parsed) return {{"error", parsed.error().message}};
   kvasir::ChatRenderOptions options;
   options.add_generation_prompt = in.value("add_generation_prompt", false);
+  const std::string continues = in.value("continues", "");
+  if (continues == "content") options.continues = kvasir::Continued::kContent;
+  if (continues == "reasoning_content") options.continues = kvasir::Continued::kReasoningContent;
   options.bos_token = in.value("bos", "");
   options.eos_token = in.value("eos", "");
   options.now_unix_s = in.value("now", int64_t{0});
@@ -119,6 +124,13 @@ Json Names() {
 
 Json Answer(const Json& in) {
   if (!in.is_object()) return {{"error", "the line is not a JSON object"}};
+  if (in.contains("builtin")) {
+    Json sources;
+    for (const auto name : kvasir::BuiltinTemplateNames()) {
+      sources[std::string(name)] = *kvasir::BuiltinTemplate(name);
+    }
+    return sources;
+  }
   return in.contains("names") ? Names() : in.contains("fill") ? Cost(in) : Render(in);
 }
 

@@ -13,6 +13,7 @@
 #include "base/json_object.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "cli/flag_aliases.h"
 
 namespace kvasir::cli {
 namespace {
@@ -205,7 +206,7 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
 }
 
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
-                       std::span<char* const> arguments, size_t max_operands) {
+                       std::vector<std::string> arguments, size_t max_operands) {
   try {
     CLI::App app;
     app.set_help_flag();
@@ -221,8 +222,8 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       option->allow_extra_args(false);
       options[flag.name] = option;
     }
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(reversed);
+    std::ranges::reverse(arguments);  // as the parser takes them
+    app.parse(std::move(arguments));
     Args args;
     for (const auto& [name, option] : options) {
       if (option->count() > 0) args.Set(name, option->results());
@@ -232,8 +233,10 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
     std::vector<std::string> operands = app.remaining();
     for (size_t i = 0; i < operands.size(); ++i) {
       if (i < max_operands && !operands[i].starts_with('-')) continue;
-      return Fail(Code::kInvalidArgument, "unknown argument '{}'; 'kvasir {} --help' lists them",
-                  operands[i], command);
+      const auto nearest = NearestFlag(operands[i], flags);
+      return Fail(Code::kInvalidArgument, "unknown argument '{}'{}; 'kvasir {} --help' lists them",
+                  operands[i], nearest ? fmt::format(" (did you mean {}?)", *nearest) : "",
+                  command);
     }
     if (!operands.empty()) args.Set(kOperands, std::move(operands));
     return args;

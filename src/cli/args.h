@@ -79,6 +79,6 @@ inline constexpr const char* kOperands = "";
 // or too many, a flag of a part that does not exist yet, more than max_operands arguments without a
 // flag. Sets "help" for -h and --help.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
-                       std::span<char* const> arguments, size_t max_operands = 0);
+                       std::vector<std::string> arguments, size_t max_operands = 0);
 
 }  // namespace kvasir::cli

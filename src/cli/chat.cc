@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,6 +18,8 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
+#include "cli/nearest.h"
+#include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"
 
@@ -41,28 +42,12 @@ constexpr std::string_view kCommands[] = {"/edit",   "/undo",   "/fork", "/switc
                                           "/forget", "/system", "/list", "/receipt",
                                           "/reset",  "/help",   "/exit"};
 
-// Of two words: how many letters must be changed, inserted or taken out (Levenshtein).
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 Error UnknownCommand(std::string_view word) {
-  const auto nearest = std::ranges::min_element(
-      kCommands, {}, [&](std::string_view command) { return Distance(word, command); });
-  const bool similar = Distance(word, *nearest) <= 2;
+  const std::vector<std::string> known(std::begin(kCommands), std::end(kCommands));
+  const std::optional<std::string> nearest = Nearest(word, known);
   return {Code::kInvalidArgument,
           fmt::format("unknown command {}{}; /help lists them", word,
-                      similar ? fmt::format(" (did you mean {}?)", *nearest) : "")};
+                      nearest ? fmt::format(" (did you mean {}?)", *nearest) : "")};
 }
 
 // A line that begins with a slash.
@@ -294,7 +279,7 @@ Result<int> RunChat(const Args& args) {
   }
   GenerateRequest request;
   KV_TRY(ReadSampling(args, request));
-  KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
+  KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   TakeDefaults(args, engine->card().sampling, request.sampling);
@@ -305,14 +290,14 @@ Result<int> RunChat(const Args& args) {
         *text);
   }
   // A model without a tokenizer or template is refused before the first line is read.
-  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, own.get()));
+  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, choice.own.get(), choice.variables));
   ChatStart start{.system = args.Text("system"), .file = {}, .resume = {}};
   KV_ASSIGN(start.file, OpenFile(*engine, resume.has_value()));
   if (resume) {
     KV_ASSIGN(start.resume, IdToResume(*engine, *start.file, *resume, request.tenant));
   }
-  KV_ASSIGN(ChatSession chat,
-            ChatSession::Begin(*engine, own.get(), std::move(request), std::move(start)));
+  KV_ASSIGN(ChatSession chat, ChatSession::Begin(*engine, choice.own.get(), choice.variables,
+                                                 std::move(request), std::move(start)));
   if (resume) KV_TRY(SayResumed(chat));
   KV_ASSIGN(const int status, Talk(chat));
   KV_TRY(SayKept(chat, args.Text("disk")));

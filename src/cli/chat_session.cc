@@ -38,10 +38,10 @@ std::string ReceiptLine(const Receipt& receipt, uint32_t dropped_messages) {
 
 }  // namespace
 
-ChatSession::ChatSession(Engine& engine, const ChatTemplate* own, GenerateRequest request,
+ChatSession::ChatSession(Engine& engine, ModelView model, GenerateRequest request,
                          std::optional<std::string> system)
     : engine_(engine),
-      model_(ViewOf(engine, own)),
+      model_(std::move(model)),
       request_(std::move(request)),
       system_(std::move(system)),
       store_(std::make_unique<SessionStore>(
@@ -50,8 +50,11 @@ ChatSession::ChatSession(Engine& engine, const ChatTemplate* own, GenerateReques
                         .ttl_ns = 0})) {}
 
 Result<ChatSession> ChatSession::Begin(Engine& engine, const ChatTemplate* own,
-                                       GenerateRequest request, ChatStart start) {
-  ChatSession chat(engine, own, std::move(request), std::move(start.system));
+                                       const JsonValue& variables, GenerateRequest request,
+                                       ChatStart start) {
+  ModelView model = ViewOf(engine, own);
+  model.template_variables = variables;
+  ChatSession chat(engine, std::move(model), std::move(request), std::move(start.system));
   if (start.file) KV_TRY(chat.store_->UseFile(std::move(start.file)));
   if (start.resume) {
     KV_TRY(chat.Resume(*start.resume));

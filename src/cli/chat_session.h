@@ -28,9 +28,11 @@ struct ChatStart {
 // that of /v1/sessions: the system message, where there is one, has 0. One thread at a time.
 class ChatSession {
  public:
-  // `own` replaces the model's template; nullptr: the model's. What answers are generated with is
-  // in `request`. kNotFound: the file has no such session. Engine and template must outlive it.
-  static Result<ChatSession> Begin(Engine& engine, const ChatTemplate* own, GenerateRequest request,
+  // `own` replaces the model's template; nullptr: the model's. `variables` are for it: an object,
+  // or null. What answers are generated with is in `request`. kNotFound: the file has no such
+  // session. Engine, template and variables must outlive it.
+  static Result<ChatSession> Begin(Engine& engine, const ChatTemplate* own,
+                                   const JsonValue& variables, GenerateRequest request,
                                    ChatStart start);
 
   // Both print the answer while it comes.
@@ -74,7 +76,7 @@ class ChatSession {
  private:
   using TurnPtr = std::shared_ptr<SessionStore::Turn>;
 
-  ChatSession(Engine& engine, const ChatTemplate* own, GenerateRequest request,
+  ChatSession(Engine& engine, ModelView model, GenerateRequest request,
               std::optional<std::string> system);
   Result<std::string> MakeSession();
   Status Resume(const std::string& id);

@@ -11,9 +11,9 @@
 
 #include "base/log.h"
 #include "base/result.h"
-#include "base/utf8.h"
 #include "cli/hub_model.h"
 #include "cli/progress.h"
+#include "cli/template_flags.h"
 #include "kvasir/machine.h"
 #include "kvasir/sampling_ranges.h"
 
@@ -118,8 +118,10 @@ std::vector<Flag> QueueFlags() {
       {"max-queue-ms", "MS", "a request that is expected to wait longer gets 429 (default 60000)"}};
 }
 
-std::vector<Flag> TemplateFlags() {
-  return {{"chat-template-file", "F", "a Jinja template instead of the model's own"}};
+std::vector<Flag> FetchFlags() {
+  return {{"hf-repo", "REPO",
+           "as --model owner/name[:file or quant], and fetches it first, as 'kvasir pull' does, if "
+           "the Hugging Face cache lacks it"}};
 }
 
 std::vector<Flag> RequestFlags() {
@@ -147,6 +149,22 @@ std::vector<Flag> SamplingFlags() {
           {"stop", "TEXT", "end before TEXT; may be given several times", FlagKind::kList}};
 }
 
+std::vector<Flag> DefaultFlags() {
+  return {{"max-tokens", "N",
+           "the most tokens of answers whose requests do not say it (default: the room that is "
+           "left; /v1/completions: 16)"},
+          {"temperature", "T",
+           "of requests that do not say it, before generation_config.json, as the flags up to "
+           "--frequency-penalty (default 1)"},
+          {"seed", "S", "the same seed gives the same text (default: a new one each time)"},
+          {"top-k", "N", "only the N likeliest tokens (default 0: all)"},
+          {"top-p", "P", "only the likeliest tokens that make up P (default 1)"},
+          {"min-p", "P", "only tokens at least P times as likely as the likeliest (default 0)"},
+          {"repetition-penalty", "X", "over prompt and answer (default 1: none)"},
+          {"presence-penalty", "X", "over the answer (default 0)"},
+          {"frequency-penalty", "X", "over the answer (default 0)"}};
+}
+
 std::vector<Flag> GenerationConfigFlags() {
   return {{"generation-config", "auto|none",
            "auto (default): the model folder's generation_config.json says how to sample where "
@@ -168,8 +186,8 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
 }
 
 std::vector<Flag> AnswerFlags() {
-  return Join({TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(), CacheFlags(),
-               DiskFlags(DiskDefault::kNone)});
+  return Join({FetchFlags(), TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(),
+               CacheFlags(), DiskFlags(DiskDefault::kNone)});
 }
 
 std::vector<Flag> AbsentFlags() {
@@ -252,6 +270,13 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
     return Fail(Code::kInvalidArgument, "give only one of --shape and --model");
   }
   options.shape = args.Text("shape");
+  if (const auto repo = args.Text("hf-repo")) {
+    if (args.Has("model") || args.Has("shape")) {
+      return Fail(Code::kInvalidArgument, "give only one of --hf-repo and --{}",
+                  args.Has("model") ? "model" : "shape");
+    }
+    KV_TRY(FetchModel(*repo, &options));
+  }
   if (!args.Has("shape")) KV_TRY(FindInHubCache(use, &options));
   options.kv_format = args.Text("kv-format").value_or(options.kv_format);
   KV_ASSIGN(const std::vector<uint64_t> skip, args.UintList("kv-skip-layers", 0, kMaxU32, {}));
@@ -342,6 +367,26 @@ Status ReadSampling(const Args& args, GenerateRequest& request) {
   return {};
 }
 
+Result<RequestDefaults> ReadDefaults(const Args& args) {
+  GenerateRequest given;
+  KV_TRY(ReadSampling(args, given));
+  const SamplingParams& sampling = given.sampling;
+  RequestDefaults defaults;
+  const auto take = [&args](const char* name, auto& to, auto value) {
+    if (args.Has(name)) to = value;
+  };
+  take("max-tokens", defaults.max_tokens, given.max_tokens);
+  take("temperature", defaults.sampling.temperature, sampling.temperature);
+  take("seed", defaults.seed, sampling.seed);
+  take("top-k", defaults.sampling.top_k, sampling.top_k);
+  take("top-p", defaults.sampling.top_p, sampling.top_p);
+  take("min-p", defaults.sampling.min_p, sampling.min_p);
+  take("repetition-penalty", defaults.sampling.repetition_penalty, sampling.repetition_penalty);
+  take("presence-penalty", defaults.presence_penalty, sampling.presence_penalty);
+  take("frequency-penalty", defaults.frequency_penalty, sampling.frequency_penalty);
+  return defaults;
+}
+
 void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling) {
   SamplingDefaults left = defaults;
   if (args.Has("temperature")) left.temperature.reset();
@@ -383,32 +428,6 @@ bool CheckCacheDir(const std::optional<std::string>& given) {
 }
 
 }  // namespace
-
-Result<std::optional<std::string>> ReadTemplate(const Args& args) {
-  if (!args.Has("chat-template-file")) return std::nullopt;
-  const std::string path = *args.Text("chat-template-file");
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  KV_ASSIGN(std::string text,
-            ReadFlagFile("chat-template-file", path, "a file with a Jinja template"));
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  const auto fail = [&](std::string_view what) {
-    return Fail(Code::kInvalidArgument, "--chat-template-file: {}: {}", path, what);
-  };
-  if (text.find_first_not_of(" \t\r\n") == text.npos) {
-    return fail("the file is empty; give a template, or leave the flag out for the model's own");
-  }
-  if (const size_t bad = FirstInvalidUtf8(text); bad < text.size()) {
-    return fail(fmt::format("not UTF-8 at byte {}", bad));
-  }
-  if (const auto parsed = ChatTemplate::Parse(text); !parsed) return fail(parsed.error().message);
-  return text;
-}
-
-Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args) {
-  KV_ASSIGN(const std::optional<std::string> text, ReadTemplate(args));
-  if (!text) return nullptr;
-  return ChatTemplate::Parse(*text);
-}
 
 std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan) {
   if (cap_bytes <= plan.tier_usable_bytes) return "";

@@ -11,7 +11,7 @@
 #include "cli/args.h"
 #include "cli/hub_model.h"
 #include "kvasir/engine.h"
-#include "text/chat_template.h"
+#include "server/server.h"
 
 namespace kvasir::cli {
 
@@ -25,17 +25,17 @@ std::vector<Flag> LoadFlags();
 // --kv-memory, --ctx-size, --parallel, --cache, --eviction, --block-tokens: for commands that have
 // a cache.
 std::vector<Flag> CacheFlags();
-// --chat-template-file: for commands that take chats.
 std::vector<Flag> QueueFlags();  // of requests that wait
-std::vector<Flag> TemplateFlags();
-// The text of that file, checked by parsing it; absent without the flag.
-Result<std::optional<std::string>> ReadTemplate(const Args& args);
-Result<std::unique_ptr<ChatTemplate>> OwnTemplate(const Args& args);  // the same, parsed
+// --hf-repo: of commands that may fetch their model first.
+std::vector<Flag> FetchFlags();
 // --request-memory: for commands about a server.
 std::vector<Flag> SchedulingFlags();
 std::vector<Flag> RequestFlags();
 // --temperature, --top-k, ..., --stop: for commands that generate.
 std::vector<Flag> SamplingFlags();
+// Those of a server: what they say holds for requests that do not say otherwise.
+std::vector<Flag> DefaultFlags();
+Result<RequestDefaults> ReadDefaults(const Args& args);
 // --disk and its limits. A server keeps its cache in the cache folder where no flag names another;
 // a command of one prompt keeps it only where a folder is named.
 enum class DiskDefault : uint8_t { kNone, kCacheFolder };

@@ -2,15 +2,47 @@
 
 #include <cstdlib>
 
+#include "base/clock.h"
 #include "base/file_name.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "base/sizes.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
 #include "hub/hub_cache.h"
 #include "hub/hub_settings.h"
 
 namespace kvasir::cli {
 namespace {
+
+// The share that is done and the speed since the first call.
+class PullLine {
+ public:
+  void Show(const std::string& file, uint64_t done_bytes, uint64_t total_bytes) {
+    const uint64_t now_ns = MonotonicNs();
+    if (!start_ns_) {
+      start_ns_ = now_ns;
+      start_bytes_ = done_bytes;
+    }
+    const double seconds = static_cast<double>(now_ns - *start_ns_) * 1e-9;
+    const double new_bytes =
+        done_bytes > start_bytes_ ? static_cast<double>(done_bytes - start_bytes_) : 0;
+    const auto speed = static_cast<uint64_t>(seconds > 0 ? new_bytes / seconds : 0);
+    progress_.Show(fmt::format("fetching {}: {} of {}, {}/s", file, FormatBytes(done_bytes),
+                               FormatBytes(total_bytes), FormatBytes(speed)));
+  }
+
+ private:
+  Progress progress_;
+  std::optional<uint64_t> start_ns_;
+  uint64_t start_bytes_ = 0;
+};
+
+// The model's name for callers: without the revision.
+std::string NameOf(const hub::RepoRef& ref) {
+  return hub::RepoRef{ref.repo, {}, ref.choice}.Text();
+}
 
 // What the user named; absent: nothing, so that the bundled model is meant.
 std::optional<std::string> NamedModel(const EngineOptions& options) {
@@ -20,6 +52,25 @@ std::optional<std::string> NamedModel(const EngineOptions& options) {
 }
 
 }  // namespace
+
+Status FetchModel(const std::string& name, EngineOptions* options) {
+  const auto fail = [](const Error& error) {
+    return FailField(error.code, "hf-repo", "{}", error.text());
+  };
+  const Result<hub::RepoRef> ref = RequireRepoRef(name);
+  if (!ref) return fail(ref.error());
+  KV_ASSIGN(const std::filesystem::path cache, hub::HubCacheFolder());
+  const Result<hub::FoundModel> found = hub::HubCache(cache).Find(*ref);
+  if (found && found->missing.empty()) {
+    options->model = found->path.string();
+  } else {
+    const Result<hub::PulledModel> pulled = PullModel(*ref);
+    if (!pulled) return fail(pulled.error());
+    options->model = pulled->path.string();
+  }
+  options->model_name = NameOf(*ref);
+  return {};
+}
 
 Status FindInHubCache(ModelUse use, EngineOptions* options) {
   const std::optional<std::string> named = NamedModel(*options);
@@ -43,7 +94,7 @@ Status FindInHubCache(ModelUse use, EngineOptions* options) {
                      *named, found->path.string(), hub::TextOf(found->missing), *named);
   }
   options->model = found->path.string();
-  options->model_name = hub::RepoRef{ref->repo, {}, ref->choice}.Text();
+  options->model_name = NameOf(*ref);
   return {};
 }
 
@@ -63,6 +114,22 @@ Result<hub::RepoRef> RequireRepoRef(std::string_view text) {
   return Fail(Code::kInvalidArgument,
               "'{}' is not the name of a model; give {}, such as Qwen/Qwen3-0.6B-GGUF:Q8_0",
               Printable(text), hub::kRepoForm);
+}
+
+Result<hub::PulledModel> PullModel(const hub::RepoRef& ref) {
+  KV_ASSIGN(const hub::HubSettings settings, hub::ReadHubSettings());
+  if (!settings.warning.empty()) Log(LogLevel::kWarning, settings.warning);
+  ExitOnInterrupt();
+  PullLine line;
+  return hub::Pull(settings, ref,
+                   {[&](const std::string& file, uint64_t done, uint64_t total) {
+                      line.Show(Printable(file), done, total);
+                    },
+                    WaitNotice(ref),
+                    [&](const std::string& reason) {
+                      Log(LogLevel::kWarning,
+                          settings.endpoint + ": " + reason + "; trying again, 4 times at most");
+                    }});
 }
 
 std::function<void()> WaitNotice(const hub::RepoRef& ref) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
+#include "hub/pull.h"
 #include "hub/repo_ref.h"
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
@@ -19,6 +21,14 @@ enum class ModelUse : uint8_t { kRun, kPlan };
 // and model_name. kNotFound: it is not there, or weights that `use` needs are not. Other names stay
 // as they are.
 Status FindInHubCache(ModelUse use, EngineOptions* options);
+
+// Finds owner/name[@revision][:file or quant] in the Hugging Face cache, or fetches it with
+// PullModel where that does not hold all of it; sets options.model and model_name. Errors have the
+// field "hf-repo".
+Status FetchModel(const std::string& name, EngineOptions* options);
+
+// Pulls it as the environment says, with progress on a terminal. Errors as hub::Pull's.
+Result<hub::PulledModel> PullModel(const hub::RepoRef& ref);
 
 // "1 file", "2 files".
 std::string FileCount(size_t count);

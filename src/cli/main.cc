@@ -1,5 +1,6 @@
 // kvasir: finds the command, reads its flags, runs it and reports errors.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +19,7 @@
 #include "base/result.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
+#include "cli/flag_aliases.h"
 
 namespace kvasir::cli {
 namespace {
@@ -59,8 +61,13 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
 }
 
 Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
-  KV_ASSIGN(const Args args,
-            ParseArgs(command.name, command.flags, arguments, command.max_operands));
+  KV_ASSIGN(RewrittenArguments rewritten, RewriteArguments(command.name, command.flags, arguments));
+  if (!rewritten.ignored.empty()) {
+    Complain("kvasir {}: ignored, since no answer here depends on it: {}\n", command.name,
+             fmt::join(rewritten.ignored, ", "));
+  }
+  KV_ASSIGN(const Args args, ParseArgs(command.name, command.flags, std::move(rewritten.arguments),
+                                       command.max_operands));
   if (args.Has("help")) {
     fmt::print("{}", HelpOf(command));
     return kExitDone;

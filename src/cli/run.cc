@@ -13,6 +13,7 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"
 
@@ -25,10 +26,10 @@ Status CheckSource(const Args& args) {
     return Fail(Code::kInvalidArgument, "give {} --prompt TEXT {} --ids 1,2,3",
                 args.Has("prompt") ? "only one of" : "either", args.Has("prompt") ? "and" : "or");
   }
-  if (args.Has("chat-template-file") && !args.Has("chat")) {
-    return Fail(
-        Code::kInvalidArgument,
-        "--chat-template-file: only --chat applies a template; add --chat, or leave it out");
+  for (const Flag& flag : TemplateFlags()) {
+    if (!args.Has(flag.name) || args.Has("chat")) continue;
+    return Fail(Code::kInvalidArgument,
+                "--{}: only --chat applies a template; add --chat, or leave it out", flag.name);
   }
   if (args.Has("chat") && args.Has("ids")) {
     return Fail(Code::kInvalidArgument,
@@ -46,7 +47,7 @@ Result<std::string> ReadStandardInput() {
   return Fail(Code::kInvalidArgument, "--prompt -: standard input is empty");
 }
 
-Status ReadPrompt(const Args& args, const Engine& engine, const ChatTemplate* own,
+Status ReadPrompt(const Args& args, const Engine& engine, const TemplateChoice& choice,
                   GenerateRequest& request) {
   if (args.Has("ids")) {
     KV_ASSIGN(request.prompt, ParseIds(*args.Text("ids")));
@@ -56,7 +57,8 @@ Status ReadPrompt(const Args& args, const Engine& engine, const ChatTemplate* ow
   if (text == "-") {
     KV_ASSIGN(text, ReadStandardInput());
   }
-  KV_ASSIGN(request.prompt, args.Has("chat") ? EncodeChat(engine, {{"user", text}}, 0, own)
+  KV_ASSIGN(request.prompt, args.Has("chat") ? EncodeChat(engine, {{"user", text}}, 0,
+                                                          choice.own.get(), choice.variables)
                                              : EncodePrompt(engine, text));
   if (request.prompt.empty()) {
     return Fail(Code::kInvalidArgument,
@@ -100,14 +102,14 @@ Result<int> RunPrompt(const Args& args) {
   KV_TRY(ReadSampling(args, request));
   request.ignore_eos = args.Has("ignore-eos");
   if (args.Has("ids")) KV_TRY(ParseIds(*args.Text("ids")));  // before the model loads
-  KV_ASSIGN(const std::unique_ptr<ChatTemplate> own, OwnTemplate(args));
+  KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
 
   ExitOnInterrupt();
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   const double load_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
   TakeDefaults(args, engine->card().sampling, request.sampling);
-  KV_TRY(ReadPrompt(args, *engine, own.get(), request));
+  KV_TRY(ReadPrompt(args, *engine, choice, request));
   KV_TRY(CheckRoom(args, *engine, request));
 
   const bool json = args.Has("json");

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
+#include "cli/template_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
 #include "server/browser_rules.h"
@@ -70,7 +71,9 @@ std::vector<Flag> ServeFlags() {
   return Join(
       {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
         {"port", "N", "default 8080; 0: the system chooses one"},
-        {"alias", "NAME", "another name of the model; may be given several times", FlagKind::kList},
+        {"alias", "NAME",
+         "another name of the model; may be given several times; *: any name means it",
+         FlagKind::kList},
         {"api-key", "KEY",
          "require this API key; may be given several times; each key has a separate cache",
          FlagKind::kList},
@@ -99,7 +102,9 @@ std::vector<Flag> ServeFlags() {
          "ids (names and --weights as in 'kvasir bench')"},
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
+       FetchFlags(),
        TemplateFlags(),
+       DefaultFlags(),
        GenerationConfigFlags(),
        LoadFlags(),
        CacheFlags(),
@@ -176,6 +181,8 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(options.chat_template, ReadTemplate(args));
+  KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
+  KV_ASSIGN(options.defaults, ReadDefaults(args));
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
   return options;
@@ -240,6 +247,17 @@ std::string SummaryOf(const Engine& engine) {
                      engine.target());
 }
 
+// Which flags and which file say how to sample; empty: none does.
+std::string SamplingLine(const SamplingDefaults& model, const SamplingDefaults& flags) {
+  std::string line;
+  if (const std::optional<std::string> text = flags.Text()) line = *text + " (flags)";
+  if (const std::optional<std::string> text = model.Text()) {
+    line += (line.empty() ? "" : ", else ") + *text +
+            " (generation_config.json; --generation-config none: without it)";
+  }
+  return line.empty() ? line : "sampling " + line + " unless a request says otherwise\n";
+}
+
 // Ends the process as a second signal asks, without the engine's end, which writes for up to 10 s.
 // The disk is as after kill -9: what is stored will be found.
 [[noreturn]] void EndNow(const Engine& engine) {
@@ -273,11 +291,7 @@ Result<int> RunServe(const Args& given) {
     if (engine->tokenizer() != nullptr && options.chat_template) continue;
     options.summary += "text     " + note + "\n";
   }
-  if (const std::optional<std::string> text = engine->card().sampling.Text()) {
-    options.summary += "sampling " + *text +
-                       " unless a request says otherwise (generation_config.json; "
-                       "--generation-config none: without it)\n";
-  }
+  options.summary += SamplingLine(engine->card().sampling, options.defaults.sampling);
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }
@@ -298,8 +312,13 @@ Result<int> RunServe(const Args& given) {
 }  // namespace
 
 Command ServeCommand() {
-  return {"serve", "an OpenAI-compatible server on http://127.0.0.1:8080",
-          "serve --model ./my-model --kv-memory 4GiB", ServeFlags(), RunServe};
+  return {"serve",
+          "an OpenAI-compatible server on http://127.0.0.1:8080",
+          "serve --model ./my-model --kv-memory 4GiB",
+          ServeFlags(),
+          RunServe,
+          "llama-server's flags work too (-m, -c, -np, -ctk, -hf and more): "
+          "docs/from-llama-server.md lists them all."};
 }
 
 }  // namespace kvasir::cli

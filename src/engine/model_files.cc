@@ -10,6 +10,7 @@
 #include "base/system_error.h"
 #include "kvasir/images.h"
 #include "model/model_image.h"
+#include "text/builtin_templates.h"
 
 namespace kvasir {
 namespace {
@@ -18,11 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kBundledModel = "kvasir-demo";
 constexpr std::string_view kChatMlStart = "<|im_start|>", kChatMlEnd = "<|im_end|>";
-constexpr std::string_view kChatMl =
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -125,6 +121,7 @@ TextSource TakeText(ImportedModel& model) {
           std::move(model.tokenizer_config_json),
           std::move(model.special_tokens_json),
           std::move(model.chat_template),
+          std::move(model.named_templates),
           std::exchange(model.vocabulary, std::nullopt),
           std::move(model.ends_by_name)};
 }
@@ -193,14 +190,14 @@ Result<ModelText> LoadText(const TextSource& source) {
   text.tokenizer = std::move(*tokenizer);
   KV_TRY(CheckIds(source, text.tokenizer->vocab_size()));
   if (!source.chat_template.empty()) {
-    auto parsed = ChatTemplate::Parse(source.chat_template);
+    auto parsed = ChatTemplate::Parse(source.chat_template, source.named_templates);
     if (!parsed) {
       return Fail(parsed.error().code, "{}: {}", source.path.string(), parsed.error().message);
     }
     text.chat_template = std::move(*parsed);
   } else if (ReadsAsToken(*text.tokenizer, kChatMlStart) &&
              ReadsAsToken(*text.tokenizer, kChatMlEnd)) {
-    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(kChatMl));
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(*BuiltinTemplate("chatml")));
     text.is_chatml = true;
     text.ends.push_back(*text.tokenizer->IdOf(kChatMlEnd));
   }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,13 +41,14 @@ struct ModelText {
   // one.
   std::optional<std::string> no_text;
   std::vector<TokenId> ends;  // of an answer, beside those of the config and the tokenizer
-  bool is_chatml = false;     // the model has no template, and chat_template is kChatMl
+  bool is_chatml = false;     // the model has no template, and chat_template is ChatML
 };
 // The sources of ModelText, copied from the model, so that another thread can load it.
 struct TextSource {
   std::filesystem::path path;  // of the model
   uint32_t vocab_size = 0;
   std::string tokenizer_json, tokenizer_config_json, special_tokens_json, chat_template;
+  std::map<std::string, std::string> named_templates;
   Result<std::optional<Vocabulary>> vocabulary;  // where tokenizer_json is empty
   std::vector<TokenId> ends_by_name;
 };

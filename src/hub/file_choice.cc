@@ -26,7 +26,8 @@ constexpr std::array<std::string_view, 9> kTextFiles = {"config.json",
                                                         "chat_template.jinja",
                                                         "special_tokens_map.json",
                                                         "added_tokens.json",
-                                                        "additional_chat_templates/tool_use.jinja"};
+                                                        "chat_template.json"};
+constexpr std::string_view kNamedTemplates = "additional_chat_templates/";
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -123,7 +124,8 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
 
 bool IsTextFile(std::string_view file) {
   return std::ranges::find(kTextFiles, file) != kTextFiles.end() ||
-         (file.ends_with(".tiktoken") && file.find('/') == file.npos);
+         (file.ends_with(".tiktoken") && file.find('/') == file.npos) ||
+         (file.starts_with(kNamedTemplates) && file.ends_with(".jinja"));
 }
 
 Result<FileChoice> ChooseParts(std::span<const std::string> files,

@@ -67,7 +67,9 @@ TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
   const Names files = {"README.md",
                        "added_tokens.json",
                        "additional_chat_templates/rag.jinja",
+                       "additional_chat_templates/notes.txt",
                        "additional_chat_templates/tool_use.jinja",
+                       "chat_template.json",
                        "config.json",
                        "consolidated.safetensors",
                        "model-00001-of-00002.safetensors",
@@ -88,17 +90,20 @@ TEST(FileChoice, AFolderHasItsWeightsOnceAndTheTextThatIsRead) {
   EXPECT_EQ(model->missing, Names{"gone.safetensors"});
   EXPECT_FALSE(model->is_whole());
   EXPECT_EQ(model->files,
-            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+            (Names{"added_tokens.json", "additional_chat_templates/rag.jinja",
+                   "additional_chat_templates/tool_use.jinja", "chat_template.json", "config.json",
                    "model-00001-of-00002.safetensors", "model.safetensors.index.json",
                    "qwen.tiktoken", "part/rest.safetensors", "tokenizer.json"}));
   EXPECT_EQ(ChooseModel(files, {}, "a/b")->files,
-            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+            (Names{"added_tokens.json", "additional_chat_templates/rag.jinja",
+                   "additional_chat_templates/tool_use.jinja", "chat_template.json", "config.json",
                    "model.safetensors.index.json", "qwen.tiktoken", "tokenizer.json"}));
   Names both = files;
   both.push_back("model.safetensors");
   EXPECT_TRUE(ChooseParts(both, shards, {}, "a/b")->is_whole()) << "the index is not read";
   EXPECT_EQ(ChooseParts(both, shards, {}, "a/b")->files,
-            (Names{"added_tokens.json", "additional_chat_templates/tool_use.jinja", "config.json",
+            (Names{"added_tokens.json", "additional_chat_templates/rag.jinja",
+                   "additional_chat_templates/tool_use.jinja", "chat_template.json", "config.json",
                    "qwen.tiktoken", "tokenizer.json", "model.safetensors"}));
 }
 

@@ -9,7 +9,6 @@
 #include "import/gguf_vocabulary.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
-#include "text/chat_template.h"
 
 namespace kvasir {
 
@@ -20,9 +19,12 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   KV_ASSIGN(model.config, GgufConfig(gguf, file));
   Metadata tokenizer(gguf, "tokenizer.", file);
   model.chat_template = tokenizer.Text("chat_template").value_or("");
-  const auto tool_use = tokenizer.Text("chat_template.tool_use");  // as llama.cpp's converter
-  if (tool_use && !model.chat_template.empty()) {
-    model.chat_template = WithToolUse(model.chat_template, *tool_use);
+  constexpr std::string_view kNamed = "tokenizer.chat_template.";  // as llama.cpp's converter
+  for (auto key = gguf.metadata.lower_bound(kNamed);
+       key != gguf.metadata.end() && key->first.starts_with(kNamed); ++key) {
+    const std::string name = key->first.substr(kNamed.size());
+    const auto text = tokenizer.Text("chat_template." + name);
+    if (text && !text->empty() && name != "default") model.named_templates[name] = *text;
   }
   KV_TRY(tokenizer.status());
   model.special_tokens_json = GgufSpecialTokens(gguf);

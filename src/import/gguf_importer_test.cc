@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "import/handmade_model_for_test.h"
-#include "text/chat_template.h"
 
 namespace kvasir {
 namespace {
@@ -36,12 +35,18 @@ TEST_F(GgufModel, NamesTheTokensThatMarkAMiddle) {
   EXPECT_FALSE(m->config.fim.pad);
 }
 
-TEST_F(GgufModel, ATemplateForToolsJoinsTheOther) {
+TEST_F(GgufModel, TemplatesHaveNames) {
   const auto m = ImportWith([](GgufBuilder& b, Tensors&) {
-    b.Text("tokenizer.chat_template", "{{ x }}").Text("tokenizer.chat_template.tool_use", "tools");
+    b.Text("tokenizer.chat_template", "{{ x }}")
+        .Text("tokenizer.chat_template.tool_use", "tools")
+        .Text("tokenizer.chat_template.rag", "documents")
+        .Text("tokenizer.chat_template.none", "")
+        .Text("tokenizer.chat_templates", "not a template");
   });
   ASSERT_TRUE(m) << m.error().message;
-  EXPECT_EQ(m->chat_template, WithToolUse("{{ x }}", "tools"));
+  EXPECT_EQ(m->chat_template, "{{ x }}");
+  EXPECT_EQ(m->named_templates,
+            (std::map<std::string, std::string>{{"rag", "documents"}, {"tool_use", "tools"}}));
 }
 
 TEST_F(GgufModel, BiasesAndTyingFollowFromTheTensors) {

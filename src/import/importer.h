@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,7 +35,8 @@ struct ImportedModel {
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
   std::string tokenizer_json, tokenizer_config_json, chat_template;
-  std::string generation_config_json;  // of a folder
+  std::map<std::string, std::string> named_templates;  // beside chat_template, by other names
+  std::string generation_config_json;                  // of a folder
   // What else is known of special tokens, with the keys of tokenizer_config.json: a folder's
   // special_tokens_map.json, or what a GGUF file says of itself.
   std::string special_tokens_json;

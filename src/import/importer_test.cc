@@ -9,7 +9,6 @@
 #include "import/model_files_for_test.h"
 #include "import/tokenizer_files.h"
 #include "source_paths.h"
-#include "text/chat_template.h"
 
 namespace kvasir {
 namespace {
@@ -25,6 +24,13 @@ ImportedModel Import(const fs::path& path) {
   auto model = ImportModel(path);
   EXPECT_TRUE(model) << model.error().message;
   return model ? std::move(*model) : ImportedModel{};
+}
+
+// "the model's, name text, ...".
+std::string TemplatesOf(const ImportedModel& model) {
+  std::string texts = model.chat_template;
+  for (const auto& [name, text] : model.named_templates) texts += ", " + name + " " + text;
+  return texts;
 }
 
 float NumberAt(const TensorView& view, uint64_t i) {
@@ -112,43 +118,57 @@ TEST(Importer, ReadsTheBundledModel) {
   EXPECT_NE(m.chat_template.find("message"), std::string::npos);
 }
 
-TEST(Importer, AListOfTemplatesHasOneForTools) {
+TEST(Importer, AListOfTemplatesHasNames) {
   const auto of = [](const std::string& list) {
     const TemporaryFolder folder;
     folder.Write("tokenizer_config.json", R"({"chat_template": )" + list + "}");
     ImportedModel model;
     EXPECT_TRUE(ReadTokenizerFiles(folder.path(), model)) << list;
-    return model.chat_template;
+    return TemplatesOf(model);
   };
   const std::string plain = R"({"name": "default", "template": "d"})";
   const std::string tools = R"({"name": "tool_use", "template": "t"})";
   EXPECT_EQ(of("[" + plain + "]"), "d");
-  EXPECT_EQ(of("[" + plain + ", 7, {}, " + tools + "]"), WithToolUse("d", "t"));
-  EXPECT_EQ(of(R"([{"name": "rag", "template": "r"}, )" + tools + ", " + plain + "]"),
-            WithToolUse("d", "t"));
-  EXPECT_EQ(of("[" + tools + "]"), "") << "a chat without tools has no template";
+  EXPECT_EQ(of("[" + plain + ", 7, {}, " + tools + "]"), "d, tool_use t");
+  EXPECT_EQ(of(R"([{"name": "rag", "template": "r"}, )" + tools + ", " + plain + ", " +
+               R"({"name": "rag", "template": "second"}, {"name": "x"}, {"template": "y"}])"),
+            "d, rag r, tool_use t");
+  EXPECT_EQ(of("[" + tools + "]"), ", tool_use t") << "a chat without tools has no template";
   EXPECT_EQ(of(R"("{{ x }}")"), "{{ x }}");
 }
 
-TEST(Importer, AFolderOfTemplatesHasOneForTools) {
+TEST(Importer, AFolderOfTemplatesHasThemByTheirNames) {
   const TemporaryFolder folder;
   const auto read = [&folder] {
     ImportedModel model;
     EXPECT_TRUE(ReadTokenizerFiles(folder.path(), model));
-    return model.chat_template;
+    return TemplatesOf(model);
   };
+  folder.Write("chat_template.json", R"({"chat_template": "j"})");
+  EXPECT_EQ(read(), "j");
+  folder.Write("chat_template.json", R"({"chat_template": [{"name": "default", "template": "j"},)"
+                                     R"( {"name": "rag", "template": "jr"}]})");
+  EXPECT_EQ(read(), "j, rag jr");
   std::filesystem::create_directory(folder.path() / "additional_chat_templates");
   folder.Write("additional_chat_templates/rag.jinja", "r");
   folder.Write("additional_chat_templates/tool_use.jinja", "t");
-  EXPECT_EQ(read(), "") << "a chat without tools has no template";
+  folder.Write("additional_chat_templates/README.md", "no template");
+  EXPECT_EQ(read(), "j, rag r, tool_use t") << "a file comes first";
   const std::string list = R"([{"name": "default", "template": "c"}, )"
                            R"({"name": "tool_use", "template": "u"}])";
   folder.Write("tokenizer_config.json", R"({"chat_template": )" + list + "}");
-  EXPECT_EQ(read(), WithToolUse("c", "t")) << "the file comes first";
+  EXPECT_EQ(read(), "c, rag r, tool_use t");
   folder.Write("chat_template.jinja", "d");
-  EXPECT_EQ(read(), WithToolUse("d", "t"));
+  EXPECT_EQ(read(), "d, rag r, tool_use t");
   std::filesystem::remove_all(folder.path() / "additional_chat_templates");
   EXPECT_EQ(read(), "d") << "the config's list belongs to another template";
+  folder.Write("chat_template.jinja", "");
+  folder.Write("tokenizer_config.json", "{}");
+  folder.Write("chat_template.json", "[]");
+  ImportedModel model;
+  const Status damaged = ReadTokenizerFiles(folder.path(), model);
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, Code::kCorruption);
 }
 
 TEST(Importer, ViewsOutliveTheImportedModelsMove) {

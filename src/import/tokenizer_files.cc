@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,7 +12,6 @@
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "import/gguf_metadata.h"
-#include "text/chat_template.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/vocabulary_config.h"
@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
-constexpr const char* kToolUseFile = "additional_chat_templates/tool_use.jinja";
 
 // "" where the file is absent.
 Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
@@ -34,43 +33,59 @@ Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
   return text;
 }
 
-// What serves a chat, and what serves one with tools in its place; "" where the model has none.
-struct Templates {
-  std::string plain, tool_use;
-};
+// By name; "default" is the model's.
+using Templates = std::map<std::string, std::string>;
 
-// The "chat_template" of tokenizer_config.json: text, or a list of {name, template} of which
-// "default" and "tool_use" count.
-Result<Templates> TemplatesOf(const std::string& tokenizer_config, const fs::path& path) {
+// The "chat_template" of a file, tokenizer_config.json or chat_template.json: text, or a list of
+// {name, template}. Of equal names the first one counts.
+Result<Templates> TemplatesOf(const std::string& file, const fs::path& path) {
   Templates templates;
-  if (tokenizer_config.empty()) return templates;
-  KV_ASSIGN(const json object, ParseJsonObject(tokenizer_config, path.string()));
+  if (file.empty()) return templates;
+  KV_ASSIGN(const json object, ParseJsonObject(file, path.string()));
   const auto found = object.find("chat_template");
   if (found == object.end()) return templates;
-  if (found->is_string()) templates.plain = *found;
+  if (found->is_string()) templates["default"] = *found;
   if (!found->is_array()) return templates;
   for (const json& entry : *found) {
-    if (!entry.is_object() || !entry.contains("template") || !entry["template"].is_string()) {
-      continue;
+    if (!entry.is_object()) continue;
+    const json name = entry.value("name", json()), text = entry.value("template", json());
+    if (name.is_string() && text.is_string()) {
+      templates.emplace(name.get<std::string>(), text.get<std::string>());
     }
-    const json name = entry.value("name", json());
-    if (name == "default" && templates.plain.empty()) templates.plain = entry["template"];
-    if (name == "tool_use" && templates.tool_use.empty()) templates.tool_use = entry["template"];
   }
   return templates;
 }
 
-// The templates of a folder. A file of one comes before what tokenizer_config.json says.
-Result<std::string> ReadTemplate(const fs::path& folder, const std::string& tokenizer_config) {
+// *.jinja in a folder, each under the name of its file.
+Result<Templates> TemplatesIn(const fs::path& folder) {
   Templates templates;
-  KV_ASSIGN(templates.plain, ReadOptional(folder / "chat_template.jinja", kMaxTemplateBytes));
-  if (templates.plain.empty()) {
-    KV_ASSIGN(templates, TemplatesOf(tokenizer_config, folder / "tokenizer_config.json"));
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".jinja") continue;
+    KV_ASSIGN(templates[entry.path().stem().string()],
+              ReadOptional(entry.path(), kMaxTemplateBytes));
   }
-  KV_ASSIGN(std::string tool_use, ReadOptional(folder / kToolUseFile, kMaxTemplateBytes));
-  if (!tool_use.empty()) templates.tool_use = std::move(tool_use);
-  if (templates.plain.empty() || templates.tool_use.empty()) return templates.plain;
-  return WithToolUse(templates.plain, templates.tool_use);
+  return templates;
+}
+
+// The templates of a folder, as transformers finds them: a template's own file comes before
+// tokenizer_config.json, and that before chat_template.json, which processors have.
+Result<Templates> ReadTemplates(const fs::path& folder, const std::string& tokenizer_config) {
+  KV_ASSIGN(Templates templates, TemplatesIn(folder / "additional_chat_templates"));
+  KV_ASSIGN(std::string own, ReadOptional(folder / "chat_template.jinja", kMaxTemplateBytes));
+  if (!own.empty()) {
+    templates["default"] = std::move(own);
+    return templates;
+  }
+  KV_ASSIGN(Templates named, TemplatesOf(tokenizer_config, folder / "tokenizer_config.json"));
+  if (!named.contains("default")) {
+    const fs::path path = folder / "chat_template.json";
+    KV_ASSIGN(const std::string file, ReadOptional(path, kMaxTemplateBytes));
+    KV_ASSIGN(Templates of_processor, TemplatesOf(file, path));
+    named.merge(of_processor);
+  }
+  templates.merge(named);
+  return templates;
 }
 
 // The first file of ranks in a folder, by name; "": there is none.
@@ -128,7 +143,10 @@ Status ReadTokenizerFiles(const fs::path& folder, ImportedModel& model) {
               ReadOptional(folder / "special_tokens_map.json", kMaxTokenizerBytes));
   }
   if (!model.chat_template.empty()) return {};
-  KV_ASSIGN(model.chat_template, ReadTemplate(folder, model.tokenizer_config_json));
+  KV_ASSIGN(model.named_templates, ReadTemplates(folder, model.tokenizer_config_json));
+  std::erase_if(model.named_templates, [](const auto& named) { return named.second.empty(); });
+  auto own = model.named_templates.extract("default");
+  if (own) model.chat_template = std::move(own.mapped());
   return {};
 }
 

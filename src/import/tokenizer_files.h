@@ -9,13 +9,12 @@
 
 namespace kvasir {
 
-// tokenizer.json, tokenizer_config.json, and the chat template where the model has none yet:
-// chat_template.jinja, else what tokenizer_config.json says; for chats with tools
-// additional_chat_templates/tool_use.jinja, too. special_tokens_map.json where
+// tokenizer.json, tokenizer_config.json, and the chat templates where the model has none yet:
+// chat_template.jinja, else what tokenizer_config.json says, else chat_template.json; the named
+// ones from these and from additional_chat_templates/*.jinja. special_tokens_map.json where
 // special_tokens_json is empty. Without a tokenizer.json and a vocabulary of the model's own:
 // tokenizer.model, else *.tiktoken, whose errors stay in model.vocabulary. What is absent stays
-// empty. Errors as ReadTextFile; kCorruption for
-// a tokenizer_config.json that is not a JSON object.
+// empty. Errors as ReadTextFile; kCorruption for a JSON file that is not an object.
 Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
 
 // What a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts that

@@ -48,6 +48,8 @@ struct JsonStyle {
   std::string key_separator = ": ";
 };
 Value ToJson(Interpreter& run, const Value& value, const JsonStyle& style);
+// json.loads. Every value has the origin of the whole text. Fails where it is not JSON.
+Value FromJsonText(Interpreter& run, const Text& text);
 
 // Text helpers that filters and methods share.
 enum class Side { kLeft, kRight, kBoth };

@@ -1,10 +1,12 @@
-// json.dumps as transformers calls it for `tojson`.
+// json.dumps as transformers calls it for `tojson`, and json.loads.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_tree.h"
 #include "jinja/builtins.h"
+#include "jinja/input.h"
 
 namespace kvasir::jinja {
 namespace {
@@ -153,6 +155,16 @@ Value ToJson(Interpreter& run, const Value& value, const JsonStyle& style) {
   JsonWriter writer(run, style);
   writer.Write(value);
   return FromText(writer.Take());
+}
+
+Value FromJsonText(Interpreter& run, const Text& text) {
+  // A value may take two bytes only.
+  if (!run.Charge(1 + text.size() / 2)) return {};
+  JsonTree tree;
+  const std::optional<JsonValue> json = tree.Parse(text.view());
+  if (!json) return run.Fail("from_json: the text is not JSON");
+  Result<Value> value = FromJson(*json, text.Summary());
+  return value ? std::move(*value) : run.Fail(value.error().message);
 }
 
 }  // namespace kvasir::jinja

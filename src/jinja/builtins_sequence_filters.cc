@@ -117,6 +117,7 @@ Arguments Rest(const Arguments& arguments, size_t first) {
 
 Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
   std::vector<Value> out;
+  if (!Truthy(v)) return FromItems({}, List::Kind::kGenerator, "sync_do_map");  // None too
   if (arguments.positional.empty()) {
     const Value* attribute = arguments.Find(0, "attribute");
     const Value* otherwise = arguments.Find(1, "default");
@@ -142,6 +143,7 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
 // select, reject, selectattr and rejectattr.
 template <bool by_attribute, bool keeps>
 Value Select(Interpreter& run, const Value& v, const Arguments& arguments) {
+  if (!Truthy(v)) return FromItems({}, List::Kind::kGenerator, "select_or_reject");  // None too
   const size_t test_at = by_attribute ? 1 : 0;
   if (arguments.positional.size() < test_at) return run.Fail("missing the name of an attribute");
   const bool has_test = arguments.positional.size() > test_at;

@@ -226,6 +226,14 @@ Value ToJsonFilter(Interpreter& run, const Value& v, const Arguments& arguments)
   return ToJson(run, v, style);
 }
 
+Value FromJsonFilter(Interpreter& run, const Value& v, const Arguments&) {
+  if (v.is_undefined()) return run.FailUndefined(v);
+  if (!v.is_string()) {
+    return run.Fail("the JSON object must be str, not " + std::string(TypeName(v)));
+  }
+  return FromJsonText(run, v.text());
+}
+
 Value UrlEncode(Interpreter& run, const Value& v, const Arguments&) {
   if (!v.is_string()) return run.Fail("urlencode takes a string");
   const Text& text = v.text();
@@ -291,6 +299,8 @@ void AddTextFilters(FilterTable& table) {
   add("round", Round);
   add("abs", Abs);
   add("tojson", ToJsonFilter);
+  add("from_json", FromJsonFilter);
+  add("fromjson", FromJsonFilter);
   add("urlencode", UrlEncode);
   add("format", FormatFilter);
 }

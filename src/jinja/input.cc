@@ -75,9 +75,7 @@ Result<Value> ConvertMessage(const JsonValue& message, Origin origin) {
 
 }  // namespace
 
-Result<Value> FromJson(const JsonValue& data) {
-  return Convert(data, Origin{std::nullopt, /*input=*/true}, 0);
-}
+Result<Value> FromJson(const JsonValue& data, Origin origin) { return Convert(data, origin, 0); }
 
 Result<Value> FromMessages(const JsonValue& messages) {
   std::vector<Value> items;

@@ -7,9 +7,9 @@
 
 namespace kvasir::jinja {
 
-// Everything in the result has the origin input. Keeps the order of keys. kInvalidArgument when
-// data is nested too deeply.
-Result<Value> FromJson(const JsonValue& data);
+// Everything in the result has this origin; without one, it is input. Keeps the order of keys.
+// kInvalidArgument when data is nested too deeply.
+Result<Value> FromJson(const JsonValue& data, Origin origin = {std::nullopt, /*input=*/true});
 
 // The same for the list of messages, each tagged with its index. The role of a message counts as
 // template text if it is one of the roles that the API knows (system, developer, user, assistant,

@@ -63,6 +63,7 @@ Result<JsonValue> AskedChat::Chat(JsonTree* tree) const {
   }
   KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(state_.setup->fields, tree));
   members.push_back({"messages", tree->Array(messages)});
+  members.push_back({"continue_final_message", JsonValue(false)});
   return tree->Object(std::move(members));
 }
 
@@ -147,6 +148,7 @@ Result<ChatPrompt> AskedChat::NextOfBody() const {
   add("user", kNextQuestion);
   std::vector<JsonValue::Member> members(chat.members().begin(), chat.members().end());
   members.push_back({"messages", tree.Array(messages)});  // the last one of equal keys counts
+  members.push_back({"continue_final_message", JsonValue(false)});
   const JsonValue next = tree.Object(std::move(members));
   JsonFields fields(next);
   KV_ASSIGN(const RenderedChat rendered, RenderMessages(fields, &tree, model_));

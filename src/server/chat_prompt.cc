@@ -1,6 +1,6 @@
 #include "server/chat_prompt.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -199,10 +199,23 @@ Result<JsonValue> ReadTools(JsonFields& fields) {
   return tools->size() == 0 ? JsonValue() : *tools;
 }
 
+Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& model,
+                                           bool has_tools) {
+  constexpr const char* kField = "chat_template_name";
+  std::optional<std::string> name;
+  if (fields.Find(kField)) fields.String(kField, &name.emplace());
+  if (fields.error()) return tl::unexpected(*fields.error());
+  const ChatTemplate* chosen = model.chat_template->Choose(name, has_tools);
+  if (chosen) return chosen;
+  return FailField(Code::kInvalidArgument, kField, "\"{}\" is unknown; the model has {}", *name,
+                   fmt::join(model.chat_template->names(), ", "));
+}
+
 namespace {
 
-// The variables that a request gives the template.
-Result<JsonValue> ReadVariables(JsonFields& fields, const ModelView& model, JsonTree* tree) {
+// The variables of the template: those of the server's start, then those of the request, which win.
+Result<JsonValue> ReadVariables(JsonFields& fields, const ChatTemplate& chat_template,
+                                const ModelView& model, JsonTree* tree) {
   const JsonValue* variables = fields.Find("chat_template_kwargs");
   const JsonValue* documents = fields.Find("documents");
   if (variables && !variables->is_object()) {
@@ -212,13 +225,47 @@ Result<JsonValue> ReadVariables(JsonFields& fields, const ModelView& model, Json
       (!documents->is_array() || !std::ranges::all_of(documents->items(), &JsonValue::is_object))) {
     fields.Fail("documents", "must be an array of objects");
   } else if (documents && documents->size() > 0 &&
-             model.chat_template->source().find("documents") == std::string::npos) {
+             chat_template.source().find("documents") == std::string::npos) {
     fields.Fail("documents", "the chat template does not use documents; write them in a message");
   }
   if (fields.error()) return tl::unexpected(*fields.error());
-  const JsonValue given = variables ? *variables : JsonValue();
-  if (!documents) return given;
-  return With(variables ? given : tree->Object({}), "documents", *documents, tree);
+  std::vector<Member> members;
+  for (const JsonValue* object : {&model.template_variables, variables}) {
+    if (object) members.insert(members.end(), object->members().begin(), object->members().end());
+  }
+  if (documents) members.push_back({"documents", *documents});
+  return members.empty() ? JsonValue() : tree->Object(std::move(members));
+}
+
+// The text that `continue_final_message` names: true, or one of vLLM's and llama-server's names.
+std::optional<Continued> ContinuedOf(const JsonValue& field) {
+  if (field.is_bool()) return field.boolean() ? std::optional(Continued::kContent) : std::nullopt;
+  return field.text() == "content" ? Continued::kContent : Continued::kReasoningContent;
+}
+
+// Whether the answer is a new message, the last one's rest, or whatever follows.
+Status ReadEnd(JsonFields& fields, const JsonValue& last, ChatRenderOptions* options) {
+  constexpr const char* kField = "continue_final_message";
+  const bool says_prompt = fields.Has("add_generation_prompt");
+  fields.Bool("add_generation_prompt", &options->add_generation_prompt);
+  const JsonValue* field = fields.Find(kField);
+  const JsonValue* calls = last.Find("tool_calls");
+  const bool has_calls = calls && calls->size() > 0;
+  if (!field) {
+    const bool is_answer = last.Find("role")->text() == "assistant" && !has_calls;
+    if (is_answer && !says_prompt) options->continues = Continued::kContent;
+  } else if (!field->is_bool() && (!field->is_string() || (field->text() != "content" &&
+                                                           field->text() != "reasoning_content"))) {
+    fields.Fail(kField, "is not true, false, \"content\" or \"reasoning_content\"");
+  } else {
+    options->continues = ContinuedOf(*field);
+    if (options->continues && says_prompt && options->add_generation_prompt) {
+      fields.Fail(kField, "and add_generation_prompt cannot both be true");
+    } else if (options->continues && has_calls) {
+      fields.Fail(kField, "a message with tool calls cannot be continued");
+    }
+  }
+  return fields.error() ? Status(tl::unexpected(*fields.error())) : Status();
 }
 
 }  // namespace
@@ -246,13 +293,14 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   }
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   ChatRenderOptions options;
-  fields.Bool("add_generation_prompt", &options.add_generation_prompt);
-  KV_ASSIGN(const JsonValue variables, ReadVariables(fields, model, tree));
+  KV_TRY(ReadEnd(fields, rendered_from.back(), &options));
+  KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
+  KV_ASSIGN(const JsonValue variables, ReadVariables(fields, *chat_template, model, tree));
   if (model.tokenizer) {
     options.bos_token = model.tokenizer->bos_text();
     options.eos_token = model.tokenizer->eos_text();
   }
-  auto chat = model.chat_template->Render(tree->Array(rendered_from), tools, variables, options);
+  auto chat = chat_template->Render(tree->Array(rendered_from), tools, variables, options);
   if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
   return std::move(*chat);
 }
@@ -438,7 +486,10 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
   if (model.think) {
-    const size_t end = chat.message_end.empty() ? 0 : chat.message_end.back();
+    // A message that is continued belongs to the answer.
+    const size_t before = chat.is_continued ? 2 : 1;
+    const size_t count = chat.message_end.size();
+    const size_t end = count < before ? 0 : chat.message_end[count - before];
     prompt.ends_inside_thought =
         EndsInsideThought(*model.think, std::string_view(chat.text).substr(end));
   }

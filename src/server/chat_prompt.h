@@ -20,13 +20,16 @@ namespace kvasir {
 // What parsing a request needs from the model. All pointers must outlive it.
 struct ModelView {
   std::vector<std::string> names;  // listed names, the main one first
+  bool takes_any_name = false;     // other names mean the model too
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  PieceSpace pieces;        // of the caller: what was encoded before
-  std::string no_text;      // why there is no tokenizer, and what to do
-  SamplingParams sampling;  // the defaults of requests
-  FimTokens fim;            // marks of a prompt whose middle is filled in
-  bool uses_tools = true;   // the template uses tools; else a request's tools are listed as ignored
+  JsonValue template_variables;        // of every chat: an object, or null
+  PieceSpace pieces;                   // of the caller: what was encoded before
+  std::string no_text;                 // why there is no tokenizer, and what to do
+  SamplingParams sampling;             // the defaults of requests
+  std::optional<uint32_t> max_tokens;  // the same; absent: each endpoint has one
+  FimTokens fim;                       // marks of a prompt whose middle is filled in
+  bool uses_tools = true;  // the template uses tools; else a request's tools are listed as ignored
   bool knows_developer = false;  // the template names this role; else it is rendered as system
   bool knows_calls = true;  // the template renders tool_calls; else they are written as content
   const ThinkMarks* think = nullptr;   // those of the template; null: it has none
@@ -48,7 +51,9 @@ Error NoTextError(const std::string& field, const ModelView& model);
 // The API error for an error of Tokenizer::Encode or EncodeChat.
 Error EncodeError(const Error& error, const std::string& field, const ModelView& model);
 
-// Validates `messages`, `tools`, `add_generation_prompt`, `chat_template_kwargs` and renders them.
+// Validates `messages`, `tools`, `add_generation_prompt`, `continue_final_message`,
+// `chat_template_name`, `chat_template_kwargs` and renders them. A last message of the assistant is
+// continued unless one of the second and third field is there, as llama-server does.
 // kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
 // sees them; it is the tree of `fields` or lives as long.
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
@@ -63,6 +68,11 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
 const JsonValue& FunctionOf(const JsonValue& tool);
 // Checks `tools`: each has a name that no other one has. Null: the request has no tools.
 Result<JsonValue> ReadTools(JsonFields& fields);
+
+// The template that `chat_template_name` asks for, else the one for such a chat. kInvalidArgument:
+// the model has none of this name. REQUIRES: a chat template.
+Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& model,
+                                           bool has_tools);
 
 struct ChatPrompt {
   std::vector<TokenId> ids;

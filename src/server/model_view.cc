@@ -18,7 +18,7 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.vocab_size = card.vocab_size;
   view.ctx_size = card.ctx_size;
   view.max_ctx_size = card.max_positions;
-  const std::string text = view.chat_template != nullptr ? view.chat_template->source() : "";
+  const std::string text = view.chat_template != nullptr ? AllSources(*view.chat_template) : "";
   view.uses_tools = text.empty() || text.find("tools") != std::string::npos;
   view.knows_developer = text.find("developer") != std::string::npos;
   view.knows_calls = text.find("tool_calls") != std::string::npos;

@@ -8,6 +8,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxTopLogprobs = 20;
+constexpr size_t kMaxAnyNameBytes = 256;  // each event of a stream has it
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's
 
@@ -159,7 +160,8 @@ Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& 
 
 Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
   if (name == "default") return model.names.front();
-  if (std::find(model.names.begin(), model.names.end(), name) != model.names.end()) return name;
+  const bool is_any = model.takes_any_name && !name.empty() && name.size() <= kMaxAnyNameBytes;
+  if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
   return FailField(Code::kNotFound, "model",
                    "\"{}\" is not here; this server has \"{}\" (GET /v1/models)", name,
                    model.names.front());

@@ -56,7 +56,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"allowed_token_ids"},
     {"include_stop_str_in_output"},
     {"truncate_prompt_tokens"},
-    {"continue_final_message"},
     {"chat_template"},
     {"lora"},
     {"prompt_embeds"},
@@ -131,6 +130,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec) {
   request->sampling = model.sampling;
+  request->max_tokens = model.max_tokens.value_or(request->max_tokens);
   ReadSampling(fields, model, &request->sampling);
   if (const auto tokens = fields.Integer("n_predict", -1, UINT32_MAX)) {  // -1: no limit
     request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);

@@ -12,7 +12,7 @@ namespace {
 JsonValue BeforeAnswer(const JsonValue& chat, size_t answer, JsonTree* tree) {
   std::vector<JsonValue::Member> members;
   for (const JsonValue::Member& member : chat.members()) {
-    if (member.key == "add_generation_prompt") continue;
+    if (member.key == "add_generation_prompt" || member.key == "continue_final_message") continue;
     const bool is_messages = member.key == "messages";
     members.push_back(
         {member.key, is_messages ? tree->Array(member.value.items().first(answer)) : member.value});

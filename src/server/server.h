@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvasir/engine.h"
@@ -14,10 +15,29 @@
 
 namespace kvasir {
 
+// What requests get that do not say it themselves. It comes before what the model's makers say
+// (ModelCard::sampling).
+struct RequestDefaults {
+  SamplingDefaults sampling;
+  std::optional<float> presence_penalty, frequency_penalty;
+  std::optional<uint64_t> seed;
+  std::optional<uint32_t> max_tokens;
+
+  SamplingParams Over(SamplingParams params) const {
+    params = sampling.Over(std::move(params));
+    params.presence_penalty = presence_penalty.value_or(params.presence_penalty);
+    params.frequency_penalty = frequency_penalty.value_or(params.frequency_penalty);
+    if (seed) params.seed = seed;
+    return params;
+  }
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;               // 0: the system chooses one
-  std::vector<std::string> aliases;   // more names of the model; the first is the id listed first
+  uint16_t port = 8080;  // 0: the system chooses one
+  // More names of the model; the first is the id listed first. "*" is not listed: with it, any name
+  // means the model.
+  std::vector<std::string> aliases;
   std::vector<std::string> api_keys;  // empty: no key is required
   // The operator's key, for sums over all tenants. Absent: with several api_keys nobody may read
   // the sums; otherwise every caller may.
@@ -25,6 +45,8 @@ struct ServerOptions {
   std::optional<std::string> keys_path;      // the file of --keys, for SIGHUP
   KeysFile keys;                             // what it has at the start
   std::optional<std::string> chat_template;  // source text; absent: the model's own
+  std::string chat_template_kwargs;  // a JSON object of variables for each chat; empty: none
+  RequestDefaults defaults;
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
   // allowed_hosts: names beside those of loopback.

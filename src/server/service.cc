@@ -130,10 +130,13 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   if (options.chat_template) {
     KV_ASSIGN(own_template, ChatTemplate::Parse(*options.chat_template));
   }
+  JsonTree tree;
+  KV_ASSIGN(const JsonValue variables, ParseVariables(options.chat_template_kwargs, &tree));
   std::array<uint8_t, 8> random;
   KV_TRY(FillRandom(random));
   std::unique_ptr<Service> service(
       new Service(options, engine, std::move(own_template), std::bit_cast<uint64_t>(random)));
+  service->SetTemplateVariables(std::move(tree), variables);
   if (options.otlp_traces_endpoint) {
     KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(*options.otlp_traces_endpoint));
     KV_ASSIGN(service->spans_, SpanExporter::Start(address, options.version));
@@ -177,11 +180,20 @@ Service::Service(const ServerOptions& options, Engine& engine,
       pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key) {
   model_ = ViewOf(engine, own_template_.get());
   model_.names.insert(model_.names.begin(), options.aliases.begin(), options.aliases.end());
+  model_.takes_any_name = std::erase(model_.names, "*") > 0;
+  model_.sampling = options.defaults.Over(model_.sampling);
+  model_.max_tokens = options.defaults.max_tokens;
+  llama_sampling_ = options.defaults.Over(llama_sampling_);
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
-  prefix_stable_ = IsPrefixStable(model_);
   fingerprint_ = FingerprintOf(engine);
+}
+
+void Service::SetTemplateVariables(JsonTree tree, const JsonValue& variables) {
+  template_tree_ = std::move(tree);
+  model_.template_variables = variables;
+  prefix_stable_ = IsPrefixStable(model_);
 }
 
 const Service::Route* Service::FindRoute(std::string_view path) {

@@ -147,6 +147,7 @@ class Service {
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template,
           uint64_t hash_key);
   Status UseKeys(const KeysFile& file);
+  void SetTemplateVariables(JsonTree tree, const JsonValue& variables);
   // Where there is a disk tier. Without the file sessions are kept in memory, and the log says why.
   void OpenSessionFile();
   std::shared_ptr<const Credentials> credentials() const {
@@ -242,6 +243,7 @@ class Service {
   const std::shared_ptr<RateLimits> rates_ = std::make_shared<RateLimits>();
   EraseQueue erase_queue_;
   TurnPreparer preparer_;
+  JsonTree template_tree_;  // of model_.template_variables
   ModelView model_;
   SamplingParams llama_sampling_ = LlamaSampling();  // the defaults of /completion and /infill
   std::optional<bool> prefix_stable_;                // IsPrefixStable

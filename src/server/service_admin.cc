@@ -353,6 +353,7 @@ Outcome Service::Props(const Call&) {
   const ModelCard& card = engine_.card();
   GenerateRequest defaults;
   defaults.sampling = model_.sampling;
+  defaults.max_tokens = model_.max_tokens.value_or(defaults.max_tokens);
   const json params = LlamaSettings(defaults, {});
   json body = {
       {"default_generation_settings", {{"n_ctx", card.ctx_size}, {"params", params}}},
@@ -371,6 +372,10 @@ Outcome Service::Props(const Call&) {
       {"build_info", "kvasir " + options_.version},
       {"target", engine_.target()},
   };
+  if (model_.chat_template != nullptr) {
+    const ChatTemplate* with_tools = model_.chat_template->Choose("tool_use", /*has_tools=*/true);
+    if (with_tools) body["chat_template_tool_use"] = with_tools->source();
+  }
   return JsonResponse(body);
 }
 

@@ -124,7 +124,12 @@ Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all) {
 // A chat completion's fields: the defaults of the session, then those of the body, which win.
 Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, JsonTree* tree) {
   const JsonFields body(sent);
-  for (const char* name : {"tools", "chat_template_kwargs", "add_generation_prompt"}) {
+  if (body.Has("continue_final_message")) {
+    return FailField(Code::kInvalidArgument, "continue_final_message",
+                     "is not taken by sessions, whose messages are whole");
+  }
+  for (const char* name :
+       {"tools", "chat_template_kwargs", "chat_template_name", "add_generation_prompt"}) {
     if (!body.Has(name)) continue;
     return FailField(Code::kInvalidArgument, name,
                      "is set when the session is made, not by generate");

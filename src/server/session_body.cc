@@ -17,8 +17,14 @@ constexpr size_t kMaxNameBytes = 256;  // of a segment
 // As OpenAI limits metadata, in bytes.
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 // Fields of a chat completion that a session has for itself.
-constexpr std::string_view kNotSampling[] = {
-    "messages", "model", "tools", "chat_template_kwargs", "add_generation_prompt", "documents"};
+constexpr std::string_view kNotSampling[] = {"messages",
+                                             "model",
+                                             "tools",
+                                             "chat_template_kwargs",
+                                             "add_generation_prompt",
+                                             "documents",
+                                             "continue_final_message",
+                                             "chat_template_name"};
 
 Result<SessionSegment> Segment(const JsonValue& raw, const std::string& path) {
   if (!raw.is_object()) {
@@ -124,7 +130,7 @@ Status CheckSampling(const JsonValue& sampling, const ModelView& model) {
 }
 
 // Tools, template variables and cache as one object.
-Result<std::string> PromptFields(JsonFields& fields, JsonTree* tree) {
+Result<std::string> PromptFields(JsonFields& fields, const ModelView& model, JsonTree* tree) {
   std::vector<Member> kept;
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   if (!tools.is_null()) kept.push_back({"tools", tools});
@@ -135,6 +141,10 @@ Result<std::string> PromptFields(JsonFields& fields, JsonTree* tree) {
       return FailField(Code::kInvalidArgument, name, "is {}, not an object", KindOf(*value));
     }
     kept.push_back({name, *value});
+  }
+  if (const JsonValue* name = fields.Find("chat_template_name")) {
+    if (model.chat_template) KV_TRY(ChosenTemplate(fields, model, !tools.is_null()));
+    kept.push_back({"chat_template_name", *name});
   }
   if (kept.empty()) return std::string();
   return TextOf(tree->Object(std::move(kept)));
@@ -193,7 +203,7 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
   fields.String("model", &name);
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_ASSIGN(setup.model, CheckModel(name, model));
-  KV_ASSIGN(setup.fields, PromptFields(fields, tree));
+  KV_ASSIGN(setup.fields, PromptFields(fields, model, tree));
   if (const JsonValue* sampling = fields.Find("sampling")) {
     KV_TRY(CheckSampling(*sampling, model));
     setup.sampling = TextOf(*sampling);

@@ -87,6 +87,8 @@ Result<Rendered> Render(const SessionState& state, const Shown& shown, const Mod
   }
   KV_ASSIGN(std::vector<JsonValue::Member> members, MembersOf(state.setup->fields, &tree));
   members.push_back({"messages", tree.Array(messages)});
+  members.push_back(
+      {"continue_final_message", JsonValue(false)});  // messages of sessions are whole
   const JsonValue object = tree.Object(std::move(members));
   JsonFields fields(object);
   Rendered rendered;

@@ -20,12 +20,12 @@ struct SessionPrompt {
 uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
 
 // The prompt that asks for the next answer: the template's rendering of the messages, as
-// /v1/chat/completions would render them, encoded as it would be, but with the ids that were
-// generated wherever an answer of the session stands in it byte for byte (unless the setup says
-// otherwise). A session without messages has an empty prompt. Errors: as RenderMessages and
-// EncodeChat; kExhausted, of max_context, where it does not fit MaxContextOf with one token of
-// answer, however long it is, and the setup drops nothing, or the last turn alone does not fit.
-// O(text).
+// /v1/chat/completions would render them (with continue_final_message: false), encoded as it would
+// be, but with the ids that were generated wherever an answer of the session stands in it byte for
+// byte (unless the setup says otherwise). A session without messages has an empty prompt. Errors:
+// as RenderMessages and EncodeChat; kExhausted, of max_context, where it does not fit MaxContextOf
+// with one token of answer, however long it is, and the setup drops nothing, or the last turn alone
+// does not fit. O(text).
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model);
 
 // The same, and where a message begins in it, or a byte of its content.

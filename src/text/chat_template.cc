@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "jinja/builtins.h"
 #include "jinja/input.h"
 #include "jinja/interpreter.h"
 #include "jinja/lexer.h"
@@ -63,11 +64,73 @@ std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   return ends;
 }
 
+// As transformers marks the end of a text that is continued. The space shows whether the template
+// trims the text.
+constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+std::string_view FieldOf(Continued continued) {
+  return continued == Continued::kContent ? "content" : "reasoning_content";
+}
+
+// The messages with a mark behind the text that is continued, which is *said.
+Result<JsonValue> MarkEnd(const JsonValue& messages, Continued continued, std::string_view* said,
+                          JsonTree* tree) {
+  const std::string_view field = FieldOf(continued);
+  const JsonValue* text = messages.size() > 0 ? messages.items().back().Find(field) : nullptr;
+  if (!text || !text->is_string()) {
+    return Fail(Code::kInvalidArgument, "the last message has no {} to continue", field);
+  }
+  *said = text->text();
+  const auto members = messages.items().back().members();
+  std::vector<JsonValue::Member> marked(members.begin(), members.end());
+  marked.push_back({field, tree->String(std::string(*said).append(kEndMark))});
+  std::vector<JsonValue> items(messages.items().begin(), messages.items().end());
+  items.back() = tree->Object(std::move(marked));
+  return tree->Array(items);
+}
+
+// Ends the chat where the mark is.
+Status CutAtMark(std::string_view said, RenderedChat* chat) {
+  std::string_view text = chat->text;
+  const std::string trimmed = jinja::Strip(Text(said), jinja::Side::kBoth, nullptr).bytes();
+  const size_t mark = text.rfind(kEndMark.substr(0, kEndMark.size() - 1));
+  if (mark == text.npos || text.find(trimmed) == text.npos) {
+    return Fail(Code::kInvalidArgument,
+                "the chat template does not write the last message as it is, so it cannot be "
+                "continued (continue_final_message: false asks for a new one)");
+  }
+  size_t end = mark;
+  if (!text.substr(mark).starts_with(kEndMark)) {
+    end = jinja::Strip(Text(text.substr(0, mark)), jinja::Side::kRight, nullptr).size();
+  }
+  chat->text.resize(end);
+  for (auto& [literal_begin, literal_end] : chat->literal) literal_end = std::min(literal_end, end);
+  std::erase_if(chat->literal, [&](const auto& range) { return range.first >= range.second; });
+  for (size_t& message_end : chat->message_end) message_end = std::min(message_end, end);
+  if (!chat->message_end.empty()) chat->message_end.back() = end;
+  chat->is_continued = true;
+  return {};
+}
+
+using NamedTemplates = std::map<std::string, std::unique_ptr<ChatTemplate>>;
+
 class JinjaChatTemplate final : public ChatTemplate {
  public:
-  JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body)
-      : source_(std::move(source)), body_(std::move(body)) {
+  JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body, NamedTemplates named)
+      : source_(std::move(source)), body_(std::move(body)), named_(std::move(named)) {
     written_ = std::make_shared<const std::string>(source_ + Probe());
+  }
+
+  const ChatTemplate* Choose(const std::optional<std::string>& name,
+                             bool has_tools) const override {
+    const auto found = named_.find(name.value_or(has_tools ? "tool_use" : "default"));
+    if (found != named_.end()) return found->second.get();
+    return !name || name == "default" ? this : nullptr;
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names = {"default"};
+    for (const auto& [name, other] : named_) names.push_back(name);
+    return names;
   }
 
   const std::string& source() const override { return source_; }
@@ -93,14 +156,24 @@ class JinjaChatTemplate final : public ChatTemplate {
     if (!options.eos_token.empty()) {
       names.emplace("eos_token", jinja::FromString(options.eos_token));
     }
-    KV_ASSIGN(names["messages"], jinja::FromMessages(messages));
+    JsonTree tree;
+    JsonValue rendered_from = messages;
+    std::string_view said;
+    if (options.continues) {
+      KV_ASSIGN(rendered_from, MarkEnd(messages, *options.continues, &said, &tree));
+    }
+    KV_ASSIGN(names["messages"], jinja::FromMessages(rendered_from));
     KV_ASSIGN(names["tools"], jinja::FromJson(tools));
-    names["add_generation_prompt"] = Value(options.add_generation_prompt);
+    names["add_generation_prompt"] = Value(options.add_generation_prompt && !options.continues);
     jinja::Interpreter interpreter(source_, jinja::Limits::For(names),
                                    options.now_unix_s ? options.now_unix_s : UnixS());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
-    RenderedChat chat{"", LiteralRanges(text), MessageEnds(text, messages.size()), written_};
+    RenderedChat chat;
+    chat.literal = LiteralRanges(text);
+    chat.message_end = MessageEnds(text, messages.size());
+    chat.written = written_;
     chat.text = std::move(text).TakeBytes();
+    if (options.continues) KV_TRY(CutAtMark(said, &chat));
     return chat;
   }
 
@@ -131,24 +204,44 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   std::string source_;
   std::vector<jinja::NodePtr> body_;
+  NamedTemplates named_;  // has no "default"
   std::shared_ptr<const std::string> written_;
 };
 
 }  // namespace
 
-std::string WithToolUse(std::string_view plain, std::string_view tool_use) {
-  // A template alone loses the line end at its end, one behind a block loses it at its begin, and
-  // a block loses the spaces before it where nothing else is on its line.
-  const auto body = [](std::string_view source) {
-    return "\n" + jinja::NormalizeNewlines(source) + "{{ '' }}";
-  };
-  return "{% if tools is not none %}" + body(tool_use) + "{% else %}" + body(plain) + "{% endif %}";
+Result<JsonValue> ParseVariables(std::string_view text, JsonTree* tree) {
+  if (text.empty()) return JsonValue();
+  const std::optional<JsonValue> value = tree->Parse(text);
+  if (value && value->is_object()) return *value;
+  return Fail(Code::kInvalidArgument,
+              "is not a JSON object, such as {{\"enable_thinking\": false}}");
+}
+
+std::string AllSources(const ChatTemplate& chat_template) {
+  std::string sources;
+  for (const std::string& name : chat_template.names()) {
+    sources += chat_template.Choose(name, /*has_tools=*/false)->source() + "\n";
+  }
+  return sources;
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source) {
+  return Parse(source, {});
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(
+    std::string_view source, const std::map<std::string, std::string>& named) {
+  NamedTemplates others;
+  for (const auto& [name, text] : named) {
+    auto other = Parse(text);
+    if (!other) return Fail(other.error().code, "template '{}': {}", name, other.error().message);
+    others[name] = std::move(*other);
+  }
   std::string normalized = jinja::NormalizeNewlines(source);
   KV_ASSIGN(std::vector<jinja::NodePtr> body, jinja::ParseTemplate(normalized));
-  return std::make_unique<JinjaChatTemplate>(std::move(normalized), std::move(body));
+  return std::make_unique<JinjaChatTemplate>(std::move(normalized), std::move(body),
+                                             std::move(others));
 }
 
 }  // namespace kvasir

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,15 +23,23 @@ struct RenderedChat {
   // message_end[i]: byte offset where message i's contribution ends (the first byte of the next
   // message's), ascending; text after the last one is the generation prompt.
   std::vector<size_t> message_end;
+  bool is_continued = false;  // it ends inside the last message (ChatRenderOptions::continues)
   // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a
   // few small chats. Shared, since a chat may outlive its template.
   std::shared_ptr<const std::string> written;
 };
 
+// A text of the last message that the answer goes on with.
+enum class Continued : uint8_t { kContent, kReasoningContent };
+
 struct ChatRenderOptions {
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;  // "": undefined in the template
   int64_t now_unix_s = 0;            // for strftime_now; 0: the clock of the machine
+  // The rendering ends where the last message's text does, in the place of a generation prompt: as
+  // transformers' continue_final_message, byte for byte. Spaces at its end stay, unless the
+  // template takes them away.
+  std::optional<Continued> continues = {};
 };
 
 // A parsed template in the Jinja that transformers renders with: trim_blocks, lstrip_blocks, the
@@ -52,7 +62,16 @@ class ChatTemplate {
   // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that
   // the interpreter does not know.
   static Result<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
+  // With the model's templates of other names; their errors say the name.
+  static Result<std::unique_ptr<ChatTemplate>> Parse(
+      std::string_view source, const std::map<std::string, std::string>& named);
   virtual ~ChatTemplate() = default;
+
+  // The template for a chat: of this name ("default": this one); without a name "tool_use" where
+  // tools are given, else this one. Null: the model has none of this name.
+  virtual const ChatTemplate* Choose(const std::optional<std::string>& name,
+                                     bool has_tools) const = 0;
+  virtual std::vector<std::string> names() const = 0;  // "default" first
 
   virtual const std::string& source() const = 0;  // with \n for every kind of line end
 
@@ -66,8 +85,10 @@ class ChatTemplate {
                                       const ChatRenderOptions& options) const = 0;
 };
 
-// One source for a model with two templates: renders as `tool_use` where tools are given, else as
-// `plain`, byte for byte.
-std::string WithToolUse(std::string_view plain, std::string_view tool_use);
+// Template variables from the JSON text of an object; null of "". kInvalidArgument: it is not one.
+Result<JsonValue> ParseVariables(std::string_view text, JsonTree* tree);
+
+// The sources of a template and of those of other names.
+std::string AllSources(const ChatTemplate& chat_template);
 
 }  // namespace kvasir

@@ -11,6 +11,7 @@
 
 #include "base/json_tree_for_test.h"
 #include "source_paths.h"
+#include "text/builtin_templates.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -58,6 +59,58 @@ std::string TemplateText(const RenderedChat& chat, std::string_view mark = "") {
     at = end;
   }
   return out + chat.text.substr(at);
+}
+
+TEST(ChatTemplate, AContinuedMessageIsTheEnd) {
+  constexpr std::string_view kPlain =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  constexpr std::string_view kTrims =
+      "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}<think>"
+      "{{ m.reasoning_content }}</think>{% endif %}{{ m.content|trim }}<|end|>{% endfor %}";
+  const auto ask = [](std::string_view source, const std::string& said,
+                      Continued continues = Continued::kContent) {
+    return Render(source,
+                  {{{"role", "user"}, {"content", "Hi"}},
+                   {{"role", "assistant"}, {"content", said}, {"reasoning_content", "I think "}}},
+                  {.continues = continues});
+  };
+  for (const std::string said :
+       {"Your name is", "Your name is ", "", "CONTINUE_FINAL_MESSAGE_TAG "}) {
+    const auto chat = ask(kPlain, said);
+    ASSERT_TRUE(chat) << chat.error().message;
+    EXPECT_EQ(chat->text, "<|user|>Hi<|end|><|assistant|>" + said);
+    EXPECT_EQ(TemplateText(*chat), "<|user|><|end|><|assistant|>");
+    EXPECT_EQ(chat->message_end, (std::vector<size_t>{17, 30 + said.size()}));
+    EXPECT_TRUE(chat->is_continued);
+  }
+  const auto trimmed = ask(kTrims, " is ");
+  ASSERT_TRUE(trimmed) << trimmed.error().message;
+  EXPECT_EQ(trimmed->text, "<|user|>Hi<|end|><|assistant|><think>I think </think>is");
+  EXPECT_EQ(TemplateText(*trimmed), "<|user|><|end|><|assistant|><think></think>");
+  EXPECT_EQ(ask(kTrims, "", Continued::kReasoningContent)->text,
+            "<|user|>Hi<|end|><|assistant|><think>I think ");
+
+  const auto drops = ask("{% for m in messages %}{{ m.content[:3] }}{% endfor %}", "Your name is");
+  ASSERT_FALSE(drops);
+  EXPECT_NE(drops.error().message.find("cannot be continued"), std::string::npos);
+  EXPECT_FALSE(Render(kPlain, Json::array(), {.continues = Continued::kContent}));
+  EXPECT_FALSE(
+      Render(kPlain, Json::array({{{"role", "assistant"}}}), {.continues = Continued::kContent}));
+}
+
+TEST(ChatTemplate, ValuesOfJsonInAMessageAreLiteral) {
+  const Json messages = {{{"role", "user"}, {"content", R"({"a": ["<|x|>", 12], "b": true})"}}};
+  const auto chat = Render(
+      "{% set v = messages[0].content|from_json %}<{{ v.a[0] }}{{ v.a[1] + 1 }}{{ v.b }}"
+      "{% for k in v %}{{ k }}{% endfor %}>{{ ('[7]'|from_json)[0] }}",
+      messages);
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_EQ(chat->text, "<<|x|>13Trueab>7");
+  EXPECT_EQ(TemplateText(*chat), "<>7");
+  const Json deep = {
+      {{"role", "user"}, {"content", std::string(102, '[') + std::string(102, ']')}}};
+  EXPECT_FALSE(Render("{{ messages[0].content|from_json }}", deep));
 }
 
 TEST(ChatTemplate, RendersWhatJinja2Renders) {
@@ -150,27 +203,64 @@ TEST(ChatTemplate, WhatATemplateMayWriteIsKnownBeforeItWritesIt) {
   EXPECT_NE(strict->written->find("USER"), std::string::npos);
 }
 
-TEST(ChatTemplate, ATemplateForToolsIsUsedWhereToolsAreGiven) {
-  const Json hello = {{{"role", "user"}, {"content", "hi"}}};
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  const std::vector<std::string> sources = {
-      "",
-      "\n\n  {% if true %}\n  a\n  {% endif %}\n",
-      "  {{ messages[0].content }}  \n\n",
-      "{% macro m(x) %}<{{ x }}>{% endmacro %}\n{{ m('a') }}\r\n",
-      "\n{%- for m in messages %}{{ m.role }}{% endfor -%}\n   ",
-      "{% set ns = namespace(n=1) %}{{ ns.n }}\n  {# end #}  ",
-      "{% if tools %}tools{% else %}none{% endif %}"};
-  for (const std::string& plain : sources) {
-    for (const std::string& tool_use : sources) {
-      const std::string both = WithToolUse(plain, tool_use);
-      const auto without = Render(both, hello), with = Render(both, hello, {}, tools);
-      ASSERT_TRUE(without) << both << without.error().message;
-      ASSERT_TRUE(with) << both << with.error().message;
-      EXPECT_EQ(without->text, Render(plain, hello)->text) << both;
-      EXPECT_EQ(with->text, Render(tool_use, hello, {}, tools)->text) << both;
-    }
+TEST(ChatTemplate, OneOfSeveralIsChosenByNameOrByTools) {
+  const auto parsed =
+      ChatTemplate::Parse("plain", {{"tool_use", "tools"}, {"rag", "{{ documents }}"}});
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const ChatTemplate& plain = **parsed;
+  EXPECT_EQ(plain.names(), (std::vector<std::string>{"default", "rag", "tool_use"}));
+  EXPECT_EQ(AllSources(plain), "plain\n{{ documents }}\ntools\n");
+  EXPECT_EQ(plain.Choose(std::nullopt, false), &plain);
+  EXPECT_EQ(plain.Choose("default", true), &plain);
+  EXPECT_EQ(plain.Choose(std::nullopt, true)->source(), "tools");
+  EXPECT_EQ(plain.Choose("tool_use", false)->source(), "tools");
+  EXPECT_EQ(plain.Choose("rag", true)->source(), "{{ documents }}");
+  EXPECT_EQ(plain.Choose("", true), nullptr);
+  EXPECT_EQ(plain.Choose("Rag", false), nullptr);
+
+  const auto single = ChatTemplate::Parse("one");
+  EXPECT_EQ((*single)->Choose(std::nullopt, true), single->get());
+  EXPECT_EQ((*single)->Choose("tool_use", true), nullptr);
+  const auto wrong = ChatTemplate::Parse("plain", {{"rag", "{% if"}});
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message.find("template 'rag': "), 0u) << wrong.error().message;
+}
+
+TEST(ChatTemplate, BuiltinTemplatesAreWhatTheirModelsRead) {
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"chatml",
+       "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+       "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+       "<|im_start|>assistant\n"},
+      {"llama2",
+       "<s>[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nHi [/INST] Hello </s><s>[INST] Bye [/INST]"},
+      {"llama3",
+       "<s><|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>"
+       "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+       "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+       "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+       "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+      {"mistral", "<s>[INST] Be kind.\n\nHi[/INST] Hello</s>[INST] Bye[/INST]"},
+      {"gemma",
+       "<s><start_of_turn>user\nBe kind.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello"
+       "<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"},
+      {"phi3",
+       "<|system|>\nBe kind.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n"
+       "<|user|>\nBye<|end|>\n<|assistant|>\n"}};
+  const Json messages = {{{"role", "system"}, {"content", "Be kind."}},
+                         {{"role", "user"}, {"content", "Hi"}},
+                         {{"role", "assistant"}, {"content", "Hello"}},
+                         {{"role", "user"}, {"content", "Bye"}}};
+  ASSERT_EQ(BuiltinTemplateNames().size(), expected.size());
+  for (const auto& [name, text] : expected) {
+    const auto chat =
+        Render(*BuiltinTemplate(name), messages, {.bos_token = "<s>", .eos_token = "</s>"});
+    ASSERT_TRUE(chat) << name << ": " << chat.error().message;
+    EXPECT_EQ(chat->text, text) << name;
+    EXPECT_EQ(chat->literal.size(), 4u) << name;
+    EXPECT_TRUE(Render(*BuiltinTemplate(name), messages)) << name;  // without special tokens
   }
+  EXPECT_FALSE(BuiltinTemplate("vicuna"));
 }
 
 TEST(ChatTemplate, ARoleThatTheApiDoesNotKnowIsLiteral) {

@@ -24,7 +24,8 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
 
 Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
                                         const std::vector<ChatMessage>& messages,
-                                        int64_t now_unix_s, const ChatTemplate* own) {
+                                        int64_t now_unix_s, const ChatTemplate* own,
+                                        const JsonValue& variables) {
   KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine, kIdsOfRun));
   const ChatTemplate* chat_template = own != nullptr ? own : engine.chat_template();
   if (chat_template == nullptr) {
@@ -42,7 +43,8 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
   const ChatRenderOptions options{.bos_token = tokenizer->bos_text(),
                                   .eos_token = tokenizer->eos_text(),
                                   .now_unix_s = now_unix_s};
-  KV_ASSIGN(const RenderedChat chat, chat_template->Render(tree.Array(list), {}, {}, options));
+  KV_ASSIGN(const RenderedChat chat,
+            chat_template->Render(tree.Array(list), {}, variables, options));
   // The template writes BOS itself.
   return tokenizer->Encode(
       chat.text, {.add_special = false, .literal = chat.literal, .written = *chat.written});

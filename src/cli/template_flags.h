@@ -1,0 +1,28 @@
+// The flags that say how chats are rendered.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_tree.h"
+#include "cli/args.h"
+#include "text/chat_template.h"
+
+namespace kvasir::cli {
+
+// --chat-template, --chat-template-file, --chat-template-kwargs: for commands that take chats.
+std::vector<Flag> TemplateFlags();
+// The text of the template that the first two name, checked by parsing it; absent without them.
+Result<std::optional<std::string>> ReadTemplate(const Args& args);
+// The text of the variables, checked; "" without the flag.
+Result<std::string> ReadTemplateVariables(const Args& args);
+// What chats are rendered with: `own` is null without a flag, `variables` then too.
+struct TemplateChoice {
+  std::unique_ptr<ChatTemplate> own;
+  JsonTree tree;
+  JsonValue variables;
+};
+Result<TemplateChoice> ChooseTemplate(const Args& args);
+}  // namespace kvasir::cli
