@@ -173,7 +173,7 @@ Result<int> Main(const Args& args) {
 }
 
 Result<int> Run(std::span<char* const> arguments) {
-  KV_ASSIGN(const Args args, cli::ParseArgs("load", Flags(), arguments));
+  KV_ASSIGN(const Args args, cli::ParseArgs("load", Flags(), {arguments.begin(), arguments.end()}));
   if (!args.Has("help")) return Main(args);
   fmt::print("{}", Help());
   return 0;
