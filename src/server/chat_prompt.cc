@@ -310,11 +310,11 @@ Error NoTextError(const std::string& field, const ModelView& model) {
           model.no_text + ", or send token ids as the prompt of /v1/completions", field};
 }
 
-Error EncodeError(const Error& error, const std::string& field, const ModelView& model) {
+Error EncodeError(const Error& error, const std::string& field, size_t most_tokens,
+                  const ModelView& model) {
   if (error.code != Code::kExhausted) return {error.code, error.text(), field};
   return {Code::kInvalidArgument,
-          fmt::format("has more than {} tokens; the context has {}", model.max_text_tokens(),
-                      model.ctx_size),
+          fmt::format("has more than {} tokens; the context has {}", most_tokens, model.ctx_size),
           field};
 }
 

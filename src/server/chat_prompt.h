@@ -48,8 +48,9 @@ struct ModelView {
 // The API error for text in `field` when there is no tokenizer: says why. REQUIRES: there is none.
 Error NoTextError(const std::string& field, const ModelView& model);
 
-// The API error for an error of Tokenizer::Encode or EncodeChat.
-Error EncodeError(const Error& error, const std::string& field, const ModelView& model);
+// The API error for an error of Tokenizer::Encode or EncodeChat, which had this limit.
+Error EncodeError(const Error& error, const std::string& field, size_t most_tokens,
+                  const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `continue_final_message`,
 // `chat_template_name`, `chat_template_kwargs` and renders them. A last message of the assistant is

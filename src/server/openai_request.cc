@@ -173,7 +173,7 @@ Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string
     return tl::unexpected(NoTextError(field, model));
   }
   auto ids = model.tokenizer->Encode(text, options);
-  if (!ids) return tl::unexpected(EncodeError(ids.error(), field, model));
+  if (!ids) return tl::unexpected(EncodeError(ids.error(), field, options.max_tokens, model));
   return std::move(*ids);
 }
 
@@ -225,7 +225,8 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   auto encoded = EncodeChat(chat, model);
-  if (!encoded) return tl::unexpected(EncodeError(encoded.error(), "messages", model));
+  if (!encoded)
+    return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
   ChatPrompt prompt = std::move(*encoded);
   KV_TRY(SetReading(fields.Find("tools"), prompt.ends_inside_thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
