@@ -153,6 +153,26 @@ TEST(EngineFormat, WhatCannotBeIsRefusedByItsField) {
   EXPECT_EQ(without->GrammarBytes(), 0u);
 }
 
+// Ways to read the answer become too many: it ends with an error, and nothing else does.
+TEST(EngineFormat, AnAmbiguousGrammarEndsItsOwnAnswer) {
+  const auto engine = LoadEngine(DemoOptions());
+  for (const float temperature : {0.0f, 1.0f}) {
+    const AnswerFormat::Text text = {FormatLanguage::kGbnf,
+                                     R"(root ::= "a" root root | "a" root | "a")", "grammar"};
+    GenerateRequest request = Asks(*engine, text, temperature, 1);
+    request.max_tokens = 1500;
+    request.ignore_eos = true;
+    Pending hostile(*engine, std::move(request));
+    Pending beside(*engine, Asks(*engine, kTexts[0], 1, 3));
+    EXPECT_FALSE(beside.Wait().error);
+    const Answer& answer = hostile.Wait();
+    ASSERT_TRUE(answer.error);
+    EXPECT_EQ(answer.error->code, Code::kUnsupported);
+    EXPECT_NE(answer.error->message.find("no token leads on"), std::string::npos);
+    EXPECT_GT(answer.choices[0].tokens.size(), 100u);
+  }
+}
+
 TEST(EngineFormat, GrammarsAndMasksStayWithinTheirMemory) {
   EngineOptions options = DemoOptions();
   options.grammar_memory_bytes = 400'000;

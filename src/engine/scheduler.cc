@@ -14,6 +14,9 @@ namespace {
 
 constexpr double kProgressMs = 1e-6;  // of a nanosecond
 
+// Tokens that are drawn at a place of an answer's format before it is given up.
+constexpr uint32_t kMaxTries = 16;
+
 // A sampler has the memory of a few logit rows. More samplers would save only microseconds.
 constexpr uint32_t kMaxSamplers = 8;
 // A step with fewer logits draws all its tokens in one thread: waking the others costs more.
@@ -373,8 +376,17 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
     for (const TokenId id : trie.ends()) set(id, false);
   }
   for (const TokenId id : spec.stop_ids) set(id, sequence.format->Accepts());
-  draw.is_stuck = std::ranges::all_of(legal, [](uint64_t word) { return word == 0; });
-  draw.id = draw.is_stuck ? std::nullopt : sample(legal);
+  // A mask may have tokens behind which the matcher would have too many places.
+  for (uint32_t tries = 0; tries < kMaxTries; ++tries) {
+    if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
+    draw.id = sample(legal);
+    if (!draw.id || EndsAnswer(spec, *draw.id)) return;
+    Matcher next = *sequence.format;
+    if (next.Advance(trie.text(*draw.id))) return;
+    set(*draw.id, false);
+  }
+  draw.id.reset();
+  draw.is_stuck = true;
 }
 
 bool Scheduler::EndsAnswer(const GenerateRequest& spec, TokenId id) const {
