@@ -15,7 +15,7 @@ struct FormatField {
   std::string_view name;
   FormatLanguage language;
 };
-constexpr FormatField kFields[] = {
+constexpr FormatField kFormatFields[] = {
     {"json_schema", FormatLanguage::kJsonSchema},
     {"grammar", FormatLanguage::kGbnf},
     {"guided_json", FormatLanguage::kJsonSchema},
@@ -130,7 +130,7 @@ void FormatReader::TakeStructuredOutputs(const JsonValue& outputs) {
 std::optional<AnswerFormat::Text> ReadFormatText(JsonFields& fields) {
   FormatReader reader(fields);
   if (const JsonValue* format = fields.Find("response_format")) reader.TakeResponseFormat(*format);
-  for (const FormatField& field : kFields) {
+  for (const FormatField& field : kFormatFields) {
     const JsonValue* value = fields.Find(field.name);
     if (value) reader.TakeValue(field, *value, std::string(field.name));
   }
