@@ -367,7 +367,8 @@ TEST_F(LlamaTest, PropsAndModelsHaveWhatClientsRead) {
   ServerOptions options;
   options.aliases = {"a", "b"};
   service_ = *Service::Make(options, *engine_);
-  for (const json& model : json::parse(Ask("GET", "/v1/models").body)["data"]) {
+  const json models = json::parse(Ask("GET", "/v1/models").body);
+  for (const json& model : models["data"]) {
     EXPECT_EQ(model["aliases"], json({"a", "b", "fake"}));
   }
 }
