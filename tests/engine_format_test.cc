@@ -8,6 +8,7 @@
 #include "engine_scenario.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
+#include "kvasir/sampling_ranges.h"
 #include "text/answer_format.h"
 #include "text/tokenizer.h"
 
@@ -170,6 +171,22 @@ TEST(EngineFormat, AnAmbiguousGrammarEndsItsOwnAnswer) {
     EXPECT_EQ(answer.error->code, Code::kUnsupported);
     EXPECT_NE(answer.error->message.find("no token leads on"), std::string::npos);
     EXPECT_GT(answer.choices[0].tokens.size(), 100u);
+  }
+}
+
+TEST(EngineFormat, BiasesThatForbidAllLegalTokensEndTheAnswerWithAnError) {
+  const auto engine = LoadEngine(DemoOptions());
+  for (const float temperature : {0.0f, 1.0f}) {
+    GenerateRequest request =
+        Asks(*engine, {FormatLanguage::kTexts, R"(["7"])", "guided_choice"}, temperature, 1);
+    const auto ids = engine->tokenizer()->Encode("7", {.add_special = false}).value();
+    for (const TokenId id : ids) {
+      request.sampling.logit_bias.emplace_back(id, kForbidden);
+    }
+    const Answer answer = Ask(*engine, std::move(request));
+    ASSERT_TRUE(answer.error);
+    EXPECT_EQ(answer.error->code, Code::kUnsupported);
+    EXPECT_TRUE(answer.choices[0].tokens.empty());
   }
 }
 

@@ -19,9 +19,6 @@ namespace {
 // How many candidates are sorted before all logits are weighed.
 constexpr uint32_t kMaxCandidates = 4096;
 
-// Far below what models make, and finite: its weight is 0.
-constexpr float kIllegalLogit = kForbidden;
-
 bool Adjusts(const SamplingParams& params) {
   return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
          params.presence_penalty != 0 || params.frequency_penalty != 0;
@@ -160,7 +157,7 @@ void Sampler::Restrict(std::span<const uint64_t> legal) {
     const size_t begin = word * 64, end = std::min(begin + 64, logits_.size());
     if (legal[word] == ~uint64_t{0}) continue;
     for (size_t i = begin; i < end; ++i) {
-      if ((legal[word] >> (i - begin) & 1) == 0) logits_[i] = kIllegalLogit;
+      if ((legal[word] >> (i - begin) & 1) == 0) logits_[i] = kForbidden;
     }
   }
 }

@@ -380,7 +380,9 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
   for (uint32_t tries = 0; tries < kMaxTries; ++tries) {
     if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
     draw.id = sample(legal);
-    if (!draw.id || EndsAnswer(spec, *draw.id)) return;
+    if (!draw.id) return;
+    if (!IsLegal(legal, *draw.id)) break;  // biases forbid all that are
+    if (EndsAnswer(spec, *draw.id)) return;
     Matcher next = *sequence.format;
     if (next.Advance(trie.text(*draw.id))) return;
     set(*draw.id, false);
