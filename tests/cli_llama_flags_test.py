@@ -8,22 +8,12 @@ import json
 import pathlib
 import re
 import tempfile
-import urllib.error
-import urllib.request
 
 import cli_support
-from cli_support import SMALL, CliTest, get_json, kvasir, server
+from cli_support import SMALL, CliTest, get_json, kvasir, post, server
 from hub_support import DEMO, RUN, HubTest
 
 HELLO = [{"role": "user", "content": "My name is Mira. What is my name?"}]
-
-
-def post(url, path, body):
-    try:
-        with urllib.request.urlopen(url + path, data=json.dumps(body).encode(), timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 class Arguments(CliTest):

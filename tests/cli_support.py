@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -44,6 +45,15 @@ def server(*arguments):
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
+
+
+def post(url, path, body):
+    """Status and answer."""
+    try:
+        with urllib.request.urlopen(url + path, data=json.dumps(body).encode(), timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 def get_json(url, headers=None):

@@ -11,12 +11,15 @@
 #include "base/random.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
+#include "grammar/sample_for_test.h"
 #include "grammar/token_masks.h"
 
 namespace kvasir {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kClosing = "}]\",:0123456789ntf";
 
 Result<std::shared_ptr<const Grammar>> Compile(const Json& in) {
   if (in.contains("gbnf"))
@@ -26,32 +29,6 @@ Result<std::shared_ptr<const Grammar>> Compile(const Json& in) {
   return CompileGrammarText(
       in.value("strict", false) ? FormatLanguage::kStrictJsonSchema : FormatLanguage::kJsonSchema,
       in["schema"].dump());
-}
-
-// A text of the grammar. Draws bytes that are legal, prefers the end where the text is long enough,
-// and then bytes that close. Absent where it gets longer than `max_bytes`.
-std::optional<std::string> Sample(std::shared_ptr<const Grammar> grammar, Random& random,
-                                  size_t max_bytes) {
-  Matcher matcher(std::move(grammar));
-  const size_t enough = random.Below(max_bytes / 8 + 1);
-  std::string text;
-  while (text.size() < max_bytes) {
-    if (matcher.IsAtEnd() || (matcher.Accepts() && text.size() >= enough)) return text;
-    std::string legal, closing;
-    for (int byte = 0; byte < 256; ++byte) {
-      const char c = static_cast<char>(byte);
-      Matcher next = matcher;
-      if (!next.Advance({&c, 1})) continue;
-      legal += c;
-      // Of the many letters of a text one in three is enough.
-      if (std::string_view("}]\",:0123456789ntf").find(c) != std::string_view::npos) closing += c;
-    }
-    const std::string& from = closing.empty() || random.Below(3) == 0 ? legal : closing;
-    const char c = from[random.Below(from.size())];
-    if (!matcher.Advance({&c, 1})) return std::nullopt;
-    text += c;
-  }
-  return matcher.Accepts() ? std::optional(text) : std::nullopt;
 }
 
 Json LegalTokens(const std::shared_ptr<const Grammar>& grammar, const Json& in) {
@@ -101,7 +78,7 @@ Json Answer(const Json& in) {
   Random random(in.value("seed", uint64_t{0}));
   Json samples = Json::array();
   for (int i = in.value("samples", 1); i > 0; --i) {
-    const auto text = Sample(*grammar, random, in.value("max_bytes", size_t{2000}));
+    const auto text = SampleText(*grammar, random, in.value("max_bytes", size_t{2000}), kClosing);
     if (text) samples.push_back(*text);
   }
   return {{"samples", samples}};

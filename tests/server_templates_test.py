@@ -7,25 +7,15 @@ the server, built-in templates.
 import json
 import pathlib
 import tempfile
-import urllib.error
-import urllib.request
 
 import cli_support
-from cli_support import SMALL, CliTest, get_json, kvasir, server
+from cli_support import SMALL, CliTest, get_json, kvasir, post, server
 
 DEMO = cli_support.ROOT / "models/kvasir-demo"
 QUESTION = {"role": "user", "content": "My name is Mira. What is my name?"}
 BEGUN = {"role": "assistant", "content": "Your name"}
 PLAIN = ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if mood %}({{ mood }}){% endif %}"
          "{% if add_generation_prompt %}<|assistant|>{% endif %}")
-
-
-def post(url, path, body):
-    try:
-        with urllib.request.urlopen(url + path, data=json.dumps(body).encode(), timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 class Templates(CliTest):

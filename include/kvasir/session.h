@@ -50,6 +50,7 @@ struct SessionMessage {
     More(const More&) = default;
     More(More&&) = default;
     ~More();
+    More WithoutWritten() const;  // beside a text that the model did not write
   };
   const More& more() const;
   void SetMore(More more);

@@ -43,20 +43,12 @@ Status CheckIndex(const SessionState& state, size_t index) {
                    index, state.messages.size());
 }
 
-// Another text is not what the model wrote.
-SessionMessage::More WithoutWritten(const SessionMessage& message) {
-  SessionMessage::More more;
-  more.fields = message.more().fields;
-  more.segments = message.more().segments;
-  return more;
-}
-
 SessionMessage CopyOf(const SessionMessage& message) {
   SessionMessage copy;
   copy.number = message.number;
   copy.role = message.role;
   copy.content = message.content;
-  copy.SetMore(WithoutWritten(message));
+  copy.SetMore(message.more().WithoutWritten());
   return copy;
 }
 
@@ -271,7 +263,7 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
   const size_t begin = *ByteOfCodePoint(message.content, part.begin);
   SessionMessage copy = CopyOf(message);
   copy.content = message.content.substr(0, begin) + message.content.substr(*end);
-  SessionMessage::More more = WithoutWritten(message);
+  SessionMessage::More more = message.more().WithoutWritten();
   more.segments = Without(more.segments, part.begin, *part.end);
   copy.SetMore(std::move(more));
   KV_ASSIGN(changed.messages[part.index],

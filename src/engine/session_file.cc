@@ -68,10 +68,7 @@ Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
     copy.version = message->version;
     copy.role = message->role;
     copy.content = message->content;
-    SessionMessage::More more;
-    more.fields = message->more().fields;
-    more.segments = message->more().segments;
-    copy.SetMore(std::move(more));
+    copy.SetMore(message->more().WithoutWritten());
     copy.generated = message->generated;
     KV_ASSIGN(message, store.Keep(std::move(copy)));
   }

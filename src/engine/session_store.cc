@@ -54,6 +54,13 @@ SessionMessage::More::~More() {
   for (SessionSegment& segment : segments) Wipe(&segment.name);
 }
 
+SessionMessage::More SessionMessage::More::WithoutWritten() const {
+  More more;
+  more.fields = fields;
+  more.segments = segments;
+  return more;
+}
+
 SessionMessage::~SessionMessage() {
   for (std::string* text : {&role, &content}) Wipe(text);
   Wipe(&ids);

@@ -25,7 +25,7 @@ struct ModelView {
   const ChatTemplate* chat_template = nullptr;
   JsonValue template_variables;        // of every chat: an object, or null
   PieceSpace pieces;                   // of the caller: what was encoded before
-  std::string no_text;                 // why there is no tokenizer, and what to do
+  std::string no_text;                 // why the tokenizer is missing, and the remedy
   SamplingParams sampling;             // the defaults of requests
   std::optional<uint32_t> max_tokens;  // the same; absent: each endpoint has one
   FimTokens fim;                       // marks of a prompt whose middle is filled in

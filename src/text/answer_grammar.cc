@@ -45,7 +45,7 @@ class AnswerWriter {
   Result<ExpressionId> OpenedNamed();
   Result<ExpressionId> OpenedDeepSeek();
   Result<ExpressionId> OpenedXml();
-  // {"name", "arguments"} of any tool, and several with `between` between them.
+  // {"name", "arguments"} of any tool, and a JSON list of such.
   Result<ExpressionId> Object();
   Result<ExpressionId> List();
   Result<ExpressionId> XmlFunction(const AnswerFormat::Tool& tool);

@@ -9,12 +9,14 @@
 
 #include "base/random.h"
 #include "grammar/matcher.h"
+#include "grammar/sample_for_test.h"
 #include "text/answer_format.h"
 #include "text/answer_parser.h"
 
 namespace kvasir {
 namespace {
 
+constexpr std::string_view kClosing = "}]\",:<>|/";
 constexpr const char* kWeather = R"({"type":"object","properties":{"city":{"type":"string"},
     "days":{"type":"integer","minimum":1,"maximum":9},"unit":{"type":"string","enum":["c","f"]}},
     "required":["city","days"]})";
@@ -51,27 +53,6 @@ bool Begins(const std::shared_ptr<const Grammar>& grammar, std::string_view text
   return Matcher(grammar).Advance(text);
 }
 
-// A random text of the grammar; "" where it gets long.
-std::string Sample(const std::shared_ptr<const Grammar>& grammar, Random& random) {
-  Matcher matcher(grammar);
-  std::string text;
-  while (text.size() < 600) {
-    if (matcher.IsAtEnd() || (matcher.Accepts() && random.Below(4) == 0)) return text;
-    std::string legal, closing;
-    for (int byte = 0; byte < 256; ++byte) {
-      const char c = static_cast<char>(byte);
-      Matcher next = matcher;
-      if (!next.Advance({&c, 1})) continue;
-      legal += c;
-      if (std::string_view("}]\",:<>|/").find(c) != std::string_view::npos) closing += c;
-    }
-    const std::string& from = closing.empty() || random.Below(3) == 0 ? legal : closing;
-    text += from[random.Below(from.size())];
-    EXPECT_TRUE(matcher.Advance({&text.back(), 1}));
-  }
-  return "";
-}
-
 // As texts show them.
 std::string WithMarks(std::string text) {
   for (size_t at; (at = text.find(kMark)) != text.npos;) {
@@ -102,7 +83,7 @@ TEST(AnswerGrammar, EveryAnswerThatMustCallCallsAsItsSchemaSays) {
     const auto grammar = Compile(format);
     int count = 0, several = 0;
     for (int i = 0; i < 80; ++i) {
-      const std::string text = WithMarks(Sample(grammar, random));
+      const std::string text = WithMarks(SampleText(grammar, random, 600, kClosing).value_or(""));
       if (text.empty()) continue;
       ++count;
       int calls = 0;
@@ -137,7 +118,7 @@ TEST(AnswerGrammar, WithoutParallelCallsOneIsAll) {
     format.parallel_calls = false;
     const auto grammar = Compile(format);
     for (int i = 0; i < 40; ++i) {
-      const std::string text = WithMarks(Sample(grammar, random));
+      const std::string text = WithMarks(SampleText(grammar, random, 600, kClosing).value_or(""));
       if (text.empty()) continue;
       EXPECT_EQ(std::ranges::count(Parse(format, text), AnswerEvent::Kind::kCallBegin,
                                    &AnswerEvent::kind),
