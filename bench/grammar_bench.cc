@@ -1,34 +1,38 @@
-// What grammars cost with a real vocabulary: compiling a schema, and the mask of each token of an
-// answer at nodes that are new and that were seen before. One JSON line each.
+// What grammars cost with a real vocabulary: compiling a schema and the calls of 32 tools, and the
+// mask of each token of an answer at nodes that are new and that were seen before. One JSON line
+// each.
 //
 // usage: grammar_bench TOKENIZER_JSON   (of a byte-level vocabulary, such as Qwen 2's)
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mapped_file.h"
 #include "base/utf8.h"
+#include "engine/answer_formats.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 #include "grammar/token_masks.h"
+#include "text/answer_format.h"
 #include "text/byte_level.h"
+#include "text/tokenizer.h"
 
 namespace kvasir {
 namespace {
 
 double UsSince(uint64_t start_ns) { return static_cast<double>(MonotonicNs() - start_ns) / 1e3; }
 
+// As many ids as Qwen's models have logits.
+constexpr uint32_t kVocabSize = 151'936;
+
 // Bytes of all tokens; added tokens are special: no text.
-std::vector<std::string> ReadTokens(const char* file) {
-  std::ifstream in(file);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+std::vector<std::string> ReadTokens(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   std::vector<std::string> tokens;
   for (const auto& [key, id] : json.at("model").at("vocab").items()) {
@@ -41,8 +45,7 @@ std::vector<std::string> ReadTokens(const char* file) {
     if (index >= tokens.size()) tokens.resize(index + 1);
     tokens[index] = bytes;
   }
-  // As many ids as Qwen's models have logits.
-  tokens.resize(std::max<size_t>(tokens.size(), 151'936));
+  tokens.resize(std::max<size_t>(tokens.size(), kVocabSize));
   return tokens;
 }
 
@@ -82,6 +85,33 @@ void TellCompile(const char* name, int properties) {
       "{{\"bench\":\"compile\",\"schema\":\"{}\",\"schema_bytes\":{},\"grammar_bytes\":{},\"us\":{:"
       ".0f}}}\n",
       name, schema.size(), bytes, times_us[times_us.size() / 2]);
+}
+
+// Calls of 32 tools of 1 KB as a request with tools compiles them, with the masks of its wide
+// nodes; then the same request again.
+void TellTools(const std::string& tokenizer_json) {
+  const auto tokenizer = Tokenizer::Parse(tokenizer_json, "");
+  KV_CHECK(tokenizer.has_value());
+  AnswerFormats formats(tokenizer->get(), kVocabSize, {}, 64 << 20);
+  AnswerFormat format{.calls = &FindCallFormat("<tool_call>")};
+  format.text = {FormatLanguage::kJsonSchema, "{}", "json_schema"};
+  KV_CHECK(formats.Compile(format).has_value());  // makes the vocabulary's trie
+  format.text.reset();
+  size_t schema_bytes = 0;
+  for (int i = 0; i < 32; ++i) {
+    format.tools.push_back({fmt::format("tool_{}", i), ToolSchema(10)});
+    schema_bytes += format.tools.back().parameters.size();
+  }
+  double us[2];
+  for (double& of_round : us) {
+    const uint64_t start_ns = MonotonicNs();
+    KV_CHECK(formats.Compile(format).has_value());
+    of_round = UsSince(start_ns);
+  }
+  fmt::print(
+      "{{\"bench\":\"tools\",\"tools\":32,\"schema_bytes\":{},\"us\":{:.0f},\"again_us\":{:.0f}}}"
+      "\n",
+      schema_bytes, us[0], us[1]);
 }
 
 struct Answer {
@@ -131,13 +161,19 @@ void TellMasks(const std::vector<std::string>& tokens, const std::shared_ptr<con
 }
 
 int Main(const char* file) {
-  const std::vector<std::string> tokens = ReadTokens(file);
+  const auto tokenizer_json = ReadTextFile(file, uint64_t{1} << 28);
+  if (!tokenizer_json) {
+    fmt::print(stderr, "grammar_bench: {}\n", tokenizer_json.error().text());
+    return 2;
+  }
+  const std::vector<std::string> tokens = ReadTokens(*tokenizer_json);
   const uint64_t start_ns = MonotonicNs();
   const auto trie = std::make_shared<const TokenTrie>(tokens, std::vector<TokenId>{});
   fmt::print("{{\"bench\":\"trie\",\"tokens\":{},\"nodes\":{},\"bytes\":{},\"us\":{:.0f}}}\n",
              trie->num_tokens(), trie->num_nodes(), trie->bytes(), UsSince(start_ns));
   TellCompile("1 KB", 10);
   TellCompile("10 KB", 100);
+  TellTools(*tokenizer_json);
   const auto gbnf = CompileGrammarText(
       FormatLanguage::kGbnf,
       "root ::= sentence+\nsentence ::= word (\" \" word)* [.!?] \" \"?\nword ::= [a-zA-Z]+");

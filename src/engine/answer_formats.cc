@@ -12,6 +12,9 @@ namespace {
 // At nodes from which so many bytes lead on, a mask takes milliseconds the first time.
 constexpr int kWideNode = 64;
 constexpr int kMaxMasksAhead = 16;
+// A twin's mask that knows tokens of so many bytes leaves little to do.
+constexpr uint32_t kNearTwin = 8;
+constexpr int kMaxNearMasksAhead = 512;
 
 int NumFirst(const Grammar& grammar, Grammar::NodeId node) {
   int num = 0;
@@ -61,11 +64,14 @@ Status AnswerFormats::MakeStore() {
 }
 
 void AnswerFormats::ComputeMasks(TokenMasks& masks, const Grammar& grammar) {
-  int num = 0;
-  for (Grammar::NodeId node = 0; node < grammar.num_nodes() && num < kMaxMasksAhead; ++node) {
+  int num = 0, num_near = 0;
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
     if (NumFirst(grammar, node) < kWideNode) continue;
-    masks.Compute(grammar, node);
-    ++num;
+    const NodeTwin& twin = grammar.twin(node);
+    const bool is_near = twin.node != node && twin.bytes >= kNearTwin;
+    if (is_near ? num_near++ < kMaxNearMasksAhead : num++ < kMaxMasksAhead) {
+      masks.Compute(grammar, node);
+    }
   }
 }
 

@@ -159,6 +159,27 @@ bool AllFinite(std::span<const float> logits) {
   return most < kInfinity;
 }
 
+bool CopyLegal(std::span<const float> logits, std::span<const uint64_t> legal, float other,
+               float* out) {
+  constexpr uint32_t kInfinity = 0x7f800000, kBits = 32;
+  uint32_t most = 0;  // as in AllFinite
+  const auto copy = [&](const float* l, uint32_t bits, uint32_t count, float* to) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(l[i]) & 0x7fffffffu;
+      most = magnitude > most ? magnitude : most;
+      to[i] = (bits >> i & 1) != 0 ? l[i] : other;
+    }
+  };
+  const size_t whole = logits.size() / kBits * kBits;
+  const auto bits_at = [&](size_t i) { return static_cast<uint32_t>(legal[i / 64] >> (i % 64)); };
+  for (size_t i = 0; i < whole; i += kBits) copy(logits.data() + i, bits_at(i), kBits, out + i);
+  if (whole < logits.size()) {
+    copy(logits.data() + whole, bits_at(whole), static_cast<uint32_t>(logits.size() - whole),
+         out + whole);
+  }
+  return most < kInfinity;
+}
+
 uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, float threshold,
                         TokenId* ids, uint32_t capacity) {
   constexpr uint32_t kLook = 32;

@@ -19,6 +19,11 @@ bool AllFinite(std::span<const float> logits);
 // Returns whether all are finite.
 bool MaxOfBlocks(std::span<const float> logits, float* block_max);
 
+// out[i]: logits[i] of legal tokens (bit i % 64 of word i / 64), `other` of the rest. May be the
+// same row. Returns whether all logits are finite.
+bool CopyLegal(std::span<const float> logits, std::span<const uint64_t> legal, float other,
+               float* out);
+
 // Appends the ids of logits >= threshold, ascending, to `ids`; returns how many there are, but
 // stops at `capacity` of them.
 uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, float threshold,

@@ -132,11 +132,15 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
                                        double u, std::span<const uint64_t> legal) {
   KV_DCHECK(logits.size() == logits_.size());
-  if (Adjusts(params) || !legal.empty()) {
+  if (Adjusts(params)) {
     if (!AllFinite(logits)) return std::nullopt;
     std::copy(logits.begin(), logits.end(), logits_.begin());
     Adjust(params, tokens, prompt_tokens);
-    Restrict(legal);
+    if (!legal.empty()) CopyLegal(logits_, legal, kForbidden, logits_.data());
+    logits = logits_;
+    MaxOfBlocks(logits, block_max_.data());
+  } else if (!legal.empty()) {
+    if (!CopyLegal(logits, legal, kForbidden, logits_.data())) return std::nullopt;
     logits = logits_;
     MaxOfBlocks(logits, block_max_.data());
   } else if (!MaxOfBlocks(logits, block_max_.data())) {
@@ -149,17 +153,6 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
   }
   if (params.top_k == 0 || params.top_k >= logits.size()) return DrawOfAll(logits, params, max, u);
   return DrawOfLargest(logits, params, max, params.top_k, u);
-}
-
-void Sampler::Restrict(std::span<const uint64_t> legal) {
-  KV_DCHECK(legal.empty() || legal.size() == (logits_.size() + 63) / 64);
-  for (size_t word = 0; word < legal.size(); ++word) {
-    const size_t begin = word * 64, end = std::min(begin + 64, logits_.size());
-    if (legal[word] == ~uint64_t{0}) continue;
-    for (size_t i = begin; i < end; ++i) {
-      if ((legal[word] >> (i - begin) & 1) == 0) logits_[i] = kForbidden;
-    }
-  }
 }
 
 TokenId Sampler::Largest(std::span<const float> logits, float max) const {
@@ -313,7 +306,7 @@ void Sampler::SampledLogprobs(std::span<const float> logits, const SamplingParam
                               std::span<const uint64_t> legal) {
   std::copy(logits.begin(), logits.end(), logits_.begin());
   Adjust(params, tokens, prompt_tokens);
-  Restrict(legal);
+  if (!legal.empty()) CopyLegal(logits_, legal, kForbidden, logits_.data());
   MaxOfBlocks(logits_, block_max_.data());
   const float max = *std::max_element(block_max_.begin(), block_max_.end());
   token->logprob = -std::numeric_limits<float>::infinity();

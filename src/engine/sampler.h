@@ -64,7 +64,6 @@ class Sampler {
  private:
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
               uint32_t prompt_tokens);
-  void Restrict(std::span<const uint64_t> legal);
   TokenId Largest(std::span<const float> logits, float max) const;
   // Draws without top_k.
   TokenId DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
@@ -41,7 +42,7 @@ Grammar::Grammar() : id_(NextGrammarId()) {}
 
 uint64_t Grammar::bytes() const {
   return nodes_.capacity() * sizeof(Node) + edges_.capacity() * sizeof(Edge) +
-         calls_.capacity() * sizeof(Call) + sizeof(Grammar);
+         calls_.capacity() * sizeof(Call) + twins_.capacity() * sizeof(NodeTwin) + sizeof(Grammar);
 }
 
 // Makes the nodes of each rule that the root needs: sets of instructions that the same bytes and
@@ -76,6 +77,7 @@ class GrammarCompiler {
   Grammar::NodeId NodeAt(uint32_t instruction);
   void MarkAlive(uint32_t begin);
   std::shared_ptr<const Grammar> Finish(uint32_t root);
+  static std::vector<NodeTwin> TwinsOf(const Grammar& grammar);
   void FindFirstBytes(Grammar* grammar, const std::vector<Grammar::NodeId>& id_of) const;
 
   const GrammarSource& source_;
@@ -253,7 +255,34 @@ std::shared_ptr<const Grammar> GrammarCompiler::Finish(uint32_t root) {
   }
   for (Grammar::Call& call : grammar->calls_) call.start = start_of[call.start];
   grammar->start_ = start_of[id_of[*start_[root]]];
+  grammar->twins_ = TwinsOf(*grammar);
   return grammar;
+}
+
+std::vector<NodeTwin> GrammarCompiler::TwinsOf(const Grammar& grammar) {
+  std::map<std::vector<uint32_t>, uint32_t> parts;
+  std::vector<uint32_t> to, begins, local, part_of;
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
+    begins.push_back(static_cast<uint32_t>(to.size()));
+    local = {grammar.may_end(node)};
+    for (const Grammar::Edge& edge : grammar.edges(node)) {
+      local.push_back(uint32_t{edge.first} << 8 | edge.last);
+      to.push_back(edge.to);
+    }
+    local.push_back(1 << 16);  // no edge
+    for (const Grammar::Call& call : grammar.calls(node)) {
+      local.push_back(call.start);
+      to.push_back(call.to);
+    }
+    const auto next = static_cast<uint32_t>(parts.size());
+    part_of.push_back(parts.try_emplace(local, next).first->second);
+  }
+  begins.push_back(static_cast<uint32_t>(to.size()));
+  std::vector<LocalPart> nodes;
+  for (size_t i = 0; i < part_of.size(); ++i) {
+    nodes.push_back({part_of[i], std::span(to).subspan(begins[i], begins[i + 1] - begins[i])});
+  }
+  return FindTwins(nodes);
 }
 
 void GrammarCompiler::FindFirstBytes(Grammar* grammar,

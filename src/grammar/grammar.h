@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "grammar/grammar_source.h"
+#include "grammar/node_twins.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -58,6 +59,7 @@ class Grammar {
   }
   // Nothing can be read here: the rule ends.
   bool only_ends(NodeId node) const { return first(node) == ByteSet{}; }
+  const NodeTwin& twin(NodeId node) const { return twins_[node]; }
   uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size() - 1); }
   uint64_t bytes() const;              // of memory
   uint64_t id() const { return id_; }  // of no other grammar of this process
@@ -77,6 +79,7 @@ class Grammar {
   std::vector<Node> nodes_;  // and one at the end
   std::vector<Edge> edges_;
   std::vector<Call> calls_;
+  std::vector<NodeTwin> twins_;
 };
 
 }  // namespace kvasir

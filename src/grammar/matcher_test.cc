@@ -304,6 +304,41 @@ TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
   EXPECT_EQ(none.bytes(), 0U);
 }
 
+// Nodes of a repetition differ by long tokens alone; their masks are made from each other's.
+TEST(Matcher, MasksOfARepetitionKnowHowMuchIsLeft) {
+  std::vector<std::string> texts = AllTexts(3);
+  texts.emplace_back("!");
+  for (const size_t size : {5, 6, 9, 17, 30}) {
+    texts.insert(texts.end(), {std::string(size, 'a'), std::string(size, 'b') + "!",
+                               std::string(size, 'a') + "!ab", std::string(size - 3, 'b') + "!a!"});
+  }
+  TokenMasks masks(Trie(texts), 1 << 20);
+  const auto grammar = Gbnf(R"(root ::= ([ab]{0,40} "!") ([ab]{4,33} "!") [ab]{0,3} "!")");
+  uint32_t num_twins = 0;
+  for (Grammar::NodeId node = 0; node < grammar->num_nodes(); ++node) {
+    const NodeTwin twin = grammar->twin(node);
+    num_twins += twin.node != node ? 1 : 0;
+    EXPECT_TRUE(twin.node == node || twin.bytes > 0);
+  }
+  EXPECT_GT(num_twins, 50U);
+  Random random(7);
+  for (int round = 0; round < 60; ++round) {
+    Matcher matcher(grammar);
+    while (!matcher.IsAtEnd()) {
+      std::vector<TokenId> expected;
+      for (size_t id = 0; id < texts.size(); ++id) {
+        Matcher copy = matcher;
+        if (!texts[id].empty() && copy.Advance(texts[id])) {
+          expected.push_back(static_cast<TokenId>(id));
+        }
+      }
+      ASSERT_EQ(Legal(matcher, masks), expected);
+      const TokenId next = expected[random.Below(expected.size())];
+      ASSERT_TRUE(matcher.Advance(texts[static_cast<size_t>(next)]));
+    }
+  }
+}
+
 TEST(Matcher, ACopyGoesItsOwnWay) {
   Matcher one(Gbnf(R"x(root ::= "(" root* ")")x"));
   ASSERT_TRUE(one.Advance("(()"));

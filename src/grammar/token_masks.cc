@@ -1,6 +1,7 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -78,12 +79,22 @@ std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& gramm
       return found->second->mask;
     }
   }
-  auto mask = std::make_shared<const NodeMask>(Make(grammar, key));
+  std::shared_ptr<const NodeMask> mask;
+  const NodeTwin& twin = grammar.twin(key.node);
+  if (key.below || twin.node == key.node) {
+    mask = std::make_shared<const NodeMask>(Make(grammar, key, nullptr, 0));
+  } else {
+    mask = Get(grammar, {key.grammar, twin.node, std::nullopt});
+    // What longer texts would tell is told by no token.
+    if (twin.bytes >= trie_->max_depth()) return mask;
+    mask = std::make_shared<const NodeMask>(Make(grammar, key, mask.get(), twin.bytes));
+  }
   Keep(key, mask);
   return mask;
 }
 
-TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key) const {
+TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key, const NodeMask* twin,
+                                      uint32_t known) const {
   TokenWalk walk(grammar, *trie_);
   TokenWalk::Places places;
   WalkFrames::Frame frame = WalkFrames::kBottom;
@@ -92,7 +103,14 @@ TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key) co
   places.AddOnly(key.node, frame);
   NodeMask mask;
   mask.bits.resize(MaskWords(trie_->num_tokens()));
-  walk.Visit(0, trie_->num_nodes(), 0, walk.Start(places), mask.bits, &mask.exits);
+  if (twin != nullptr) {
+    std::copy(twin->bits.begin(), twin->bits.end(), mask.bits.begin());
+    for (const TokenId id : twin->ids) SetLegal(mask.bits, id);
+    for (const TokenId id : trie_->LongerThan(known)) ClearLegal(mask.bits, id);
+    std::copy_if(twin->exits.begin(), twin->exits.end(), std::back_inserter(mask.exits),
+                 [&](uint32_t exit) { return trie_->node(exit).depth <= known; });
+  }
+  walk.Visit(0, trie_->num_nodes(), 0, walk.Start(places), mask.bits, &mask.exits, known);
   size_t num = 0;
   for (const uint64_t word : mask.bits) num += static_cast<size_t>(__builtin_popcountll(word));
   if (num * sizeof(TokenId) < mask.bits.size() * sizeof(uint64_t)) {

@@ -56,7 +56,8 @@ class TokenMasks {
   };
 
   std::shared_ptr<const NodeMask> Get(const Grammar& grammar, const Key& key);
-  NodeMask Make(const Grammar& grammar, const Key& key) const;
+  // `twin`: null, or of a node that has texts of up to `known` bytes in common with the key's.
+  NodeMask Make(const Grammar& grammar, const Key& key, const NodeMask* twin, uint32_t known) const;
   void Keep(const Key& key, std::shared_ptr<const NodeMask> mask);
 
   const std::shared_ptr<const TokenTrie> trie_;

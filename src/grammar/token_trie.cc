@@ -26,7 +26,16 @@ TokenTrie::TokenTrie(std::span<const std::string> texts, std::vector<TokenId> en
   std::vector<uint32_t> open;  // nodes of the text before, by depth
   std::string_view before;
   const auto close_to = [&](size_t depth) {
-    for (; open.size() > depth; open.pop_back()) nodes_[open.back()].end = num_nodes();
+    for (; open.size() > depth; open.pop_back()) {
+      Node& node = nodes_[open.back()];
+      node.end = num_nodes();
+      node.deepest = std::max<uint8_t>(node.deepest,
+                                       static_cast<uint8_t>(std::min<uint32_t>(node.depth, 255)));
+      if (open.size() > 1) {
+        Node& above = nodes_[open[open.size() - 2]];
+        above.deepest = std::max(above.deepest, node.deepest);
+      }
+    }
   };
   for (uint32_t i = 0; i < tokens_.size(); ++i) {
     const std::string_view text = text_of(tokens_[i]);
@@ -43,12 +52,23 @@ TokenTrie::TokenTrie(std::span<const std::string> texts, std::vector<TokenId> en
   }
   close_to(0);
   nodes_.shrink_to_fit();
+  num_longer_.assign(max_depth_ + 1, 0);
+  for (const TokenId id : tokens_) ++num_longer_[text(id).size() - 1];
+  for (size_t length = max_depth_; length-- > 0;) num_longer_[length] += num_longer_[length + 1];
+  by_length_.resize(tokens_.size());
+  std::vector<uint32_t> next(num_longer_.begin(), num_longer_.end());
+  for (const TokenId id : tokens_) by_length_[next[text(id).size()]++] = id;
+}
+
+std::span<const TokenId> TokenTrie::LongerThan(uint32_t num_bytes) const {
+  return std::span(by_length_).first(num_bytes < max_depth_ ? num_longer_[num_bytes] : 0);
 }
 
 uint64_t TokenTrie::bytes() const {
   return nodes_.capacity() * sizeof(Node) + texts_.capacity() +
          text_begins_.capacity() * sizeof(uint32_t) +
-         (tokens_.capacity() + ends_.capacity()) * sizeof(TokenId);
+         (tokens_.capacity() + ends_.capacity() + by_length_.capacity()) * sizeof(TokenId) +
+         num_longer_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace kvasir

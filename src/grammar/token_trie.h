@@ -33,6 +33,7 @@ class TokenTrie {
     uint32_t tokens_begin;  // of tokens(); its own end where the next node's begin
     uint16_t depth;         // number of bytes, from 1 on
     uint8_t byte;           // the last
+    uint8_t deepest = 0;    // of it and those that go on from it; 255: or deeper
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   bool has_children(uint32_t i) const { return nodes_[i].end > i + 1; }
@@ -41,12 +42,16 @@ class TokenTrie {
         i + 1 < nodes_.size() ? nodes_[i + 1].tokens_begin : static_cast<uint32_t>(tokens_.size());
     return std::span(tokens_).subspan(nodes_[i].tokens_begin, end - nodes_[i].tokens_begin);
   }
+  // Tokens whose text is longer than so many bytes, each once.
+  std::span<const TokenId> LongerThan(uint32_t num_bytes) const;
   uint64_t bytes() const;  // of memory
 
  private:
   uint32_t num_tokens_, max_depth_ = 0;
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_, ends_;
+  std::vector<TokenId> by_length_;     // the longest first
+  std::vector<uint32_t> num_longer_;   // [max_depth + 1]: tokens longer than so many bytes
   std::string texts_;                  // of all ids in order
   std::vector<uint32_t> text_begins_;  // [num_tokens + 1]
 };
@@ -58,6 +63,9 @@ inline bool IsLegal(std::span<const uint64_t> mask, TokenId id) {
 }
 inline void SetLegal(std::span<uint64_t> mask, TokenId id) {
   mask[static_cast<uint32_t>(id) / 64] |= uint64_t{1} << (static_cast<uint32_t>(id) % 64);
+}
+inline void ClearLegal(std::span<uint64_t> mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) / 64] &= ~(uint64_t{1} << (static_cast<uint32_t>(id) % 64));
 }
 
 }  // namespace kvasir

@@ -84,17 +84,25 @@ TokenWalk::StateId TokenWalk::Next(StateId from, uint8_t byte) {
 }
 
 void TokenWalk::Visit(uint32_t begin, uint32_t end, uint32_t depth, StateId start,
-                      std::span<uint64_t> legal, std::vector<uint32_t>* exits) {
+                      std::span<uint64_t> legal, std::vector<uint32_t>* exits, uint32_t known) {
   if (start == kDead) return;
   path_[depth] = start;
   for (uint32_t i = begin; i < end;) {
     const TokenTrie::Node& node = trie_.node(i);
+    if (node.deepest <= known && node.deepest < 255) {
+      i = node.end;
+      continue;
+    }
     const StateId state = Next(path_[node.depth - 1], node.byte);
     if (state == kDead) {
       i = node.end;
       continue;
     }
     path_[node.depth] = state;
+    if (node.depth <= known) {
+      ++i;
+      continue;
+    }
     for (const TokenId id : trie_.tokens(i)) SetLegal(legal, id);
     if (exits != nullptr && trie_.has_children(i) &&
         states_[static_cast<size_t>(state)].places.may_end()) {
