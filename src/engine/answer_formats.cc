@@ -1,6 +1,5 @@
 #include "engine/answer_formats.h"
 
-#include <bit>
 #include <utility>
 
 #include "base/result.h"
@@ -9,18 +8,11 @@
 namespace kvasir {
 namespace {
 
-// At nodes from which so many bytes lead on, a mask takes milliseconds the first time.
-constexpr int kWideNode = 64;
+// Of wide nodes, whose masks take milliseconds.
 constexpr int kMaxMasksAhead = 16;
 // A twin's mask that knows tokens of so many bytes leaves little to do.
 constexpr uint32_t kNearTwin = 8;
 constexpr int kMaxNearMasksAhead = 512;
-
-int NumFirst(const Grammar& grammar, Grammar::NodeId node) {
-  int num = 0;
-  for (const uint64_t word : grammar.first(node)) num += std::popcount(word);
-  return num;
-}
 
 }  // namespace
 
@@ -66,9 +58,9 @@ Status AnswerFormats::MakeStore() {
 void AnswerFormats::ComputeMasks(TokenMasks& masks, const Grammar& grammar) {
   int num = 0, num_near = 0;
   for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
-    if (NumFirst(grammar, node) < kWideNode) continue;
+    if (!grammar.is_wide(node)) continue;
     const NodeTwin& twin = grammar.twin(node);
-    const bool is_near = twin.node != node && twin.bytes >= kNearTwin;
+    const bool is_near = twin.node != node && (twin.bytes == 0 || twin.bytes >= kNearTwin);
     if (is_near ? num_near++ < kMaxNearMasksAhead : num++ < kMaxMasksAhead) {
       masks.Compute(grammar, node);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -43,6 +44,31 @@ Grammar::Grammar() : id_(NextGrammarId()) {}
 uint64_t Grammar::bytes() const {
   return nodes_.capacity() * sizeof(Node) + edges_.capacity() * sizeof(Edge) +
          calls_.capacity() * sizeof(Call) + twins_.capacity() * sizeof(NodeTwin) + sizeof(Grammar);
+}
+
+bool Grammar::is_wide(NodeId node) const {
+  int num = 0;
+  for (const uint64_t word : first(node)) num += std::popcount(word);
+  return num >= kWide;
+}
+
+bool Grammar::SameAfter(NodeId a, NodeId b, uint8_t byte) const {
+  const auto leads = [&](const Edge& edge) { return edge.first <= byte && byte <= edge.last; };
+  const auto reads = [&](const Call& call) { return Has(first(call.start), byte); };
+  const auto same = [](const auto& of_a, const auto& of_b, const auto& counts, const auto& equal) {
+    auto x = of_a.begin();
+    auto y = of_b.begin();
+    while (true) {
+      x = std::find_if(x, of_a.end(), counts);
+      y = std::find_if(y, of_b.end(), counts);
+      if (x == of_a.end() || y == of_b.end()) return x == of_a.end() && y == of_b.end();
+      if (!equal(*x++, *y++)) return false;
+    }
+  };
+  return same(edges(a), edges(b), leads,
+              [](const Edge& x, const Edge& y) { return x.to == y.to; }) &&
+         same(calls(a), calls(b), reads,
+              [](const Call& x, const Call& y) { return x.start == y.start && x.to == y.to; });
 }
 
 // Makes the nodes of each rule that the root needs: sets of instructions that the same bytes and
@@ -282,7 +308,23 @@ std::vector<NodeTwin> GrammarCompiler::TwinsOf(const Grammar& grammar) {
   for (size_t i = 0; i < part_of.size(); ++i) {
     nodes.push_back({part_of[i], std::span(to).subspan(begins[i], begins[i + 1] - begins[i])});
   }
-  return FindTwins(nodes);
+  std::vector<NodeTwin> twins = FindTwins(nodes);
+  // Texts that may not have a mark in them have a node for each beginning of it, which differ by
+  // what goes on with the mark.
+  std::optional<Grammar::NodeId> before;
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
+    if (twins[node].node != node || !grammar.is_wide(node)) continue;
+    int num = 0;
+    for (int byte = 0; before && byte < 256; ++byte) {
+      num += grammar.SameAfter(node, *before, static_cast<uint8_t>(byte)) ? 1 : 0;
+    }
+    if (num > 256 - Grammar::kWide / 2) {
+      twins[node].node = *before;
+    } else {
+      before = node;
+    }
+  }
+  return twins;
 }
 
 void GrammarCompiler::FindFirstBytes(Grammar* grammar,

@@ -59,7 +59,12 @@ class Grammar {
   }
   // Nothing can be read here: the rule ends.
   bool only_ends(NodeId node) const { return first(node) == ByteSet{}; }
+  // From so many bytes on, most tokens are legal, and to find them takes milliseconds.
+  static constexpr int kWide = 64;
+  bool is_wide(NodeId node) const;
   const NodeTwin& twin(NodeId node) const { return twins_[node]; }
+  // Whether the byte leads from both to the same nodes.
+  bool SameAfter(NodeId a, NodeId b, uint8_t byte) const;
   uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size() - 1); }
   uint64_t bytes() const;              // of memory
   uint64_t id() const { return id_; }  // of no other grammar of this process

@@ -9,7 +9,8 @@
 namespace kvasir {
 
 // What a node has in common with another: texts of up to `bytes` bytes can be read from both or
-// from neither, and end at nodes where their rules may end or at nodes where they may not.
+// from neither, and end at nodes where their rules may end or at nodes where they may not. bytes 0:
+// most bytes lead from both to the same nodes.
 struct NodeTwin {
   static constexpr uint32_t kAlways = std::numeric_limits<uint32_t>::max();
   uint32_t node;   // itself, where it has none

@@ -1,6 +1,7 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -79,51 +80,73 @@ std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& gramm
       return found->second->mask;
     }
   }
-  std::shared_ptr<const NodeMask> mask;
   const NodeTwin& twin = grammar.twin(key.node);
-  if (key.below || twin.node == key.node) {
-    mask = std::make_shared<const NodeMask>(Make(grammar, key, nullptr, 0));
-  } else {
-    mask = Get(grammar, {key.grammar, twin.node, std::nullopt});
+  std::shared_ptr<const NodeMask> mask, of_twin;
+  if (!key.below && twin.node != key.node) {
+    of_twin = Get(grammar, {key.grammar, twin.node, std::nullopt});
     // What longer texts would tell is told by no token.
-    if (twin.bytes >= trie_->max_depth()) return mask;
-    mask = std::make_shared<const NodeMask>(Make(grammar, key, mask.get(), twin.bytes));
+    if (twin.bytes >= trie_->max_depth()) return of_twin;
   }
+  mask = std::make_shared<const NodeMask>(Make(grammar, key, of_twin.get()));
   Keep(key, mask);
   return mask;
 }
 
-TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key, const NodeMask* twin,
-                                      uint32_t known) const {
+TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key,
+                                      const NodeMask* of_twin) const {
   TokenWalk walk(grammar, *trie_);
   TokenWalk::Places places;
   WalkFrames::Frame frame = WalkFrames::kBottom;
   if (key.below) frame = walk.frames().Push(*key.below, frame);
   // Only the node: where its rule may end at once, the matcher has the place to which it returns.
   places.AddOnly(key.node, frame);
+  const TokenWalk::StateId start = walk.Start(places);
   NodeMask mask;
   mask.bits.resize(MaskWords(trie_->num_tokens()));
-  if (twin != nullptr) {
-    std::copy(twin->bits.begin(), twin->bits.end(), mask.bits.begin());
-    for (const TokenId id : twin->ids) SetLegal(mask.bits, id);
-    for (const TokenId id : trie_->LongerThan(known)) ClearLegal(mask.bits, id);
-    std::copy_if(twin->exits.begin(), twin->exits.end(), std::back_inserter(mask.exits),
-                 [&](uint32_t exit) { return trie_->node(exit).depth <= known; });
+  if (of_twin == nullptr) {
+    walk.Visit(0, trie_->num_nodes(), 0, start, mask.bits, &mask.exits);
+    mask.Shrink(*trie_);
+    return mask;
   }
-  walk.Visit(0, trie_->num_nodes(), 0, walk.Start(places), mask.bits, &mask.exits, known);
-  size_t num = 0;
-  for (const uint64_t word : mask.bits) num += static_cast<size_t>(__builtin_popcountll(word));
-  if (num * sizeof(TokenId) < mask.bits.size() * sizeof(uint64_t)) {
-    mask.ids.reserve(num);
-    for (uint32_t id = 0; id < trie_->num_tokens(); ++id) {
-      if (IsLegal(mask.bits, static_cast<TokenId>(id)))
-        mask.ids.push_back(static_cast<TokenId>(id));
+  std::copy(of_twin->bits.begin(), of_twin->bits.end(), mask.bits.begin());
+  for (const TokenId id : of_twin->ids) SetLegal(mask.bits, id);
+  const NodeTwin& twin = grammar.twin(key.node);
+  if (twin.bytes > 0) {
+    for (const TokenId id : trie_->LongerThan(twin.bytes)) ClearLegal(mask.bits, id);
+    std::copy_if(of_twin->exits.begin(), of_twin->exits.end(), std::back_inserter(mask.exits),
+                 [&](uint32_t exit) { return trie_->node(exit).depth <= twin.bytes; });
+    walk.Visit(0, trie_->num_nodes(), 0, start, mask.bits, &mask.exits, twin.bytes);
+  } else {
+    auto exit = of_twin->exits.begin();
+    for (uint32_t i = 0, end; i < trie_->num_nodes(); i = end) {
+      end = trie_->node(i).end;
+      const auto next =
+          std::find_if(exit, of_twin->exits.end(), [&](uint32_t x) { return x >= end; });
+      if (grammar.SameAfter(key.node, twin.node, trie_->node(i).byte)) {
+        mask.exits.insert(mask.exits.end(), exit, next);
+      } else {
+        for (const TokenId id : trie_->tokens(i, end)) ClearLegal(mask.bits, id);
+        walk.Visit(i, end, 0, start, mask.bits, &mask.exits);
+      }
+      exit = next;
     }
-    mask.bits = {};
   }
-  mask.exits.shrink_to_fit();
-  for (const uint32_t exit : mask.exits) mask.below_exits += trie_->node(exit).end - exit;
+  mask.Shrink(*trie_);
   return mask;
+}
+
+void TokenMasks::NodeMask::Shrink(const TokenTrie& trie) {
+  size_t num = 0;
+  for (const uint64_t word : bits) num += static_cast<size_t>(std::popcount(word));
+  if (num * sizeof(TokenId) < bits.size() * sizeof(uint64_t)) {
+    ids.reserve(num);
+    for (uint32_t id = 0; id < trie.num_tokens(); ++id) {
+      if (IsLegal(bits, static_cast<TokenId>(id))) ids.push_back(static_cast<TokenId>(id));
+    }
+    bits = {};
+  }
+  exits.shrink_to_fit();
+  for (const uint32_t exit : exits) below_exits += trie.node(exit).end - exit;
 }
 
 void TokenMasks::Keep(const Key& key, std::shared_ptr<const NodeMask> mask) {

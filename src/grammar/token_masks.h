@@ -49,6 +49,7 @@ class TokenMasks {
     std::vector<uint32_t> exits;  // nodes of the trie
     uint64_t below_exits = 0;     // nodes that go on from them, and they
     uint64_t bytes() const;
+    void Shrink(const TokenTrie& trie);  // when `bits` and `exits` are known
   };
   struct Kept {
     Key key;
@@ -56,8 +57,8 @@ class TokenMasks {
   };
 
   std::shared_ptr<const NodeMask> Get(const Grammar& grammar, const Key& key);
-  // `twin`: null, or of a node that has texts of up to `known` bytes in common with the key's.
-  NodeMask Make(const Grammar& grammar, const Key& key, const NodeMask* twin, uint32_t known) const;
+  // of_twin: of the twin of the key's node, which has no `below` then; or null.
+  NodeMask Make(const Grammar& grammar, const Key& key, const NodeMask* of_twin) const;
   void Keep(const Key& key, std::shared_ptr<const NodeMask> mask);
 
   const std::shared_ptr<const TokenTrie> trie_;

@@ -37,10 +37,12 @@ class TokenTrie {
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   bool has_children(uint32_t i) const { return nodes_[i].end > i + 1; }
-  std::span<const TokenId> tokens(uint32_t i) const {  // whose text ends at the node
-    const uint32_t end =
-        i + 1 < nodes_.size() ? nodes_[i + 1].tokens_begin : static_cast<uint32_t>(tokens_.size());
-    return std::span(tokens_).subspan(nodes_[i].tokens_begin, end - nodes_[i].tokens_begin);
+  // Whose texts end at the node, or at the nodes [i, end).
+  std::span<const TokenId> tokens(uint32_t i) const { return tokens(i, i + 1); }
+  std::span<const TokenId> tokens(uint32_t i, uint32_t end) const {
+    const uint32_t last =
+        end < nodes_.size() ? nodes_[end].tokens_begin : static_cast<uint32_t>(tokens_.size());
+    return std::span(tokens_).subspan(nodes_[i].tokens_begin, last - nodes_[i].tokens_begin);
   }
   // Tokens whose text is longer than so many bytes, each once.
   std::span<const TokenId> LongerThan(uint32_t num_bytes) const;
