@@ -5,7 +5,7 @@
 usage: format_bench.py [--kvasir K] [--llama-server PROGRAM] [--rounds 5] [--tokens 512] MODEL.gguf
 
   schema     an answer of --tokens tokens under a JSON Schema beside one without, temperature 1
-  batch      8 such answers at once, each under a schema of its own, beside 8 without
+  batch      8 such answers at once, each under another schema, beside 8 without
   forced     a grammar that admits one text
   completion 8 streams of /completion at once, beside our /v1/completions and llama-server's
 

@@ -84,7 +84,7 @@ std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& gramm
   std::shared_ptr<const NodeMask> mask, of_twin;
   if (!key.below && twin.node != key.node) {
     of_twin = Get(grammar, {key.grammar, twin.node, std::nullopt});
-    // What longer texts would tell is told by no token.
+    // No token is longer than the texts that they have in common.
     if (twin.bytes >= trie_->max_depth()) return of_twin;
   }
   mask = std::make_shared<const NodeMask>(Make(grammar, key, of_twin.get()));

@@ -58,8 +58,8 @@ class TokenWalk {
 
   // Visits the nodes [begin, end) of the trie, which go on from one of `depth` bytes at which the
   // state is `start`. Sets the bits of tokens that can be read. `exits`, unless null, gets the
-  // nodes with others below them at which the bottom is reached. Of nodes of at most `known` bytes
-  // neither is told. O(nodes that can be read, on the way to more than `known` bytes).
+  // nodes with others below them at which the bottom is reached. Leaves out nodes of at most
+  // `known` bytes. O(nodes that can be read, on the way to more than `known` bytes).
   void Visit(uint32_t begin, uint32_t end, uint32_t depth, StateId start, std::span<uint64_t> legal,
              std::vector<uint32_t>* exits, uint32_t known = 0);
 
