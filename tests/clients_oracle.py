@@ -3,8 +3,8 @@
 
     KVASIR_BINARY=build/release/kvasir clients_oracle.py [unittest arguments]
 
-instructor, LangChain, pydantic-ai, the Vercel AI SDK, `llm`, lm-eval and openai. They get a Python environment of
-their own (tests/clients/requirements.txt), which the first run makes in build/clients; npm puts the AI SDK there too.
+instructor, LangChain, pydantic-ai, the Vercel AI SDK, `llm`, lm-eval and openai. They get a separate Python
+environment (tests/clients/requirements.txt), which the first run makes in build/clients; npm puts the AI SDK there too.
 Without a registry the test is skipped (77); without node only the AI SDK's.
 """
 
@@ -109,7 +109,7 @@ class Clients(unittest.TestCase):
         cls.openai = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0)
 
     def receipts_of(self, answers):
-        """Each receipt adds up, and each prompt reuses the one before, with its answer but for the last token."""
+        """Each receipt adds up, and each prompt reuses the one before, with its answer except the last token."""
         known = 0
         for answer in answers:
             receipt, usage = answer["kvasir"], answer["usage"]
