@@ -7,13 +7,11 @@ elsewhere.
 
 import json
 import math
-import pathlib
-import shutil
 import tempfile
 import threading
 import unittest
 
-from server_harness import ROOT, Server, WithServer, sse, user
+from server_harness import Server, WithServer, fim_model, sse, user
 
 CHAT = "<|user|>The brass key is in the blue drawer. Where is the brass key?<|end|><|assistant|>"
 ANSWER = "The brass key is in the blue drawer."
@@ -126,6 +124,24 @@ class Completion(WithServer):
             self.assertAlmostEqual(sum(other["prob"] for other in one["top_probs"]), 1, places=4)
             self.assertIn(one["id"], [other["id"] for other in one["top_probs"]])
 
+    def test_temperature_comes_after_the_cuts(self):
+        prompt = {"prompt": "The key", "n_predict": 1, "n_probs": 10}
+        logprobs = [one["logprob"] for one in self.complete(**prompt)["completion_probabilities"][0]["top_logprobs"]]
+        for last in (True, False):
+            temperature = 3.0
+            weights = [math.exp(value / (1 if last else temperature)) for value in logprobs]
+            kept = 0
+            while kept < 10 and (sum(weights[:kept]) < 0.8 * sum(weights)) and weights[kept] >= 0.02 * weights[0]:
+                kept += 1
+            tempered = [math.exp(value / temperature) for value in logprobs[:kept]]
+            order = ["top_k", "top_p", "min_p", "temperature"]
+            got = self.complete(**prompt, post_sampling_probs=True, temperature=temperature, top_k=10, top_p=0.8,
+                                min_p=0.02, seed=1, **({} if last else {"samplers": [order[-1], *order[:-1]]}))
+            probs = [one["prob"] for one in got["completion_probabilities"][0]["top_probs"]]
+            self.assertEqual(len(probs), kept)
+            for prob, weight in zip(probs, tempered):
+                self.assertAlmostEqual(prob, weight / sum(tempered), places=4)
+
     def test_seeds_biases_and_penalties(self):
         again = [self.complete(temperature=1.5, seed=7, n_predict=20, ignore_eos=True)["content"] for _ in range(2)]
         self.assertEqual(*again)
@@ -160,7 +176,7 @@ class Completion(WithServer):
                       samplers=["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
                                 "temperature"])
         for name, value in (("dry_multiplier", 0.8), ("xtc_probability", 0.5), ("mirostat", 1), ("typical_p", 0.5),
-                            ("dynatemp_range", 0.5), ("samplers", ["temperature"]), ("n_keep", 4),
+                            ("dynatemp_range", 0.5), ("samplers", ["other"]), ("n_keep", 4),
                             ("n_cache_reuse", 256)):
             self.refused("/completion", {"prompt": "x", name: value}, name)
         ignored = self.complete(n_predict=1, strange=1)["kvasir"]["ignored"]
@@ -283,19 +299,9 @@ class Echo(WithServer):
 
 
 class Infill(unittest.TestCase):
-    """The bundled model whose vocabulary calls other special tokens by the names of a model that fills in."""
-
     def test_files_are_hits_whatever_is_typed(self):
-        names = {"<|system|>": "<|fim_prefix|>", "<|tool|>": "<|fim_suffix|>", "<|pad|>": "<|fim_middle|>"}
         with tempfile.TemporaryDirectory() as folder:
-            model = pathlib.Path(folder) / "model"
-            shutil.copytree(ROOT / "models/kvasir-demo", model)
-            for file in ("tokenizer.json", "tokenizer_config.json"):
-                text = (model / file).read_text()
-                for old, new in names.items():
-                    text = text.replace(old, new)
-                (model / file).write_text(text)
-            with Server("--model", str(model)) as server:
+            with Server("--model", fim_model(folder)) as server:
                 files = [{"filename": f"file{i}.py", "text": f"value_{i} = {i}\n" * 10} for i in range(3)]
                 receipts = []
                 for typed in ("x = va", "x = val", "x = valu"):

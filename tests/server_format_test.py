@@ -137,6 +137,19 @@ class Formats(unittest.TestCase):
         before = first["usage"]["total_tokens"]
         self.assertGreater(second["usage"]["prompt_tokens_details"]["cached_tokens"], before - 16)
 
+    def test_a_session_is_not_made_with_a_wrong_format(self):
+        before = len(self.server.get("/v1/sessions?limit=100")["data"])
+        for sampling, param, text in (
+                ({"response_format": format_of({"type": "object", "properties": {"a": {"not": {}}}})},
+                 "sampling.response_format.json_schema.schema", "'#/properties/a/not'"),
+                ({"grammar": "root ::= x"}, "sampling.grammar", "not defined"),
+                ({"guided_regex": "(a"}, "sampling.guided_regex", ""),
+                ({"samplers": ["top_p", "top_k"], "top_p": 0.5, "top_k": 4}, "sampling.samplers", "order")):
+            status, _, answer = self.server.request("POST", "/v1/sessions", {"sampling": sampling})
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+            self.assertIn(text, answer["error"]["message"])
+        self.assertEqual(len(self.server.get("/v1/sessions?limit=100")["data"]), before)
+
     def test_what_is_wrong_is_refused_by_its_path(self):
         for param, fields, text in (
                 ("grammar", {"grammar": "root ::= root"}, "root"),

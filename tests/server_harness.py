@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -181,6 +182,19 @@ def sse(text):
     events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     done = bool(events) and events[-1] == "[DONE]"
     return [json.loads(e) for e in events[: -1 if done else None]], done
+
+
+def fim_model(folder):
+    """The bundled model whose vocabulary calls other special tokens by the names of a model that fills in."""
+    names = {"<|system|>": "<|fim_prefix|>", "<|tool|>": "<|fim_suffix|>", "<|pad|>": "<|fim_middle|>"}
+    model = pathlib.Path(folder) / "model"
+    shutil.copytree(ROOT / "models/kvasir-demo", model)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        text = (model / file).read_text()
+        for old, new in names.items():
+            text = text.replace(old, new)
+        (model / file).write_text(text)
+    return str(model)
 
 
 def user(text, system=None):

@@ -36,7 +36,7 @@ class BadInput(WithServer):
         for param, values in {
                 "temperature": ["NaN", -1, 1000, True, []], "top_p": [2, -0.1, "1"], "top_k": [-2, 1.5, "5"],
                 "min_p": [-1, 2], "repetition_penalty": [0, -1], "presence_penalty": ["x", 1e30],
-                "frequency_penalty": [-1e9, "x"], "max_tokens": [-1, 1.5, "5", 1e30, []],
+                "frequency_penalty": [-1e9, "x"], "max_tokens": [-2, 1.5, "5", 1e30, []],
                 "max_completion_tokens": [-7], "n": [0, -1, 129, "2", 1.5], "seed": ["x", 1.5, 2**70],
                 "stop": [5, ["a"] * 17, [1], ""], "stop_token_ids": [["x"], [-1], [10**9], 5],
                 "stream": ["yes", 1], "stream_options": [{"include_usage": True}],

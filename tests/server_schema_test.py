@@ -7,14 +7,16 @@ With KVASIR_SLOW=1 it looks for longer, and also for requests outside of the des
 only templates read may be anything, and which of them are tried depends on the time.
 """
 
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from server_harness import WithServer
+from server_harness import ROOT, WithServer
 
 # Not checked: that all that the schema allows is taken. It cannot say what fits the context, or what the template takes.
 IS_SLOW = os.environ.get("KVASIR_SLOW") == "1"
@@ -37,7 +39,22 @@ checks.ensure_resource_availability.enabled = false
 SECONDS = 300 if IS_SLOW else 45
 
 
+# Read to be refused: images, and what a session's `sampling` must not have.
+NOT_DESCRIBED = {"image_data"}
+
+
 class Schema(WithServer):
+    def test_fields_that_are_read_are_described(self):
+        described = set(re.findall(r'"(\w+)":', json.dumps(self.server.get("/openapi.json")["paths"])))
+        read = set()
+        for file in ("openai_request.cc", "openai_request_fields.cc", "llama_request.cc", "infill_prompt.cc", "chat_prompt.cc",
+                     "samplers_field.cc", "format_fields.cc", "logit_bias.cc", "raw_prompts.cc", "service_text.cc"):
+            text = (ROOT / "src/server" / file).read_text()
+            read |= set(re.findall(r'(?:\bfields\.[A-Z]\w+|\bnumber)\("(\w+)"', text))
+            read |= set(re.findall(r'\{"(\w+)", FormatLanguage', text.split("kStructuredOutputs")[0]))
+        self.assertGreater(len(read), 50)
+        self.assertEqual(read - described - NOT_DESCRIBED, set())
+
     def test_answers_are_those_of_the_description(self):
         scripts = pathlib.Path(sys.executable).parent
         with tempfile.TemporaryDirectory() as folder:

@@ -119,7 +119,9 @@ struct SamplingParams {
   // All three penalties are over the last so many tokens of prompt and answer (llama.cpp).
   std::optional<uint32_t> penalty_last_n;
   std::vector<std::pair<TokenId, float>> logit_bias;
-  std::optional<uint64_t> seed;  // absent: a random one, which the receipt does not show
+  bool temperature_last = false;  // after top_k, top_p and min_p (llama.cpp), not before them
+  bool infill = false;            // then only what engine/infill_cut.h keeps (llama.cpp)
+  std::optional<uint64_t> seed;   // absent: a random one, which the receipt does not show
 };
 
 // What a model's makers say of sampling (generation_config.json), for requests that do not.
@@ -133,8 +135,8 @@ struct SamplingDefaults {
 };
 
 // kInvalidArgument naming the field that is outside its range (kvasir/sampling_ranges.h) or not
-// finite, or the token of logit_bias that is outside the vocabulary. (The order and the formulas
-// are in engine/sampler.h.)
+// finite, "samplers" for infill without a top_k of 1..kMaxInfillCandidates, or the token of
+// logit_bias that is outside the vocabulary. (The order and the formulas are in engine/sampler.h.)
 Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
 
 struct TokenLogprob {
@@ -230,6 +232,9 @@ struct GenerateRequest {
   bool reports_progress = false;
   // From the first token: then a choice whose text has a line end finishes with kLength.
   std::optional<uint64_t> line_timeout_ms;
+  // Behind the answer's first line end, a line with fewer spaces and tabs ends the choice
+  // (kLength); its text ends with them. 0: no limit.
+  uint32_t min_indent = 0;
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1

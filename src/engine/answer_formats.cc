@@ -28,6 +28,16 @@ uint64_t AnswerFormats::bytes() const {
   return store_ ? store_->bytes() + store_->masks().trie().bytes() : 0;
 }
 
+Result<const TokenTrie*> AnswerFormats::Words() {
+  const MutexLock lock(mutex_);
+  if (const Status made = MakeStore(); !made) {
+    Error error = made.error();
+    error.field = "samplers";
+    return tl::unexpected(std::move(error));
+  }
+  return &store_->masks().trie();
+}
+
 Status AnswerFormats::MakeStore() {
   if (store_) return {};
   if (no_store_) return tl::unexpected(*no_store_);

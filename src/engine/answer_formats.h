@@ -30,6 +30,9 @@ class AnswerFormats {
   // On the caller's thread. kUnsupported: the tokenizer's tokens are not bytes, or the vocabulary
   // does not fit the budget. Errors as CompileAnswer's.
   Result<CompiledFormat> Compile(const AnswerFormat& format);
+  // What the model's tokens stand for, as GrammarTexts has them. Errors as Compile's, of
+  // "samplers".
+  Result<const TokenTrie*> Words();
   uint64_t bytes() const;  // in use; at most the budget
 
  private:

@@ -93,6 +93,9 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     if (request->spec.format) {
       KV_ASSIGN(request->format, formats_.Compile(*request->spec.format));
     }
+    if (request->spec.sampling.infill) {
+      KV_ASSIGN(request->words, formats_.Words());
+    }
     if (const auto seed = request->spec.sampling.seed) {
       request->seed = *seed;
     } else {

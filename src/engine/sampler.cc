@@ -45,15 +45,35 @@ Window EqualsOf(double logit, float max, float temperature) {
   return {FloatBelow(logit - reach), -FloatBelow(-logit - reach)};
 }
 
+// Whether anything differs from temperature first.
+bool IsTemperatureLast(const SamplingParams& params) {
+  return params.temperature_last && params.temperature != 1 &&
+         (params.top_p < 1 || params.min_p > 0 || params.infill);
+}
+
+// That of the weights which the cuts see.
+float CutTemperature(const SamplingParams& params) {
+  return IsTemperatureLast(params) ? 1 : params.temperature;
+}
+
+// Whether the largest logit is taken, whatever else is asked for.
+bool IsGreedy(const SamplingParams& params) {
+  const bool is_cold = params.temperature == 0 && !(params.infill && IsTemperatureLast(params));
+  return is_cold || params.top_p == 0;
+}
+
+bool HasTopK(const SamplingParams& params, size_t vocab_size) {
+  return params.top_k > 0 && params.top_k < vocab_size;
+}
+
 // What top_p and min_p keep of the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
+// `sum`: of all of them.
 struct Kept {
   size_t count;
   double sum;
 };
 template <typename Sorted>
-Kept KeptOf(Sorted sorted, size_t limit, const SamplingParams& params) {
-  double sum = 0;
-  for (size_t i = 0; i < limit; ++i) sum += sorted(i).weight;
+Kept KeptOf(Sorted sorted, size_t limit, double sum, const SamplingParams& params) {
   if (params.top_p == 1.0f && params.min_p == 0) return {limit, sum};
   const double enough =
       params.top_p < 1.0f ? params.top_p * sum : std::numeric_limits<double>::infinity();
@@ -65,6 +85,13 @@ Kept KeptOf(Sorted sorted, size_t limit, const SamplingParams& params) {
     sum += weight;
   }
   return {kept, sum};
+}
+
+template <typename Sorted>
+Kept KeptOf(Sorted sorted, size_t limit, const SamplingParams& params) {
+  double sum = 0;
+  for (size_t i = 0; i < limit; ++i) sum += sorted(i).weight;
+  return KeptOf(sorted, limit, sum, params);
 }
 
 // The index drawn from those.
@@ -101,6 +128,11 @@ Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
     }
     if (bias != kForbidden) KV_TRY(InRange("logit_bias", bias, kLogitBiasRange));
   }
+  if (params.infill && (params.top_k == 0 || params.top_k > kMaxInfillCandidates)) {
+    return FailField(Code::kInvalidArgument, "samplers",
+                     "infill needs top_k before it, of 1 to {}; it is {}", kMaxInfillCandidates,
+                     params.top_k);
+  }
   return {};
 }
 
@@ -130,7 +162,8 @@ uint64_t Sampler::bytes() const {
 
 std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
-                                       double u, std::span<const uint64_t> legal) {
+                                       double u, std::span<const uint64_t> legal,
+                                       const InfillWords* words) {
   KV_DCHECK(logits.size() == logits_.size());
   if (Adjusts(params)) {
     if (!AllFinite(logits)) return std::nullopt;
@@ -148,10 +181,13 @@ std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const Samp
   }
   const float max = *std::max_element(block_max_.begin(), block_max_.end());
   // An adjusted logit may have become infinite; then it wins like the largest.
-  if (params.temperature == 0 || params.top_p == 0 || !std::isfinite(max)) {
+  if (IsGreedy(params) || !std::isfinite(max)) {
     return Largest(logits, max);
   }
-  if (params.top_k == 0 || params.top_k >= logits.size()) return DrawOfAll(logits, params, max, u);
+  if (IsTemperatureLast(params) || params.infill) {
+    return DrawAfterCuts(logits, params, max, u, words);
+  }
+  if (!HasTopK(params, logits.size())) return DrawOfAll(logits, params, max, u);
   return DrawOfLargest(logits, params, max, params.top_k, u);
 }
 
@@ -251,6 +287,35 @@ TokenId Sampler::DrawOfLargest(std::span<const float> logits, const SamplingPara
   return order_.At(DrawFrom([&](size_t i) { return order_.At(i); }, limit, params, u)).id;
 }
 
+TokenId Sampler::DrawAfterCuts(std::span<const float> logits, const SamplingParams& params,
+                               float max, double u, const InfillWords* words) {
+  const float temperature = CutTemperature(params);
+  const bool has_top_k = HasTopK(params, logits.size());
+  const size_t limit = has_top_k ? params.top_k : logits.size();
+  const bool is_in_best =
+      has_top_k && (SortBest(logits, limit, max, temperature) >= limit ||
+                    SortBest(logits, block_max_.size() * 9 / 10, max, temperature) >= limit);
+  const double total = is_in_best ? 0 : order_.Fill(logits, max, temperature);
+  const auto sorted = [&](size_t i) { return is_in_best ? best_[i] : order_.At(i); };
+  Kept kept = has_top_k ? KeptOf(sorted, limit, params) : KeptOf(sorted, limit, total, params);
+  if (params.infill) {
+    for (size_t i = 0; i < kept.count && !is_in_best; ++i) best_[i] = order_.At(i);
+    kept.count = CutForInfill(std::span(best_).first(kept.count), *words);
+  }
+  const auto kept_one = [&](size_t i) { return params.infill ? best_[i] : sorted(i); };
+  if (params.temperature == 0) return kept_one(0).id;
+  const auto weight = [&](size_t i) {
+    return Exp((double{logits[kept_one(i).id]} - max) / params.temperature);
+  };
+  double sum = 0, running = 0;
+  for (size_t i = 0; i < kept.count; ++i) sum += weight(i);
+  for (size_t i = 0; i < kept.count; ++i) {
+    running += weight(i);
+    if (running > u * sum) return kept_one(i).id;
+  }
+  return kept_one(0).id;
+}
+
 size_t Sampler::SortBest(std::span<const float> logits, size_t look, float max, float temperature) {
   KV_DCHECK(look > 0);
   float threshold = -std::numeric_limits<float>::infinity();
@@ -303,7 +368,7 @@ void Sampler::Logprobs(std::span<const float> logits, uint32_t num_top, Generate
 void Sampler::SampledLogprobs(std::span<const float> logits, const SamplingParams& params,
                               std::span<const TokenId> tokens, uint32_t prompt_tokens,
                               uint32_t num_top, GeneratedToken* token,
-                              std::span<const uint64_t> legal) {
+                              std::span<const uint64_t> legal, const InfillWords* words) {
   std::copy(logits.begin(), logits.end(), logits_.begin());
   Adjust(params, tokens, prompt_tokens);
   if (!legal.empty()) CopyLegal(logits_, legal, kForbidden, logits_.data());
@@ -315,17 +380,32 @@ void Sampler::SampledLogprobs(std::span<const float> logits, const SamplingParam
     if (id == token->id) token->logprob = logprob;
     if (token->top.size() < num_top) token->top.push_back({id, logprob});
   };
-  if (params.temperature == 0 || params.top_p == 0 || !std::isfinite(max)) {
+  if (IsGreedy(params) || !std::isfinite(max)) {
     return add(Largest(logits_, max), 0);
   }
-  order_.Fill(logits_, max, params.temperature);
-  const size_t limit = params.top_k == 0 ? logits_.size() : params.top_k;
-  const Kept kept = KeptOf([&](size_t i) { return order_.At(i); },
-                           std::min<size_t>(limit, logits_.size()), params);
+  const double total = order_.Fill(logits_, max, CutTemperature(params));
+  const auto sorted = [&](size_t i) { return order_.At(i); };
+  const bool has_top_k = HasTopK(params, logits_.size());
+  Kept kept = has_top_k ? KeptOf(sorted, params.top_k, params)
+                        : KeptOf(sorted, logits_.size(), total, params);
+  if (params.infill) {
+    for (size_t i = 0; i < kept.count; ++i) best_[i] = order_.At(i);
+    kept.count = CutForInfill(std::span(best_).first(kept.count), *words);
+  }
+  if (params.temperature == 0) return add(best_[0].id, 0);
+  const auto kept_one = [&](size_t i) {
+    Candidate one = params.infill ? best_[i] : order_.At(i);
+    if (IsTemperatureLast(params)) {
+      one.weight = Exp((double{logits_[one.id]} - max) / params.temperature);
+    }
+    return one;
+  };
+  double sum = 0;
+  for (size_t i = 0; i < kept.count; ++i) sum += kept_one(i).weight;
   for (size_t i = 0; i < kept.count; ++i) {
-    const Candidate candidate = order_.At(i);
+    const Candidate candidate = kept_one(i);
     if (candidate.weight == 0) break;
-    add(candidate.id, static_cast<float>(Log(candidate.weight / kept.sum)));
+    add(candidate.id, static_cast<float>(Log(candidate.weight / sum)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/infill_cut.h"
 #include "engine/logit_scan.h"
 #include "engine/weight_order.h"
 #include "engine/weighted_draw.h"
@@ -26,9 +27,15 @@ namespace kvasir {
 //   top_p                of those, the fewest largest whose sum is at least p of their whole, and
 //                        the equals of the last of them; 0: as temperature 0
 //   min_p                of those, w >= min_p * the largest w
-//   draw                 with top_k the first, from the largest down, at which the running sum
-//                        exceeds u * sum; without it with WeightedDraw, until it draws a token that
-//                        is kept; after a token that top_p cuts, only heavier ones are drawn
+//   infill               of those, what CutForInfill keeps by the same weights
+//   temperature last     top_p, min_p and infill see T = 1, then w[i] = exp((l[i] - max) / T).
+//   Where T
+//                        is 1 or they cut nothing, it is as if temperature came first
+//   draw                 with top_k, or temperature last, the first, from the largest down, at
+//   which
+//                        the running sum exceeds u * sum; else with WeightedDraw, until it draws a
+//                        token that is kept; after a token that top_p cuts, only heavier ones are
+//                        drawn
 // Computed in double with simd/math.h's exp: the same logits, parameters and u give the same token
 // everywhere.
 // Sums of all w are added from the lowest id to the highest, those of sorted w from the largest
@@ -46,10 +53,12 @@ class Sampler {
 
   // `tokens`: prompt and answer, of which the first `prompt_tokens` are the prompt. u in [0, 1).
   // nullopt when a logit is not finite. `legal`: bit id % 64 of word id / 64; empty: all tokens
-  // are. O(vocab + tokens with penalties). REQUIRES: ValidateSampling(params), some token is legal.
+  // are. O(vocab + tokens with penalties). REQUIRES: ValidateSampling(params), some token is legal;
+  // `words` where params.infill.
   std::optional<TokenId> Sample(std::span<const float> logits, const SamplingParams& params,
                                 std::span<const TokenId> tokens, uint32_t prompt_tokens, double u,
-                                std::span<const uint64_t> legal = {});
+                                std::span<const uint64_t> legal = {},
+                                const InfillWords* words = nullptr);
 
   // Fills token->logprob and the `num_top` best alternatives, from the log softmax of the raw
   // logits (before bias, penalties and temperature). Among equals the lower id is first.
@@ -59,7 +68,8 @@ class Sampler {
   // never draws are left out; a token that it never draws has minus infinity. O(vocab log vocab).
   void SampledLogprobs(std::span<const float> logits, const SamplingParams& params,
                        std::span<const TokenId> tokens, uint32_t prompt_tokens, uint32_t num_top,
-                       GeneratedToken* token, std::span<const uint64_t> legal = {});
+                       GeneratedToken* token, std::span<const uint64_t> legal = {},
+                       const InfillWords* words = nullptr);
 
  private:
   void Adjust(const SamplingParams& params, std::span<const TokenId> tokens,
@@ -77,6 +87,9 @@ class Sampler {
   // With top_k: draws from the `limit` largest.
   TokenId DrawOfLargest(std::span<const float> logits, const SamplingParams& params, float max,
                         size_t limit, double u);
+  // With temperature last or infill.
+  TokenId DrawAfterCuts(std::span<const float> logits, const SamplingParams& params, float max,
+                        double u, const InfillWords* words);
   // Fills best_ with the largest weights, sorted, and returns how many of them are certain: at
   // least `look`, up to all; or 0 when that would take too long. Tokens of weight 0 may be missing:
   // they are never drawn and change no sum. REQUIRES: look > 0.

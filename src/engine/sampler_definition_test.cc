@@ -34,6 +34,10 @@ class PlainSampler {
       return Largest(logits, max);
     }
     if (params.top_p == 0) return Largest(logits, max);
+    if (params.temperature_last && params.temperature != 1 &&
+        (params.top_p < 1 || params.min_p > 0)) {
+      return TemperatureLast(logits, params, max, u);
+    }
     std::vector<double> weights;
     std::vector<Candidate> sorted;
     double total = 0;
@@ -82,6 +86,34 @@ class PlainSampler {
   }
 
  private:
+  static TokenId TemperatureLast(const std::vector<float>& logits, const SamplingParams& params,
+                                 float max, double u) {
+    std::vector<Candidate> sorted;
+    double total = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      sorted.push_back({Exp(double{logits[i]} - max), TokenId(i)});
+      total += sorted.back().weight;
+    }
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.weight > b.weight; });
+    if (params.top_k > 0 && params.top_k < sorted.size()) {
+      sorted.resize(params.top_k);
+      total = 0;
+      for (const Candidate& candidate : sorted) total += candidate.weight;
+    }
+    sorted.resize(NumKept(sorted, total, params));
+    double sum = 0, running = 0;
+    for (Candidate& one : sorted) {
+      one.weight = Exp((double{logits[static_cast<size_t>(one.id)]} - max) / params.temperature);
+      sum += one.weight;
+    }
+    for (const Candidate& one : sorted) {
+      running += one.weight;
+      if (running > u * sum) return one.id;
+    }
+    return sorted[0].id;
+  }
+
   static TokenId Largest(const std::vector<float>& logits, float max) {
     return static_cast<TokenId>(std::find(logits.begin(), logits.end(), max) - logits.begin());
   }
@@ -209,7 +241,8 @@ TEST(Sampler, IsTokenForTokenThePlainDefinition) {
     for (int round = 0; round < rounds; ++round) {
       const uint32_t shape = static_cast<uint32_t>(random.Below(8));
       const std::vector<float> logits = LogitsOfShape(shape, vocab, random);
-      const SamplingParams params = RandomParams(vocab, random);
+      SamplingParams params = RandomParams(vocab, random);
+      params.temperature_last = random.Below(3) == 0;
       std::vector<TokenId> tokens(random.Below(40));
       for (TokenId& id : tokens) id = static_cast<TokenId>(random.Below(std::min(vocab, 20u)));
       const auto prompt = static_cast<uint32_t>(random.Below(tokens.size() + 1));
@@ -218,8 +251,8 @@ TEST(Sampler, IsTokenForTokenThePlainDefinition) {
         ASSERT_EQ(sampler.Sample(logits, params, tokens, prompt, u),
                   PlainSampler::Sample(logits, params, tokens, prompt, u))
             << "vocab " << vocab << " shape " << shape << " temperature " << params.temperature
-            << " top_k " << params.top_k << " top_p " << params.top_p << " min_p " << params.min_p
-            << " u " << u;
+            << (params.temperature_last ? " last" : "") << " top_k " << params.top_k << " top_p "
+            << params.top_p << " min_p " << params.min_p << " u " << u;
         if (vocab > 4096) break;  // the plain way sorts all logits, which is slow
       }
       GeneratedToken fast{.id = static_cast<TokenId>(random.Below(vocab)), .text = ""};

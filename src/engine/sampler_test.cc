@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/random.h"
@@ -38,8 +41,9 @@ std::vector<double> ReferenceWeights(std::vector<float> logits, const SamplingPa
   if (params.top_k > 0 && params.top_k < order.size()) order.resize(params.top_k);
   std::vector<double> weights(logits.size());
   double total = 0;
+  const float temperature = params.temperature_last ? 1 : params.temperature;
   for (const size_t id : order) {
-    weights[id] = std::exp((double{logits[id]} - logits[order[0]]) / params.temperature);
+    weights[id] = std::exp((double{logits[id]} - logits[order[0]]) / temperature);
     total += weights[id];
   }
   double sum = 0;
@@ -48,6 +52,7 @@ std::vector<double> ReferenceWeights(std::vector<float> logits, const SamplingPa
     sum += weights[id];
     if (beyond || weights[id] < params.min_p * weights[order[0]]) weights[id] = 0;
   }
+  for (double& weight : weights) weight = std::pow(weight, temperature / params.temperature);
   return weights;
 }
 
@@ -60,7 +65,7 @@ std::vector<float> RandomLogits(uint32_t vocab, Random& random) {
 TEST(Sampler, DrawsFromTheDistributionOfTheFormulas) {
   constexpr int kDraws = 20000;
   Random random(11);
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 32; ++round) {
     const uint32_t vocab = round % 3 == 2 ? 300 : 24;  // three blocks of which one is short, or one
     Sampler sampler(vocab);
     const std::vector<float> logits = RandomLogits(vocab, random);
@@ -76,6 +81,7 @@ TEST(Sampler, DrawsFromTheDistributionOfTheFormulas) {
       params.frequency_penalty = 0.3f;
       params.logit_bias = {{4, 2.0f}, {9, -100.0f}};
     }
+    params.temperature_last = round & 16;
     const std::vector<double> weights = ReferenceWeights(logits, params, tokens, 4);
     double total = 0;
     for (const double weight : weights) total += weight;
@@ -249,6 +255,7 @@ TEST(Sampler, SampledLogprobsAreTheWeightsOfTheFormulas) {
     if (round & 4) params.top_p = 0.1f + 0.9f * static_cast<float>(random.Uniform());
     if (round & 8) params.min_p = 0.2f * static_cast<float>(random.Uniform());
     if (round & 16) params.presence_penalty = 0.5f;
+    params.temperature_last = round & 1;
     const std::vector<double> weights = ReferenceWeights(logits, params, tokens, 4);
     double total = 0;
     for (const double weight : weights) total += weight;
@@ -263,6 +270,54 @@ TEST(Sampler, SampledLogprobsAreTheWeightsOfTheFormulas) {
     }
     sampler.SampledLogprobs(logits, params, tokens, 4, 2, &token);
     EXPECT_LE(token.top.size(), 2u);
+  }
+}
+
+// Of 24 tokens top_k leaves 10; the texts "a", "b", ... do not begin each other.
+TEST(Sampler, InfillKeepsWhatItsCutKeeps) {
+  Random random(19);
+  Sampler sampler(24);
+  std::vector<std::string> texts;
+  for (char c = 'a'; c < 'a' + 24; ++c) texts.emplace_back(1, c);
+  const InfillWords words{
+      .text = [&](TokenId id) { return std::string_view(texts[static_cast<size_t>(id)]); },
+      .ends = [](TokenId id) { return id == 23; },
+      .end = 23};
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<float> logits = RandomLogits(24, random);
+    SamplingParams params{.top_k = 10, .infill = true};
+    params.temperature_last = round & 1;
+    params.temperature = round & 2 ? 0.5f : 1;
+    if (round % 7 == 0 && params.temperature_last) params.temperature = 0;
+    SamplingParams before = params;
+    before.infill = before.temperature_last = false;
+    before.temperature = params.temperature_last ? 1 : params.temperature;
+    const std::vector<double> weights = ReferenceWeights(logits, before, {}, 0);
+    std::vector<Candidate> candidates;
+    for (TokenId id = 0; id < 24; ++id) {
+      if (weights[static_cast<size_t>(id)] > 0) {
+        candidates.push_back({weights[static_cast<size_t>(id)], id});
+      }
+    }
+    std::ranges::sort(candidates, std::greater<>(), &Candidate::weight);
+    candidates.resize(CutForInfill(candidates, words));
+    std::vector<TokenId> kept;
+    for (const Candidate& one : candidates) kept.push_back(one.id);
+    std::vector<int> drawn(24);
+    for (int i = 0; i < 200; ++i) {
+      ++drawn[*sampler.Sample(logits, params, {}, 0, DrawUniform(round, 0, i), {}, &words)];
+    }
+    for (TokenId id = 0; id < 24; ++id) {
+      const bool is_kept = std::ranges::find(kept, id) != kept.end();
+      EXPECT_TRUE(drawn[static_cast<size_t>(id)] == 0 || is_kept) << round;
+    }
+    EXPECT_GT(drawn[static_cast<size_t>(kept[0])], 0) << round;
+    GeneratedToken token{.id = kept[0]};
+    sampler.SampledLogprobs(logits, params, {}, 0, 24, &token, {}, &words);
+    EXPECT_EQ(token.top.size(), params.temperature == 0 ? 1 : kept.size()) << round;
+    double sum = 0;
+    for (const TokenLogprob& one : token.top) sum += std::exp(one.logprob);
+    EXPECT_NEAR(sum, 1, 1e-5);
   }
 }
 
@@ -287,6 +342,8 @@ TEST(ValidateSampling, NamesTheFieldThatIsWrong) {
     refuses({.presence_penalty = bad}, "presence_penalty");
     refuses({.frequency_penalty = bad}, "frequency_penalty");
   }
+  refuses({.infill = true}, "samplers");
+  refuses({.top_k = kMaxInfillCandidates + 1, .infill = true}, "samplers");
   refuses({.logit_bias = {{100, 0}}}, "logit_bias");
   refuses({.logit_bias = {{-1, 0}}}, "logit_bias");
   refuses({.logit_bias = {{1, 101}}}, "logit_bias");

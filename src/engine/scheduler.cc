@@ -8,6 +8,8 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "engine/request_tracing.h"
+#include "grammar/grammar_source.h"
+#include "text/answer_grammar.h"
 
 namespace kvasir {
 namespace {
@@ -333,11 +335,13 @@ void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   draw.token.id = *draw.id;
   if (!request.spec.logprobs) return;
   if (request.spec.sampled_logprobs) {
+    const std::span<const uint64_t> legal = draw.sequence->format
+                                                ? std::span<const uint64_t>(legal_[sampler])
+                                                : std::span<const uint64_t>();
+    const std::optional<InfillWords> words = InfillWordsOf(request, legal);
     samplers_[sampler].SampledLogprobs(draw.logits, request.spec.sampling, draw.sequence->tokens,
                                        request.prompt_tokens(), *request.spec.logprobs, &draw.token,
-                                       draw.sequence->format
-                                           ? std::span<const uint64_t>(legal_[sampler])
-                                           : std::span<const uint64_t>());
+                                       legal, words ? &*words : nullptr);
   } else {
     samplers_[sampler].Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
   }
@@ -349,15 +353,16 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
   const Sequence& sequence = *draw.sequence;
   const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
   const auto sample = [&](std::span<const uint64_t> legal) {
+    const std::optional<InfillWords> words = InfillWordsOf(request, legal);
     return samplers_[sampler].Sample(draw.logits, spec.sampling, sequence.tokens,
-                                     request.prompt_tokens(), u, legal);
+                                     request.prompt_tokens(), u, legal, words ? &*words : nullptr);
   };
   if (!sequence.format) {
     draw.id = sample({});
     return;
   }
   const TokenTrie& trie = request.format.masks->trie();
-  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs) {
+  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill) {
     draw.id = sample({});
     if (!draw.id) return;
     // The best of all tokens is the best of the legal ones, if it is legal.
@@ -389,6 +394,26 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
   }
   draw.id.reset();
   draw.is_stuck = true;
+}
+
+std::optional<InfillWords> Scheduler::InfillWordsOf(const Request& request,
+                                                    std::span<const uint64_t> legal) const {
+  if (!request.spec.sampling.infill) return std::nullopt;
+  InfillWords words{.text =
+                        [trie = request.words](TokenId id) {
+                          const std::string_view text = trie->text(id);
+                          const bool is_special =
+                              text.starts_with(kHiddenToken) || MarkOf(text).has_value();
+                          return is_special ? std::string_view() : text;
+                        },
+                    .ends = [this, &request](TokenId id) { return EndsAnswer(request.spec, id); },
+                    .end = std::nullopt};
+  for (const TokenId id : options_.end_tokens) {
+    if (request.spec.ignore_eos || (!legal.empty() && !IsLegal(legal, id))) continue;
+    words.end = id;
+    break;
+  }
+  return words;
 }
 
 bool Scheduler::EndsAnswer(const GenerateRequest& spec, TokenId id) const {

@@ -248,6 +248,9 @@ class Scheduler {
   void RunDraw(Draw& draw, uint32_t sampler);
   void Choose(Draw& draw, uint32_t sampler);
   bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
+  // nullopt: the request does not ask for them.
+  std::optional<InfillWords> InfillWordsOf(const Request& request,
+                                           std::span<const uint64_t> legal) const;
 
   // scheduler_delivery.cc
   void UseDraw(Draw& draw);

@@ -556,6 +556,7 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
       sequence->text.emplace(*options_.tokenizer, spec.shown_special);
     }
     sequence->stop.emplace(spec.stop);
+    if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
   }
   if (request.format.whole) sequence->format.emplace(request.format.whole);
   if (request.format.closing) BeginThought(request, *sequence);

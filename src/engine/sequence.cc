@@ -1,6 +1,8 @@
 #include "engine/sequence.h"
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "base/check.h"
 
@@ -19,6 +21,20 @@ Event& EventOf(Request& request, uint32_t choice) {
   return event;
 }
 
+namespace {
+
+// Adds what is certain of the answer's text, up to its end.
+std::optional<std::string_view> AddText(Sequence& sequence, std::string_view text, Event& event) {
+  const size_t before = event.text.size();
+  auto match = sequence.stop->Append(text, &event.text);
+  if (!sequence.indent) return match;
+  event.text.resize(before + sequence.indent->Keep(std::string_view(event.text).substr(before)));
+  if (sequence.indent->has_ended()) match.reset();
+  return match;
+}
+
+}  // namespace
+
 FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, Event& event) {
   GeneratedToken& token = event.tokens.back();
   sequence.tokens.push_back(token.id);
@@ -29,10 +45,11 @@ FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, E
   if (sequence.text) {
     token.text = sequence.text->Append(token.id);
     sequence.has_line_end |= token.text.find('\n') != std::string::npos;
-    if (const auto match = sequence.stop->Append(token.text, &event.text)) {
+    if (const auto match = AddText(sequence, token.text, event)) {
       event.stop_match = std::string(*match);
       return FinishReason::kStop;
     }
+    if (sequence.indent && sequence.indent->has_ended()) return FinishReason::kLength;
   }
   return answer == request.max_tokens ? FinishReason::kLength : FinishReason::kNone;
 }
@@ -44,10 +61,13 @@ void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {
     Sequence& sequence = *request.sequences[choice];
     const std::string rest = sequence.text->Finish();
     if (!event.tokens.empty()) event.tokens.back().text += rest;
-    if (const auto match = sequence.stop->Append(rest, &event.text)) {
-      event.stop_match = std::string(*match);
-    }
+    if (const auto match = AddText(sequence, rest, event)) event.stop_match = std::string(*match);
+    const size_t before = event.text.size();
     sequence.stop->Finish(&event.text);
+    if (sequence.indent) {
+      event.text.resize(before +
+                        sequence.indent->Keep(std::string_view(event.text).substr(before)));
+    }
   }
   event.finish_reason = reason;
   request.choice_done[choice] = true;

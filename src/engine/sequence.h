@@ -12,6 +12,7 @@
 #include "cache/kv_cache.h"
 #include "engine/answer_formats.h"
 #include "engine/first_token_time.h"
+#include "engine/indent_limit.h"
 #include "engine/load_pace.h"
 #include "engine/stop_matcher.h"
 #include "grammar/matcher.h"
@@ -38,6 +39,7 @@ struct Sequence {
   std::optional<AnswerParser> thought;  // while an answer may get max_thought_tokens
   uint32_t thought_tokens = 0;
   std::optional<StopMatcher> stop;
+  std::optional<IndentLimit> indent;
   bool has_line_end = false;  // in its text
 
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
@@ -61,7 +63,8 @@ struct LoadState {
 struct Request {
   RequestId id{};
   GenerateRequest spec;
-  CompiledFormat format;  // of spec
+  CompiledFormat format;             // of spec
+  const TokenTrie* words = nullptr;  // of the engine, for SamplingParams::infill
   EventSink sink;
   uint64_t seed = 0;
   uint32_t max_tokens = 0;  // clipped to what fits

@@ -89,7 +89,8 @@ Result<RuleOrder> RuleOrder::Find(const GrammarSource& source, const RuleCode& c
   order.may_be_empty_ = std::move(first.ended());
   KV_TRY(order.Sort(source, first.callees()));
   RuleWalk whole(code, Reading::kBytes);
-  for (uint32_t rule = 0; rule < code.num_rules(); ++rule) {
+  // Rules come behind those that call them, so the last one is nearest to the reason.
+  for (uint32_t rule = code.num_rules(); rule-- > 0;) {
     if (whole.ended()[rule]) continue;
     return Fail(Code::kInvalidArgument, "rule '{}' cannot end: no text matches it",
                 source.rules()[rule].name);

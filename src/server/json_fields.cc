@@ -110,7 +110,7 @@ void JsonFields::Ids(std::string_view name, uint32_t vocab_size, std::vector<Tok
 }
 
 void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
-                         std::vector<std::string>* out) {
+                         std::vector<std::string>* out, size_t min_bytes) {
   const JsonValue* value = Find(name);
   if (!value) return;
   if (!value->is_string() && !value->is_array()) {
@@ -125,7 +125,7 @@ void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
       return Fail(name, fmt::format("has {}; each element must be a string", KindOf(element)));
     }
     const size_t bytes = element.size();
-    if (bytes == 0) return Fail(name, "has an empty string");
+    if (bytes < min_bytes) return Fail(name, "has an empty string");
     if (bytes > max_bytes) {
       return Fail(
           name, fmt::format("has a string of {} bytes; at most {} are allowed", bytes, max_bytes));

@@ -35,8 +35,9 @@ class JsonFields {
   void String(std::string_view name, std::string* out);
   void Text(std::string_view name, std::string_view* out);  // the same, within the body
   void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
-  // One string or a list of at most `max` strings, all non-empty.
-  void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out);
+  // One string or a list of at most `max` strings, each of min_bytes to max_bytes.
+  void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out,
+               size_t min_bytes = 1);
 
   const std::optional<Error>& error() const { return error_; }
   // Names of fields that no call has read: the first 64, each cut to 64 bytes.

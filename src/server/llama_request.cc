@@ -10,6 +10,7 @@
 #include "kvasir/sampling_ranges.h"
 #include "server/infill_prompt.h"
 #include "server/raw_prompts.h"
+#include "server/samplers_field.h"
 
 namespace kvasir {
 namespace {
@@ -22,14 +23,8 @@ constexpr uint32_t kMaxProbs = 20;
 constexpr size_t kMaxFields = 64, kMaxFieldBytes = 256;
 constexpr int64_t kMaxPredictMs = 86'400'000;  // a day
 
-// The order of the samplers; older clients leave out those that are off by default.
-constexpr std::string_view kSamplers[] = {
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
-// What an answer depends on even where the samplers that are off are left out.
-constexpr std::string_view kNeededSamplers[] = {"top_k", "top_p", "min_p", "temperature"};
-
 // Fields that are read here, though they are not supported elsewhere.
-constexpr std::string_view kReadHere[] = {"n_probs", "samplers"};
+constexpr std::string_view kReadHere[] = {"n_probs"};
 
 // Fields that must have the number that switches them off.
 struct SwitchedOff {
@@ -37,25 +32,11 @@ struct SwitchedOff {
   double off;
 };
 constexpr SwitchedOff kSwitchedOff[] = {
-    {"n_keep", 0}, {"n_discard", 0}, {"n_cache_reuse", 0}, {"n_indent", 0}, {"adaptive_target", -1},
+    {"n_keep", 0},
+    {"n_discard", 0},
+    {"n_cache_reuse", 0},
+    {"adaptive_target", -1},
 };
-
-void ReadSamplers(JsonFields& fields) {
-  const JsonValue* samplers = fields.Find("samplers");
-  if (!samplers || (samplers->is_array() && samplers->size() == 0)) return;
-  std::vector<std::string> names;
-  fields.Strings("samplers", std::size(kSamplers), kMaxFieldBytes, &names);
-  const auto* at = std::begin(kSamplers);
-  for (const std::string& name : names) at = std::find(at, std::end(kSamplers), name);
-  const bool has_needed = std::ranges::all_of(kNeededSamplers, [&](std::string_view needed) {
-    return std::ranges::find(names, needed) != names.end();
-  });
-  if (at != std::end(kSamplers) && has_needed) return;
-  fields.Fail({Code::kUnsupported,
-               fmt::format("only the default order is supported: {}; leave it out",
-                           fmt::join(kSamplers, ", ")),
-               "samplers"});
-}
 
 void RefuseSwitchedOn(JsonFields& fields) {
   for (const SwitchedOff& field : kSwitchedOff) {
@@ -89,9 +70,10 @@ void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* s
       limit_ms.value_or(0) > 0) {
     request->line_timeout_ms = static_cast<uint64_t>(*limit_ms);
   }
-  fields.Strings("response_fields", kMaxFields, kMaxFieldBytes, &llama->response_fields);
+  // llama.vim's [""] is an answer without fields.
+  fields.Strings("response_fields", kMaxFields, kMaxFieldBytes, &llama->response_fields,
+                 /*min_bytes=*/0);
   llama->id_slot = fields.Integer("id_slot", -1, INT32_MAX).value_or(-1);
-  ReadSamplers(fields);
   RefuseSwitchedOn(fields);
 }
 
@@ -178,6 +160,7 @@ SamplingParams LlamaSampling() {
   params.top_p = 0.95f;
   params.min_p = 0.05f;
   params.penalty_last_n = kPenaltyTokens;
+  params.temperature_last = true;
   return params;
 }
 
@@ -247,7 +230,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec) {
           {"n_probs", spec.logprobs.value_or(0)},
           {"min_keep", 0},
           {"grammar", GrammarOf(request)},
-          {"samplers", kSamplers},
+          {"samplers", spec.samplers ? json(*spec.samplers) : json(kDefaultSamplers)},
           {"timings_per_token", spec.timings_per_token},
           {"post_sampling_probs", request.sampled_logprobs},
           {"lora", json::array()}};

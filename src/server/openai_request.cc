@@ -44,6 +44,11 @@ void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* sp
   spec->thoughts_apart = format == "auto";
   fields.Bool("parallel_tool_calls", &spec->parallel_calls);
   spec->tool_choice = ReadToolChoice(fields);
+  for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens"}) {  // llama.cpp's
+    if (!model.think) break;  // as there: they say nothing to models without thoughts
+    const auto most = fields.Integer(name, -1, UINT32_MAX);
+    if (most && *most >= 0) spec->max_thought_tokens = static_cast<uint32_t>(*most);
+  }
   if (const auto most = fields.Integer("max_reasoning_tokens", 0, UINT32_MAX)) {
     spec->max_thought_tokens = static_cast<uint32_t>(*most);
     if (!model.think) {
@@ -159,8 +164,8 @@ Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& 
 }
 
 Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
-  if (name == "default") return model.names.front();
-  const bool is_any = model.takes_any_name && !name.empty() && name.size() <= kMaxAnyNameBytes;
+  if (name == "default" || name.empty()) return model.names.front();
+  const bool is_any = model.takes_any_name && name.size() <= kMaxAnyNameBytes;
   if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
   return FailField(Code::kNotFound, "model",
                    "\"{}\" is not here; this server has \"{}\" (GET /v1/models)", name,

@@ -50,6 +50,7 @@ struct AnswerSpec {
   ToolChoice tool_choice;
   bool parallel_calls = true;  // else an answer has one call at most
   std::optional<uint32_t> max_thought_tokens;
+  std::optional<std::vector<std::string>> samplers;  // those that the request lists
   // How the answers are read; null: all of an answer is content.
   std::shared_ptr<const AnswerReading> reading;
   uint32_t n = 1;                 // choices of each prompt; indexed prompt-major
@@ -108,7 +109,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
 // changes nothing (null, false, empty, or the neutral number). `but`: names that the caller reads.
 void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but = {});
 
-// kNotFound unless `name` is a listed name or "default", or the model takes any name. Returns the
+// kNotFound unless `name` is a listed name, "default" or empty (llama.vim), or the model takes any name. Returns the
 // name to answer with.
 Result<std::string> CheckModel(const std::string& name, const ModelView& model);
 

@@ -7,6 +7,7 @@
 #include "server/format_fields.h"
 #include "server/logit_bias.h"
 #include "server/openai_request.h"
+#include "server/samplers_field.h"
 
 namespace kvasir {
 namespace {
@@ -19,6 +20,7 @@ constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxSaltBytes = 256;
+constexpr uint32_t kMaxIndent = 65536;
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
 // the number that switches the feature off.
@@ -51,7 +53,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"use_beam_search"},
     {"prompt_logprobs"},
     {"n_probs"},
-    {"samplers"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"include_stop_str_in_output"},
@@ -132,12 +133,12 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   request->sampling = model.sampling;
   request->max_tokens = model.max_tokens.value_or(request->max_tokens);
   ReadSampling(fields, model, &request->sampling);
-  if (const auto tokens = fields.Integer("n_predict", -1, UINT32_MAX)) {  // -1: no limit
-    request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
+  spec->samplers = ReadSamplers(fields, &request->sampling);
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const auto tokens = fields.Integer(name, -1, UINT32_MAX);  // llama.cpp's -1: no limit
+    if (tokens) request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
   }
-  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    fields.Unsigned(name, 0, UINT32_MAX, &request->max_tokens);
-  }
+  fields.Unsigned("n_indent", 0, kMaxIndent, &request->min_indent);
   fields.Unsigned("n", 1, kMaxChoices, &request->n);
   uint32_t best_of = request->n;
   fields.Unsigned("best_of", 1, kMaxChoices, &best_of);

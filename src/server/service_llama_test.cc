@@ -89,6 +89,7 @@ TEST_F(LlamaTest, DefaultsAreLlamaServers) {
   EXPECT_EQ(request.sampling.min_p, 0.05f);
   EXPECT_EQ(request.sampling.repetition_penalty, 1.0f);
   EXPECT_EQ(request.sampling.penalty_last_n, 64u);
+  EXPECT_TRUE(request.sampling.temperature_last);
   EXPECT_FALSE(request.sampling.seed);
   EXPECT_EQ(request.max_tokens, UINT32_MAX);
   EXPECT_FALSE(request.logprobs);
@@ -96,12 +97,14 @@ TEST_F(LlamaTest, DefaultsAreLlamaServers) {
   const GenerateRequest other = std::move(Start("/v1/completions", {{"prompt", "a"}}).requests[0]);
   EXPECT_EQ(other.sampling.temperature, 1.0f);
   EXPECT_FALSE(other.sampling.penalty_last_n);
+  EXPECT_FALSE(other.sampling.temperature_last);
 }
 
 TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
   const json body = json::parse(R"({"prompt":"abc","n_predict":-1,"seed":-1,"n_probs":3,
       "post_sampling_probs":true,"repeat_last_n":-1,"t_max_predict_ms":500,"id_slot":2,"n_cmpl":2,
       "stream":true,"return_progress":true,"n_keep":0,"n_cache_reuse":0,"cache_prompt":false,
+      "n_indent":4,
       "samplers":["top_k","typ_p","top_p","min_p","temperature"],"dry_multiplier":0,"unknown":1,
       "logit_bias":[[65,-2.5],["ab",1],[66,false]]})");
   const GenerationStart start = Start("/completions", body);
@@ -112,6 +115,7 @@ TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
   EXPECT_TRUE(request.sampled_logprobs);
   EXPECT_EQ(request.sampling.penalty_last_n, UINT32_MAX);
   EXPECT_EQ(request.line_timeout_ms, 500u);
+  EXPECT_EQ(request.min_indent, 4u);
   EXPECT_EQ(request.n, 2u);
   EXPECT_TRUE(request.reports_progress);
   EXPECT_EQ(request.reuse, Reuse::kNothing);
@@ -124,16 +128,70 @@ TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
 
 TEST_F(LlamaTest, WhatIsNotThereIsRefusedByName) {
   const std::pair<const char*, json> fields[] = {
-      {"dry_multiplier", 0.5}, {"xtc_probability", 0.1},
-      {"mirostat", 2},         {"typical_p", 0.9},
-      {"dynatemp_range", 0.5}, {"n_keep", 5},
-      {"n_keep", -1},          {"n_cache_reuse", 256},
-      {"n_indent", 2},         {"min_keep", 1},
-      {"n_probs", 21},         {"id_slot", -2},
-      {"samplers", {"top_k"}}, {"top_n_sigma", 1},
-      {"n_predict", -2},       {"samplers", {"temperature", "top_k", "top_p", "min_p"}}};
+      {"dry_multiplier", 0.5}, {"xtc_probability", 0.1}, {"mirostat", 2},
+      {"typical_p", 0.9},      {"dynatemp_range", 0.5},  {"n_keep", 5},
+      {"n_keep", -1},          {"n_cache_reuse", 256},   {"n_indent", -1},
+      {"min_keep", 1},         {"n_probs", 21},          {"id_slot", -2},
+      {"samplers", {"other"}}, {"top_n_sigma", 1},       {"n_predict", -2},
+      {"max_tokens", -2}};
   for (const auto& [name, value] : fields) {
     EXPECT_EQ(ErrorOf("/completion", {{"prompt", "a"}, {name, value}})["param"], name) << value;
+  }
+}
+
+TEST_F(LlamaTest, SamplersThatAreNotListedAreOff) {
+  struct Case {
+    json samplers;
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    bool last, infill;
+  };
+  const Case cases[] = {
+      {json(), 0.8f, 0.95f, 0.05f, 40, true, false},
+      {{"top_k", "top_p", "infill"}, 1, 0.95f, 0, 40, false, true},
+      {{"top_k", "top_p", "infill", "temperature"}, 0.8f, 0.95f, 0, 40, true, true},
+      {{"temperature", "top-k", "infill"}, 0.8f, 1, 0, 40, false, true},
+      {{"min_p", "temperature"}, 0.8f, 1, 0.05f, 0, true, false},
+      {{"temp", "topk", "nucleus"}, 0.8f, 0.95f, 0, 40, false, false},
+      {{"min_p", "top_k"}, 1, 1, 0.05f, 40, false, false},
+      {json::array(), 1, 1, 0, 0, false, false},
+      {"edkypmxt", 0.8f, 0.95f, 0.05f, 40, true, false}};
+  for (const Case& one : cases) {
+    for (const char* target : {"/completion", "/v1/completions"}) {
+      json body = {{"prompt", "a"}, {"samplers", one.samplers}};
+      if (target[1] == 'v') {
+        if (one.samplers.is_null()) continue;
+        body.update({{"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}});
+      }
+      const SamplingParams sampling = Start(target, body).requests[0].sampling;
+      EXPECT_EQ(sampling.temperature, one.temperature) << body;
+      EXPECT_EQ(sampling.top_k, one.top_k) << body;
+      EXPECT_EQ(sampling.top_p, one.top_p) << body;
+      EXPECT_EQ(sampling.min_p, one.min_p) << body;
+      EXPECT_EQ(sampling.temperature_last, one.last) << body;
+      EXPECT_EQ(sampling.infill, one.infill) << body;
+    }
+  }
+}
+
+TEST_F(LlamaTest, OrdersThatWouldChangeTheAnswerAreRefused) {
+  const json orders[] = {{"top_p", "top_k"},
+                         {"min_p", "top_p"},
+                         {"top_p", "temperature", "min_p"},
+                         {"infill", "top_k"},
+                         {"top_k", "top_p", "temperature", "infill"},
+                         {"top_k", "penalties"},
+                         {"top_k", "top_k"},
+                         "kz"};
+  for (const json& order : orders) {
+    EXPECT_EQ(ErrorOf("/completion",
+                      {{"prompt", "a"}, {"samplers", order}, {"repeat_penalty", 1.1}})["param"],
+              "samplers")
+        << order;
+  }
+  // The same names change nothing where what they name is off.
+  for (const json& order : {json{"top_p", "top_k"}, json{"top_k", "penalties", "dry", "xtc"}}) {
+    Start("/completion", {{"prompt", "a"}, {"samplers", order}, {"top_p", 1}});
   }
 }
 

@@ -22,13 +22,50 @@ struct Described {
 };
 
 constexpr const char* kSampling =
-    R"("max_tokens":{"type":"integer","minimum":0},"temperature":{"type":"number","minimum":0,"maximum":100},
-    "top_p":{"type":"number","minimum":0,"maximum":1},"seed":{"type":"integer"},"stream":{"type":"boolean"})";
+    R"("max_tokens":{"type":"integer","minimum":-1},"max_completion_tokens":{"type":"integer","minimum":-1},
+    "n_predict":{"type":"integer","minimum":-1},
+    "temperature":{"type":"number","minimum":0,"maximum":100},"top_k":{"type":"integer","minimum":-1},
+    "top_p":{"type":"number","minimum":0,"maximum":1},"min_p":{"type":"number","minimum":0,"maximum":1},
+    "repetition_penalty":{"type":"number","minimum":0.01,"maximum":100},
+    "repeat_penalty":{"type":"number","minimum":0.01,"maximum":100},
+    "presence_penalty":{"type":"number","minimum":-2,"maximum":2},
+    "frequency_penalty":{"type":"number","minimum":-2,"maximum":2},
+    "repeat_last_n":{"type":"integer","minimum":-1},"logit_bias":{"type":["object","array"]},
+    "samplers":{"type":["string","array"],"items":{"type":"string","minLength":1}},
+    "n_indent":{"type":"integer","minimum":0},"seed":{"type":"integer"},"ignore_eos":{"type":"boolean"},
+    "stop":{"type":["string","array"],"minLength":1,"maxItems":16,"items":{"type":"string","minLength":1}},
+    "stop_token_ids":{"type":"array","items":{"type":"integer","minimum":0}},
+    "n":{"type":"integer","minimum":1,"maximum":128},"best_of":{"type":"integer","minimum":1},
+    "stream":{"type":"boolean"},"stream_options":{"type":"object"},
+    "priority":{"type":"integer"},"timeout_ms":{"type":"integer","minimum":1},
+    "cache_salt":{"type":"string","minLength":1},"cache_prompt":{"type":"boolean"},
+    "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
+    "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
+    "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
+    "return_progress":{"type":"boolean"},
+    "response_format":{"type":"object","required":["type"],
+    "properties":{"type":{"enum":["text","json_object","json_schema"]}}},
+    "json_schema":{"type":["object","boolean","string"]},"grammar":{"type":"string"},
+    "guided_json":{"type":["object","boolean","string"]},"guided_regex":{"type":"string"},
+    "guided_choice":{"type":"array","items":{"type":"string"}},"guided_grammar":{"type":"string"},
+    "structured_outputs":{"type":"object"})";
 // Of chats: what answers may have apart from their content.
 constexpr const char* kAnswers =
     R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
     "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},"parallel_tool_calls":{"type":"boolean"},
-    "reasoning_format":{"enum":["auto","none"]})";
+    "reasoning_format":{"enum":["auto","none"]},"logprobs":{"type":"boolean"},
+    "top_logprobs":{"type":"integer","minimum":0,"maximum":20})";
+// Of chats and /apply-template: what templates read, and how the prompt ends.
+constexpr const char* kTemplate =
+    R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
+    "add_generation_prompt":{"type":"boolean"},
+    "continue_final_message":{"enum":[true,false,"content","reasoning_content"]},
+    "documents":{"type":"array","items":{"type":"object"}})";
+constexpr const char* kSpecials =
+    R"("add_special":{"type":"boolean"},"parse_special":{"type":"boolean"})";
+constexpr const char* kCompletion =
+    R"("echo":{"type":"boolean"},"logprobs":{"type":"integer","minimum":0,"maximum":20},
+    "add_special_tokens":{"type":"boolean"})";
 constexpr const char* kTools =
     R"("tools":{"type":"array","items":{"type":"object",
     "anyOf":[{"required":["function"]},{"required":["name"]}],
@@ -39,11 +76,10 @@ constexpr const char* kAnyPrompt =
     R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
     "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";
 constexpr const char* kLlama =
-    R"("n_predict":{"type":"integer","minimum":-1},"n_probs":{"type":"integer","minimum":0,"maximum":20},
-    "post_sampling_probs":{"type":"boolean"},"repeat_last_n":{"type":"integer","minimum":-1},
-    "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
-    "return_progress":{"type":"boolean"},"t_max_predict_ms":{"type":"integer","minimum":-1},
-    "response_fields":{"type":"array","items":{"type":"string","minLength":1}},
+    R"("n_probs":{"type":"integer","minimum":0,"maximum":20},
+    "post_sampling_probs":{"type":"boolean"},"t_max_predict_ms":{"type":"integer","minimum":-1},
+    "response_fields":{"type":["array","string"],"items":{"type":"string"}},
+    "n_cmpl":{"type":"integer","minimum":1,"maximum":128},
     "id_slot":{"type":"integer","minimum":-1})";
 constexpr const char* kMessages =
     R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
@@ -101,7 +137,9 @@ constexpr Described kDescribed[] = {
     {"POST /v1/sessions/{id}/forget", "Forgets a message or a part of it.", "forget",
      R"({"anyOf":[{"required":["index"]},{"required":["segment"]}]})"},
     {"POST /tokenize", "Text to token ids.",
-     R"("content":{"type":"string"},"prompt":{"type":"string"})",
+     R"("content":{"type":"string"},"prompt":{"type":"string"},"add_special":{"type":"boolean"},
+     "add_special_tokens":{"type":"boolean"},"parse_special":{"type":"boolean"},
+     "with_pieces":{"type":"boolean"})",
      R"({"anyOf":[{"required":["content"]},{"required":["prompt"]}]})"},
     {"POST /detokenize", "Token ids to text.",
      R"("tokens":{"type":"array","items":{"type":"integer","minimum":0}})", R"(["tokens"])"},
@@ -118,9 +156,13 @@ constexpr Described kDescribed[] = {
 };
 
 std::string PropertiesOf(std::string_view name) {
-  if (name == "chat") return Joined(Joined(kMessages, kSampling), Joined(kTools, kAnswers));
-  if (name == "completion") return Joined(kAnyPrompt, kSampling);
-  if (name == "llama") return Joined(kLlama, Joined(kAnyPrompt, kSampling));
+  if (name == "chat") {
+    return Joined(Joined(PropertiesOf("messages"), kSampling), kAnswers);
+  }
+  if (name == "completion") {
+    return Joined(Joined(kAnyPrompt, kSampling), Joined(kSpecials, kCompletion));
+  }
+  if (name == "llama") return Joined(Joined(kLlama, kSpecials), Joined(kAnyPrompt, kSampling));
   if (name == "infill") {
     return Joined(Joined(kLlama, kSampling),
                   R"("input_prefix":{"type":"string"},"input_suffix":{"type":"string"},
@@ -128,7 +170,7 @@ std::string PropertiesOf(std::string_view name) {
         "required":["text"],"properties":{"text":{"type":"string"},
         "filename":{"type":["string","null"]}}}})");
   }
-  if (name == "messages") return kMessages;
+  if (name == "messages") return Joined(Joined(kMessages, kTools), kTemplate);
   if (name == "append") return SessionMessages("1");
   if (name == "content") return Joined(R"("content":{"type":["string","array"]})", kSegments);
   if (name == "count") return kCount;
@@ -144,7 +186,8 @@ std::string PropertiesOf(std::string_view name) {
   if (name == "session") {
     return Joined(SessionMessages("0"), R"("model":{"type":"string"},"system":{"type":"string"},
         "tools":{"type":"array","items":{"type":"object"}},
-        "chat_template_kwargs":{"type":"object"},"sampling":{"type":"object"},
+        "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
+        "sampling":{"type":"object"},
         "max_context":{"type":"integer","minimum":1},"cache":{"type":"object"},
         "on_full":{"enum":["reject","drop_oldest_turns"]},"ids":{"enum":["exact","canonical"]},
         "prepare":{"type":"boolean"},
@@ -164,7 +207,7 @@ const Described* Find(std::string_view method, std::string_view path) {
   return nullptr;
 }
 
-bool Contains(const ordered_json& array, std::string_view text) {
+bool Contains(const ordered_json& array, const ordered_json& text) {
   return std::find(array.begin(), array.end(), text) != array.end();
 }
 

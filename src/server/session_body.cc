@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "server/openai_request.h"
+#include "text/answer_grammar.h"
 
 namespace kvasir {
 namespace {
@@ -125,6 +126,13 @@ Status CheckSampling(const JsonValue& sampling, const ModelView& model) {
   auto call = BeginChat(fields, model);
   if (!call) return tl::unexpected(call.error());
   if (call->spec.n != 1) fields.Fail("n", "a session has one answer to a message: n is 1");
+  const auto& format = call->requests.front().format;
+  if (format && !fields.error()) {
+    const auto compiled = CompileAnswer(*format, AnswerPart::kWhole, /*dropped_spaces=*/0);
+    if (!compiled) {
+      fields.Fail(compiled.error().field.value_or("format"), compiled.error().message);
+    }
+  }
   if (fields.error()) return tl::unexpected(*fields.error());
   return {};
 }
