@@ -242,9 +242,12 @@ class SessionStore::Turn {
   // The session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
+  // When a change is in the file: when Replace returns, or with the next one that is.
+  enum class Durable { kNow, kLater };
   // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed. Disk; of
   // messages that the new state lacks nothing is left in the file when it returns.
-  Status Replace(SessionState state);
+  // REQUIRES, with kLater: it has the same messages.
+  Status Replace(SessionState state, Durable durable = Durable::kNow);
   Status Remove();  // disk
   // Ends the turn before this object ends.
   void End();
