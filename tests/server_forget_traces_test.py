@@ -166,6 +166,15 @@ class TracesTest(unittest.TestCase):
         self.call("POST", path + "/forget", {"index": 1, "begin": 10, "end": 10 + len(self.secret.text)})
         self.assert_gone()
 
+    def test_a_message_where_another_one_stood(self):
+        path = self.say("My notes are of no use.")
+        self.call("POST", path + "/truncate", {"messages": 1})
+        self.call("POST", path + "/messages", {"messages": user("My notes are " + self.secret.text)})
+        self.answer(path)
+        self.assert_there()
+        self.call("POST", path + "/forget", {"index": 1})
+        self.assert_gone()
+
     def test_what_an_edit_left(self):
         path = self.say(self.secret.text)
         self.call("PUT", path + "/messages/1", {"content": "Nothing."})
