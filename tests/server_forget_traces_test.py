@@ -147,9 +147,9 @@ class TracesTest(unittest.TestCase):
         for kind in ("text", "ids", "rows"):
             self.assertGreater(len(found[kind]), 0, kind)
 
-    def assert_gone(self):
-        for i in range(4):  # what buffers of connections and steps still have
-            self.call("POST", "/v1/chat/completions", {"messages": user(f"Words {i} " * 40), "max_tokens": 2})
+    def assert_gone(self, words=40):
+        for i in range(4):  # what buffers of connections still have
+            self.call("POST", "/v1/chat/completions", {"messages": user(f"Words {i} " * words), "max_tokens": 2})
         found = self.secret.found(self.server)
         self.assertEqual(found, {"text": [], "ids": [], "rows": [], "log": []})
 
@@ -158,6 +158,11 @@ class TracesTest(unittest.TestCase):
         self.assert_there()
         self.call("POST", path + "/forget", {"index": 1})
         self.assert_gone()
+
+    def test_a_message_after_which_little_is_computed(self):
+        path = self.say(self.secret.text)
+        self.call("POST", path + "/forget", {"index": 1})
+        self.assert_gone(words=1)
 
     def test_a_part_of_a_message(self):
         text = f"My notes: {self.secret.text} and no more."
