@@ -147,9 +147,9 @@ class TracesTest(unittest.TestCase):
         for kind in ("text", "ids", "rows"):
             self.assertGreater(len(found[kind]), 0, kind)
 
-    def assert_gone(self):
-        for i in range(4):  # what buffers of connections and steps still have
-            self.call("POST", "/v1/chat/completions", {"messages": user(f"Words {i} " * 40), "max_tokens": 2})
+    def assert_gone(self, words=40):
+        for i in range(4):  # what buffers of connections still have
+            self.call("POST", "/v1/chat/completions", {"messages": user(f"Words {i} " * words), "max_tokens": 2})
         found = self.secret.found(self.server)
         self.assertEqual(found, {"text": [], "ids": [], "rows": [], "log": []})
 
@@ -159,11 +159,25 @@ class TracesTest(unittest.TestCase):
         self.call("POST", path + "/forget", {"index": 1})
         self.assert_gone()
 
+    def test_a_message_after_which_little_is_computed(self):
+        path = self.say(self.secret.text)
+        self.call("POST", path + "/forget", {"index": 1})
+        self.assert_gone(words=1)
+
     def test_a_part_of_a_message(self):
         text = f"My notes: {self.secret.text} and no more."
         path = self.say(text)
         self.assert_there()
         self.call("POST", path + "/forget", {"index": 1, "begin": 10, "end": 10 + len(self.secret.text)})
+        self.assert_gone()
+
+    def test_a_message_where_another_one_stood(self):
+        path = self.say("My notes are of no use.")
+        self.call("POST", path + "/truncate", {"messages": 1})
+        self.call("POST", path + "/messages", {"messages": user("My notes are " + self.secret.text)})
+        self.answer(path)
+        self.assert_there()
+        self.call("POST", path + "/forget", {"index": 1})
         self.assert_gone()
 
     def test_what_an_edit_left(self):

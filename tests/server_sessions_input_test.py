@@ -48,6 +48,15 @@ class TemplatesTest(unittest.TestCase):
                 self.assertEqual(server.metric("kvasir_session_memory_bytes"), 0)
                 self.assertEqual(server.metric('kvasir_blocks{state="pinned"}'), 0)
 
+    def test_forget_of_a_message_that_takes_no_tokens(self):
+        text = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        with template(text) as file, Server("--chat-template-file", file.name) as server:
+            made = server.request("POST", "/v1/sessions", {"messages": user("hello")})[2]
+            path = "/v1/sessions/" + made["id"]
+            server.post(path + "/generate", {"max_tokens": 0})
+            for index in (1, 0):
+                self.assertEqual(server.post(path + "/forget", {"index": index})["messages"], index)
+
     def test_a_template_of_too_many_levels_is_refused_at_the_start(self):
         with template(DEEP) as file, self.assertRaises(RuntimeError) as raised:
             Server("--chat-template-file", file.name)

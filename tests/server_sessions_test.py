@@ -264,6 +264,41 @@ class SessionsTest(Calls):
         self.bad("GET", path, None, status=404)
         self.bad("DELETE", path, None, status=404)
 
+    def hang_up(self, path, **body):
+        s = self.stream(path, **body)
+        s.close()
+        shown = self.show(path)["messages"]
+        self.call("POST", path + "/truncate", {"messages": len(shown)})  # waits until the turn is free
+
+    def prompt_of(self, messages):
+        """The ids of a prompt that nobody has read."""
+        path = self.make(messages=messages)
+        ids = self.show(path, ids=True)["ids"]
+        self.call("DELETE", path)
+        return ids
+
+    def assert_nobody_has(self, ids):
+        cold = self.server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
+        self.assertLess(sum(cold["reused"].values()), 32, cold)
+
+    def test_delete_forgets_a_message_whose_answer_nobody_waited_for(self):
+        secret = user("Nobody has read that the code of the attic is 5551234. " * 8)
+        ids = self.prompt_of(secret)
+        path = self.make()
+        self.hang_up(path, messages=secret)
+        self.assertEqual(self.texts(path), [])
+        self.assertGreater(self.call("DELETE", path)["erased_blocks"], 0)
+        self.assert_nobody_has(ids)
+
+    def test_forget_finds_what_an_answer_read_that_nobody_waited_for(self):
+        secret = user("Attics and cellars: the code of the cellar is 5551234. " * 8)
+        ids = self.prompt_of(secret)
+        path = self.make(messages=secret)
+        self.hang_up(path)
+        self.call("PUT", path + "/messages/0", {"content": "Quiet."})
+        self.assertGreater(self.call("POST", path + "/forget", {"index": 0})["erased_blocks"], 0)
+        self.assert_nobody_has(ids)
+
     def test_list_pages(self):
         paths = [self.make() for _ in range(5)]
         page = self.call("GET", "/v1/sessions?limit=3")

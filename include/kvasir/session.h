@@ -91,7 +91,8 @@ struct SessionPath {
   // The first `shared` ids are those of the path `parent` of the session; then come `ids`.
   uint32_t parent = 0, shared = 0;
   std::vector<TokenId> ids;
-  // The messages that begin in `ids`, and where: an index in the whole.
+  // The messages that begin in `ids`, and where: an index in the whole. In the shared ids those
+  // that are not the parent's (BeginsOf).
   struct Begin {
     uint64_t number = 0, version = 0;  // of the SessionMessage
     uint32_t at = 0;
@@ -108,6 +109,8 @@ using SessionPaths = std::vector<std::shared_ptr<const SessionPath>>;
 
 // The ids of a whole path. O(their number).
 std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
+// The messages that begin in a whole path, in the order of their places. O(their number * paths).
+std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
 // What a session has read once more: `ids`, in which `begins` says where messages begin. The paths
 // with it, which share what they begin with. O(ids + paths).
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
@@ -242,9 +245,12 @@ class SessionStore::Turn {
   // The session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
+  // When a change is in the file: when Replace returns, or with the next one that is.
+  enum class Durable { kNow, kLater };
   // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed. Disk; of
   // messages that the new state lacks nothing is left in the file when it returns.
-  Status Replace(SessionState state);
+  // REQUIRES, with kLater: it has the same messages.
+  Status Replace(SessionState state, Durable durable = Durable::kNow);
   Status Remove();  // disk
   // Ends the turn before this object ends.
   void End();
@@ -272,8 +278,8 @@ struct ForgottenPath {
   size_t path = 0;
   uint32_t first = 0;
 };
-// The paths without what is forgotten of them; of those that share it too. With
-// Room::kMayExceed it does not fail.
+// The paths without what is forgotten of them; one that shares forgotten ids keeps them, unless they
+// are forgotten of it too. With Room::kMayExceed it does not fail.
 Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room);

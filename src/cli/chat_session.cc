@@ -116,6 +116,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
   request.identity_changed = state.identity_changed;
+  KV_TRY(SessionAnswer::NotePrompt(*store_, *turn, request, &state));
   SessionAnswer answer(std::move(turn), *store_, std::move(state), request, OnHangUp::kDropAnswer,
                        *model_.tokenizer);
   KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {

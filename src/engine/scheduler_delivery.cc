@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/wipe.h"
 #include "engine/request_tracing.h"
 #include "engine/scheduler.h"
 #include "text/answer_grammar.h"
@@ -323,6 +324,10 @@ bool Scheduler::TakeTierAnswers(Erasing& erasing) {
 }
 
 uint32_t Scheduler::ReportErasures() {
+  if (erasures_.empty()) return 0;
+  // A large step's ids, of which small steps after it leave the end.
+  step_tokens_.resize(step_tokens_.capacity());
+  Wipe(&step_tokens_);
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     try {

@@ -84,6 +84,40 @@ std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index) {
   return ids;
 }
 
+namespace {
+
+using Begins = std::vector<SessionPath::Begin>;
+
+void Order(Begins* begins) { std::ranges::stable_sort(*begins, {}, &SessionPath::Begin::at); }
+
+// Of ordered begins, those at one token.
+auto BeginsAt(const Begins& begins, uint32_t at) {
+  return std::ranges::equal_range(begins, at, {}, &SessionPath::Begin::at);
+}
+
+bool IsKnown(const Begins& known, const Begins& begins, uint32_t at) {
+  return std::ranges::equal(BeginsAt(known, at), BeginsAt(begins, at), [](auto& one, auto& other) {
+    return one.number == other.number && one.version == other.version;
+  });
+}
+
+}  // namespace
+
+std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index) {
+  Begins all = paths[index]->begins;
+  std::unordered_set<uint32_t> places;  // of which a nearer path says what begins there
+  const SessionPath* at = paths[index].get();
+  for (uint32_t shared = at->shared; shared > 0; shared = std::min(shared, at->shared)) {
+    for (const SessionPath::Begin& begin : at->begins) places.insert(begin.at);
+    at = paths[at->parent].get();
+    std::ranges::copy_if(at->begins, std::back_inserter(all), [&](const auto& begin) {
+      return begin.at < shared && !places.contains(begin.at);
+    });
+  }
+  Order(&all);
+  return all;
+}
+
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
                              std::optional<std::string> cache_salt) {
@@ -101,7 +135,14 @@ Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
       grown.pop_back();
     }
   }
-  std::erase_if(begins, [&](const auto& begin) { return begin.at < added.shared; });
+  if (added.shared > 0) {  // other messages may have begun with the same ids
+    const Begins known = BeginsOf(paths, added.parent);
+    Order(&begins);
+    const Begins all = begins;
+    std::erase_if(begins, [&](const auto& begin) {
+      return begin.at < added.shared && IsKnown(known, all, begin.at);
+    });
+  }
   added.ids.assign(ids.begin() + added.shared, ids.end());
   added.begins = std::move(begins);
   added.begins.shrink_to_fit();
@@ -115,15 +156,12 @@ namespace {
 // How many ids of each path are left.
 std::vector<uint32_t> EndsWithout(const SessionPaths& paths,
                                   std::span<const ForgottenPath> forgotten) {
-  std::vector<uint32_t> ends(paths.size());
-  for (size_t i = 0; i < paths.size(); ++i) {
-    const SessionPath& path = *paths[i];
-    const uint32_t shared = path.shared == 0 ? 0 : std::min(path.shared, ends[path.parent]);
-    const bool is_cut = shared < path.shared;
-    ends[i] = is_cut ? shared : path.shared + static_cast<uint32_t>(path.ids.size());
-    for (const ForgottenPath& one : forgotten) {
-      if (one.path == i) ends[i] = std::min(ends[i], one.first);
-    }
+  std::vector<uint32_t> ends;
+  for (const auto& path : paths) {
+    ends.push_back(path->shared + static_cast<uint32_t>(path->ids.size()));
+  }
+  for (const ForgottenPath& one : forgotten) {
+    ends[one.path] = std::min(ends[one.path], one.first);
   }
   return ends;
 }
@@ -134,25 +172,35 @@ Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& p
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room) {
   const std::vector<uint32_t> ends = EndsWithout(paths, forgotten);
-  std::vector<uint32_t> places(paths.size());  // of what is left of a path in `left`
+  // Of each path, the one in `left` that has its first ids, and how many.
+  struct Kept {
+    uint32_t place = 0, ids = 0;
+    bool is_own = false;
+  };
+  std::vector<Kept> kept(paths.size());
   SessionPaths left;
   for (size_t i = 0; i < paths.size(); ++i) {
     const SessionPath& path = *paths[i];
-    places[i] = path.shared == 0 ? 0 : places[path.parent];
-    if (ends[i] <= path.shared) continue;  // others have all of it
-    SessionPath copy;
-    copy.parent = places[i];
-    copy.shared = path.shared;
-    copy.ids.assign(path.ids.begin(), path.ids.begin() + (ends[i] - path.shared));
-    std::ranges::copy_if(path.begins, std::back_inserter(copy.begins),
-                         [&](const SessionPath::Begin& begin) { return begin.at < ends[i]; });
-    copy.cache_salt = path.cache_salt;
-    const bool is_whole = copy.ids.size() == path.ids.size() && copy.parent == path.parent;
-    places[i] = static_cast<uint32_t>(left.size());
-    if (is_whole) {
+    const Kept parent = path.shared == 0 ? Kept() : kept[path.parent];
+    const uint32_t shared = std::min(path.shared, parent.ids);
+    kept[i] = {parent.place, ends[i], false};
+    if (ends[i] <= shared) continue;  // others have all of it
+    kept[i] = {static_cast<uint32_t>(left.size()), ends[i], true};
+    const bool has_parent = path.shared == 0 || (parent.is_own && shared == path.shared);
+    if (has_parent && parent.place == path.parent &&
+        ends[i] == path.shared + static_cast<uint32_t>(path.ids.size())) {
       left.push_back(paths[i]);
       continue;
     }
+    SessionPath copy;
+    copy.parent = parent.place;
+    copy.shared = shared;
+    const std::vector<TokenId> ids = IdsOf(paths, i);
+    copy.ids.assign(ids.begin() + shared, ids.begin() + ends[i]);
+    copy.begins = has_parent ? path.begins : BeginsOf(paths, i);
+    std::erase_if(copy.begins, [&](const auto& begin) { return begin.at >= ends[i]; });
+    copy.begins.shrink_to_fit();
+    copy.cache_salt = path.cache_salt;
     KV_ASSIGN(left.emplace_back(), store.Keep(std::move(copy), room));
   }
   return left;
@@ -163,7 +211,7 @@ std::vector<ForgottenPath> NotContained(const SessionState& state) {
   for (const auto& message : state.messages) versions.insert(message->version);
   std::vector<ForgottenPath> places;
   for (size_t i = 0; i < state.paths.size(); ++i) {
-    for (const SessionPath::Begin& begin : state.paths[i]->begins) {
+    for (const SessionPath::Begin& begin : BeginsOf(state.paths, i)) {
       if (!versions.contains(begin.version)) places.push_back({i, begin.at});
     }
   }

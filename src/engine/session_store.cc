@@ -553,7 +553,7 @@ bool Extends(const SessionState& state, const SessionState& old) {
 
 }  // namespace
 
-Status SessionStore::Turn::Replace(SessionState state) {
+Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   KV_CHECK(place_ && has_come());
   Impl& impl = *place_->store;
   Session& session = *place_->session;
@@ -569,7 +569,7 @@ Status SessionStore::Turn::Replace(SessionState state) {
   {
     const MutexLock lock(impl.mutex);
     if (session.removed) return tl::unexpected(NoSession());
-    if (session.row_number > 0) file = impl.file;
+    if (session.row_number > 0 && durable == Durable::kNow) file = impl.file;
     row_number = session.row_number + 1;
   }
   if (file) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <random>
@@ -223,6 +224,8 @@ struct Twin {
   std::vector<std::string> roles, texts;
   std::vector<std::vector<TokenId>> generated;  // of each message
   std::vector<std::vector<TokenId>> read;       // prompts with their answers, forgotten parts cut
+  std::vector<TokenId> last;               // the last one of them, whole
+  std::vector<SessionPath::Begin> begins;  // of it
   bool has_system() const { return !roles.empty() && roles[0] == "system"; }
 };
 
@@ -250,6 +253,20 @@ class SessionModelTest : public testing::Test {
       ASSERT_EQ(state.messages[i]->role, twin.roles[i]);
       ASSERT_EQ(state.messages[i]->ids, twin.generated[i]);
     }
+    // Of what was read last it is known where its messages begin, as long as all of it is there.
+    bool is_there = false, knows = false;
+    for (size_t p = 0; p < state.paths.size(); ++p) {
+      if (IdsOf(state.paths, p) != twin.last) continue;
+      is_there = true;
+      const auto known = BeginsOf(state.paths, p);
+      knows |= std::all_of(
+          twin.begins.begin(), twin.begins.end(), [&](const SessionPath::Begin& begin) {
+            return std::any_of(known.begin(), known.end(), [&](const auto& one) {
+              return one.number == begin.number && one.at == begin.at;
+            });
+          });
+    }
+    ASSERT_EQ(is_there, knows);
     // Each prompt that was read, as far as it is not forgotten, begins some path.
     for (const std::vector<TokenId>& read : twin.read) {
       bool found = read.empty();
@@ -333,6 +350,8 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       twin.generated.push_back(answer.ids);
       ids.insert(ids.end(), answer.ids.begin(), answer.ids.end());
       twin.read.push_back(ids);
+      twin.last = ids;
+      twin.begins = begins;
       std::vector<SessionMessage> messages;
       messages.push_back(std::move(answer));
       changed = *Append(store, state, std::move(messages));
@@ -365,14 +384,18 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       const size_t at = below(count);
       std::vector<ForgottenPath> forgotten;
       for (size_t p = 0; p < state.paths.size(); ++p) {
-        for (const auto& [number, version, begin] : state.paths[p]->begins) {
+        for (const auto& [number, version, begin] : BeginsOf(state.paths, p)) {
           if (number != state.messages[at]->number) continue;
-          forgotten.push_back({p, begin});
           const std::vector<TokenId> ids = IdsOf(state.paths, p);
+          const auto has_it = [&, first = begin](const std::vector<TokenId>& read) {
+            return read.size() > first && ids.size() > first &&
+                   std::equal(ids.begin(), ids.begin() + first + 1, read.begin());
+          };
+          for (size_t other = 0; other < state.paths.size(); ++other) {
+            if (has_it(IdsOf(state.paths, other))) forgotten.push_back({other, begin});
+          }
           for (std::vector<TokenId>& read : twin.read) {
-            const bool same = read.size() > begin && ids.size() > begin &&
-                              std::equal(ids.begin(), ids.begin() + begin + 1, read.begin());
-            if (same) read.resize(begin);
+            if (has_it(read)) read.resize(begin);
           }
         }
       }
@@ -384,7 +407,7 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       twin.texts.erase(twin.texts.begin() + place);
       twin.generated.erase(twin.generated.begin() + place);
       for (size_t p = 0; p < changed.paths.size(); ++p) {  // nothing of it is left
-        for (const auto& begin : changed.paths[p]->begins) {
+        for (const auto& begin : BeginsOf(changed.paths, p)) {
           ASSERT_NE(begin.number, state.messages[at]->number);
         }
       }

@@ -168,13 +168,8 @@ Result<ChatPrompt> AskedChat::NextOfSession() {
   state.messages.pop_back();
   SessionState shown = state;
   shown.dropped = next.dropped;
-  std::vector<SessionPath::Begin> begins;
   const auto& ends = next.chat.message_ends;
-  for (size_t i = 0; i < state.messages.size(); ++i) {
-    if (!IsShown(shown, i)) continue;
-    begins.push_back(
-        {state.messages[i]->number, state.messages[i]->version, i == 0 ? 0 : ends[i - 1]});
-  }
+  std::vector<SessionPath::Begin> begins = BeginsOf(shown, ends);
   std::vector<TokenId> ids(next.chat.ids.begin(),
                            next.chat.ids.begin() + ends[state.messages.size() - 1]);
   KV_ASSIGN(state.paths,

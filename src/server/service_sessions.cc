@@ -403,6 +403,10 @@ Outcome Service::GenerateInSession(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
+  if (const Status noted = SessionAnswer::NotePrompt(sessions_, *call.turn, request, &*state);
+      !noted) {
+    return ErrorResponse(noted.error());
+  }
   Outcome outcome = Start(std::move(*chat), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(

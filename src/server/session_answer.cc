@@ -31,12 +31,29 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
   answer_.generated = true;
 }
 
+Status SessionAnswer::NotePrompt(SessionStore& store, SessionStore::Turn& turn,
+                                 const GenerateRequest& prompt, SessionState* state) {
+  KV_ASSIGN(const SessionStore::Entry entry, turn.Read());
+  KV_ASSIGN(state->paths, AddPath(store, entry.state->paths, prompt.prompt,
+                                  BeginsOf(*state, prompt.message_ends), prompt.cache_salt));
+  SessionState read = *entry.state;
+  read.paths = state->paths;
+  return turn.Replace(std::move(read), SessionStore::Turn::Durable::kLater);
+}
+
 SessionAnswer::~SessionAnswer() {
-  if (!turn_ || on_hang_up_ == OnHangUp::kDropAnswer || answer_.content.empty()) return;
+  if (!turn_) return;
   try {
-    (void)Keep();
+    const bool keeps = on_hang_up_ == OnHangUp::kKeepPartial && !answer_.content.empty();
+    if (!keeps || !Keep()) WritePrompt();
   } catch (const std::exception&) {  // no memory: the session is as it was
   }
+}
+
+// The file learns what the session has read, though it has no answer.
+void SessionAnswer::WritePrompt() {
+  if (!waits_for_disk_) return;
+  if (const auto entry = turn_->Read()) (void)turn_->Replace(*entry->state);
 }
 
 void SessionAnswer::Take(const Event& event) {
@@ -46,6 +63,7 @@ void SessionAnswer::Take(const Event& event) {
 
 Status SessionAnswer::Finish() {
   const Status kept = Keep();
+  if (!kept) WritePrompt();
   if (kept && chat_) chat_->Take(std::move(turn_));
   turn_ = nullptr;
   return kept;
@@ -97,13 +115,7 @@ Status SessionAnswer::Keep() {
   answer_.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
   if (pieces_) ReadPieces();
   answer_.content.shrink_to_fit();
-  std::vector<SessionPath::Begin> begins;
-  for (size_t i = 0; i < state_.messages.size(); ++i) {
-    const bool is_system = i == 0 && state_.has_system();
-    if (!is_system && i < state_.first_shown()) continue;
-    begins.push_back({state_.messages[i]->number, state_.messages[i]->version,
-                      i == 0 ? 0 : message_ends_[i - 1]});
-  }
+  std::vector<SessionPath::Begin> begins = BeginsOf(state_, message_ends_);
   begins.push_back(
       {answer_.number, answer_.version, message_ends_.empty() ? 0 : message_ends_.back()});
   std::vector<SessionMessage> messages;

@@ -17,9 +17,15 @@ namespace kvasir {
 enum class OnHangUp { kDropAnswer, kKeepPartial };
 
 // Holds the session's turn. Finish puts the answer into the session and ends the turn. Destroyed
-// before that, it leaves the session as it was; or, if asked, with the answer so far.
+// before that, it leaves the session's messages as they were; or, if asked, with the answer so far.
 class SessionAnswer : public AnswerKeeper {
  public:
+  // The session has read this prompt of `state` from now on, whatever becomes of the answer: else
+  // nobody could forget it. Before the answer begins; kExhausted: the store has no room for it.
+  // REQUIRES: the turn has come.
+  static Status NotePrompt(SessionStore& store, SessionStore::Turn& turn,
+                           const GenerateRequest& prompt, SessionState* state);
+
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
   // is generated from; its message_ends are those of the state's messages. `pieces`: what reads the
   // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the
@@ -41,6 +47,7 @@ class SessionAnswer : public AnswerKeeper {
  private:
   Status Keep();
   void ReadPieces();
+  void WritePrompt();
 
   std::shared_ptr<SessionStore::Turn> turn_;  // null: it has ended
   SessionStore& store_;

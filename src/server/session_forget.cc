@@ -55,6 +55,21 @@ bool PartsBetween(const SessionPaths& paths, std::span<const TokenId> ids, size_
   return false;
 }
 
+// Where paths have what the requests erase.
+std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
+                                     const SessionPaths& paths) {
+  std::vector<ForgottenPath> forgotten;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::vector<TokenId> ids = IdsOf(paths, i);
+    for (const ForgetRequest& request : requests) {
+      if (paths[i]->cache_salt == request.cache_salt && Contains(ids, request)) {
+        forgotten.push_back({i, request.first});
+      }
+    }
+  }
+  return forgotten;
+}
+
 }  // namespace
 
 Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
@@ -81,33 +96,32 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
   if (auto placed = PlaceOf(state, part.index, byte, scope.model)) {
     now = std::move(*placed);
   }
-  std::vector<ForgottenPath> forgotten;
   for (size_t i = 0; i < state.paths.size(); ++i) {
     const SessionPath& path = *state.paths[i];
-    for (const SessionPath::Begin& begin : path.begins) {
+    for (const SessionPath::Begin& begin : BeginsOf(state.paths, i)) {
       if (begin.number != message.number) continue;
       std::vector<TokenId> ids = IdsOf(state.paths, i);
+      if (begin.at >= ids.size()) continue;  // nothing was read of it
       uint32_t first = begin.at;
       if (now && SharedIds(ids, now->prompt.chat.ids) > now->first_token &&
           !PartsBetween(state.paths, ids, begin.at, now->first_token)) {
         first = std::max(first, static_cast<uint32_t>(now->first_token));
       }
-      forgotten.push_back({i, first});
       add({.cache_salt = path.cache_salt, .ids = std::move(ids), .first = first});
     }
   }
   if (now && now->first_token < now->prompt.chat.ids.size()) {
     add({.ids = std::move(now->prompt.chat.ids), .first = static_cast<uint32_t>(now->first_token)});
   }
-  changed.paths =
-      *WithoutForgotten(store, changed.paths, forgotten, SessionStore::Room::kMayExceed);
+  changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths),
+                                    SessionStore::Room::kMayExceed);
   return Forgetting{std::move(changed), std::move(requests)};
 }
 
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope) {
   std::vector<ForgetRequest> requests;
   for (size_t i = 0; i < state.paths.size(); ++i) {
-    if (state.paths[i]->shared > 0) continue;
+    if (state.paths[i]->shared > 0 || state.paths[i]->ids.empty()) continue;
     ForgetRequest request{.owner = scope.cache_owner,
                           .cache_salt = state.paths[i]->cache_salt,
                           .ids = IdsOf(state.paths, i)};

@@ -229,6 +229,18 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
   return PlacedPrompt{PromptOf(state, std::move(fitted)), first};
 }
 
+std::vector<SessionPath::Begin> BeginsOf(const SessionState& state,
+                                         std::span<const uint32_t> message_ends) {
+  std::vector<SessionPath::Begin> begins;
+  for (size_t i = 0; i < state.messages.size(); ++i) {
+    const bool is_system = i == 0 && state.has_system();
+    if (!is_system && i < state.first_shown()) continue;
+    begins.push_back({state.messages[i]->number, state.messages[i]->version,
+                      i == 0 ? 0 : message_ends[i - 1]});
+  }
+  return begins;
+}
+
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer) {
   // Nearly always all of them, or all but the end of sequence.

@@ -1,6 +1,7 @@
 // The prompt that a session stands for.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,11 @@ struct PlacedPrompt {
 };
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<size_t> content_byte, const ModelView& model);
+
+// Where messages begin in a prompt that has these ends (SessionPrompt), without those that it leaves
+// out.
+std::vector<SessionPath::Begin> BeginsOf(const SessionState& state,
+                                         std::span<const uint32_t> message_ends);
 
 // How many of the ids stand for a beginning of an answer's text, and for how many bytes of it:
 // the end of sequence and what a stop string cut off stand for nothing.
