@@ -84,6 +84,18 @@ std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index) {
   return ids;
 }
 
+namespace {
+
+// Whether this message begins here, in this version, in a path.
+bool Begins(const SessionPaths& paths, size_t index, const SessionPath::Begin& begin) {
+  while (begin.at < paths[index]->shared) index = paths[index]->parent;
+  return std::ranges::any_of(paths[index]->begins, [&](const SessionPath::Begin& one) {
+    return one.at == begin.at && one.version == begin.version;
+  });
+}
+
+}  // namespace
+
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
                              std::optional<std::string> cache_salt) {
@@ -99,6 +111,11 @@ Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
       added.parent = last.parent;
       added.shared = last.shared;
       grown.pop_back();
+    }
+    // Two versions of a message may begin with the same ids (those of its role): the new one has
+    // them again, so that it stays whole where the old one is not contained or is forgotten.
+    for (const SessionPath::Begin& begin : begins) {
+      if (begin.at < added.shared && !Begins(paths, added.parent, begin)) added.shared = begin.at;
     }
   }
   std::erase_if(begins, [&](const auto& begin) { return begin.at < added.shared; });
