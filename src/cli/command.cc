@@ -77,7 +77,8 @@ std::string HelpOf(const std::vector<Command>& commands) {
     help += fmt::format("            kvasir {}\n", command.example);
   }
   help +=
-      "\nAll but fsck, inspect, key, models and pull take --model (a Hugging Face folder, a GGUF "
+      "\nAll but fsck, inspect, key, models, pull and sessions take --model (a Hugging Face "
+      "folder, a GGUF "
       "file, or\n"
       "the name of a model that pull fetched; default: the bundled model), --kv-format, --weights "
       "and\n"
