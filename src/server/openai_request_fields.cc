@@ -136,6 +136,10 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
     request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
   }
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const JsonValue* given = fields.Find(name);
+    if (given && given->kind() == JsonValue::Kind::kInteger && given->integer() == -1) {
+      fields.Fail(name, "-1 is not a number of tokens; n_predict -1 takes the rest of the context");
+    }
     fields.Unsigned(name, 0, UINT32_MAX, &request->max_tokens);
   }
   fields.Unsigned("n", 1, kMaxChoices, &request->n);

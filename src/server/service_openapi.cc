@@ -28,7 +28,7 @@ constexpr const char* kSampling =
 constexpr const char* kAnswers =
     R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
     "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},"parallel_tool_calls":{"type":"boolean"},
-    "reasoning_format":{"enum":["auto","none"]})";
+    "reasoning_format":{"enum":["auto","deepseek","none"]})";
 constexpr const char* kTools =
     R"("tools":{"type":"array","items":{"type":"object",
     "anyOf":[{"required":["function"]},{"required":["name"]}],
