@@ -81,6 +81,14 @@ TEST(SessionStore, TurnsComeInOrderAndTheNinthIsRefused) {
   EXPECT_TRUE(TurnOf(store, id)->has_come());
 }
 
+TEST(SessionStore, AStoreForNoSessionsSaysSo) {
+  SessionStore store({.max_sessions = 0});
+  const auto made = store.Create("t", Empty(store));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Code::kExhausted);
+  EXPECT_EQ(made.error().message, "this server keeps no sessions (--sessions 0)");
+}
+
 TEST(SessionStore, AFullStoreRefusesAndDropsNothing) {
   SessionStore store({.max_sessions = 2});
   NewSession(store);
