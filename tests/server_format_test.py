@@ -54,6 +54,7 @@ class Formats(unittest.TestCase):
     def test_a_schema_as_each_client_sends_it(self):
         for fields in ({"response_format": format_of(SCHEMA)}, {"response_format": format_of(SCHEMA, strict=True)},
                        {"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA},
+                       {"response_format": {"type": "json_schema", "schema": SCHEMA}},
                        {"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)},
                        {"structured_outputs": {"json": SCHEMA}}):
             for seed in range(3):

@@ -22,14 +22,8 @@ constexpr uint32_t kMaxProbs = 20;
 constexpr size_t kMaxFields = 64, kMaxFieldBytes = 256;
 constexpr int64_t kMaxPredictMs = 86'400'000;  // a day
 
-// The order of the samplers; older clients leave out those that are off by default.
-constexpr std::string_view kSamplers[] = {
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
-// What an answer depends on even where the samplers that are off are left out.
-constexpr std::string_view kNeededSamplers[] = {"top_k", "top_p", "min_p", "temperature"};
-
 // Fields that are read here, though they are not supported elsewhere.
-constexpr std::string_view kReadHere[] = {"n_probs", "samplers"};
+constexpr std::string_view kReadHere[] = {"n_probs"};
 
 // Fields that must have the number that switches them off.
 struct SwitchedOff {
@@ -39,23 +33,6 @@ struct SwitchedOff {
 constexpr SwitchedOff kSwitchedOff[] = {
     {"n_keep", 0}, {"n_discard", 0}, {"n_cache_reuse", 0}, {"n_indent", 0}, {"adaptive_target", -1},
 };
-
-void ReadSamplers(JsonFields& fields) {
-  const JsonValue* samplers = fields.Find("samplers");
-  if (!samplers || (samplers->is_array() && samplers->size() == 0)) return;
-  std::vector<std::string> names;
-  fields.Strings("samplers", std::size(kSamplers), kMaxFieldBytes, &names);
-  const auto* at = std::begin(kSamplers);
-  for (const std::string& name : names) at = std::find(at, std::end(kSamplers), name);
-  const bool has_needed = std::ranges::all_of(kNeededSamplers, [&](std::string_view needed) {
-    return std::ranges::find(names, needed) != names.end();
-  });
-  if (at != std::end(kSamplers) && has_needed) return;
-  fields.Fail({Code::kUnsupported,
-               fmt::format("only the default order is supported: {}; leave it out",
-                           fmt::join(kSamplers, ", ")),
-               "samplers"});
-}
 
 void RefuseSwitchedOn(JsonFields& fields) {
   for (const SwitchedOff& field : kSwitchedOff) {
@@ -91,7 +68,6 @@ void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* s
   }
   fields.Strings("response_fields", kMaxFields, kMaxFieldBytes, &llama->response_fields);
   llama->id_slot = fields.Integer("id_slot", -1, INT32_MAX).value_or(-1);
-  ReadSamplers(fields);
   RefuseSwitchedOn(fields);
 }
 

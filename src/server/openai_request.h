@@ -99,6 +99,11 @@ Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& 
 // The ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
 std::vector<TokenId> SpecialMarks(const ModelView& model);
 
+// llama.cpp's order of samplers, which `samplers` of a request must have. Older clients leave out
+// those that are off by default.
+inline constexpr std::string_view kSamplers[] = {
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
+
 // Reads sampling, length, stop, n, stream and cache fields into `request` and `spec`. Errors stay
 // in `fields`.
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,

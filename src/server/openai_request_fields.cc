@@ -1,5 +1,6 @@
 // The fields of a request that say how to generate: what chat and text completions share.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -19,6 +20,11 @@ constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxSaltBytes = 256;
+
+// What an answer depends on even where the samplers that are off are left out.
+constexpr std::string_view kNeededSamplers[] = {"top_k", "top_p", "min_p", "temperature"};
+// The default order as llama.cpp writes it in a text.
+constexpr std::string_view kSamplerLetters = "edskypmxt";
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
 // the number that switches the feature off.
@@ -51,7 +57,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"use_beam_search"},
     {"prompt_logprobs"},
     {"n_probs"},
-    {"samplers"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"include_stop_str_in_output"},
@@ -70,6 +75,24 @@ bool AsksForNothing(const JsonValue& value, double neutral) {
   if (value.is_number()) return value.number() == neutral;
   if (value.is_bool()) return !value.boolean();
   return value.size() == 0 || IsText(value, "none");
+}
+
+void ReadSamplers(JsonFields& fields) {
+  const JsonValue* samplers = fields.Find("samplers");
+  if (!samplers || (samplers->is_array() && samplers->size() == 0)) return;
+  if (IsText(*samplers, kSamplerLetters)) return;
+  std::vector<std::string> names;
+  fields.Strings("samplers", std::size(kSamplers), kMaxStopBytes, &names);
+  const auto* at = std::begin(kSamplers);
+  for (const std::string& name : names) at = std::find(at, std::end(kSamplers), name);
+  const bool has_needed = std::ranges::all_of(kNeededSamplers, [&](std::string_view needed) {
+    return std::ranges::find(names, needed) != names.end();
+  });
+  if (at != std::end(kSamplers) && has_needed) return;
+  fields.Fail({Code::kUnsupported,
+               fmt::format("only the default order is supported: {}; leave it out",
+                           fmt::join(kSamplers, ", ")),
+               "samplers"});
 }
 
 void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sampling) {
@@ -98,6 +121,7 @@ void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sa
     if (*last_n < 0 && sampling->penalty_last_n) sampling->penalty_last_n = UINT32_MAX;
   }
   ReadLogitBias(fields, model, sampling);
+  ReadSamplers(fields);
 }
 
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
