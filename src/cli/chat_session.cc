@@ -302,10 +302,11 @@ Result<std::optional<std::string>> ChatSession::Reset() {
 }
 
 Result<bool> ChatSession::RemoveIfEmpty(const Branch& branch) {
+  if (!branch.made_here) return false;
   KV_ASSIGN(const TurnPtr turn, store_->Queue(request_.tenant, branch.id, [] {}));
   KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
   const size_t said = entry.state->messages.size() - (entry.state->has_system() ? 1 : 0);
-  if (!branch.made_here || said > 0) return false;
+  if (said > 0) return false;
   KV_TRY(turn->Remove());
   return true;
 }
