@@ -158,6 +158,7 @@ class Formats(unittest.TestCase):
                 ("json_schema", {"json_schema": {"$ref": "#"}}, "before a byte is read"),
                 ("json_schema", {"json_schema": {"enum": []}}, "enum"),
                 ("json_schema", {"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "limits"),
+                ("grammar", {"grammar": 'root ::= "a" root'}, "rule 'root' cannot end"),
                 ("guided_regex", {"guided_regex": "a", "grammar": 'root ::= "a"'}, "grammar"),
                 ("structured_outputs.xml", {"structured_outputs": {"xml": 1}}, "json"),
                 ("tool_choice", {"tool_choice": "required"}, "tools"),
