@@ -98,6 +98,22 @@ class ChatOnDisk(WithHome):
         self.assertIn("0  system", again.split("/reset")[1])  # that of the session
         self.assertEqual(self.listed(), {old: 1, self.kept(said)["b"]: 5})
 
+    def test_forks_keep_their_names(self):
+        said = self.chat(ANNA, "/fork b", CODE, "/fork", "Who are you?", flags=["--system", SYSTEM])
+        ids = self.kept(said)
+        self.assertEqual(set(ids), {"main", "b", "3"})
+        self.chat("Who are you?")  # another chat
+        for name, one in ids.items():
+            said = self.chat("/list", "/switch b", "/list", flags=["--resume", one])
+            self.assertIn(f"({name}, {one}: ", said)
+            self.assertRegex(said, rf"\(conversation {name}, {one}; others: ")
+            self.assertRegex(said, rf"\(conversation b, {ids['b']}; others: ")
+            self.assertEqual(self.kept(said), ids)
+        self.chat("/fork main", flags=["--resume", ids["b"]], status=2)
+        self.assertIn("a conversation has the name main already", self.errors)
+        self.assertEqual(json.loads(self.sessions("export", ids["3"]))["metadata"],
+                         json.dumps({"chat": ids["main"], "chat_name": "3"}, separators=(",", ":")))
+
     def test_another_system_message_replaces_the_one_of_the_session(self):
         one = self.kept(self.chat(ANNA, flags=["--system", SYSTEM]))["main"]
         said = self.chat("/system", flags=["--resume", one, "--system", "You are Kvasir. Anna lives in Rome."])

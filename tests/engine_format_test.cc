@@ -133,6 +133,21 @@ TEST(EngineFormat, AThoughtEndsAfterItsTokens) {
   EXPECT_NE(Ask(*engine, std::move(request)).choices[0].text.find("</think>"), std::string::npos);
 }
 
+// A mark that is several tokens, and that the model writes: a bias makes it begin with one.
+TEST(EngineFormat, AThoughtThatTheModelOpensEndsToo) {
+  const auto engine = LoadEngine(DemoOptions());
+  const TokenId mark = engine->tokenizer()->Encode("<", {.add_special = false}).value().front();
+  for (const uint32_t most : {0u, 1u}) {
+    GenerateRequest request = Asks(*engine, kTexts[2], 0, 1);
+    request.format->think = FindThinkMarks("</think>");
+    request.format->max_thought_tokens = most;
+    request.sampling.logit_bias = {{mark, 100.0f}};
+    const Answer answer = Ask(*engine, std::move(request));
+    EXPECT_TRUE(answer.choices[0].text.starts_with("<think></think>")) << answer.choices[0].text;
+    EXPECT_EQ(answer.choices[0].finish_reason, FinishReason::kStop);
+  }
+}
+
 TEST(EngineFormat, WhatCannotBeIsRefusedByItsField) {
   const auto engine = LoadEngine(DemoOptions());
   const auto refused = [&](const AnswerFormat::Text& text) {

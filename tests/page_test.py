@@ -194,10 +194,40 @@ class PageTest(unittest.TestCase):
                 self.assertLessEqual(width[0], width[1])
             page.screenshot(path=SHOTS / "phone.png", full_page=True)
 
+    def test_a_phone_shows_the_end_of_the_last_answer(self):
+        with Server(*SMALL) as own:
+            page = self.open(own.url, viewport={"width": 360, "height": 640}, has_touch=True)
+            self.begin(page)
+            for _ in range(3):
+                self.ask(page, "What is the code of the green safe?")
+                expect(page.locator("article.assistant .text").last).to_be_in_viewport()
+                expect(page.locator("#send")).to_be_in_viewport()
+
+    def test_thoughts_are_shown_apart(self):
+        template = ("{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}"
+                    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}{# </think> #}")
+        with Server(*SMALL, "--chat-template", template) as own:
+            page = self.open(own.url)
+            self.ask(page, "Who are you?")  # the bundled model never closes the thought
+            expect(page.locator("article.assistant .text")).to_be_empty()
+            expect(page.locator("article.assistant .thought p")).not_to_be_empty()
+            page.locator("article.assistant summary").click()
+            expect(page.locator("article.assistant .thought p")).to_be_visible()
+            self.assertEqual(self.said, [])
+
     def test_the_keyboard_reaches_everything(self):
         with Server(*SMALL) as own:
             page = self.open(own.url)
             self.begin(page)
+            page.get_by_role("button", name="Edit message 1").press("Enter")
+            page.keyboard.press("Tab")
+            page.keyboard.press("Enter")  # saves
+            expect(page.get_by_role("button", name="Edit message 1")).to_be_focused()
+            page.get_by_role("button", name="Edit message 2").press("Enter")
+            page.keyboard.press("Tab")
+            page.keyboard.press("Tab")
+            page.keyboard.press("Enter")  # cancels
+            expect(page.get_by_role("button", name="Edit message 2")).to_be_focused()
             seen = set()
             page.locator("#show-chat").focus()
             for _ in range(40):

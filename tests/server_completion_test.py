@@ -182,6 +182,17 @@ class Completion(WithServer):
         ignored = self.complete(n_predict=1, strange=1)["kvasir"]["ignored"]
         self.assertEqual(ignored, ["strange"])
 
+    def test_the_default_samplers_are_taken_by_chats_too(self):
+        """llama.cpp's page sends them with each chat."""
+        chat = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 1}
+        default = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+        for samplers in (default, "edskypmxt", None):
+            answer = self.server.post("/v1/chat/completions", {**chat, "samplers": samplers})
+            self.assertEqual(answer["kvasir"]["ignored"], [])
+        cuts = {"top_k": 5, "top_p": 0.9, "temperature": 0.8}
+        for samplers in (default[::-1], "ptk", 5):
+            self.refused("/v1/chat/completions", {**chat, **cuts, "samplers": samplers}, "samplers")
+
     def test_a_prompt_that_does_not_fit(self):
         for path in ("/completion", "/v1/completions"):
             status, _, answer = self.server.request("POST", path, {"prompt": [5] * 3000})

@@ -54,6 +54,7 @@ class Formats(unittest.TestCase):
     def test_a_schema_as_each_client_sends_it(self):
         for fields in ({"response_format": format_of(SCHEMA)}, {"response_format": format_of(SCHEMA, strict=True)},
                        {"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA},
+                       {"response_format": {"type": "json_schema", "schema": SCHEMA}},
                        {"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)},
                        {"structured_outputs": {"json": SCHEMA}}):
             for seed in range(3):
@@ -170,6 +171,7 @@ class Formats(unittest.TestCase):
                 ("json_schema", {"json_schema": {"$ref": "#"}}, "before a byte is read"),
                 ("json_schema", {"json_schema": {"enum": []}}, "enum"),
                 ("json_schema", {"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "limits"),
+                ("grammar", {"grammar": 'root ::= "a" root'}, "rule 'root' cannot end"),
                 ("guided_regex", {"guided_regex": "a", "grammar": 'root ::= "a"'}, "grammar"),
                 ("structured_outputs.xml", {"structured_outputs": {"xml": 1}}, "json"),
                 ("tool_choice", {"tool_choice": "required"}, "tools"),

@@ -50,6 +50,7 @@ class BadInput(WithServer):
                 self.refused("/v1/chat/completions", {"messages": user("Hi."), param: value}, param)
                 self.refused("/v1/completions", {"prompt": "Hi.", param: value}, param)
         self.refused("/v1/completions", {"prompt": "x", "model": "other"}, "model", 404)
+        self.refused("/v1/completions", {"prompt": "x", "max_tokens": -2}, "max_tokens", text="-1")
 
     def test_neutral_values_of_unsupported_fields_pass(self):
         body = {"prompt": "x", "max_tokens": 1, "min_tokens": 0, "use_beam_search": False, "typical_p": 1.0,

@@ -239,6 +239,17 @@ class SessionsTest(Calls):
         again = self.server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
         self.assertGreater(sum(again["reused"].values()), len(ids) // 2)
 
+    def test_an_edited_session_keeps_its_blocks_when_a_fork_goes(self):
+        path = self.make(messages=user("Who was at the lake on Sunday? " * 4))
+        self.generate(path, max_tokens=2)
+        fork = self.fork(path, messages=1)
+        self.call("PUT", path + "/messages/0", {"content": "Where was everybody on Sunday? " * 4})
+        self.generate(path, max_tokens=2)
+        ids = self.show(path, ids=True)["ids"]
+        self.call("DELETE", fork)
+        again = self.server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
+        self.assertGreater(sum(again["reused"].values()), len(ids) // 2, again)
+
     def test_forget_finds_what_an_edit_left(self):
         secret = "The code of the other safe is 9876543. " * 8
         path = self.make(messages=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},
@@ -328,6 +339,8 @@ class SessionsTest(Calls):
         answer = self.generate(path, max_tokens=5, unknown_field=1)
         self.assertEqual(answer["usage"]["completion_tokens"], 5)
         self.assertEqual(answer["kvasir"]["ignored"], ["unknown_field"])
+        made = self.call("POST", "/v1/sessions", {"temperature": 0, "system": "Hi."}, 201)
+        self.assertEqual(made["ignored"], ["temperature"])
 
     # --- bad input
 

@@ -169,6 +169,7 @@ class Thoughts(unittest.TestCase):
         self.assertNotIn("reasoning_content", plain["message"])
         answer = self.chat()
         message = answer["choices"][0]["message"]
+        self.assertEqual(self.chat(reasoning_format="deepseek")["choices"][0]["message"], message)
         self.assertEqual((message["content"], message["reasoning_content"]), ("", plain["message"]["content"].lstrip()))
         self.assertEqual(answer["choices"][0]["finish_reason"], plain["finish_reason"])
         self.assertGreater(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 0)

@@ -1,5 +1,6 @@
 // kvasir chat: a conversation in the terminal.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,6 +134,10 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
   if (word == "/edit") return Edit(chat, rest);
   if (word == "/forget") return Forget(chat, rest);
   if (word == "/switch") {
+    if (rest.empty()) {
+      return Fail(Code::kInvalidArgument, "/switch needs the name of a conversation: {}",
+                  fmt::join(chat.Names(), ", "));
+    }
     KV_TRY(chat.Switch(rest));
     fmt::print("(conversation {})\n", rest);
     return {};
@@ -147,7 +152,7 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
   if (word == "/system") {
     if (rest.empty()) return ShowSystem(chat);
     KV_TRY(chat.SetSystem(std::string(rest)));
-    fmt::print("(the next answer reads it, and what was computed after the old one again)\n");
+    fmt::print("(the next answer reads it, and what comes after it is computed again)\n");
     return {};
   }
   if (std::ranges::find(kCommands, word) == std::end(kCommands)) {
@@ -175,7 +180,7 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
 // Reads and answers until the input ends. Reports what fails; without a terminal also in the exit
 // status.
 Result<int> Talk(ChatSession& chat) {
-  LineReader reader;
+  LineReader reader(kCommands);
   const bool terminal = isatty(STDIN_FILENO) == 1;
   int status = kExitDone;
   for (bool warned = false;;) {
@@ -248,7 +253,9 @@ Result<std::string> IdToResume(const Engine& engine, SessionFile& file, const st
 
 Status SayResumed(const ChatSession& chat) {
   KV_ASSIGN(const SessionStore::Entry entry, chat.Read());
-  fmt::print("({}: {}; /list shows them{})\n", chat.id(), CountText(entry.num_messages, "message"),
+  const std::vector<std::string> names = chat.Names();
+  fmt::print("({}{}: {}; /list shows them{})\n", names.size() > 1 ? names.front() + ", " : "",
+             chat.id(), CountText(entry.num_messages, "message"),
              entry.state->identity_changed
                  ? "; another model or KV format read them, so the next answer computes "
                    "all of it again"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <future>
+#include <nlohmann/json.hpp>
 
 #include "base/result.h"
 #include "server/model_view.h"
@@ -20,6 +21,47 @@ SessionMessage MessageOf(std::string_view role, std::string content) {
   message.role = role;
   message.content = std::move(content);
   return message;
+}
+
+// What a fork's metadata say of it: the session that the chat began with, and its name there.
+constexpr char kChatKey[] = "chat", kNameKey[] = "chat_name";
+
+nlohmann::ordered_json MetadataOf(const SessionSetup& setup) {
+  auto read = nlohmann::ordered_json::parse(setup.metadata, nullptr, /*allow_exceptions=*/false);
+  return read.is_object() ? read : nlohmann::ordered_json::object();
+}
+
+std::string TextIn(const nlohmann::ordered_json& object, const char* key, std::string otherwise) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>()
+                                                     : std::move(otherwise);
+}
+
+std::string ChatOf(const SessionSetup& setup, const std::string& id) {
+  return TextIn(MetadataOf(setup), kChatKey, id);
+}
+
+std::string NameOf(const SessionSetup& setup) {
+  return TextIn(MetadataOf(setup), kNameKey, "main");
+}
+
+// The same for a fork of this name.
+SessionSetup SetupOfFork(const SessionSetup& setup, const std::string& id,
+                         const std::string& name) {
+  nlohmann::ordered_json metadata = MetadataOf(setup);
+  metadata[kChatKey] = TextIn(metadata, kChatKey, id);
+  metadata[kNameKey] = name;
+  SessionSetup made;
+  made.model = setup.model;
+  made.fields = setup.fields;
+  made.sampling = setup.sampling;
+  made.metadata = metadata.dump();
+  made.max_context = setup.max_context;
+  made.drops_oldest = setup.drops_oldest;
+  made.prepare = setup.prepare;
+  made.exact_ids = setup.exact_ids;
+  made.on_disk = setup.on_disk;
+  return made;
 }
 
 std::string ReceiptLine(const Receipt& receipt, uint32_t dropped_messages) {
@@ -76,11 +118,26 @@ Status ChatSession::Resume(const std::string& id) {
   }
   if (!entry) return tl::unexpected(entry.error());
   KV_TRY(store_->file()->Touch(id));
-  branches_.push_back({.name = "main", .id = id, .made_here = false});
   const SessionState& state = *entry->state;
+  branches_.push_back({.name = NameOf(*state.setup), .id = id, .made_here = false});
+  KV_TRY(FindBranches(ChatOf(*state.setup, id)));
   const std::string said = state.has_system() ? state.messages.front()->content : "";
   if (system_ && *system_ != said) return SetSystem(*system_);
   if (state.has_system()) system_ = said;
+  return {};
+}
+
+Status ChatSession::FindBranches(const std::string& chat) {
+  KV_ASSIGN(const std::vector<SessionFile::Row> rows, store_->file()->List());
+  for (const SessionFile::Row& row : rows) {
+    if (row.id == id() || row.owner != SessionOwnerOf(request_.tenant)) continue;
+    SessionStore apart(SessionLimits{.memory_bytes = UINT64_MAX});  // read, and not kept
+    const auto record = store_->file()->ReadAsItIs(apart, row.owner, row.id);
+    if (!record || ChatOf(*record->state.setup, row.id) != chat) continue;
+    std::string name = NameOf(*record->state.setup);
+    const bool is_taken = std::ranges::find(branches_, name, &Branch::name) != branches_.end();
+    branches_.push_back({is_taken ? NextName() : std::move(name), row.id, /*made_here=*/false});
+  }
   return {};
 }
 
@@ -154,7 +211,9 @@ Status ChatSession::Edit(size_t index, std::string text) {
             kvasir::Edit(*store_, *entry.state, index, MessageOf(role, std::move(text)),
                          role == "system" ? LaterMessages::kStay : LaterMessages::kGo));
   if (role == "user") return Answer(std::move(turn), std::move(state));
-  return turn->Replace(std::move(state));
+  KV_TRY(turn->Replace(std::move(state)));
+  fmt::print("(message {} has the new text)\n", index);
+  return {};
 }
 
 Status ChatSession::SetSystem(std::string text) {
@@ -187,6 +246,9 @@ Status ChatSession::Fork(std::string name) {
   }
   KV_ASSIGN(const SessionStore::Entry entry, Read());
   KV_ASSIGN(SessionState state, ForkOf(*store_, *entry.state, entry.state->messages.size()));
+  if (on_disk()) {
+    KV_ASSIGN(state.setup, store_->Keep(SetupOfFork(*state.setup, id(), name)));
+  }
   KV_ASSIGN(SessionStore::Entry made, store_->Create(request_.tenant, std::move(state)));
   branches_.insert(branches_.begin(), {std::move(name), std::move(made.id)});
   return {};
@@ -241,10 +303,11 @@ Result<std::optional<std::string>> ChatSession::Reset() {
 }
 
 Result<bool> ChatSession::RemoveIfEmpty(const Branch& branch) {
+  if (!branch.made_here) return false;
   KV_ASSIGN(const TurnPtr turn, store_->Queue(request_.tenant, branch.id, [] {}));
   KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
   const size_t said = entry.state->messages.size() - (entry.state->has_system() ? 1 : 0);
-  if (!branch.made_here || said > 0) return false;
+  if (said > 0) return false;
   KV_TRY(turn->Remove());
   return true;
 }

@@ -80,6 +80,8 @@ class ChatSession {
               std::optional<std::string> system);
   Result<std::string> MakeSession();
   Status Resume(const std::string& id);
+  // Adds the other conversations of the file that belong to this chat. O(bytes of the sessions).
+  Status FindBranches(const std::string& chat);
   // Removes a conversation that this made where nothing was said in it. Whether it was removed.
   Result<bool> RemoveIfEmpty(const Branch& branch);
   Result<TurnPtr> TakeTurn() const;

@@ -77,12 +77,14 @@ std::string HelpOf(const std::vector<Command>& commands) {
     help += fmt::format("            kvasir {}\n", command.example);
   }
   help +=
-      "\nAll but fsck, inspect, key, models and pull take --model (a Hugging Face folder, a GGUF "
-      "file, or\n"
-      "the name of a model that pull fetched; default: the bundled model), --kv-format, --weights "
-      "and\n"
-      "--threads; 'kvasir COMMAND --help' lists its flags. Environment: KVASIR_TARGET forces an\n"
-      "instruction set ('kvasir info' lists them).\n"
+      "\nAll but fsck, inspect, key, models, pull and sessions take --model (a Hugging Face "
+      "folder, "
+      "a\n"
+      "GGUF file, or the name of a model that pull fetched; default: the bundled model), "
+      "--kv-format,\n"
+      "--weights and --threads; 'kvasir COMMAND --help' lists its flags. Environment: "
+      "KVASIR_TARGET\n"
+      "forces an instruction set ('kvasir info' lists them).\n"
       "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
   return help;
 }

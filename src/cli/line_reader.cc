@@ -9,6 +9,7 @@
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -34,6 +35,24 @@ void TakeEdited(char* line) {
   rl_callback_handler_remove();
 }
 
+std::span<const std::string_view> known_words;
+
+// The next of the words that begin so, as libedit asks for them: `state` is 0 for the first.
+char* NextWord(const char* text, int state) {
+  static size_t next = 0;
+  if (state == 0) next = 0;
+  while (next < known_words.size()) {
+    const std::string_view word = known_words[next++];
+    if (word.starts_with(text)) return strndup(word.data(), word.size());
+  }
+  return nullptr;
+}
+
+char** Complete(const char* text, int begin, int /*end*/) {
+  rl_attempted_completion_over = 1;  // else names of files
+  return begin == 0 && *text != '\0' ? rl_completion_matches(text, NextWord) : nullptr;
+}
+
 // Ctrl-D ends the input where the line is empty. (libedit's own binding does not tell a handler.)
 int EndInput(int /*count*/, int /*key*/) {
   if (rl_end == 0) edited.is_done = true;
@@ -51,7 +70,8 @@ bool WaitForInput(const InterruptScope& interrupt) {
 
 }  // namespace
 
-LineReader::LineReader() : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
+LineReader::LineReader(std::span<const std::string_view> words)
+    : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
   if (!is_terminal_) return;
   // Keys of more than one byte are characters only in a locale of UTF-8.
   if (const char* locale = std::setlocale(LC_CTYPE, "");
@@ -60,6 +80,8 @@ LineReader::LineReader() : is_terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDO
   }
   rl_readline_name = const_cast<char*>("kvasir");
   rl_catch_signals = 0;  // InterruptScope does
+  known_words = words;
+  rl_attempted_completion_function = Complete;
   rl_initialize();
   rl_add_defun("kvasir-end-input", EndInput, '\4');
   using_history();

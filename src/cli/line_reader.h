@@ -1,7 +1,9 @@
 // LineReader: lines of standard input, with editing and a history where it is a terminal.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace kvasir::cli {
 
@@ -10,7 +12,8 @@ class LineReader {
  public:
   enum class End { kLine, kInput, kInterrupted };  // kInput: there are no more lines
 
-  LineReader();
+  // The tab key completes a line's first word to one of `words`, which must outlive this.
+  explicit LineReader(std::span<const std::string_view> words);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;

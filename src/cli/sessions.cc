@@ -58,7 +58,9 @@ class OpenSessions {
   Result<SessionFile::Row> Find(const std::string& id) {
     KV_ASSIGN(const std::vector<SessionFile::Row> rows, file_->List());
     const auto row = std::ranges::find(rows, id, &SessionFile::Row::id);
-    if (row == rows.end()) return Fail(Code::kNotFound, "the file has no session {}", id);
+    if (row == rows.end())
+      return Fail(Code::kNotFound, "the file has no session {}; 'kvasir sessions list' shows them",
+                  id);
     return *row;
   }
   Result<SessionRecord> Read(const SessionFile::Row& row) {
@@ -137,6 +139,11 @@ Result<int> RunSessions(const Args& args) {
   const std::vector<std::string> words = args.List(kOperands);
   const std::string verb = words.empty() ? "" : words.front();
   const bool takes_one = verb == "show" || verb == "rm" || verb == "export" || verb == "import";
+  if (takes_one && words.size() == 1) {
+    return Fail(Code::kInvalidArgument, "{} needs {}", verb,
+                verb == "import" ? "the file that export wrote"
+                                 : "the id of a session; 'kvasir sessions list' shows them");
+  }
   if ((verb != "list" && !takes_one) || words.size() != (takes_one ? 2u : 1u)) {
     return Fail(Code::kInvalidArgument, "{}'kvasir sessions' takes one of: {}",
                 words.empty() ? "" : fmt::format("unknown words '{}'; ", fmt::join(words, " ")),

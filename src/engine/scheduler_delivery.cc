@@ -103,13 +103,10 @@ bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
                              &unused);
     const bool is_inside = sequence.thought->inside_thought();
     sequence.thought_tokens += was_inside || is_inside;
-    if (is_inside && sequence.thought_tokens >= request.spec.format->max_thought_tokens) {
-      sequence.format.emplace(format.closing);
-    }
-    const bool is_over = was_inside && !is_inside;
-    if (is_over || sequence.thought_tokens >= request.spec.format->max_thought_tokens) {
-      sequence.thought.reset();
-    }
+    const bool is_long =
+        is_inside && sequence.thought_tokens >= request.spec.format->max_thought_tokens;
+    if (is_long) sequence.format.emplace(format.closing);
+    if (is_long || (was_inside && !is_inside)) sequence.thought.reset();
   }
   return sequence.format && sequence.format->IsAtEnd();
 }

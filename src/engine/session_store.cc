@@ -321,6 +321,9 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
   std::shared_ptr<SessionFile> file;
   {
     const MutexLock lock(impl_->mutex);
+    if (impl_->limits.max_sessions == 0) {
+      return Fail(Code::kExhausted, "this server keeps no sessions (--sessions 0)");
+    }
     if (impl_->by_id.size() + impl_->num_coming >= impl_->limits.max_sessions) {
       return Fail(
           Code::kExhausted,

@@ -82,6 +82,14 @@ TEST(SessionStore, TurnsComeInOrderAndTheNinthIsRefused) {
   EXPECT_TRUE(TurnOf(store, id)->has_come());
 }
 
+TEST(SessionStore, AStoreForNoSessionsSaysSo) {
+  SessionStore store({.max_sessions = 0});
+  const auto made = store.Create("t", Empty(store));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Code::kExhausted);
+  EXPECT_EQ(made.error().message, "this server keeps no sessions (--sessions 0)");
+}
+
 TEST(SessionStore, AFullStoreRefusesAndDropsNothing) {
   SessionStore store({.max_sessions = 2});
   NewSession(store);
@@ -355,7 +363,9 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       std::vector<SessionMessage> messages;
       messages.push_back(std::move(answer));
       changed = *Append(store, state, std::move(messages));
+      const size_t num_ids = ids.size();
       changed.paths = *AddPath(store, state.paths, std::move(ids), std::move(begins), std::nullopt);
+      ASSERT_EQ(ContainedTokens(changed).back(), num_ids);  // whatever was read before
     } else if (kind == 5) {  // truncate
       const size_t left = below(count + 1);
       changed = *Truncate(state, left);

@@ -82,8 +82,8 @@ TEST(Gbnf, SaysWhatIsWrongAndWhere) {
       {"root ::= root \"a\" | \"b\"", "left-recursive"},
       {"root ::= a\na ::= b \"x\"\nb ::= \"y\"? a", "left-recursive"},
       {"root ::= e root \"a\" | \"b\"\ne ::= f*\nf ::= \"x\"", "left-recursive"},
-      {"root ::= \"a\" root", "cannot end"},
-      {"root ::= \"a\" | \"b\" a\na ::= \"x\" b\nb ::= \"y\" a", "cannot end"},
+      {"root ::= \"a\" root", "rule 'root' cannot end"},
+      {"root ::= \"a\" | \"b\" a\na ::= \"x\" b\nb ::= \"y\" a", "rule 'b' cannot end"},
       {"root ::= [^\\x00-\\U0010FFFF]", "cannot end"},
       {"root ::= \xFF", "not UTF-8"},
   };

@@ -89,13 +89,21 @@ Result<RuleOrder> RuleOrder::Find(const GrammarSource& source, const RuleCode& c
   order.may_be_empty_ = std::move(first.ended());
   KV_TRY(order.Sort(source, first.callees()));
   RuleWalk whole(code, Reading::kBytes);
-  // Rules come behind those that call them, so the last one is nearest to the reason.
-  for (uint32_t rule = code.num_rules(); rule-- > 0;) {
-    if (whole.ended()[rule]) continue;
-    return Fail(Code::kInvalidArgument, "rule '{}' cannot end: no text matches it",
-                source.rules()[rule].name);
+  const std::vector<bool>& ended = whole.ended();
+  const auto endless = std::ranges::find(ended, false);
+  if (endless == ended.end()) return order;
+  // The last of the endless rules that each call the next one: others cannot end because of it.
+  std::vector<bool> seen = ended;
+  auto rule = static_cast<uint32_t>(endless - ended.begin());
+  for (bool goes_on = true; goes_on;) {
+    seen[rule] = true;
+    const std::vector<uint32_t>& callees = whole.callees()[rule];
+    const auto next = std::ranges::find_if(callees, [&](uint32_t one) { return !seen[one]; });
+    goes_on = next != callees.end();
+    if (goes_on) rule = *next;
   }
-  return order;
+  return Fail(Code::kInvalidArgument, "rule '{}' cannot end: no text matches it",
+              source.rules()[rule].name);
 }
 
 Status RuleOrder::Sort(const GrammarSource& source,

@@ -85,6 +85,9 @@ void FormatReader::TakeResponseFormat(const JsonValue& format) {
                         "type is not \"text\", \"json_object\" or \"json_schema\"");
   }
   const JsonValue* outer = format.Find("json_schema");
+  if (const JsonValue* schema = format.Find("schema"); schema && !outer) {  // llama.cpp's
+    return TakeValue({"", FormatLanguage::kJsonSchema}, *schema, "response_format.schema");
+  }
   const std::string path = "response_format.json_schema";
   if (!outer || !outer->is_object()) {
     return fields_.Fail(path, "must be an object with a schema");

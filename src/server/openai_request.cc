@@ -38,10 +38,10 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
 void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* spec) {
   std::string format = "auto";
   fields.String("reasoning_format", &format);
-  if (format != "auto" && format != "none") {
-    fields.Fail("reasoning_format", "is neither \"auto\" nor \"none\"");
+  if (format != "auto" && format != "deepseek" && format != "none") {
+    fields.Fail("reasoning_format", "is not \"auto\", \"deepseek\" (the same) or \"none\"");
   }
-  spec->thoughts_apart = format == "auto";
+  spec->thoughts_apart = format != "none";
   fields.Bool("parallel_tool_calls", &spec->parallel_calls);
   spec->tool_choice = ReadToolChoice(fields);
   for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens"}) {  // llama.cpp's

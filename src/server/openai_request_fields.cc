@@ -1,5 +1,6 @@
 // The fields of a request that say how to generate: what chat and text completions share.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

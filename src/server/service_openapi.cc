@@ -53,7 +53,7 @@ constexpr const char* kSampling =
 constexpr const char* kAnswers =
     R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
     "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},"parallel_tool_calls":{"type":"boolean"},
-    "reasoning_format":{"enum":["auto","none"]},"logprobs":{"type":"boolean"},
+    "reasoning_format":{"enum":["auto","deepseek","none"]},"logprobs":{"type":"boolean"},
     "top_logprobs":{"type":"integer","minimum":0,"maximum":20})";
 // Of chats and /apply-template: what templates read, and how the prompt ends.
 constexpr const char* kTemplate =

@@ -188,7 +188,13 @@ Outcome Service::CreateSession(const Call& call) {
     return ErrorResponse(prompt.error());
   }
   const auto entry = sessions_.Create(call.tenant(), std::move(*state));
-  return entry ? SessionResponse(*entry, 201) : ErrorResponse(entry.error());
+  if (!entry) return ErrorResponse(entry.error());
+  HttpResponse response;
+  response.status = 201;
+  ordered_json made = SessionJson(*entry);
+  made["ignored"] = fields.Unread();
+  response.body = Dump(made);
+  return response;
 }
 
 Outcome Service::ListSessions(const Call& call) {

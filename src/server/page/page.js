@@ -65,6 +65,14 @@ function act(work) {
   };
 }
 
+// Runs what makes the page longer, and shows its end where the end was shown before.
+function keepEnd(grow) {
+  const root = document.documentElement;
+  const at_end = innerHeight + scrollY >= root.scrollHeight - 40;
+  grow();
+  if (at_end) scrollTo(0, root.scrollHeight);
+}
+
 function showKeyForm(open) {
   $("key-form").hidden = !open;
   $("show-key").setAttribute("aria-expanded", open);
@@ -103,8 +111,13 @@ async function openSession(id) {
   const shown = id ? await call("GET", session()) : {messages: []};
   const first = shown.messages[0];
   $("system").value = first && first.role === "system" ? first.content : "";
-  $("messages").replaceChildren(...shown.messages.filter((m) => m.role !== "system").map(messageView));
   await listSessions();
+  keepEnd(() => $("messages").replaceChildren(...shown.messages.filter((m) => m.role !== "system").map(messageView)));
+}
+
+// Where somebody goes on by keyboard after the messages were shown anew.
+function focusOn(index) {
+  ($("messages").querySelector("[aria-label='Edit message " + index + "']") || $("text")).focus();
 }
 
 async function makeSession() {
@@ -120,10 +133,17 @@ function actionButton(name, message, work) {
   return button;
 }
 
+function thoughtView(text, open = false) {
+  return element("details", {className: "thought", open}, element("summary", {textContent: "Thoughts"}),
+      element("p", {textContent: text}));
+}
+
 function messageView(message) {
-  const text = element("p", {className: "text", textContent: message.content});
+  const calls = (message.tool_calls || []).map((c) => c.function.name + "(" + c.function.arguments + ")");
+  const text = element("p", {className: "text", textContent: [message.content || [], calls].flat().join("\n")});
+  const thoughts = message.reasoning_content ? [thoughtView(message.reasoning_content)] : [];
   const article = element("article", {className: message.role},
-      element("h3", {textContent: message.role + " " + message.index}), text);
+      element("h3", {textContent: message.role + " " + message.index}), ...thoughts, text);
   article.setAttribute("aria-label", message.role + ", message " + message.index);
   const receipt = receipts.get(current + "/" + message.index);
   if (receipt) article.append(...receiptView(receipt));
@@ -138,6 +158,7 @@ function messageView(message) {
         if (!confirm("Take this message out, and erase what the cache holds of it and of all after it?")) return;
         const gone = await call("POST", session("/forget"), {index: message.index});
         await openSession(current);
+        focusOn(message.index);
         showError("Forgotten: " + gone.erased_blocks + " blocks with " + gone.erased_tokens + " tokens are erased.");
       })));
   return article;
@@ -147,11 +168,15 @@ function editMessage(message, article, text) {
   const area = element("textarea", {value: message.content, rows: 4});
   area.setAttribute("aria-label", "New text of message " + message.index);
   const form = element("form", {}, area, element("button", {textContent: "Save"}),
-      element("button", {type: "button", textContent: "Cancel", onclick: () => form.replaceWith(text)}));
+      element("button", {type: "button", textContent: "Cancel", onclick: () => {
+        form.replaceWith(text);
+        focusOn(message.index);
+      }}));
   form.onsubmit = act(async () => {
     await call("PUT", session("/messages/" + message.index), {content: area.value});
     await openSession(current);
     if (message.role === "user") await generate({});
+    focusOn(message.index);
   });
   text.replaceWith(form);
   area.focus();
@@ -223,6 +248,7 @@ async function generate(body) {
   $("messages").append(article);
   $("messages").setAttribute("aria-busy", "true");
   $("stop").hidden = false;
+  scrollTo(0, document.documentElement.scrollHeight);
   watchPrompt(state).catch(() => {});
   const id = current;
   try {
@@ -230,11 +256,15 @@ async function generate(body) {
         controller.signal);
     await readEvents(response, (event) => {
       if (event.error) throw new Error(event.error.message);
-      const piece = event.choices?.[0]?.delta?.content;
-      if (piece) {
+      const {content, reasoning_content} = event.choices?.[0]?.delta || {};
+      if (content || reasoning_content) {
         state.begun = true;
         $("progress").hidden = true;
-        text.append(piece);
+        keepEnd(() => {
+          if (reasoning_content && !article.querySelector("details")) text.before(thoughtView("", true));
+          article.querySelector("details p")?.append(reasoning_content || "");
+          text.append(content || "");
+        });
       }
       if (event.kvasir) receipts.set(id + "/" + event.session.index, event.kvasir);
     });
