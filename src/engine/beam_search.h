@@ -54,8 +54,8 @@ class LogitRow {
 // A search for one source. Beams with equal sums stand in the order of their parents, then of their
 // tokens' ids. Allocates only in its constructor. One thread.
 //
-// Where transformers goes on with a beam or a token of probability 0, for want of others, this
-// search goes on with fewer beams, and ends when there is none.
+// Where too few continuations are allowed, transformers goes on with beams of -1e9 and tokens of
+// probability 0; this search goes on with fewer beams, and ends without any.
 class BeamSearch {
  public:
   struct Beam {

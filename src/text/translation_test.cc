@@ -184,7 +184,7 @@ TEST(M2mVocabulary, TurnsPiecesWithoutAnIdIntoTheUnknownToken) {
   for (const VocabularyToken& token : pieces.tokens) {
     if (token.kind == TokenKind::kNormal && token.text != "ab") vocab[token.text] = vocab.size();
   }
-  vocab["extra"] = vocab.size();  // a token that is no piece
+  vocab["extra"] = vocab.size();  // a token without a piece
   const size_t size = vocab.size() + 108;
   const auto vocabulary = M2mVocabulary(pieces, {vocab.dump(), "v", ""}, size);
   ASSERT_TRUE(vocabulary) << vocabulary.error().message;
