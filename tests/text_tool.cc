@@ -1,6 +1,7 @@
 // Tokenizer over standard input, for tests that compare it with other implementations. One JSON
 // object per line: {"tokenizer": folder, tokenizer.json or GGUF file, "text": ..., "add_special",
-// "parse_special", "ids": to decode instead of the text's own}, or for a chat {"tokenizer",
+// "parse_special", "source": the text's language, of a translation model, "ids": to decode instead
+// of the text's own}, or for a chat {"tokenizer",
 // "template", "messages"} instead of a text. Answers {"ids", "decoded", "decoded_all", "streamed",
 // "streamed_all"} or {"error"}, one per line. With `speed TOKENIZER
 // FILE` it prints the megabytes of FILE that Encode processes per second.
@@ -16,7 +17,9 @@
 
 #include "base/json_tree.h"
 #include "import/gguf_vocabulary.h"
+#include "import/tokenizer_files.h"
 #include "text/chat_template.h"
+#include "text/languages.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -39,15 +42,27 @@ kvasir::Result<std::unique_ptr<Tokenizer>> LoadGguf(const std::string& path) {
   return kvasir::Tokenizer::Make(**vocabulary);
 }
 
+// A folder, of whose config.json only vocab_size is read.
+kvasir::Result<std::unique_ptr<Tokenizer>> LoadFolder(const std::string& path) {
+  kvasir::ImportedModel model;
+  model.vocabulary = std::nullopt;
+  const auto config = nlohmann::json::parse(ReadFile(path + "/config.json"), nullptr, false);
+  if (config.is_object()) model.config.vocab_size = config.value("vocab_size", 0u);
+  if (const auto read = kvasir::ReadTokenizerFiles(path, model); !read) {
+    return tl::unexpected(read.error());
+  }
+  if (!model.vocabulary) return tl::unexpected(model.vocabulary.error());
+  if (*model.vocabulary) return Tokenizer::Make(**model.vocabulary);
+  return Tokenizer::Parse(model.tokenizer_json, model.tokenizer_config_json);
+}
+
 const Tokenizer* Load(const std::string& path, std::string* error) {
   static std::map<std::string, std::unique_ptr<Tokenizer>> loaded;
   auto& slot = loaded[path];
   if (slot == nullptr) {
-    const bool is_file = path.ends_with(".json");
-    auto result = path.ends_with(".gguf")
-                      ? LoadGguf(path)
-                      : Tokenizer::Parse(ReadFile(is_file ? path : path + "/tokenizer.json"),
-                                         is_file ? "" : ReadFile(path + "/tokenizer_config.json"));
+    auto result = path.ends_with(".gguf")   ? LoadGguf(path)
+                  : path.ends_with(".json") ? Tokenizer::Parse(ReadFile(path), "")
+                                            : LoadFolder(path);
     if (!result) {
       *error = result.error().message;
       return nullptr;
@@ -91,6 +106,17 @@ kvasir::Result<std::vector<TokenId>> EncodeChat(const Tokenizer& tokenizer,
       chat->text, {.add_special = false, .literal = chat->literal, .written = *chat->written});
 }
 
+// The ids of a source, as the folder's tokenizer_config.json wants it.
+kvasir::Result<std::vector<TokenId>> EncodeTranslation(const Tokenizer& tokenizer,
+                                                       const nlohmann::json& request) {
+  const auto language = kvasir::Languages::Of(tokenizer).Find(request.value("source", ""));
+  if (!language) return tl::unexpected(language.error());
+  const auto place =
+      kvasir::LanguagePlaceOf(ReadFile(request.value("tokenizer", "") + "/tokenizer_config.json"));
+  if (!place) return tl::unexpected(place.error());
+  return kvasir::EncodeSource(tokenizer, request.value("text", ""), language->id, *place, SIZE_MAX);
+}
+
 nlohmann::json Answer(const std::string& line) {
   const auto request = nlohmann::json::parse(line, nullptr, false);
   if (!request.is_object()) return {{"error", "not a JSON object"}};
@@ -102,8 +128,9 @@ nlohmann::json Answer(const std::string& line) {
     kvasir::EncodeOptions options;
     options.add_special = request.value("add_special", true);
     options.parse_special = request.value("parse_special", true);
-    auto encoded = request.contains("messages")
-                       ? EncodeChat(*tokenizer, request)
+    auto encoded = request.contains("messages") ? EncodeChat(*tokenizer, request)
+                   : request.contains("source")
+                       ? EncodeTranslation(*tokenizer, request)
                        : tokenizer->Encode(request.value("text", ""), options);
     if (!encoded) return {{"error", encoded.error().message}};
     ids = std::move(*encoded);

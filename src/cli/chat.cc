@@ -19,7 +19,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
-#include "cli/nearest.h"
+#include "base/nearest.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"

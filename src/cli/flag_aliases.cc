@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/result.h"
-#include "cli/nearest.h"
+#include "base/nearest.h"
 
 namespace kvasir::cli {
 namespace {

@@ -14,6 +14,7 @@
 #include "import/gguf_metadata.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
+#include "text/translation_vocabulary.h"
 #include "text/vocabulary_config.h"
 
 namespace kvasir {
@@ -98,26 +99,55 @@ fs::path TiktokenFile(const fs::path& folder) {
   return found.empty() ? fs::path() : *std::ranges::min_element(found);
 }
 
-// tokenizer.model, else *.tiktoken, with what the JSON files beside it say.
+// Texts of the files that say more about a vocabulary.
+struct FilesBeside {
+  std::array<std::string, 3> texts;
+  VocabularyConfig config() const { return {texts[0], texts[1], texts[2]}; }
+};
+
+Result<FilesBeside> ReadFilesBeside(const fs::path& folder) {
+  FilesBeside files;
+  const std::array names = {"tokenizer_config.json", "special_tokens_map.json",
+                            "added_tokens.json"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    KV_ASSIGN(files.texts[i], ReadOptional(folder / names[i], kMaxTokenizerBytes));
+  }
+  return files;
+}
+
+// sentencepiece.bpe.model: with vocab.json M2M-100's, without NLLB's. Absent: no such file.
+Result<std::optional<Vocabulary>> ReadTranslationVocabulary(const fs::path& folder,
+                                                            const ModelConfig& config) {
+  const fs::path path = folder / "sentencepiece.bpe.model", vocab = folder / "vocab.json";
+  KV_ASSIGN(const std::string bytes, ReadOptional(path, kMaxTokenizerBytes));
+  if (bytes.empty()) return std::nullopt;
+  KV_ASSIGN(Vocabulary pieces, ParseSentencePiece(bytes, path.string(), config.vocab_size));
+  KV_ASSIGN(const FilesBeside files, ReadFilesBeside(folder));
+  KV_ASSIGN(const std::string ids, ReadOptional(vocab, kMaxTokenizerBytes));
+  const M2mFiles m2m{ids, vocab.string(), files.texts[0]};
+  KV_ASSIGN(Vocabulary vocabulary, ids.empty()
+                                       ? NllbVocabulary(std::move(pieces), config.vocab_size)
+                                       : M2mVocabulary(std::move(pieces), m2m, config.vocab_size));
+  KV_TRY(Apply(files.config(), &vocabulary));
+  return vocabulary;
+}
+
+// tokenizer.model, else *.tiktoken, else sentencepiece.bpe.model, with what the files beside it
+// say.
 Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
                                                      const ModelConfig& config) {
   fs::path path = folder / "tokenizer.model";
   KV_ASSIGN(const bool has_model, Exists(path));
   if (!has_model) path = TiktokenFile(folder);
-  if (path.empty()) return std::nullopt;
+  if (path.empty()) return ReadTranslationVocabulary(folder, config);
   KV_ASSIGN(const std::string bytes, ReadTextFile(path, kMaxTokenizerBytes));
   KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(bytes)), path.string()));
   const bool ranks = !has_model || LooksLikeTiktoken(bytes);
   KV_ASSIGN(Vocabulary vocabulary,
             ranks ? ParseTiktoken(bytes, path.string(), config.architecture)
                   : ParseSentencePiece(bytes, path.string(), config.vocab_size));
-  std::array<std::string, 3> texts;
-  const std::array names = {"tokenizer_config.json", "special_tokens_map.json",
-                            "added_tokens.json"};
-  for (size_t i = 0; i < names.size(); ++i) {
-    KV_ASSIGN(texts[i], ReadOptional(folder / names[i], kMaxTokenizerBytes));
-  }
-  KV_TRY(Apply({texts[0], texts[1], texts[2]}, &vocabulary));
+  KV_ASSIGN(const FilesBeside files, ReadFilesBeside(folder));
+  KV_TRY(Apply(files.config(), &vocabulary));
   return vocabulary;
 }
 

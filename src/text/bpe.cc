@@ -256,6 +256,17 @@ Status Bpe::StartSymbols(std::string_view word, Special special,
 
 Status Bpe::Encode(std::string_view word, Special special, size_t max_ids,
                    std::vector<TokenId>* ids) const {
+  const size_t begin = ids->size();
+  KV_TRY(EncodeWord(word, special, max_ids, ids));
+  if (!num_ids_) return {};
+  for (TokenId& id : std::span(*ids).subspan(begin)) {
+    if (id >= *num_ids_) id = unk_;
+  }
+  return {};
+}
+
+Status Bpe::EncodeWord(std::string_view word, Special special, size_t max_ids,
+                       std::vector<TokenId>* ids) const {
   if (word.empty()) return {};
   if (ignore_merges_) {
     const auto id = IdOf(word);

@@ -82,6 +82,8 @@ class Bpe {
   bool IsProtected(TokenId id) const {
     return static_cast<size_t>(id) < protected_.size() && protected_[static_cast<size_t>(id)];
   }
+  Status EncodeWord(std::string_view word, Special special, size_t max_ids,
+                    std::vector<TokenId>* ids) const;
   Status StartSymbols(std::string_view word, Special special, std::vector<TokenId>* symbols) const;
   void MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
   void CollectSeams();
@@ -102,6 +104,7 @@ class Bpe {
   bool has_seams_ = false;              // seams_ is complete
   std::vector<bool> protected_;
   TokenId max_id_ = -1;
+  std::optional<TokenId> num_ids_;  // ids from here on are written as the unknown token
   bool has_unk_ = false;
   TokenId unk_ = -1;
   bool fuse_unk_ = false, byte_fallback_ = false, ignore_merges_ = false;

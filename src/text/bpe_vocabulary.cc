@@ -43,6 +43,10 @@ Result<Bpe> Bpe::Make(const Vocabulary& vocabulary) {
       bpe.unk_ = static_cast<TokenId>(id);
     }
   }
+  if (vocabulary.num_ids) {
+    bpe.num_ids_ = static_cast<TokenId>(*vocabulary.num_ids);
+    bpe.max_id_ = static_cast<TokenId>(vocabulary.vocab_size()) - 1;
+  }
   bpe.IndexTokens();
   if (vocabulary.merges) {
     KV_TRY(bpe.TakeMerges(vocabulary));

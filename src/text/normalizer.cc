@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/base64.h"
 #include "base/result.h"
 #include "base/utf8.h"
+#include "text/charsmap.h"
 #include "text/pattern.h"
 #include "text/tokenizer_json.h"
 #include "text/unicode_form.h"
@@ -174,6 +176,78 @@ class StripAccentsStep : public Normalizer {
   }
 };
 
+// The table of SentencePiece. `tokenizers` does not apply it as SentencePiece does: a text of its
+// (Unicode 14) grapheme of less than six bytes becomes what the table's *shortest* text that it
+// begins with becomes, whatever follows in the grapheme, or else each character does.
+class CharsmapStep : public Normalizer {
+ public:
+  enum class Rule { kSentencePiece, kTokenizers };
+  CharsmapStep(Charsmap map, Rule rule) : map_(std::move(map)), rule_(rule) {}
+  Status Apply(MarkedText* text) const override {
+    Rewriter out(text);
+    const std::string_view in = out.text();
+    size_t side = 0;
+    for (size_t begin = 0; begin < in.size();) {
+      if (begin >= side) side = out.EndOfSide(begin);
+      const std::string_view rest = in.substr(begin, side - begin);
+      if (rule_ == Rule::kSentencePiece) {
+        begin += Put(begin, rest, map_.Longest(rest), &out);
+        continue;
+      }
+      const size_t end = begin + GraphemeBytes(rest);
+      const auto whole =
+          end - begin < 6 ? map_.Shortest(in.substr(begin, end - begin)) : std::nullopt;
+      if (whole) {
+        out.Put(begin, end, [&](std::string* to) { *to += whole->becomes; });
+        begin = end;
+      }
+      while (begin < end) {
+        size_t next = begin;
+        NextChar(in, &next);
+        const std::string_view one = in.substr(begin, next - begin);
+        const auto match = map_.Shortest(one);
+        if (match) {
+          out.Put(begin, next, [&](std::string* to) { *to += match->becomes; });
+        } else {
+          out.Keep(begin, next);
+        }
+        begin = next;
+      }
+    }
+    return {};
+  }
+
+ private:
+  // Writes what is at `begin`: the match, or one character. Returns its bytes.
+  static size_t Put(size_t begin, std::string_view rest,
+                    const std::optional<Charsmap::Match>& match, Rewriter* out) {
+    size_t size = 0;
+    if (!match) {
+      NextChar(rest, &size);
+      out->Keep(begin, begin + size);
+      return size;
+    }
+    out->Put(begin, begin + match->size, [&](std::string* to) { *to += match->becomes; });
+    return match->size;
+  }
+  static size_t GraphemeBytes(std::string_view text) {
+    size_t end = 0;
+    utf8proc_int32_t state = 0;
+    auto last = static_cast<utf8proc_int32_t>(NextChar(text, &end));
+    while (end < text.size()) {
+      size_t next = end;
+      const auto c = static_cast<utf8proc_int32_t>(NextChar(text, &next));
+      if (utf8proc_grapheme_break_stateful(last, c, &state)) break;
+      last = c;
+      end = next;
+    }
+    return end;
+  }
+
+  Charsmap map_;
+  Rule rule_;
+};
+
 // All Sequences, however nested, become one list: then this is the only place where text can grow
 // step by step, and a hostile file cannot make it explode.
 class SequenceStep : public Normalizer {
@@ -202,6 +276,25 @@ Status CheckLength(const char* field, const std::string& text) {
               text.size(), kMaxGrowth);
 }
 
+// As text, which a tokenizer.json has: base64. As bytes, which only PartsOf writes: of a
+// SentencePiece model.
+Result<Step> ParseCharsmap(const nlohmann::json& value) {
+  constexpr const char* kName = "precompiled_charsmap";
+  const auto found = value.find(kName);
+  using Rule = CharsmapStep::Rule;
+  if (found != value.end() && found->is_binary()) {
+    const auto& bytes = found->get_binary();
+    const std::string_view view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    KV_ASSIGN(Charsmap map, Charsmap::Parse(view, "SentencePiece model"));
+    return std::make_unique<CharsmapStep>(std::move(map), Rule::kSentencePiece);
+  }
+  KV_ASSIGN(const std::string text, StringField(value, kName, ""));
+  const std::optional<std::string> bytes = DecodeBase64(text);
+  if (!bytes) return Fail(Code::kCorruption, "tokenizer.json: {} is not base64", kName);
+  KV_ASSIGN(Charsmap map, Charsmap::Parse(*bytes, "tokenizer.json"));
+  return std::make_unique<CharsmapStep>(std::move(map), Rule::kTokenizers);
+}
+
 Result<Step> ParseStep(const nlohmann::json& value) {
   KV_ASSIGN(const std::string type, StringField(value, "type", ""));
   if (type == "NFC") return std::make_unique<FormStep>(UnicodeForm::kNfc);
@@ -226,6 +319,7 @@ Result<Step> ParseStep(const nlohmann::json& value) {
     KV_ASSIGN(const bool right, BoolField(value, "strip_right", true));
     return std::make_unique<StripStep>(left, right);
   }
+  if (type == "Precompiled") return ParseCharsmap(value);
   return Fail(Code::kUnsupported, "tokenizer.json: normalizer \"{}\" is not supported", type);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "text/charsmap.h"
 
 namespace kvasir {
 namespace {
@@ -86,7 +87,8 @@ struct Specs {
   uint64_t model_type = 1;
   bool space_is_suffix = false;
   int64_t bos = 1, eos = 2;  // -1: none
-  bool has_charsmap = false, add_prefix = true, collapse_spaces = true, escape_spaces = true;
+  std::string_view charsmap;
+  bool add_prefix = true, collapse_spaces = true, escape_spaces = true;
 };
 
 // Calls take(field) for each field; false when the bytes are not a valid message.
@@ -124,7 +126,7 @@ bool ReadTrainer(std::string_view bytes, Specs* specs) {
 
 bool ReadNormalizer(std::string_view bytes, Specs* specs) {
   return ForEachField(bytes, [&](const ProtoReader::Field& field) {
-    if (field.number == 2) specs->has_charsmap = !field.bytes.empty();
+    if (field.number == 2) specs->charsmap = field.bytes;
     if (field.number == 3) specs->add_prefix = field.value != 0;
     if (field.number == 4) specs->collapse_spaces = field.value != 0;
     if (field.number == 5) specs->escape_spaces = field.value != 0;
@@ -135,7 +137,6 @@ Status CheckSpecs(const Specs& specs, const std::string& file) {
   const char* what = nullptr;
   if (specs.model_type != 2) what = "is not of the BPE kind";
   if (specs.space_is_suffix) what = "writes spaces behind words";
-  if (specs.has_charsmap) what = "normalises text by its own table";
   if (!specs.escape_spaces) what = "keeps spaces as they are";
   if (what == nullptr) return {};
   return Fail(Code::kUnsupported,
@@ -177,6 +178,8 @@ Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string&
                 file, max_tokens);
   }
   KV_TRY(CheckSpecs(specs, file));
+  KV_TRY(Charsmap::Parse(specs.charsmap, file));
+  vocabulary.charsmap = specs.charsmap;
   const auto id_of = [&](int64_t id) -> std::optional<TokenId> {
     if (id < 0 || static_cast<uint64_t>(id) >= vocabulary.tokens.size()) return std::nullopt;
     return static_cast<TokenId>(id);

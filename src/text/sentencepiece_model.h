@@ -19,9 +19,9 @@ namespace kvasir {
 //   NormalizerSpec  := 2: precompiled_charsmap  3: add_dummy_prefix (true)
 //                      4: remove_extra_whitespaces (true)  5: escape_whitespaces (true)
 //
-// kCorruption: the bytes are not such a message. kUnsupported: not of the BPE kind, or with its own
-// table of normalisation; the error says what to do. kInvalidArgument: more than max_tokens, of
-// which no more are kept. CheckVocabulary checks the tokens.
+// kCorruption: the bytes are not such a message, or the table of normalisation is damaged.
+// kUnsupported: not of the BPE kind; the error says what to do. kInvalidArgument: more than
+// max_tokens, of which no more are kept. CheckVocabulary checks the tokens.
 Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file,
                                       size_t max_tokens = SIZE_MAX);
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/base64.h"
 #include "base/result.h"
 #include "text/byte_level.h"
 
@@ -13,25 +14,6 @@ namespace {
 
 constexpr uint32_t kMaxRank = (1u << 22) - 1;
 constexpr size_t kMaxGap = size_t{1} << 16;  // of ids without a token
-
-std::optional<std::string> DecodeBase64(std::string_view text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string bytes;
-  uint32_t held = 0, bits = 0;
-  for (char c : text) {
-    const size_t digit = kDigits.find(c);
-    if (digit == kDigits.npos) return std::nullopt;
-    held = (held << 6 | static_cast<uint32_t>(digit)) & 0xFFFF;
-    bits += 6;
-    if (bits < 8) continue;
-    bits -= 8;
-    bytes.push_back(static_cast<char>(held >> bits & 0xFF));
-  }
-  if (bytes.empty()) return std::nullopt;
-  return bytes;
-}
 
 struct Line {
   std::string token;  // bytes
@@ -45,7 +27,8 @@ std::optional<Line> ParseLine(std::string_view line) {
   const std::string_view number = line.substr(space + 1);
   uint32_t rank = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
-  if (!token || error != std::errc() || end != number.data() + number.size() || rank > kMaxRank) {
+  if (!token || token->empty() || error != std::errc() || end != number.data() + number.size() ||
+      rank > kMaxRank) {
     return std::nullopt;
   }
   return Line{std::move(*token), rank};

@@ -1,5 +1,6 @@
 #include "text/vocabulary.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <unordered_map>
@@ -45,12 +46,13 @@ Status CheckToken(const Vocabulary& vocabulary, size_t id) {
 
 uint32_t Vocabulary::vocab_size() const {
   size_t size = tokens.size();
+  if (num_ids) size = std::min(size, *num_ids);
   while (size > 0 && tokens[size - 1].text.empty()) --size;
   return static_cast<uint32_t>(size);
 }
 
 uint64_t Vocabulary::memory_bytes() const {
-  uint64_t bytes = tokens.size() * sizeof(VocabularyToken);
+  uint64_t bytes = tokens.size() * sizeof(VocabularyToken) + charsmap.size();
   for (const VocabularyToken& token : tokens) bytes += token.text.size();
   if (!merges) return bytes;
   bytes += merges->size() * sizeof(std::string);
@@ -62,6 +64,10 @@ Status CheckVocabulary(const Vocabulary& vocabulary) {
   if (vocabulary.tokens.size() > kMaxVocabulary) {
     return Fail(Code::kCorruption, "{}: {} tokens, at most {} are allowed", vocabulary.file,
                 vocabulary.tokens.size(), kMaxVocabulary);
+  }
+  if (vocabulary.num_ids && *vocabulary.num_ids > vocabulary.tokens.size()) {
+    return Fail(Code::kCorruption, "{}: {} ids, but {} tokens", vocabulary.file,
+                *vocabulary.num_ids, vocabulary.tokens.size());
   }
   std::unordered_map<std::string_view, size_t> ids;
   ids.reserve(vocabulary.tokens.size());
@@ -121,6 +127,10 @@ Digest DigestOf(const Vocabulary& vocabulary) {
   text(vocabulary.pre);
   digest.UpdateU64(static_cast<uint64_t>(vocabulary.space_prefix));
   flag(vocabulary.collapse_spaces);
+  if (!vocabulary.charsmap.empty() || vocabulary.num_ids) {  // else as it was before they were read
+    text(vocabulary.charsmap);
+    digest.UpdateU64(vocabulary.num_ids ? 1 + *vocabulary.num_ids : 0);
+  }
   return digest.Finish();
 }
 

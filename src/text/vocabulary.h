@@ -54,6 +54,9 @@ struct Vocabulary {
   std::string pre;                       // of kByteLevel: a name of text_patterns.h
   SpacePrefix space_prefix = SpacePrefix::kEveryText;  // of kSentencePiece
   bool collapse_spaces = false;                        // of kSentencePiece: as it was trained
+  std::string charsmap;  // of kSentencePiece: its table of normalisation (Charsmap); "": none
+  // Tokens from here on only help merging: what becomes one becomes the unknown token.
+  std::optional<size_t> num_ids;
 
   uint32_t vocab_size() const;  // largest id of a token + 1
   // Of texts and merges, and of the lists that hold them.

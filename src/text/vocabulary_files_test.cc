@@ -86,7 +86,6 @@ TEST(SentencePieceModel, RefusesOtherKindsByName) {
     EXPECT_NE(tokenizer.error().message.find(part), std::string::npos) << tokenizer.error().message;
   };
   refused(kPieces, "not of the BPE kind");
-  refused(kPieces + kBpe + Message(3, Message(2, "table")), "normalises");
   refused(kPieces + kBpe + Message(3, Number(5, 0)), "keeps spaces");
   refused(kPieces + Message(2, Number(3, 2) + Number(24, 1)), "behind words");
 }
@@ -110,6 +109,9 @@ TEST(SentencePieceModel, RefusesDamage) {
   }
   EXPECT_EQ(Load("").error().code, Code::kCorruption);
   EXPECT_EQ(Load("{}").error().code, Code::kCorruption);
+  const auto table = Load(kPieces + kBpe + Message(3, Message(2, "table")));
+  EXPECT_EQ(table.error().code, Code::kCorruption);
+  EXPECT_NE(table.error().message.find("precompiled_charsmap"), std::string::npos);
   EXPECT_EQ(Load(kPieces + Piece("b", 0, 9) + kBpe).error().code, Code::kCorruption);
   EXPECT_EQ(Load(kPieces + Piece("a", 0, 1) + kBpe).error().code, Code::kCorruption);
   for (const char* config :

@@ -40,6 +40,11 @@ VocabularyParts SentencePieceParts(const Vocabulary& vocabulary) {
   VocabularyParts parts;
   parts.add_bos = true;
   json normalizers = json::array();
+  if (!vocabulary.charsmap.empty()) {
+    const std::string& bytes = vocabulary.charsmap;
+    normalizers.push_back({{"type", "Precompiled"},
+                           {"precompiled_charsmap", json::binary({bytes.begin(), bytes.end()})}});
+  }
   if (vocabulary.collapse_spaces) CollapseSpaces(&normalizers);
   json decoders = {Replace(kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
   if (vocabulary.space_prefix == SpacePrefix::kFirst) {
@@ -52,7 +57,11 @@ VocabularyParts SentencePieceParts(const Vocabulary& vocabulary) {
     normalizers.push_back(Replace(" ", kSpace));
   }
   if (vocabulary.space_prefix != SpacePrefix::kNever) {
-    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1u}, {"stop", 0u}});
+    // SentencePiece takes all spaces away where it takes runs of them away; llama.cpp takes one,
+    // and so does `tokenizers` in the files of models without a table.
+    const bool all = !vocabulary.charsmap.empty() && vocabulary.collapse_spaces;
+    decoders.push_back(
+        {{"type", "Strip"}, {"content", " "}, {"start", all ? 1024u : 1u}, {"stop", 0u}});
   }
   parts.json["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
   parts.json["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};

@@ -1,10 +1,10 @@
-#include "cli/nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-namespace kvasir::cli {
+namespace kvasir {
 namespace {
 
 constexpr size_t kMostChanges = 2;
@@ -39,4 +39,4 @@ std::optional<std::string> Nearest(std::string_view word, std::span<const std::s
   return nearest;
 }
 
-}  // namespace kvasir::cli
+}  // namespace kvasir

@@ -1,0 +1,13 @@
+// Base64 (RFC 4648, section 4).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvasir {
+
+// The bytes; `=` at the end may be missing. Absent: another character is in the text.
+std::optional<std::string> DecodeBase64(std::string_view text);
+
+}  // namespace kvasir

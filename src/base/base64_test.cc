@@ -1,0 +1,34 @@
+#include "base/base64.h"
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <utility>
+
+namespace kvasir {
+namespace {
+
+// RFC 4648, section 10.
+TEST(Base64, DecodesTheVectorsOfItsStandard) {
+  for (const auto& [text, bytes] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"", ""},
+                                                                  {"Zg==", "f"},
+                                                                  {"Zm8=", "fo"},
+                                                                  {"Zm9v", "foo"},
+                                                                  {"Zm9vYg==", "foob"},
+                                                                  {"Zm9vYmE=", "fooba"},
+                                                                  {"Zm9vYmFy", "foobar"},
+                                                                  {"Zm9vYg", "foob"}}) {
+    EXPECT_EQ(DecodeBase64(text), bytes) << text;
+  }
+  EXPECT_EQ(DecodeBase64("+/+/"), "\xFB\xFF\xBF");
+}
+
+TEST(Base64, RefusesOtherCharacters) {
+  for (const char* text : {" ", "Zm9v\n", "Zm-v", "Z=m9v", "\xC3\xA9"}) {
+    EXPECT_FALSE(DecodeBase64(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace kvasir

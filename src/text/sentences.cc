@@ -1,0 +1,132 @@
+#include "text/sentences.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr std::u32string_view kWideMarks = U"。！？．｡";
+// Latin and its kin, Armenian, Arabic, Urdu, Devanagari and its kin, Sinhala, Tibetan, Burmese,
+// Ethiopic, Khmer.
+constexpr std::u32string_view kMarks = U".!?…‼⁇⁈⁉։؟۔।॥෴།༎။።፧។៕";
+constexpr std::u32string_view kClosing = U"\"')]}»›”’」』）】〉》〕";
+// Of English, French, German, Spanish and Portuguese.
+constexpr std::array<std::string_view, 20> kTitles = {
+    "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr",  "Jr",   "Sra", "Dra",
+    "vs", "cf",  "No", "Nr", "Hr",   "Fr", "Mme", "Mlle", "bzw", "ca"};
+
+bool IsIn(std::u32string_view set, char32_t c) { return set.find(c) != set.npos; }
+bool IsWide(char32_t c) { return IsIn(kWideMarks, c); }
+bool IsMark(char32_t c) { return IsIn(kMarks, c) || IsWide(c); }
+bool IsLineBreak(char32_t c) { return c == '\n' || c == 0x2028 || c == 0x2029; }
+
+utf8proc_category_t CategoryOf(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+bool IsLower(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_LL; }
+
+char32_t CharAt(std::string_view text, size_t pos) {
+  return pos < text.size() ? NextChar(text, &pos) : U'\0';
+}
+
+// The end of the characters from `pos` on of which `is` holds.
+template <typename Is>
+size_t Skip(std::string_view text, size_t pos, const Is& is) {
+  while (pos < text.size()) {
+    size_t next = pos;
+    if (!is(NextChar(text, &next))) break;
+    pos = next;
+  }
+  return pos;
+}
+
+// Whether the full stop behind `sentence` belongs to its last word.
+bool StopIsOfWord(std::string_view sentence) {
+  if (std::ranges::all_of(sentence, [](char c) { return c >= '0' && c <= '9'; })) return true;
+  size_t word = sentence.size();  // where the last word begins
+  while (word > 0) {
+    size_t last = word - 1;
+    while (last > 0 && (static_cast<uint8_t>(sentence[last]) & 0xC0) == 0x80) --last;
+    const char32_t c = CharAt(sentence, last);
+    if (IsWhitespace(c) || c == '.' || IsIn(U"([{\"'«“‘-", c)) break;
+    word = last;
+  }
+  const std::string_view text = sentence.substr(word);
+  if (text.empty()) return false;
+  size_t first = 0;
+  const char32_t c = NextChar(text, &first);
+  const auto category = CategoryOf(c);
+  const bool letter = category == UTF8PROC_CATEGORY_LL || category == UTF8PROC_CATEGORY_LU;
+  return (letter && first == text.size()) || std::ranges::find(kTitles, text) != kTitles.end();
+}
+
+}  // namespace
+
+Sentences::Sentences(std::string_view text) : text_(text) {
+  size_t begin = Skip(text, 0, IsWhitespace);
+  for (size_t pos = begin; pos < text.size();) {
+    const size_t at = pos;
+    const char32_t c = NextChar(text, &pos);
+    if (IsWhitespace(c)) {
+      pos = Skip(text, pos, IsWhitespace);
+      size_t breaks = 0;
+      for (size_t i = at; i < pos;) breaks += IsLineBreak(NextChar(text, &i));
+      if (breaks < 2 && pos < text.size()) continue;
+      Add(begin, at);
+      begin = pos;
+      continue;
+    }
+    if (!IsMark(c)) continue;
+    char32_t last = c;
+    pos = Skip(text, pos, [&](char32_t next) {
+      const bool is = IsMark(next);
+      if (is) last = next;
+      return is;
+    });
+    const bool one_stop = c == '.' && pos == at + 1;
+    const size_t end = Skip(text, pos, [](char32_t next) { return IsIn(kClosing, next); });
+    const size_t next = Skip(text, end, IsWhitespace);
+    const bool closes = end > pos;
+    pos = end;
+    if (next == end && end < text.size() && !IsWide(last)) continue;
+    if ((c == '.' || closes) && IsLower(CharAt(text, next))) continue;
+    if (one_stop && StopIsOfWord(text.substr(begin, at - begin))) continue;
+    Add(begin, end);
+    begin = pos = next;
+  }
+  Add(begin, text.size());
+}
+
+void Sentences::Add(size_t begin, size_t end) {
+  if (begin < end) ranges_.push_back({begin, end});
+}
+
+std::string Sentences::Join(std::span<const std::string> translations) const {
+  KV_CHECK(translations.size() == size());
+  std::string joined;
+  for (size_t i = 0; i < translations.size(); ++i) {
+    if (i > 0) {
+      const std::string_view gap =
+          text_.substr(ranges_[i - 1].end, ranges_[i].begin - ranges_[i - 1].end);
+      const std::string& before = translations[i - 1];
+      size_t last = before.size();
+      while (last > 0 && (static_cast<uint8_t>(before[--last]) & 0xC0) == 0x80) {
+      }
+      if (gap.find('\n') != gap.npos) {
+        joined += gap;
+      } else if (!before.empty() && !IsWide(CharAt(before, last))) {
+        joined += ' ';
+      }
+    }
+    joined += translations[i];
+  }
+  return joined;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,48 @@
+// Sentences: a text cut into sentences, and their translations joined again.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvasir {
+
+// The rule (docs/translation.md has it with examples):
+// - A sentence ends behind a run of end marks (. ! ? and those of other scripts) and the closing
+//   quotes and brackets behind it, where white space or the end of the text follows. Full-width
+//   marks of Chinese and Japanese need no white space.
+// - Neither a full stop nor a mark with a closing quote or bracket ends one before a lower-case
+//   letter. One full stop ends none after a single letter or a word of a short list (Dr, Mr, ...),
+//   or where all before it in the sentence is digits, as in `1. First`.
+// - An empty line ends a sentence; other line breaks are white space.
+// Immutable; thread-safe.
+class Sentences {
+ public:
+  // REQUIRES: text is well-formed UTF-8 and outlives this. O(bytes).
+  explicit Sentences(std::string_view text);
+
+  size_t size() const { return ranges_.size(); }
+  // Without the white space around it; never empty.
+  std::string_view At(size_t i) const {
+    return text_.substr(ranges_[i].begin, ranges_[i].end - ranges_[i].begin);
+  }
+
+  // Joins one translation for each sentence: line breaks stand where they were between sentences;
+  // else nothing stands behind a full-width mark, and a space behind anything else. What is before
+  // the first sentence and behind the last is left out.
+  // REQUIRES: translations.size() == size().
+  std::string Join(std::span<const std::string> translations) const;
+
+ private:
+  struct Range {
+    size_t begin, end;
+  };
+  void Add(size_t begin, size_t end);
+
+  std::string_view text_;
+  std::vector<Range> ranges_;
+};
+
+}  // namespace kvasir

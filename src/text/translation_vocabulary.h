@@ -1,0 +1,33 @@
+// Vocabularies of translation models whose folders have no tokenizer.json: a SentencePiece model,
+// whose pieces other files number.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "kvasir/status.h"
+#include "text/vocabulary.h"
+
+namespace kvasir {
+
+struct M2mFiles {
+  std::string_view vocab_json;  // {"piece": id}
+  std::string vocab_path;       // names it in errors
+  // "", or the text of the file: language_codes ("m2m100" or "wmt21") and num_madeup_words (8).
+  std::string_view tokenizer_config_json;
+};
+
+// M2M-100: ids by vocab.json, then a token `__en__` for each language in a fixed order, then
+// num_madeup_words ids without a token. `pieces`: what ParseSentencePiece yields. A piece that
+// vocab.json lacks becomes the unknown token. vocab_size: the model's. kCorruption: vocab.json is
+// damaged, gives an id twice or not at all, lacks a special token or more than one in 16 pieces, or
+// its size does not go with vocab_size; the message says how to mend it.
+Result<Vocabulary> M2mVocabulary(Vocabulary pieces, const M2mFiles& files, size_t vocab_size);
+
+// NLLB-200: <s>, <pad>, </s>, <unk>, the pieces in their order, the languages in a fixed order,
+// <mask>. kCorruption: the first pieces are not <unk>, <s> and </s>, or there are more ids than
+// vocab_size, or 128 fewer.
+Result<Vocabulary> NllbVocabulary(Vocabulary pieces, size_t vocab_size);
+
+}  // namespace kvasir
