@@ -123,13 +123,15 @@ class Kills(unittest.TestCase):
         return server
 
     def look_for(self, server, stored, why):
-        """All of them are reused, from the disk or from what an earlier one of them brought."""
+        """All of them are reused, from the disk or from what an earlier one of them brought, or on the disk
+        where computing was quicker: the machine has other work too."""
         from_disk = 0
         for ids, right in stored:
             result = server.ask(ids)
             self.assertEqual(answer(result), right, why)
             receipt = result["kvasir"]
-            self.assertLessEqual(receipt["computed"], len(ids) - whole_blocks(ids), (why, receipt))
+            if receipt["miss"]["reason"] != "overtaken":
+                self.assertLessEqual(receipt["computed"], len(ids) - whole_blocks(ids), (why, receipt))
             from_disk += receipt["reused"]["disk"]
         return from_disk
 

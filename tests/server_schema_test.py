@@ -23,7 +23,11 @@ IS_SLOW = os.environ.get("KVASIR_SLOW") == "1"
 NOT_CHECKED = "positive_data_acceptance" + ("" if IS_SLOW else ",negative_data_rejection,ensure_resource_availability")
 # A segment that the session does not have is 404 too, which does not mean that the session is gone.
 # What the bundled model or the server cannot do is 501, as in llama.cpp's server.
+# A `timeout_ms` that is too short is 503 or 504 (docs/api.md).
 CONFIG = """
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", 503, 504]
+
 [[operations]]
 include-path = "/infill"
 checks.not_a_server_error.enabled = false

@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-std::string Kept(std::string_view text, uint32_t least, size_t cut) {
+std::string KeptOf(std::string_view text, uint32_t least, size_t cut) {
   IndentLimit limit(least);
   std::string kept;
   for (const std::string_view piece : {text.substr(0, cut), text.substr(cut)}) {
@@ -33,7 +33,7 @@ TEST(IndentLimit, EndsAtALineWithLessIndentHoweverItComes) {
                         {"", 2, ""}};
   for (const Case& one : cases) {
     for (size_t cut = 0; cut <= one.text.size(); ++cut) {
-      EXPECT_EQ(Kept(one.text, one.least, cut), one.kept) << one.text << " at " << cut;
+      EXPECT_EQ(KeptOf(one.text, one.least, cut), one.kept) << one.text << " at " << cut;
     }
   }
 }

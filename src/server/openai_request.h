@@ -109,8 +109,8 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
 // changes nothing (null, false, empty, or the neutral number). `but`: names that the caller reads.
 void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but = {});
 
-// kNotFound unless `name` is a listed name, "default" or empty (llama.vim), or the model takes any name. Returns the
-// name to answer with.
+// kNotFound unless `name` is a listed name, "default" or empty (llama.vim), or the model takes any
+// name. Returns the name to answer with.
 Result<std::string> CheckModel(const std::string& name, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxNames = 32, kMaxNameBytes = 64;
+constexpr size_t kMaxSamplers = 32, kMaxSamplerBytes = 64;
 
 struct SamplerName {
   std::string_view name;
@@ -43,15 +43,15 @@ std::string_view NameOf(char letter) {
   return {};
 }
 
-std::optional<std::vector<std::string>> Names(JsonFields& fields) {
+std::optional<std::vector<std::string>> ListedSamplers(JsonFields& fields) {
   const JsonValue* value = fields.Find("samplers");
   if (!value) return std::nullopt;
   std::vector<std::string> given, names;
   if (value->is_string()) {
-    if (value->text().size() > kMaxNames) fields.Fail("samplers", "has too many letters");
+    if (value->text().size() > kMaxSamplers) fields.Fail("samplers", "has too many letters");
     for (const char letter : value->text()) given.emplace_back(NameOf(letter));
   } else {
-    fields.Strings("samplers", kMaxNames, kMaxNameBytes, &given);
+    fields.Strings("samplers", kMaxSamplers, kMaxSamplerBytes, &given);
   }
   for (const std::string& one : given) {
     const std::string_view name = NameOf(one);
@@ -105,7 +105,7 @@ bool IsSwapped(std::span<const std::string_view> work, std::string_view first,
 }  // namespace
 
 std::optional<std::vector<std::string>> ReadSamplers(JsonFields& fields, SamplingParams* sampling) {
-  auto names = Names(fields);
+  auto names = ListedSamplers(fields);
   if (!names || fields.error()) return std::nullopt;
   TurnOffOthers(*names, sampling);
   const std::vector<std::string_view> work = ThatWork(*names, *sampling);
