@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/result.h"
+#include "base/wipe.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
@@ -310,7 +311,9 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
   }
   const size_t begin = *ByteOfCodePoint(message.content, part.begin);
   SessionMessage copy = CopyOf(message);
+  Wipe(&copy.content);  // a short text would take its place and leave its end
   copy.content = message.content.substr(0, begin) + message.content.substr(*end);
+  copy.content.shrink_to_fit();
   SessionMessage::More more = message.more().WithoutWritten();
   more.segments = Without(more.segments, part.begin, *part.end);
   copy.SetMore(std::move(more));

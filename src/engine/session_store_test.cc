@@ -221,6 +221,20 @@ TEST(SessionEdit, SegmentsFollowTheirText) {
   EXPECT_EQ(FindSegment(without, "b").error().code, Code::kNotFound);
 }
 
+TEST(SessionEdit, NothingOfWhatWasTakenOutIsBehindTheRest) {
+  SessionStore store{SessionLimits()};
+  const std::string id = NewSession(store);
+  const auto turn = TurnOf(store, id);
+  const std::string secret = "the code of the safe is 4711";
+  const auto state = Append(store, *turn->Read()->state, One("user", "Oh, " + secret + "!"));
+  const auto left = Remove(store, *state, {0, 4, 4 + static_cast<uint32_t>(secret.size())});
+  ASSERT_TRUE(left);
+  const std::string& text = left->messages[0]->content;
+  EXPECT_EQ(text, "Oh, !");
+  const std::string_view all(text.data(), text.capacity());
+  EXPECT_EQ(all.find_first_not_of('\0', text.size()), all.npos) << all.substr(text.size() + 1);
+}
+
 TEST(SessionEdit, CodePointsAreNotBytes) {
   EXPECT_EQ(ByteOfCodePoint("a\xC3\xA9z", 2), 3u);
   EXPECT_EQ(ByteOfCodePoint("a\xC3\xA9z", 3), 4u);

@@ -49,6 +49,9 @@ class AnswerWriter {
   Result<ExpressionId> Object();
   Result<ExpressionId> List();
   Result<ExpressionId> XmlFunction(const AnswerFormat::Tool& tool);
+  // An error where a call's XML cannot say what the schema does.
+  static Status CheckXml(const AnswerFormat::Tool& tool, const JsonValue& parameters);
+  static tl::unexpected<Error> NotInXml(const AnswerFormat::Tool& tool, std::string_view path);
   Result<ExpressionId> XmlValue(const AnswerFormat::Tool& tool, const JsonValue& schema,
                                 std::string_view property);
   Result<ExpressionId> Arguments(const AnswerFormat::Tool& tool);
@@ -268,6 +271,7 @@ Result<ExpressionId> AnswerWriter::XmlFunction(const AnswerFormat::Tool& tool) {
   if (!parsed || !parsed->is_object()) {
     return Fail(Code::kInvalidArgument, "tool '{}': parameters is not an object", tool.name);
   }
+  if (ReliesOn(tool)) KV_TRY(CheckXml(tool, *parsed));
   const JsonValue* properties = parsed->Find("properties");
   const JsonValue* required = parsed->Find("required");
   const auto is_required = [&](std::string_view key) {
@@ -288,6 +292,38 @@ Result<ExpressionId> AnswerWriter::XmlFunction(const AnswerFormat::Tool& tool) {
   return source_.Sequence(parts);
 }
 
+tl::unexpected<Error> AnswerWriter::NotInXml(const AnswerFormat::Tool& tool,
+                                             std::string_view path) {
+  return Fail(Code::kInvalidArgument,
+              "tool '{}': parameters: at '#{}': not supported with this model's calls, whose texts "
+              "stand without quotes",
+              tool.name, path);
+}
+
+Status AnswerWriter::CheckXml(const AnswerFormat::Tool& tool, const JsonValue& parameters) {
+  const JsonValue* properties = parameters.Find("properties");
+  for (const auto& [key, value] : parameters.members()) {
+    if (key == "type" && (!value.is_string() || value.text() != "object")) {
+      return NotInXml(tool, "/type");
+    }
+    const bool is_known = key == "type" || key == "properties" || key == "required" ||
+                          (key == "additionalProperties" && value.is_bool());
+    if (!is_known && IsConstraint(key)) return NotInXml(tool, "/" + std::string(key));
+    if (key != "required" || !value.is_array()) continue;
+    for (const JsonValue& name : value.items()) {  // any other parameter is never written
+      if (name.is_string() && properties && properties->Find(name.text())) continue;
+      return NotInXml(tool, "/required");
+    }
+  }
+  if (!properties || !properties->is_object()) return {};
+  for (const auto& [key, value] : properties->members()) {
+    if (key.find('>') != std::string_view::npos) {
+      return NotInXml(tool, "/properties/" + std::string(key));
+    }
+  }
+  return {};
+}
+
 // With the mark that ends it.
 Result<ExpressionId> AnswerWriter::XmlValue(const AnswerFormat::Tool& tool, const JsonValue& schema,
                                             std::string_view property) {
@@ -303,21 +339,25 @@ Result<ExpressionId> AnswerWriter::XmlValue(const AnswerFormat::Tool& tool, cons
   if (is_text && constants.empty()) {
     for (const char* key : {"pattern", "format", "minLength", "maxLength"}) {
       if (own.Find(key) && ReliesOn(tool)) {
-        return Fail(Code::kInvalidArgument,
-                    "tool '{}': parameters: at '#/properties/{}/{}': not supported with this "
-                    "model's calls, whose texts stand without quotes",
-                    tool.name, property, key);
+        return NotInXml(tool, fmt::format("/properties/{}/{}", property, key));
       }
     }
     const std::string ends[] = {end};
     return source_.Until(ends);
   }
   if (is_text) {
+    // What is read of it is without one line end on each side, and otherwise as it stands.
     std::vector<ExpressionId> texts;
     for (const JsonValue& one : constants) {
-      if (one.is_string()) texts.push_back(Literal(one.text()));
+      if (!one.is_string() || one.text().find(end) != std::string_view::npos) continue;
+      const std::string text(one.text());
+      texts.push_back(Literal("\n" + text + "\n"));
+      if (!text.starts_with('\n') && !text.ends_with('\n')) texts.push_back(Literal(text));
     }
-    return source_.Sequence({Blanks(), source_.Choice(texts), Blanks(), Literal(end)});
+    if (!texts.empty()) return source_.Sequence({source_.Choice(texts), Literal(end)});
+    if (ReliesOn(tool)) return NotInXml(tool, "/properties/" + std::string(property));
+    const std::string ends[] = {end};
+    return source_.Until(ends);
   }
   auto value = AddJsonSchema(schema, StrictnessOf(tool), &json_, property);
   if (!value && ReliesOn(tool)) {

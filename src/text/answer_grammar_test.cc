@@ -188,6 +188,39 @@ TEST(AnswerGrammar, KnowsTheSpacesThatATextDrops) {
   EXPECT_TRUE(Has(grammar, "yes"));
 }
 
+TEST(AnswerGrammar, TextsWithoutQuotesAreReadAsTheyStand) {
+  AnswerFormat format = FormatOf("<function= <parameter=");
+  format.must_call = true;
+  const auto call = [](std::string_view unit) {
+    return "<tool_call><function=weather><parameter=city>Oslo</parameter><parameter=days>1"
+           "</parameter><parameter=unit>" +
+           std::string(unit) + "</parameter></function></tool_call>";
+  };
+  const auto grammar = Compile(format);
+  EXPECT_TRUE(Has(grammar, call("c")));
+  EXPECT_TRUE(Has(grammar, call("\nc\n")));
+  for (const char* blanks : {" c", "c ", "\n c\n", "\n\nc\n"}) {
+    EXPECT_FALSE(Has(grammar, call(blanks))) << blanks;
+  }
+}
+
+TEST(AnswerGrammar, RefusesWhatXmlCannotSay) {
+  constexpr const char* kRefused[] = {
+      R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object"}}})",
+      R"({"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]}]})",
+      R"({"type":"object","properties":{"a":{}},"required":["a","b"]})",
+      R"({"type":"object","additionalProperties":{"type":"string"}})",
+      R"({"type":"object","properties":{"a>b":{}}})",
+      R"({"type":"object","properties":{"a":{"type":"string","enum":["</parameter>"]}}})"};
+  for (const char* parameters : kRefused) {
+    AnswerFormat format = FormatOf("<function= <parameter=");
+    format.tools[0].parameters = parameters;
+    EXPECT_TRUE(CompileAnswer(format, AnswerPart::kWhole, 0).has_value()) << parameters;
+    format.must_call = true;
+    EXPECT_FALSE(CompileAnswer(format, AnswerPart::kWhole, 0).has_value()) << parameters;
+  }
+}
+
 TEST(AnswerGrammar, RefusesWhatAClientReliesOn) {
   AnswerFormat format = FormatOf("<tool_call>");
   format.tools[0].parameters = R"({"type":"object","properties":{"a":{"not":{}}}})";
