@@ -31,7 +31,10 @@ struct SwitchedOff {
   double off;
 };
 constexpr SwitchedOff kSwitchedOff[] = {
-    {"n_keep", 0}, {"n_discard", 0}, {"n_cache_reuse", 0}, {"n_indent", 0}, {"adaptive_target", -1},
+    {"n_keep", 0},
+    {"n_discard", 0},
+    {"n_cache_reuse", 0},
+    {"n_indent", 0},
 };
 
 void RefuseSwitchedOn(JsonFields& fields) {
