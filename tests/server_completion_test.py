@@ -182,6 +182,15 @@ class Completion(WithServer):
         ignored = self.complete(n_predict=1, strange=1)["kvasir"]["ignored"]
         self.assertEqual(ignored, ["strange"])
 
+    def test_seed_minus_one_is_random_everywhere(self):
+        for seed, texts in ((-1, 3), (7, 1)):
+            body = {"max_tokens": 40, "ignore_eos": True, "temperature": 2, "seed": seed}
+            chats = [self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi."}], **body})
+                     for _ in range(3)]
+            self.assertEqual(len({one["choices"][0]["message"]["content"] for one in chats}), texts)
+            self.assertEqual(len({self.server.post("/completion", {"prompt": "Hi.", **body})["content"]
+                                  for _ in range(3)}), texts)
+
     def test_the_default_samplers_are_taken_by_chats_too(self):
         """llama.cpp's page sends them with each chat."""
         chat = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 1}

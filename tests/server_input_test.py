@@ -45,7 +45,8 @@ class BadInput(WithServer):
                 "model": [7, ["default"]], "best_of": [2], "tool_choice": ["required", {"type": "function"}],
                 "response_format": ["text", {}, {"type": "xml"}], "functions": [[{"name": "f"}]],
                 "min_tokens": [5], "guided_json": [5, []], "guided_choice": ["a", {}], "grammar": [5], "ignore_eos": ["x"],
-                "cache_prompt": [1], "user": [5], "priority": ["x", 1.5, 2**40, []], "timeout_ms": [0, -1, "5", 1.5, 10**12], "mirostat": [2], "typical_p": [0.5]}.items():
+                "cache_prompt": [1], "user": [5], "priority": ["x", 1.5, 2**40, []], "timeout_ms": [0, -1, "5", 1.5, 10**12], "mirostat": [2], "typical_p": [0.5],
+                "adaptive_target": [0.5]}.items():
             for value in values:
                 self.refused("/v1/chat/completions", {"messages": user("Hi."), param: value}, param)
                 self.refused("/v1/completions", {"prompt": "Hi.", param: value}, param)

@@ -488,8 +488,11 @@ class Commands(WithSessions):
             self.assertNotIn("sess_", text)
 
     def test_wrong_words(self):
-        for words in ((), ("list", "x"), ("show",), ("import",), ("dance",)):
+        for words in ((), ("list", "x"), ("dance",)):
             self.assertIn("takes one of: list", self.sessions(*words, code=2))
+        for word in ("show", "rm", "export"):
+            self.assertIn(f"{word} needs the id of a session; 'kvasir sessions list'", self.sessions(word, code=2))
+        self.assertIn("import needs the file that export wrote", self.sessions("import", code=2))
         self.assertIn("there are no sessions in", self.sessions("list", code=2))
         self.assertFalse((self.home / "kv").exists())
 

@@ -41,7 +41,7 @@ std::string ChatOf(const SessionSetup& setup, const std::string& id) {
   return TextIn(MetadataOf(setup), kChatKey, id);
 }
 
-std::string NameOf(const SessionSetup& setup) {
+std::string ChatNameOf(const SessionSetup& setup) {
   return TextIn(MetadataOf(setup), kNameKey, "main");
 }
 
@@ -119,7 +119,7 @@ Status ChatSession::Resume(const std::string& id) {
   if (!entry) return tl::unexpected(entry.error());
   KV_TRY(store_->file()->Touch(id));
   const SessionState& state = *entry->state;
-  branches_.push_back({.name = NameOf(*state.setup), .id = id, .made_here = false});
+  branches_.push_back({.name = ChatNameOf(*state.setup), .id = id, .made_here = false});
   KV_TRY(FindBranches(ChatOf(*state.setup, id)));
   const std::string said = state.has_system() ? state.messages.front()->content : "";
   if (system_ && *system_ != said) return SetSystem(*system_);
@@ -134,7 +134,7 @@ Status ChatSession::FindBranches(const std::string& chat) {
     SessionStore apart(SessionLimits{.memory_bytes = UINT64_MAX});  // read, and not kept
     const auto record = store_->file()->ReadAsItIs(apart, row.owner, row.id);
     if (!record || ChatOf(*record->state.setup, row.id) != chat) continue;
-    std::string name = NameOf(*record->state.setup);
+    std::string name = ChatNameOf(*record->state.setup);
     const bool is_taken = std::ranges::find(branches_, name, &Branch::name) != branches_.end();
     branches_.push_back({is_taken ? NextName() : std::move(name), row.id, /*made_here=*/false});
   }

@@ -379,7 +379,8 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       changed = *Append(store, state, std::move(messages));
       const size_t num_ids = ids.size();
       changed.paths = *AddPath(store, state.paths, std::move(ids), std::move(begins), std::nullopt);
-      ASSERT_EQ(ContainedTokens(changed).back(), num_ids);  // whatever was read before
+      // Whatever was read before.
+      ASSERT_EQ(ContainedTokens(changed).back(), num_ids);
     } else if (kind == 5) {  // truncate
       const size_t left = below(count + 1);
       changed = *Truncate(state, left);

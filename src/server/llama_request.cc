@@ -35,7 +35,6 @@ constexpr SwitchedOff kSwitchedOff[] = {
     {"n_keep", 0},
     {"n_discard", 0},
     {"n_cache_reuse", 0},
-    {"adaptive_target", -1},
 };
 
 void RefuseSwitchedOn(JsonFields& fields) {

@@ -45,6 +45,7 @@ constexpr UnsupportedField kUnsupported[] = {
     {"tfs", 1},
     {"tfs_z", 1},
     {"top_n_sigma", -1},
+    {"adaptive_target", -1},
     {"mirostat"},
     {"mirostat_mode"},
     {"dynatemp_range"},
@@ -93,6 +94,7 @@ void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sa
     sampling->seed = seed->unsigned_integer();
   } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);
+    if (*seed == -1) sampling->seed.reset();  // llama.cpp's and vLLM's for a random one
   }
   if (const auto last_n = fields.Integer("repeat_last_n", -1, UINT32_MAX)) {
     // -1: all that the penalties cover by default, where llama.cpp's defaults hold all tokens.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "server/fake_engine_for_test.h"
 
@@ -127,10 +128,11 @@ TEST_F(ServiceTest, EchoWithLogprobsComputesThePrompt) {
 
 TEST_F(ServiceTest, ASeedHasAnyOf64Bits) {
   for (const auto& [text, seed] :
-       {std::pair<const char*, uint64_t>{"18446744073709551615", UINT64_MAX},
+       {std::pair<const char*, std::optional<uint64_t>>{"18446744073709551615", UINT64_MAX},
         {"9223372036854775808", uint64_t{1} << 63},
         {"-9223372036854775808", uint64_t{1} << 63},
-        {"-1", UINT64_MAX},
+        {"-2", UINT64_MAX - 1},
+        {"-1", std::nullopt},  // random
         {"7.0", 7}}) {
     Outcome outcome = service_->Handle(
         RequestOf("POST", "/v1/completions", fmt::format(R"({{"prompt":"a","seed":{}}})", text)));
