@@ -73,7 +73,8 @@ struct EngineOptions {
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
-  // room for a step beside each window.
+  // room for a step beside each window. A model with an encoder has at least ctx_size: it reads
+  // sources whole.
   std::optional<uint32_t> step_tokens;
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
@@ -199,6 +200,10 @@ struct GenerateRequest {
   // Each text: a separate cache of that owner (KvCache::OpenNamespace). Absent: the owner's main
   // one.
   std::optional<std::string> cache_salt;
+  // What an encoder-decoder model reads, and its answers depend on: at least one token, at most the
+  // context. `prompt` is then what its decoder begins with: ModelCard::decoder_start, and mostly a
+  // language. Empty for all other models.
+  std::vector<TokenId> source;
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -353,6 +358,9 @@ struct ModelCard {
   // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
   // past it is computed again. Absent: the rotation does not depend on the length.
   std::optional<uint32_t> long_rope_after;
+  // Of an encoder-decoder model: what its decoder reads first. Such a model needs a
+  // GenerateRequest::source. Absent: the model has no encoder.
+  std::optional<TokenId> decoder_start;
   std::vector<TokenId> bos, eos;
   FimTokens fim;  // those that the model's files name
   SamplingDefaults sampling;

@@ -239,6 +239,13 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
 Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
                                                       const EngineOptions& options) {
   if (!options.disk || options.disk->cap_bytes == 0u) return std::nullopt;
+  if (a.model.config.encoder) {
+    if (!options.disk->folder) return std::nullopt;
+    return FailField(Code::kInvalidArgument, "disk",
+                     "the KV of {} depends on its source and is not kept on a disk; leave --disk "
+                     "out",
+                     a.model.name);
+  }
   if (options.cache_mode != CacheMode::kPrefix) {
     if (!options.disk->folder) return std::nullopt;
     return FailField(Code::kInvalidArgument, "disk",
@@ -293,6 +300,11 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     runner.weights = FindWeightChoice(*options.weights);
   }
   const uint32_t trained = model.config.max_positions;
+  if (model.config.encoder && options.cache_mode == CacheMode::kNone) {
+    return FailField(Code::kInvalidArgument, "cache",
+                     "none computes the source again for every token; use sequence for {}",
+                     model.name);
+  }
   for (const uint32_t layer : runner.kv_skip_layers) {
     if (layer < model.config.num_layers) continue;
     return FailField(Code::kInvalidArgument, "kv_skip_layers",
@@ -393,6 +405,8 @@ ModelCard CardOf(const Assembly& assembly) {
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
           .long_rope_after = assembly.long_rope_after,
+          .decoder_start = model.config.encoder ? std::optional(model.config.encoder->decoder_start)
+                                                : std::nullopt,
           .bos = model.config.bos,
           .eos = {},
           .fim = model.config.fim,

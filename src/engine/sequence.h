@@ -116,7 +116,9 @@ struct Request {
   uint32_t num_done = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
-  uint32_t new_tokens() const { return prompt_tokens() - seen_tokens; }
+  uint32_t new_tokens() const {
+    return static_cast<uint32_t>(spec.source.size()) + prompt_tokens() - seen_tokens;
+  }
   const std::string& cache_owner() const {
     return spec.cache_owner ? *spec.cache_owner : spec.tenant;
   }
