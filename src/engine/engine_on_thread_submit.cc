@@ -276,6 +276,7 @@ Workload::Job EngineOnThread::JobOf(const Request& request, const Workload& work
                   .choices = request.spec.n,
                   .tokens = request.prompt_tokens(),
                   .new_tokens = request.new_tokens(),
+                  .source_tokens = request.new_source_tokens(),
                   .max_answer = request.max_tokens,
                   .expected_answer = workload.tenants[tenant].expected_answer});
 }

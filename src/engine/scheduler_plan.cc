@@ -231,6 +231,7 @@ Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) cons
                                    .choices = request.num_live(),
                                    .tokens = request.prompt_tokens() + so_far,
                                    .new_tokens = new_tokens,
+                                   .source_tokens = request.new_source_tokens(),
                                    .max_answer = request.max_tokens - so_far,
                                    .expected_answer = expected});
 }
