@@ -84,6 +84,33 @@ class LogitsTest(CliTest):
                        says="9999")
             self.assertEqual(os.listdir(folder), [])
 
+    def test_an_encoder_decoder_reads_a_source(self):
+        model = ["--model", str(DATA / "m2m100-tiny"), *SMALL]
+        source = ["--source-ids", "5,6,7,2"]
+        self.assertEqual(self.ok("logits", *model, *source, "--ids", "2,9", "--positions", "all").count("\n"), 2)
+        with tempfile.TemporaryDirectory() as folder:
+            text = self.ok("logits", *model, *source, "--ids", ids_text([2] * 20), "--warm", "--out",
+                           os.path.join(folder, "x.npy"))
+            self.assertIn("1 tokens computed, 19 from the cache", text)
+        answer = json.loads(self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "3", "--json"))
+        self.assertEqual(answer["tokens"][:2], [2, 9])
+        self.assertEqual(len(answer["tokens"]), 4)
+        self.assertEqual(answer["receipt"]["source_tokens"], 4)
+        self.assertEqual(answer["receipt"]["source_reused"], 0)
+        text = self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "3")
+        self.assertEqual(text, ids_text(answer["tokens"]) + "\n")
+        self.assertEqual(self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "1"), "2,9\n")
+        self.wrong("translate", *model, says=["--source-ids", "--target-id"])
+        self.wrong("translate", *model, "--source-ids", "71", "--target-id", "9", says=["--source-ids", "71"])
+        self.wrong("translate", *model, "--source-ids", ids_text([5] * 301), "--target-id", "9", says=["301", "300"])
+        self.wrong("translate", *model, *source, "--target-id", "71", says="71")
+        self.wrong("translate", *model, *source, "--target-id", "8,9", says="--target-id")
+        self.wrong("translate", "--source-ids", "1", "--target-id", "9", *SMALL, says="kvasir run")
+        self.wrong("run", *model, "--ids", "2", says="kvasir translate")
+        self.wrong("logits", *model, "--ids", "2", says="--source-ids")
+        self.wrong("logits", *source, "--ids", "2", *SMALL, says="no encoder")
+        self.wrong("logits", *model, *source, "--ids", "2", "--cache", "none", says="--cache")
+
     def test_out_replaces_files_behind_links_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
             self.wrong("logits", "--ids", "1", "--out", folder, says="not a regular file")

@@ -99,6 +99,8 @@ TEST(EngineTranslation, EqualSourcesAtOnceAreReadOnce) {
   uint32_t computed = 0;
   for (auto& each : all) computed += each->Wait().receipt.source_reused == 0;
   EXPECT_EQ(computed, 1u);
+  EXPECT_EQ(engine->Stats().encoder_passes, 1u);
+  EXPECT_EQ(engine->Stats().reused_source_tokens, 5u * 60);
 }
 
 TEST(EngineTranslation, RefusesWhatCannotBe) {

@@ -331,6 +331,8 @@ struct EngineStats {
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
+  // Sources that an encoder read, and tokens of those whose KV was in the cache.
+  uint64_t encoder_passes = 0, reused_source_tokens = 0;
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;

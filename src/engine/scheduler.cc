@@ -155,6 +155,7 @@ void Scheduler::ReadSources() {
     }
     return;
   }
+  stats_.encoder_passes += sources_.size();
   CheckStepFiles();
   CommitSources();
 }

@@ -594,6 +594,7 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.miss = match.miss;
   receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
   receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
+  stats_.reused_source_tokens += receipt.source_reused;
   if (match.source_miss) receipt.miss = Miss{*match.source_miss, 0, std::nullopt};
   const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
                                             match.miss->reason == MissReason::kDiverged);
