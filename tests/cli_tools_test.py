@@ -20,7 +20,7 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key",
-          "lazy-forget"]
+          "lazy-forget", "foreign-source"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "session_bytes", "grammar_bytes", "tier_index_bytes", "tier_buffer_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
@@ -134,14 +134,23 @@ class SelftestTest(CliTest):
         self.assertTrue(all(check["rows"] > 0 for check in report["checks"]))
         self.assertGreater(report["seconds"], 0)
 
+    def test_an_encoder_decoder_passes(self):
+        report = self.ok_json("selftest", "--json", "--model", str(DATA / "m2m100-tiny"))
+        self.assertEqual(report["differ"], 0)
+        names = [check["name"] for check in report["checks"]]
+        self.assertIn("cross", names)
+        self.assertIn("preempted", names)
+        self.assertNotIn("textbook", names)
+
     def test_each_fault_is_found_and_named(self):
         expected = {"stale-block": "hit", "wrong-position": "hit", "skipped-compare": "partial",
                     "chunk-edge": "chunked", "foreign-namespace": "tenants",
                     "lane-order": "chunked", "stale-resume": "preempted",
                     "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
-                    "lazy-forget": "forgotten"}
+                    "lazy-forget": "forgotten", "foreign-source": "cross"}
+        models = {"foreign-source": ["--model", str(DATA / "m2m100-tiny")]}
         for fault in FAULTS:
-            result = kvasir("selftest", "--inject", fault)
+            result = kvasir("selftest", "--inject", fault, *models.get(fault, []))
             self.assertEqual(result.returncode, 1, fault)
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")

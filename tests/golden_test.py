@@ -203,6 +203,8 @@ def check_translation(engine, folder):
         assert out["tokens"] == answer, f"s{i}: greedy {out['tokens']}, expected {answer}"
         assert out["receipt"]["source_tokens"] == len(ids) and out["receipt"]["source_reused"] == 0, out
         assert out["receipt"]["miss"]["reason"] == "cold", out
+    if folder.parent == DATA:
+        check_selftest(engine)
     return len(golden["sources"])
 
 

@@ -525,6 +525,9 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
   request.account = options.account = AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};
+  if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
+    options.source.ids = options.source.ids.first(source.size() - 1);
+  }
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
   };
