@@ -18,19 +18,21 @@ WRONG = {flag: "?" for flag in (
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-ttl --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
-    "--ids --sessions --session-ttl --session-memory --grammar-memory").split()}
+    "--ids --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
           "--alias": "", "--prompt": "", "--tenant": "", "--resume": "?"}
 
 # What a command must be given beside the flag, so that it comes to look at it.
-NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"]}
+NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"],
+          "translate": ["--source-ids", "1", "--target-id", "1"]}
 
 # Flags that take any value, or none, and the arguments with which they change what is printed.
 SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
          "plan": SMALL, "inspect": [], "models": [], "key": ["new"],
          "logits": ["--ids", ",".join(map(str, range(1, 41))), *SMALL],
+         "translate": ["--model", f"{cli_support.ROOT}/tests/data/m2m100-tiny", "--source-ids", "5,2", "--target-id", "9", *SMALL],
          "bench": ["-p", "8", "-n", "1", "--repeats", "1"]}
 SEEN = {"--json": [], "--chat": ["--max-tokens", "9"], "--ignore-eos": ["--chat", "--max-tokens", "60"],
         "--warm": ["--out", "{folder}/x.npy"], "--pin-threads": ["--threads", "100"], "--cache-dir": [],
@@ -62,7 +64,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 15)
+        self.assertEqual(len(self.flags), 16)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):

@@ -20,7 +20,7 @@ from cli_support import GOLDEN, SMALL, CliTest, get_json, ids_text, kvasir, serv
 DATA = cli_support.ROOT / "tests" / "data"
 FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "foreign-namespace",
           "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key",
-          "lazy-forget"]
+          "lazy-forget", "foreign-source"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
              "scratch_bytes", "request_bytes", "session_bytes", "grammar_bytes", "tier_index_bytes", "tier_buffer_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
@@ -84,6 +84,33 @@ class LogitsTest(CliTest):
                        says="9999")
             self.assertEqual(os.listdir(folder), [])
 
+    def test_an_encoder_decoder_reads_a_source(self):
+        model = ["--model", str(DATA / "m2m100-tiny"), *SMALL]
+        source = ["--source-ids", "5,6,7,2"]
+        self.assertEqual(self.ok("logits", *model, *source, "--ids", "2,9", "--positions", "all").count("\n"), 2)
+        with tempfile.TemporaryDirectory() as folder:
+            text = self.ok("logits", *model, *source, "--ids", ids_text([2] * 20), "--warm", "--out",
+                           os.path.join(folder, "x.npy"))
+            self.assertIn("1 tokens computed, 19 from the cache", text)
+        answer = json.loads(self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "3", "--json"))
+        self.assertEqual(answer["tokens"][:2], [2, 9])
+        self.assertEqual(len(answer["tokens"]), 4)
+        self.assertEqual(answer["receipt"]["source_tokens"], 4)
+        self.assertEqual(answer["receipt"]["source_reused"], 0)
+        text = self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "3")
+        self.assertEqual(text, ids_text(answer["tokens"]) + "\n")
+        self.assertEqual(self.ok("translate", *model, *source, "--target-id", "9", "--max-tokens", "1"), "2,9\n")
+        self.wrong("translate", *model, says=["--source-ids", "--target-id"])
+        self.wrong("translate", *model, "--source-ids", "71", "--target-id", "9", says=["--source-ids", "71"])
+        self.wrong("translate", *model, "--source-ids", ids_text([5] * 301), "--target-id", "9", says=["301", "300"])
+        self.wrong("translate", *model, *source, "--target-id", "71", says="71")
+        self.wrong("translate", *model, *source, "--target-id", "8,9", says="--target-id")
+        self.wrong("translate", "--source-ids", "1", "--target-id", "9", *SMALL, says="kvasir run")
+        self.wrong("run", *model, "--ids", "2", says="kvasir translate")
+        self.wrong("logits", *model, "--ids", "2", says="--source-ids")
+        self.wrong("logits", *source, "--ids", "2", *SMALL, says="no encoder")
+        self.wrong("logits", *model, *source, "--ids", "2", "--cache", "none", says="--cache")
+
     def test_out_replaces_files_behind_links_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
             self.wrong("logits", "--ids", "1", "--out", folder, says="not a regular file")
@@ -107,14 +134,23 @@ class SelftestTest(CliTest):
         self.assertTrue(all(check["rows"] > 0 for check in report["checks"]))
         self.assertGreater(report["seconds"], 0)
 
+    def test_an_encoder_decoder_passes(self):
+        report = self.ok_json("selftest", "--json", "--model", str(DATA / "m2m100-tiny"))
+        self.assertEqual(report["differ"], 0)
+        names = [check["name"] for check in report["checks"]]
+        self.assertIn("cross", names)
+        self.assertIn("preempted", names)
+        self.assertNotIn("textbook", names)
+
     def test_each_fault_is_found_and_named(self):
         expected = {"stale-block": "hit", "wrong-position": "hit", "skipped-compare": "partial",
                     "chunk-edge": "chunked", "foreign-namespace": "tenants",
                     "lane-order": "chunked", "stale-resume": "preempted",
                     "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
-                    "lazy-forget": "forgotten"}
+                    "lazy-forget": "forgotten", "foreign-source": "cross"}
+        models = {"foreign-source": ["--model", str(DATA / "m2m100-tiny")]}
         for fault in FAULTS:
-            result = kvasir("selftest", "--inject", fault)
+            result = kvasir("selftest", "--inject", fault, *models.get(fault, []))
             self.assertEqual(result.returncode, 1, fault)
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")

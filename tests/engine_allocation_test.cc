@@ -48,6 +48,7 @@ namespace {
 uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
   GenerateRequest request;
   for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
+  if (engine.card().decoder_start) request.source = request.prompt;
   request.max_tokens =
       100;  // crosses block edges: Commit publishes, Extend takes and evicts blocks
   request.ignore_eos = true;
@@ -108,6 +109,15 @@ TEST(Allocation, NoneInADecodeStepWithADisk) {
 TEST(Allocation, NoneInADecodeStepOfExperts) {
   EngineOptions options = DemoOptions();
   options.model = KVASIR_SOURCE_DIR "/tests/data/tiny-qwen3-moe-norm";
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
+}
+
+TEST(Allocation, NoneInADecodeStepWithASource) {
+  EngineOptions options = DemoOptions();
+  options.model = KVASIR_SOURCE_DIR "/tests/data/m2m100-tiny";
   const auto engine = LoadEngine(options);
   AllocationsOfDecoding(*engine, 1);
   EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u);

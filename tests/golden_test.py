@@ -65,6 +65,8 @@ MODELS = {
     "qwen3-moe": (GOLDENS / "qwen3-moe", [""]),
     "phi3": (GOLDENS / "phi3", [""]),
     "gpt2": (GOLDENS / "gpt2", [""]),
+    "m2m100-tiny": (DATA / "m2m100-tiny", [""]),
+    "m2m100": (GOLDENS / "m2m100", [""]),
     "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
     "story656k": (REAL / "story656k", [""]),
 }
@@ -95,6 +97,13 @@ class Engine:
     def greedy(self, ids, count):
         flags = ["--max-tokens", str(count), "--temperature", "0", "--ignore-eos", "--json"]
         return json.loads(self.call("run", ids, *flags))["tokens"]
+
+    def translate(self, ids, target, count):
+        words = [os.environ["KVASIR_BINARY"], "translate", "--model", str(self.model), "--kv-format", "f32",
+                 "--source-ids", ",".join(map(str, ids)), "--target-id", str(target), "--max-tokens", str(count), "--json"]
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}"
+        return json.loads(done.stdout)
 
     def close(self, what, got, want, tolerance):
         assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
@@ -178,6 +187,27 @@ def check_quantised(engine, folder):
     return len(golden["prompts"])
 
 
+def check_translation(engine, folder):
+    """Sources with their greedy answers, and logits of each answer, teacher-forced."""
+    golden = json.loads((folder / "golden.json").read_text())
+    arrays = np.load(folder / "golden.npz")
+    for i, source in enumerate(golden["sources"]):
+        ids, answer = source["ids"], source["greedy"]["ids"]
+        flags = ["--source-ids", ",".join(map(str, ids))]
+        logits = engine.logits(answer[:-1], "--positions", "all", *flags)
+        engine.close(f"s{i}.greedy_logits", logits, arrays[f"s{i}.greedy_logits"], LOGITS_TOLERANCE)
+        for more in (["--chunk", "1"], ["--chunk", "5"], ["--warm"], ["--threads", "1"], ["--cache", "sequence"]):
+            last = engine.logits(answer[:-1], "--positions", "last", *flags, *more)
+            assert last.tobytes() == logits[-1:].tobytes(), f"s{i}: {more} gives other bits"
+        out = engine.translate(ids, source["forced_bos_token_id"], golden["max_new_tokens"])
+        assert out["tokens"] == answer, f"s{i}: greedy {out['tokens']}, expected {answer}"
+        assert out["receipt"]["source_tokens"] == len(ids) and out["receipt"]["source_reused"] == 0, out
+        assert out["receipt"]["miss"]["reason"] == "cold", out
+    if folder.parent == DATA:
+        check_selftest(engine)
+    return len(golden["sources"])
+
+
 def check_stories(engine, folder):
     """Logits of every position of prompt and greedy answer; ids include the prompt."""
     golden = json.loads((folder / "golden.json").read_text())
@@ -209,6 +239,7 @@ def main(name):
         print(f"skipped: needs {folder}")
         return 77
     check = {"kvasir-demo": check_demo, "llama-quant-gguf": check_quantised,
+             "m2m100": check_translation, "m2m100-tiny": check_translation,
              "stories260K": check_stories, "story656k": check_stories}
     for model in models:
         with tempfile.TemporaryDirectory() as scratch:

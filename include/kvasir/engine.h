@@ -73,7 +73,8 @@ struct EngineOptions {
   std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
-  // room for a step beside each window.
+  // room for a step beside each window. A model with an encoder has at least ctx_size: it reads
+  // sources whole.
   std::optional<uint32_t> step_tokens;
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
@@ -201,6 +202,10 @@ struct GenerateRequest {
   // Each text: a separate cache of that owner (KvCache::OpenNamespace). Absent: the owner's main
   // one.
   std::optional<std::string> cache_salt;
+  // What an encoder-decoder model reads, and its answers depend on: at least one token, at most the
+  // context. `prompt` is then what its decoder begins with: ModelCard::decoder_start, and mostly a
+  // language. Empty for all other models.
+  std::vector<TokenId> source;
   std::vector<TokenId> prompt;
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
@@ -331,6 +336,8 @@ struct EngineStats {
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
+  // Sources that an encoder read, and tokens of those whose KV was in the cache.
+  uint64_t encoder_passes = 0, reused_source_tokens = 0;
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;
@@ -358,6 +365,9 @@ struct ModelCard {
   // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
   // past it is computed again. Absent: the rotation does not depend on the length.
   std::optional<uint32_t> long_rope_after;
+  // Of an encoder-decoder model: what its decoder reads first. Such a model needs a
+  // GenerateRequest::source. Absent: the model has no encoder.
+  std::optional<TokenId> decoder_start;
   std::vector<TokenId> bos, eos;
   FimTokens fim;  // those that the model's files name
   SamplingDefaults sampling;

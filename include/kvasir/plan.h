@@ -9,14 +9,15 @@
 
 namespace kvasir {
 
-// Layers whose KV has the same reach: all tokens (`full`) or the last `window` ones.
+// Layers whose KV has the same reach: all tokens (`full`), the last `window` ones, or the source of
+// an encoder-decoder model (`cross`).
 struct KvGroupPlan {
-  std::string group;  // "full", "window"
+  std::string group;  // "full", "window", "cross"
   uint32_t layers = 0;
   std::optional<uint32_t> window;
   uint64_t block_bytes = 0;         // of each of its blocks
   uint64_t kv_bytes_per_token = 0;  // of a token in these layers
-  uint64_t sequence_blocks = 0;     // of a sequence of sequence_tokens, at most
+  uint64_t sequence_blocks = 0;     // of a sequence (a source) of sequence_tokens, at most
 };
 
 // `plan --json` and `GET /v1/cache` show every figure under its name, in this order
@@ -49,8 +50,9 @@ struct MemoryPlan {
   uint64_t kv_bytes_per_token = 0;
   uint64_t max_tokens = 0;  // the longest sequence that the pool could hold
   std::vector<KvGroupPlan> groups;
-  // A sequence of sequence_tokens (ctx_size, or as asked): the bytes of its blocks, and how many
-  // such sequences the pool holds if they share nothing.
+  // A sequence of sequence_tokens (ctx_size, or as asked), with a source of as many tokens where
+  // the model has an encoder: the bytes of its blocks, and how many such sequences the pool holds
+  // if they share nothing.
   uint64_t sequence_tokens = 0, sequence_bytes = 0, sequences = 0;
   uint32_t ctx_size = 0;
   uint32_t parallel = 0;

@@ -38,6 +38,13 @@ struct BackendOptions {
   std::vector<Rope> ropes;
   float query_scale;
   float attention_softcap;  // AttentionKernels::Args::softcap
+  // Of an encoder: its attention sees whole sources (`layout`: one layer, reach kCross).
+  struct Encoder {
+    uint32_t heads, head_dim;
+    float query_scale;
+    KvLayout layout;
+  };
+  std::optional<Encoder> encoder;
   Target target;
   std::vector<uint32_t> cpus;  // as in RunnerOptions
 };
@@ -59,6 +66,12 @@ class Backend {
   // The sequences of the step that the calls below belong to: prepares rotations and work items.
   // finite(row) is true until a number of the row is found that is not finite.
   virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
+
+  // The same for rows of an encoder: whole sources, from position 0 on, with source_tokens ==
+  // num_rows. RotateAndPack and Attend then are its: its heads, layer 0 of its layout.
+  virtual void BeginEncoder(std::span<const StepSequence> sources, uint32_t rows) = 0;
+  // The same rows, whose `cross` K and V are to be written: only PackKeyValues follows.
+  virtual void BeginSources(std::span<const StepSequence> sources, uint32_t rows) = 0;
 
   virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
                      size_t stride) = 0;
@@ -95,8 +108,13 @@ class Backend {
   // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
   // k and v into the blocks of `layer`, and multiplies q by query_scale.
   virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) = 0;
-  // out[row] = causal attention of the row's q over its sequence's blocks, as far as the layer's
-  // group sees them: [heads * head_dim].
+  // The halves of it for attention over a source, whose K and V come from other rows than its
+  // queries: rows [k | v], and rows [q | anything].
+  virtual void PackKeyValues(uint32_t layer, float* kv, size_t stride) = 0;
+  virtual void PrepareQueries(uint32_t layer, float* q, size_t stride) = 0;
+  // out[row] = attention of the row's q over its sequence's blocks, as far as the layer's group
+  // sees them: [heads * head_dim]. In a `cross` group that is the whole source, else no token after
+  // the row's own.
   virtual void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,
                       size_t out_stride) = 0;
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;

@@ -34,8 +34,8 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
       max_queries_(std::max(kMaxQueries, kMaxTileRows * options.heads)),
       max_units_(std::max<uint32_t>(256, Spans(options.max_positions))) {
   for (const KvKind& kind : options.layout.kinds()) {
-    KV_CHECK(kind.reach.kind != KvReach::Kind::kCross);  // no model has it yet
     plans_.push_back({.window = kind.reach.window,
+                      .of_source = kind.reach.kind == KvReach::Kind::kCross,
                       .group = kind.first_group,
                       .rows = arena.TakeArray<Row>(options.max_rows),
                       .items = arena.TakeArray<Item>(uint64_t{max_units_} +
@@ -52,8 +52,9 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   }
 }
 
-// Tokens that a row sees without a window: all up to itself.
-uint32_t CpuAttention::Limit(const StepSequence& sequence, uint32_t row) const {
+// Tokens that a row sees without a window: all up to itself, or all of the source.
+uint32_t CpuAttention::Limit(const Plan& plan, const StepSequence& sequence, uint32_t row) const {
+  if (plan.of_source) return sequence.source_tokens;
   const uint32_t limit = sequence.position + row + 1;
   const bool later_chunk = sequence.position > 0 && sequence.num_rows > 1 && row == 0;
   return later_chunk && FaultActive(Fault::kChunkEdge) ? limit - 1 : limit;
@@ -69,12 +70,12 @@ void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
   plan.work = plan.head_tokens = 0;
   uint32_t spans = 0;
   for (const StepSequence& sequence : sequences) {
-    uint64_t seen = sequence.position + sequence.num_rows;
+    uint64_t seen = Limit(plan, sequence, sequence.num_rows - 1);
     if (plan.window > 0) seen = std::min<uint64_t>(seen, plan.window);
     plan.work += sequence.num_rows * seen * o_.heads * o_.head_dim * 2;
     if (sequence.num_rows > kMaxDecodeRows) continue;
     for (uint32_t i = 0; i < sequence.num_rows; ++i) {
-      const uint32_t limit = Limit(sequence, i), begin = BeginOf(limit, plan.window);
+      const uint32_t limit = Limit(plan, sequence, i), begin = BeginOf(limit, plan.window);
       plan.rows[plan.num_rows++] = {&sequence, sequence.first_row + i, begin, limit, kNoUnit, 0};
       spans += Spans(limit) - begin / kAttentionSpan;
     }
@@ -104,7 +105,7 @@ void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
 uint32_t CpuAttention::TokensOf(const Plan& plan, const Item& item) const {
   uint32_t limit = 0, begin = ~uint32_t{0};
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
-    const uint32_t of_row = item.sequence ? Limit(*item.sequence, i) : plan.rows[i].limit;
+    const uint32_t of_row = item.sequence ? Limit(plan, *item.sequence, i) : plan.rows[i].limit;
     limit = std::max(limit, of_row);
     begin = std::min(begin, BeginOf(of_row, plan.window));
   }
@@ -185,8 +186,8 @@ void CpuAttention::AddPrefill(Plan& plan, const StepSequence& sequence) const {
   for (uint32_t end = sequence.num_rows; end > 0;) {
     const uint32_t rows = std::min(block, end);
     end -= rows;
-    const uint32_t first = BeginOf(Limit(sequence, end), plan.window) / kAttentionSpan;
-    const uint32_t spans = Spans(Limit(sequence, end + rows - 1));
+    const uint32_t first = BeginOf(Limit(plan, sequence, end), plan.window) / kAttentionSpan;
+    const uint32_t spans = Spans(Limit(plan, sequence, end + rows - 1));
     for (uint32_t head = 0; head < o_.kv_heads; ++head) {
       plan.items[plan.num_items++] = {&sequence, end, rows, first, spans, head};
     }
@@ -202,6 +203,7 @@ void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
     const uint64_t scales = TraitsOf(part.format).scaled ? kRunTokens * sizeof(uint16_t) : 0;
     read_bytes_ += plan.head_tokens * (part.run_bytes + scales) / kRunTokens;
   }
+  if (plan.of_source) return;  // no RetentionPolicy looks there
   for (const StepSequence& sequence : sequences_) {
     if (sequence.token_sums == nullptr) continue;
     pool.Run(o_.kv_heads, [&](uint32_t head, uint32_t thread) {
@@ -241,7 +243,7 @@ AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence
   args.scratch = scratch_ + thread;
   args.group = group_;
   args.softcap = o_.attention_softcap;
-  if (!sequence.masks.empty()) args.mask = sequence.masks[call.layer];
+  if (call.layer < sequence.masks.size()) args.mask = sequence.masks[call.layer];
   return args;
 }
 
@@ -296,7 +298,7 @@ void CpuAttention::RunPrefill(const Call& call, const Plan& plan, const Item& it
   float* scratch = thread_partials_ + size_t{thread} * max_queries_ * partial_floats_;
   for (uint32_t i = 0; i < item.rows; ++i) {
     q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
-    limit[i] = Limit(*item.sequence, item.first + i);
+    limit[i] = Limit(plan, *item.sequence, item.first + i);
     begin[i] = BeginOf(limit[i], plan.window);
     partial[i] = scratch + size_t{i} * group_ * partial_floats_;
     for (uint32_t g = 0; g < group_; ++g) Clear(partial[i] + size_t{g} * partial_floats_);
@@ -341,7 +343,7 @@ void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequ
       const size_t row = sequence.first_row + first + i;
       q[i] = call.q + row * call.q_stride;
       softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
-      limit[i] = Limit(sequence, first + i);
+      limit[i] = Limit(plan, sequence, first + i);
       begin[i] = BeginOf(limit[i], plan.window);
     }
     args.span_end = Spans(limit[args.rows - 1]);

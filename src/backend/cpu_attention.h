@@ -57,6 +57,7 @@ class CpuAttention {
   // Of the groups of one kind.
   struct Plan {
     uint32_t window;  // 0: all tokens up to the row's
+    bool of_source;   // reach kCross: all tokens of the source
     uint32_t group;   // the first of them: where the others share blocks, this one does
     Row* rows;
     Item* items;
@@ -66,7 +67,7 @@ class CpuAttention {
     uint64_t head_tokens = 0;  // tokens x kv heads that the items of a layer read
   };
 
-  uint32_t Limit(const StepSequence& sequence, uint32_t row) const;
+  uint32_t Limit(const Plan& plan, const StepSequence& sequence, uint32_t row) const;
   void Fill(Plan& plan, std::span<const StepSequence> sequences);
   uint32_t SortRows(Plan& plan) const;
   void AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t span) const;

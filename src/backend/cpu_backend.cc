@@ -38,6 +38,24 @@ ExpertProduct::Options ExpertOptions(const BackendOptions& o) {
           o.hidden_size, o.expert_ffn_size, o.threads, o.quant_columns > 0};
 }
 
+// What attention of an encoder differs in.
+BackendOptions EncoderOptions(const BackendOptions& o) {
+  BackendOptions encoder = o;
+  encoder.heads = encoder.kv_heads = o.encoder->heads;
+  encoder.head_dim = o.encoder->head_dim;
+  encoder.query_scale = o.encoder->query_scale;
+  encoder.layout = o.encoder->layout;
+  return encoder;
+}
+
+// The heads of decoder or encoder, and their attention.
+struct AttentionSide {
+  AttentionSide(const BackendOptions& options, Arena& arena)
+      : o(options), attention(options, arena) {}
+  const BackendOptions o;
+  CpuAttention attention;
+};
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendOptions& options, Arena& arena)
@@ -45,10 +63,11 @@ class CpuBackend final : public Backend {
         s_(options, arena),
         tensor_(TensorKernelsFor(options.target)),
         kernels_(AttentionKernelsFor(options.target)),
-        attention_(options, arena),
+        decoder_(options, arena),
         pool_(options.threads, &EnterComputeThread, options.cpus),
         product_(ProductOptions(options), arena, pool_),
         experts_(ExpertOptions(options), arena, pool_) {
+    if (o_.encoder) encoder_.emplace(EncoderOptions(o_), arena);
     for (const BackendOptions::Rope& rope : o_.ropes) {
       KV_CHECK(rope.frequencies.size() <= o_.head_dim / 2);
       KV_CHECK(rope.long_frequencies.empty() ||
@@ -57,16 +76,18 @@ class CpuBackend final : public Backend {
   }
 
   void Begin(std::span<const StepSequence> sequences, uint32_t rows) override {
-    sequences_ = sequences;
-    rows_ = rows;
-    for (uint32_t i = 0; i < sequences.size(); ++i) {
-      for (uint32_t r = 0; r < sequences[i].num_rows; ++r) {
-        s_.sequence_of[sequences[i].first_row + r] = i;
-      }
-    }
-    attention_.Begin(sequences);
-    std::fill_n(s_.finite, rows, true);
+    SetRows(decoder_, sequences, rows);
+    side_->attention.Begin(sequences);
     for (uint32_t rope = 0; rope < o_.ropes.size(); ++rope) FillAngles(rope);
+  }
+
+  void BeginEncoder(std::span<const StepSequence> sources, uint32_t rows) override {
+    SetRows(*encoder_, sources, rows);
+    side_->attention.Begin(sources);
+  }
+
+  void BeginSources(std::span<const StepSequence> sources, uint32_t rows) override {
+    SetRows(decoder_, sources, rows);
   }
 
   void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
@@ -140,38 +161,53 @@ class CpuBackend final : public Backend {
   }
 
   void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) override {
-    const KvLayout::Place place = o_.layout.place(layer);
-    const KvFormat key_format = o_.layout.layout(place.group).key(place.slot).format;
-    const uint32_t width = (o_.heads + 2 * o_.kv_heads) * o_.head_dim;
+    const BackendOptions& o = side_->o;
+    const KvLayout::Place place = o.layout.place(layer);
+    const uint32_t width = (o.heads + 2 * o.kv_heads) * o.head_dim;
     ForRows(rows_, width * 4, [&](uint32_t row) {
       float* q = qkv + row * stride;
-      float* k = q + size_t{o_.heads} * o_.head_dim;
+      float* k = q + size_t{o.heads} * o.head_dim;
       if (steps.norm != HeadNorm::kNone) {
-        NormHeads(steps, o_.heads, steps.q_norm, q);
-        NormHeads(steps, o_.kv_heads, steps.k_norm, k);
+        NormHeads(steps, o.heads, steps.q_norm, q);
+        NormHeads(steps, o.kv_heads, steps.k_norm, k);
       }
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
       if (steps.rope) {
         const auto rotated = static_cast<uint32_t>(2 * o_.ropes[*steps.rope].frequencies.size());
         const float* cos = AnglesOf(*steps.rope, row);
         const float* sin = cos + rotated / 2;
-        tensor_.rope(q, o_.heads, o_.head_dim, rotated, cos, sin);
-        tensor_.rope(k, o_.kv_heads, o_.head_dim, rotated, cos, sin);
+        tensor_.rope(q, o.heads, o.head_dim, rotated, cos, sin);
+        tensor_.rope(k, o.kv_heads, o.head_dim, rotated, cos, sin);
       }
-      float scale = o_.query_scale;
-      if (TraitsOf(key_format).rotated) {
-        tensor_.hadamard(q, o_.heads, o_.head_dim);
-        tensor_.hadamard(k, o_.kv_heads, o_.head_dim);
-        scale /= static_cast<float>(HadamardSize(o_.head_dim));
-      }
-      kernels_.scale(q, scale, o_.heads * o_.head_dim, q);
-      PackRow(place, row, k, k + size_t{o_.kv_heads} * o_.head_dim);
+      PrepareQuery(place, q);
+      PackRow(place, row, k, k + size_t{o.kv_heads} * o.head_dim);
+    });
+  }
+
+  void PackKeyValues(uint32_t layer, float* kv, size_t stride) override {
+    const BackendOptions& o = side_->o;
+    const KvLayout::Place place = o.layout.place(layer);
+    const uint32_t width = o.kv_heads * o.head_dim;
+    ForRows(rows_, width * 8, [&](uint32_t row) {
+      float* k = kv + row * stride;
+      if (!tensor_.all_finite(k, 2 * width)) s_.finite[row] = false;
+      PackRow(place, row, k, k + width);
+    });
+  }
+
+  void PrepareQueries(uint32_t layer, float* q, size_t stride) override {
+    const BackendOptions& o = side_->o;
+    const KvLayout::Place place = o.layout.place(layer);
+    const uint32_t width = o.heads * o.head_dim;
+    ForRows(rows_, width * 4, [&](uint32_t row) {
+      if (!tensor_.all_finite(q + row * stride, width)) s_.finite[row] = false;
+      PrepareQuery(place, q + row * stride);
     });
   }
 
   void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,
               size_t out_stride) override {
-    attention_.Attend({layer, qkv, qkv_stride, out, out_stride}, pool_);
+    side_->attention.Attend({layer, qkv, qkv_stride, out, out_stride}, pool_);
   }
 
   void CheckFinite(const float* x, size_t stride, uint32_t n) override {
@@ -181,7 +217,9 @@ class CpuBackend final : public Backend {
   }
 
   bool finite(uint32_t row) const override { return s_.finite[row]; }
-  uint64_t kv_read_bytes() const override { return attention_.read_bytes(); }
+  uint64_t kv_read_bytes() const override {
+    return decoder_.attention.read_bytes() + (encoder_ ? encoder_->attention.read_bytes() : 0);
+  }
   uint64_t weight_read_bytes() const override {
     return product_.read_bytes() + experts_.read_bytes();
   }
@@ -196,6 +234,29 @@ class CpuBackend final : public Backend {
   uint32_t Position(uint32_t row) const {
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
     return sequence.position + (row - sequence.first_row);
+  }
+
+  void SetRows(AttentionSide& side, std::span<const StepSequence> sequences, uint32_t rows) {
+    side_ = &side;
+    sequences_ = sequences;
+    rows_ = rows;
+    for (uint32_t i = 0; i < sequences.size(); ++i) {
+      for (uint32_t r = 0; r < sequences[i].num_rows; ++r) {
+        s_.sequence_of[sequences[i].first_row + r] = i;
+      }
+    }
+    std::fill_n(s_.finite, rows, true);
+  }
+
+  // Scales a row's queries of a layer, and rotates them where its keys are.
+  void PrepareQuery(KvLayout::Place place, float* q) const {
+    const BackendOptions& o = side_->o;
+    float scale = o.query_scale;
+    if (TraitsOf(o.layout.layout(place.group).key(place.slot).format).rotated) {
+      tensor_.hadamard(q, o.heads, o.head_dim);
+      scale /= static_cast<float>(HadamardSize(o.head_dim));
+    }
+    kernels_.scale(q, scale, o.heads * o.head_dim, q);
   }
 
   float* AnglesOf(uint32_t rope, uint32_t row) const {
@@ -221,8 +282,9 @@ class CpuBackend final : public Backend {
 
   // RMSNorm of each head, or of all together, in place.
   void NormHeads(const HeadSteps& steps, uint32_t heads, const float* weights, float* x) const {
-    const uint32_t n = steps.norm == HeadNorm::kEach ? o_.head_dim : heads * o_.head_dim;
-    for (uint32_t at = 0; at < heads * o_.head_dim; at += n) {
+    const uint32_t head_dim = side_->o.head_dim;
+    const uint32_t n = steps.norm == HeadNorm::kEach ? head_dim : heads * head_dim;
+    for (uint32_t at = 0; at < heads * head_dim; at += n) {
       tensor_.rms_norm(x + at, weights, steps.eps, n, x + at, false);
     }
   }
@@ -251,30 +313,35 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void PackRow(KvLayout::Place place, uint32_t row, const float* k, const float* v) {
+  // Packs a row's k and v; k is rotated before, where the format says so.
+  void PackRow(KvLayout::Place place, uint32_t row, float* k, const float* v) {
+    const BackendOptions& o = side_->o;
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
-    const BlockLayout& layout = o_.layout.layout(place.group);
+    const BlockLayout& layout = o.layout.layout(place.group);
     const BlockPart &key = layout.key(place.slot), &value = layout.value(place.slot);
+    if (TraitsOf(key.format).rotated) tensor_.hadamard(k, o.kv_heads, o.head_dim);
     const uint32_t position = Position(row), bt = layout.block_tokens();
     std::byte* block = sequence.tables[place.group].bases()[position / bt];
     const uint32_t token = position % bt, run = token / kRunTokens, lane = token % kRunTokens;
     const uint32_t runs = bt / kRunTokens;
     auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset);
     auto* value_scales = reinterpret_cast<uint16_t*>(block + value.scale_offset);
-    for (uint32_t h = 0; h < o_.kv_heads; ++h) {
+    for (uint32_t h = 0; h < o.kv_heads; ++h) {
       const uint64_t index = uint64_t{h} * runs + run;
-      PackKey(k + size_t{h} * o_.head_dim, key.format, o_.head_dim, lane,
+      PackKey(k + size_t{h} * o.head_dim, key.format, o.head_dim, lane,
               block + key.offset + index * key.run_bytes, key_scales + index * kRunTokens);
-      PackValue(v + size_t{h} * o_.head_dim, value.format, o_.head_dim, lane,
+      PackValue(v + size_t{h} * o.head_dim, value.format, o.head_dim, lane,
                 block + value.offset + index * value.run_bytes, value_scales + index * kRunTokens);
     }
   }
 
-  BackendOptions o_;
+  const BackendOptions o_;
   Scratch s_;
   const TensorKernels& tensor_;
   const AttentionKernels& kernels_;
-  CpuAttention attention_;
+  AttentionSide decoder_;
+  std::optional<AttentionSide> encoder_;
+  AttentionSide* side_ = &decoder_;  // of the rows at hand
   ThreadPool pool_;
   MatrixProduct product_;
   ExpertProduct experts_;
@@ -290,6 +357,8 @@ uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
   const CpuAttention attention(options, counter);
   const MatrixProduct::Scratch product(ProductOptions(options), counter);
   const ExpertProduct::Scratch experts(ExpertOptions(options), counter);
+  std::optional<CpuAttention> encoder;
+  if (options.encoder) encoder.emplace(EncoderOptions(options), counter);
   return counter.used();
 }
 

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "import/architecture.h"
 #include "import/float_numbers.h"
+#include "simd/math.h"
 #include "tensor/quantise.h"
 
 namespace kvasir {
@@ -48,6 +49,19 @@ void GatherRow(const MatrixSource& source, uint64_t row, std::byte* to) {
   }
 }
 
+// [sin | cos] of position * 10000^(-i / (half - 1)), i < half = width / 2 (transformers'
+// M2M100SinusoidalPositionalEmbedding). In double, rounded once.
+void FillSinusoids(uint32_t position, uint32_t width, float* out) {
+  const uint32_t half = width / 2;
+  const double step = Log(10000) / (half - 1);
+  for (uint32_t i = 0; i < half; ++i) {
+    double sin_i, cos_i;
+    SinCos(position * Exp(-(i * step)), &sin_i, &cos_i);
+    out[i] = static_cast<float>(sin_i);
+    out[half + i] = static_cast<float>(cos_i);
+  }
+}
+
 tl::unexpected<Error> NotFinite(const TensorView& view) {
   return Fail(Code::kCorruption,
               "weights: tensor {} holds NaN or infinity: the file is damaged or was exported "
@@ -79,12 +93,7 @@ class Packer {
       : model_(model), choice_(choice), arena_(arena), filling_(filling) {}
 
   Status Build(PackedWeights& out) {
-    for (uint32_t layer = 0; layer < model_.layers.size(); ++layer) {
-      PackedLayer packed{.spec = LayerOf(model_.config, layer)};
-      KV_ASSIGN(packed.attention, Attention(model_.layers[layer], packed.spec));
-      KV_ASSIGN(packed.ffn, Ffn(model_.layers[layer], packed.spec));
-      out.layers.push_back(std::move(packed));
-    }
+    KV_TRY(Layers(model_.layers, model_.config, out.layers));
     KV_ASSIGN(out.final_norm.weight, Vector({{model_.final_norm}}));
     if (model_.final_norm_bias) {
       KV_ASSIGN(out.final_norm.bias, Vector({{*model_.final_norm_bias}}));
@@ -96,6 +105,7 @@ class Packer {
     if (model_.positions) {
       KV_ASSIGN(out.positions, Vector({{*model_.positions}}));
     }
+    if (model_.encoder) KV_TRY(Encoder(*model_.encoder, out));
     out.embedding = {
         nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
     if (!model_.lm_head) {
@@ -117,6 +127,49 @@ class Packer {
 
  private:
   using Slots = std::initializer_list<Slot>;
+
+  Status Layers(std::span<const SlotTensors> layers, const ModelConfig& config,
+                std::vector<PackedLayer>& out) {
+    for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+      PackedLayer packed{.spec = LayerOf(config, layer)};
+      KV_ASSIGN(packed.attention, Attention(layers[layer], packed.spec));
+      if (packed.spec.cross) {
+        KV_ASSIGN(packed.cross, Cross(layers[layer]));
+      }
+      KV_ASSIGN(packed.ffn, Ffn(layers[layer], packed.spec));
+      out.push_back(std::move(packed));
+    }
+    return {};
+  }
+
+  Status Encoder(const EncoderTensors& encoder, PackedWeights& out) {
+    KV_TRY(Layers(encoder.layers, EncoderOf(model_.config), out.encoder_layers));
+    KV_ASSIGN(out.encoder_norm.weight, Vector({{encoder.final_norm}}));
+    if (encoder.final_norm_bias) {
+      KV_ASSIGN(out.encoder_norm.bias, Vector({{*encoder.final_norm_bias}}));
+    }
+    const uint64_t hidden = model_.config.hidden_size;
+    float* table = arena_.TakeArray<float>(model_.config.max_positions * hidden);
+    out.positions = table;
+    if (filling_ == nullptr) return {};
+    filling_->pool.Run(model_.config.max_positions, [&](uint32_t position, uint32_t) {
+      FillSinusoids(model_.config.encoder->first_position + position, static_cast<uint32_t>(hidden),
+                    table + position * hidden);
+    });
+    return {};
+  }
+
+  Result<PackedCross> Cross(const SlotTensors& layer) {
+    PackedCross packed;
+    KV_ASSIGN(packed.norm, Norm(layer, Slot::kCrossNorm, Slot::kCrossNormBias));
+    KV_ASSIGN(packed.q, LayerMatrix(layer, {Slot::kCrossQ}, {Slot::kCrossQBias}));
+    const uint64_t before = arena_.used();
+    KV_ASSIGN(packed.kv, LayerMatrix(layer, {Slot::kCrossK, Slot::kCrossV},
+                                     {Slot::kCrossKBias, Slot::kCrossVBias}));
+    idle_bytes_ += arena_.used() - before;
+    KV_ASSIGN(packed.o, LayerMatrix(layer, {Slot::kCrossO}, {Slot::kCrossOBias}));
+    return packed;
+  }
 
   Result<PackedAttention> Attention(const SlotTensors& layer, const LayerSpec& spec) {
     PackedAttention packed;
@@ -356,7 +409,9 @@ class Packer {
   Filling* filling_;
   PackedPlan plan_;
   uint64_t source_bytes_ = 0;
-  uint64_t idle_bytes_ = 0;  // of experts beyond those that a token goes to, the smallest
+  // What no step of one token reads: the smallest experts beyond those that it goes to, and what
+  // makes K and V of sources.
+  uint64_t idle_bytes_ = 0;
 };
 
 }  // namespace

@@ -59,6 +59,13 @@ struct PackedAttention {
   PackedMatrix o;
 };
 
+// Attention over the source: its queries come from the decoder's rows, K and V from the encoder's
+// output.
+struct PackedCross {
+  PackedNorm norm;
+  PackedMatrix q, kv, o;  // rows of k and v one after another
+};
+
 struct PackedExpert {
   PackedMatrix gate, up, down;  // of one run each
 };
@@ -73,6 +80,7 @@ struct PackedFfn {
 struct PackedLayer {
   LayerSpec spec;
   PackedAttention attention;
+  PackedCross cross;  // where LayerSpec::cross says so
   PackedFfn ffn;
 };
 
@@ -80,7 +88,11 @@ struct PackedWeights {
   EmbeddingTable embedding;
   std::vector<PackedLayer> layers;
   PackedNorm final_norm;
-  const float* positions = nullptr;  // [max_positions][hidden], learned; nullptr: none
+  // Of an encoder-decoder model.
+  std::vector<PackedLayer> encoder_layers;
+  PackedNorm encoder_norm;
+  // [max_positions][hidden], learned or sinusoids; nullptr: none
+  const float* positions = nullptr;
   PackedMatrix head;
   uint32_t quant_columns = 0;               // PackedPlan's
   std::shared_ptr<const MappedFile> image;  // set if the arena is over an image's bytes
@@ -90,7 +102,8 @@ struct PackedWeights {
 struct PackedPlan {
   uint64_t arena_bytes = 0;    // what Pack allocates, exactly
   uint64_t token_bytes = 0;    // read by a step of one token: the arena without a table's rows and
-                               // without the experts that are not chosen
+                               // without what no such step reads: experts that are not chosen,
+                               // the encoder, and what K and V of sources are made by
   uint64_t mapped_bytes = 0;   // used in place in the files
   uint32_t quant_columns = 0;  // of the widest quantised matrix; 0 without one
   uint64_t load_bytes = 0;     // limit of the files' pages that Pack needs at once

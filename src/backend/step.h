@@ -27,6 +27,17 @@ struct StepSequence {
   float* token_sums = nullptr;
   size_t sums_stride = 0;
   bool long_rope = false;  // rotated by BackendOptions::Rope::long_frequencies
+  // Tokens of the source, whose K and V the tables of `cross` groups hold: each row sees all of
+  // them there. 0: the layout has no such groups.
+  uint32_t source_tokens = 0;
+};
+
+// Rows [first_row, first_row + num_rows) of an encoder's step: a whole source. `tables`
+// [layer groups]: those of `cross` groups have room for num_rows tokens, and are written.
+struct StepSource {
+  std::span<const BlockTable> tables;
+  uint32_t first_row;
+  uint32_t num_rows;
 };
 
 }  // namespace kvasir

@@ -21,6 +21,7 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"stale-slot", Fault::kUncheckedSlot},
     {"kept-key", Fault::kKeptKey},
     {"lazy-forget", Fault::kLazyForget},
+    {"foreign-source", Fault::kForeignSource},
 };
 
 }  // namespace

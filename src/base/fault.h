@@ -21,6 +21,7 @@ enum class Fault {
   kUncheckedSlot,        // the disk tier takes a record of another slot
   kKeptKey,              // an erase leaves the key file of the disk tier
   kLazyForget,           // a forget leaves the blocks in the index
+  kForeignSource,        // sources that differ in their last token alone share their KV
   // Of the scheduler, for its tests alone: no name selects them.
   kNoCooldown,         // a request that just came back may be preempted again
   kForgottenRequest,   // a preempted request never goes on

@@ -67,7 +67,6 @@ void KvLayout::Finish() {
     if (own) token_bytes_ += layouts_[g].token_bytes();
     num_own_groups_ += own;
   }
-  KV_CHECK(num_own_groups_ > 0);
 }
 
 uint32_t KvLayout::widest_window() const {

@@ -26,7 +26,8 @@ class KvLayout {
   // One group: all layers, full.
   KvLayout(BlockLayout layout);  // NOLINT: what most tests and models have
   // Groups of at most `slots` layers each (GroupLayers). `shape` has all layers.
-  // REQUIRES: reaches.size() == shape.num_layers, slots > 0, not all are kCross.
+  // REQUIRES: reaches.size() == shape.num_layers, slots > 0. (All are kCross only in the scratch of
+  // an encoder, which no cache has.)
   KvLayout(const BlockShape& shape, std::span<const KvReach> reaches, uint32_t slots,
            uint32_t max_positions);
 

@@ -24,6 +24,7 @@ Command ServeCommand();
 Command ChatCommand();
 Command RunCommand();
 Command LogitsCommand();
+Command TranslateCommand();
 Command SelftestCommand();
 Command PlanCommand();
 Command BenchCommand();

@@ -397,10 +397,10 @@ void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingPa
   sampling = left.Over(sampling);
 }
 
-Result<std::vector<TokenId>> ParseIds(const std::string& text) {
+Result<std::vector<TokenId>> ParseIds(const std::string& text, const std::string& flag) {
   Args args;
-  args.Set("ids", {text});
-  KV_ASSIGN(const std::vector<uint64_t> values, args.UintList("ids", 0, kMaxId, {}));
+  args.Set(flag, {text});
+  KV_ASSIGN(const std::vector<uint64_t> values, args.UintList(flag, 0, kMaxId, {}));
   return std::vector<TokenId>(values.begin(), values.end());
 }
 

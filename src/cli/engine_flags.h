@@ -64,8 +64,8 @@ Status ReadSampling(const Args& args, GenerateRequest& request);
 void TakeDefaults(const Args& args, const SamplingDefaults& defaults, SamplingParams& sampling);
 // --generation-config: of commands that sample.
 std::vector<Flag> GenerationConfigFlags();
-// Comma-separated ids, in order, as given.
-Result<std::vector<TokenId>> ParseIds(const std::string& text);
+// Comma-separated ids, in order, as given. Errors name the flag.
+Result<std::vector<TokenId>> ParseIds(const std::string& text, const std::string& flag = "ids");
 
 // Engine::Load with progress on a terminal, after more than a second.
 Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options);

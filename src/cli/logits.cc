@@ -17,7 +17,7 @@ namespace kvasir::cli {
 namespace {
 
 struct LogitsOptions {
-  std::vector<TokenId> ids;
+  std::vector<TokenId> source, ids;
   bool all_positions = false;
   bool warm = false;
   std::optional<uint32_t> chunk_tokens;
@@ -30,6 +30,9 @@ Result<LogitsOptions> ReadOptions(const Args& args) {
     return Fail(Code::kInvalidArgument, "--ids is missing; give token ids such as --ids 1,2,3");
   }
   KV_ASSIGN(options.ids, ParseIds(*args.Text("ids")));
+  if (args.Has("source-ids")) {
+    KV_ASSIGN(options.source, ParseIds(*args.Text("source-ids"), "source-ids"));
+  }
   static constexpr std::string_view kPositions[] = {"last", "all"};
   KV_ASSIGN(const std::string positions, args.OneOf("positions", kPositions, "last"));
   options.all_positions = positions == "all";
@@ -51,6 +54,7 @@ using RowSink = std::function<void(uint32_t position, std::span<const float>)>;
 // Computes the prompt and passes the wanted rows to `sink`, on the engine's thread.
 Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowSink& sink) {
   GenerateRequest request;
+  request.source = options.source;
   request.prompt = options.ids;
   request.max_tokens = 0;
   request.ignore_eos = true;
@@ -123,6 +127,12 @@ Command LogitsCommand() {
       "logits", "raw float32 logits of a prompt, to compare with another engine",
       "logits --ids 1,46,348 --positions all --out x.npy",
       Join({{{"ids", "1,2,3", "token ids, as given: no BOS is added"},
+             {"source-ids",
+              "1,2,3",
+              "token ids that an encoder-decoder model reads; --ids are its decoder's",
+              FlagKind::kValue,
+              {},
+              "source"},
              {"positions", "last|all", "which rows (default last)"},
              {"chunk", "N", "compute the prompt N tokens at a time"},
              {"warm", "",

@@ -32,9 +32,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsentCo
 }};
 
 std::vector<Command> AllCommands() {
-  return {ServeCommand(), ChatCommand(),  RunCommand(),    LogitsCommand(), SelftestCommand(),
-          PlanCommand(),  BenchCommand(), EvalCommand(),   InfoCommand(),   InspectCommand(),
-          FsckCommand(),  PullCommand(),  ModelsCommand(), KeyCommand(),    SessionsCommand()};
+  return {ServeCommand(),  ChatCommand(),     RunCommand(),     TranslateCommand(),
+          LogitsCommand(), SelftestCommand(), PlanCommand(),    BenchCommand(),
+          EvalCommand(),   InfoCommand(),     InspectCommand(), FsckCommand(),
+          PullCommand(),   ModelsCommand(),   KeyCommand(),     SessionsCommand()};
 }
 
 // Writes to standard error. Ignores failures: the exit status shows the error too.

@@ -45,8 +45,9 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
     if (plan.groups.size() == 1 && !group.window) break;
     fmt::print("{} {}: {} bytes a token, at most {} of a sequence\n",
                CountText(group.layers, "layer"),
-               group.window ? fmt::format("with a window of {} tokens", *group.window)
-                            : std::string("that see all tokens"),
+               group.group == "cross" ? std::string("that see the source")
+               : group.window         ? fmt::format("with a window of {} tokens", *group.window)
+                                      : std::string("that see all tokens"),
                group.kv_bytes_per_token, CountText(group.sequence_blocks, "block"));
   }
   fmt::print("a sequence of {} tokens takes {} at most; the pool holds {} that share nothing\n",

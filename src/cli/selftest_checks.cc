@@ -212,6 +212,11 @@ Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
   return options;
 }
 
+// Of the lab's source, in one group.
+uint64_t SourceBlocks(const Lab& lab) {
+  return CeilDiv(lab.source().size(), lab.options().block_tokens);
+}
+
 // The pool is too small for all prompts: blocks are evicted and computed again.
 Status Evicted(Lab& lab, Check& check) {
   const size_t size = lab.prompt().size();
@@ -219,7 +224,7 @@ Status Evicted(Lab& lab, Check& check) {
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options()));
   const uint64_t groups = plan.kv_bytes_per_token * plan.block_tokens / plan.block_bytes;
   const uint64_t blocks_each =
-      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2);
+      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2) + SourceBlocks(lab);
   KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks_each * 3 / 2));
   KV_ASSIGN(const auto engine, lab.Load(options));
   const Tokens other = lab.RandomTokens(size);
@@ -254,6 +259,7 @@ Result<SequenceNeed> NeedOf(const EngineOptions& options, uint32_t tokens) {
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
   SequenceNeed need;
   for (const KvGroupPlan& group : plan.groups) {
+    if (group.group == "cross") continue;  // requests share their source
     const uint64_t held = std::min(tokens, group.window.value_or(tokens + 1) - 1);
     const uint64_t block_bytes = group.kv_bytes_per_token * plan.block_tokens;  // without padding
     need.least += CeilDiv(held, plan.block_tokens) * CeilDiv(block_bytes, plan.block_bytes);
@@ -276,9 +282,10 @@ Status Preempted(Lab& lab, Check& check) {
   bool too_few = false;  // blocks for both ends
   while (true) {
     KV_ASSIGN(const SequenceNeed end, NeedOf(options, prompt + answer));
-    KV_ASSIGN(options, WithPool(options, std::max(2 * start.most, end.most)));
+    const uint64_t source = SourceBlocks(lab);
+    KV_ASSIGN(options, WithPool(options, source + std::max(2 * start.most, end.most)));
     KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
-    too_few = plan.num_blocks < 2 * end.least;
+    too_few = plan.num_blocks < source + 2 * end.least;
     if (too_few || answer == longest) break;
     answer = std::min(answer + block_tokens, longest);
   }
@@ -364,6 +371,39 @@ Status Tenants(Lab& lab, Check& check) {
 
 }  // namespace
 
+Status Cross(Lab& lab, Check& check) {
+  KV_ASSIGN(const auto engine, lab.Load(lab.options()));
+  std::vector<Tokens> sources = {lab.source(), lab.source(), Prefix(lab.source(), 1)};
+  const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
+  sources[1].back() = (sources[1].back() + 1) % vocab;
+  if (lab.source().size() > 17) sources.push_back(Prefix(lab.source(), 17));
+  const auto ask = [&](const Tokens& source) {
+    GenerateRequest request = lab.Ask(lab.prompt());
+    request.source = source;
+    return request;
+  };
+  std::vector<Trace> want;
+  for (const Tokens& source : sources) {
+    GenerateRequest cold = ask(source);
+    cold.reuse = Reuse::kNothing;
+    KV_ASSIGN(Trace trace, RunAlone(lab.engine(), std::move(cold)));
+    want.push_back(std::move(trace));
+  }
+  for (const bool warm : {false, true}) {
+    std::vector<GenerateRequest> requests;
+    for (const Tokens& source : sources) requests.push_back(ask(source));
+    KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+    for (size_t i = 0; i < got.size(); ++i) {
+      const std::string what = fmt::format("{} source {}", warm ? "warm" : "cold", i);
+      check.Compare(want[i], got[i], what);
+      const uint32_t reused = got[i].receipt.source_reused;
+      check.Expect(reused == (warm ? sources[i].size() : 0),
+                   fmt::format("{}: {} tokens reused", what, reused));
+    }
+  }
+  return {};
+}
+
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done) {
   using Run = Status (*)(Lab&, Check&);
   static constexpr std::pair<const char*, Run> kChecks[] = {
@@ -373,10 +413,15 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
       {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
       {"damaged", Damaged}, {"erased", Erased},       {"forgotten", Forgotten},
-      {"tenants", Tenants}, {"crossed", Crossed}};
+      {"tenants", Tenants}, {"crossed", Crossed},     {"cross", Cross}};
+  // Without KV nothing can be computed from a source, and no disk keeps any.
+  static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading,
+                                            Damaged,  Erased,    Forgotten};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;
+    if (run == Cross && !lab.has_encoder()) continue;
+    if (lab.has_encoder() && std::ranges::count(kWithoutEncoder, run) > 0) continue;
     Check check(name);
     for (const uint32_t size : lab.prompt_sizes()) {
       Status status = lab.DrawPrompt(size);

@@ -132,6 +132,7 @@ Result<Lab> Lab::Create(EngineOptions options) {
 
 Status Lab::DrawPrompt(uint32_t size) {
   prompt_ = RandomTokens(size);
+  if (has_encoder()) source_ = RandomTokens(size);
   KV_ASSIGN(reference_, Cold(*engine_, prompt_));
   return {};
 }
@@ -150,6 +151,7 @@ std::vector<TokenId> Lab::RandomTokens(size_t count) {
 
 GenerateRequest Lab::Ask(std::vector<TokenId> prompt) const {
   GenerateRequest request;
+  request.source = source_;
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0;
   request.max_tokens = answer_tokens_;

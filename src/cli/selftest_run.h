@@ -55,7 +55,8 @@ class Lab {
   // Prompt sizes of a check in tokens: one that ends inside a block, one at its edge, a short one.
   // (Only one for a large model.)
   const std::vector<uint32_t>& prompt_sizes() const { return prompt_sizes_; }
-  // Draws a new prompt() and computes its reference: whole, alone, with the cache off.
+  // Draws a new prompt() and, for a model with an encoder, a source() of as many tokens, and
+  // computes its reference: whole, alone, with the cache off.
   Status DrawPrompt(uint32_t size);
 
   Engine& engine() { return *engine_; }
@@ -63,6 +64,8 @@ class Lab {
   Result<std::unique_ptr<Engine>> Load(const EngineOptions& options) const;
 
   const std::vector<TokenId>& prompt() const { return prompt_; }
+  const std::vector<TokenId>& source() const { return source_; }  // of all requests; may be empty
+  bool has_encoder() const { return engine_->card().decoder_start.has_value(); }
   const Trace& reference() const { return reference_; }  // of prompt() and its answer
   uint32_t answer_tokens() const { return answer_tokens_; }
   // The length at which RoPE longrope changes its factors, where a prompt of so many tokens is soon
@@ -82,7 +85,7 @@ class Lab {
   std::unique_ptr<Engine> engine_;
   Random random_{20240917};
   std::vector<uint32_t> prompt_sizes_;
-  std::vector<TokenId> prompt_;
+  std::vector<TokenId> prompt_, source_;
   uint32_t answer_tokens_ = 24;
   std::optional<uint32_t> rope_switch_;
   Trace reference_;
@@ -90,6 +93,9 @@ class Lab {
 
 // A check: answers that grow past rope_switch(). REQUIRES: there is one.
 Status Crossed(Lab& lab, Check& check);
+
+// A check: sources that begin alike or come again. REQUIRES: the model has an encoder.
+Status Cross(Lab& lab, Check& check);
 
 // Checks with a disk, in a temporary folder.
 Status Restarted(Lab& lab, Check& check);

@@ -9,6 +9,7 @@
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
+#include "import/architecture.h"
 
 namespace kvasir {
 namespace {
@@ -165,7 +166,9 @@ std::string KvFormatText(const RunnerOptions& options) {
 // The least budget of the cache that holds a sequence of the whole context. O(log bytes).
 uint64_t LeastForContext(const Assembly& a) {
   KvCacheOptions cache = a.cache;
-  const KvDemand demand{.prompt_tokens = 0, .tokens = a.ctx_size};
+  const KvDemand demand{.prompt_tokens = 0,
+                        .tokens = a.ctx_size,
+                        .source_tokens = a.model.config.encoder ? a.ctx_size : 0};
   const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
   uint64_t low = a.cache_plan.total_bytes(), high = 2 * low;
   const auto holds = [&](uint64_t bytes) {
@@ -236,6 +239,13 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
 Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
                                                       const EngineOptions& options) {
   if (!options.disk || options.disk->cap_bytes == 0u) return std::nullopt;
+  if (a.model.config.encoder) {
+    if (!options.disk->folder) return std::nullopt;
+    return FailField(Code::kInvalidArgument, "disk",
+                     "the KV of {} depends on its source and is not kept on a disk; leave --disk "
+                     "out",
+                     a.model.name);
+  }
   if (options.cache_mode != CacheMode::kPrefix) {
     if (!options.disk->folder) return std::nullopt;
     return FailField(Code::kInvalidArgument, "disk",
@@ -267,8 +277,11 @@ uint64_t ParametersOf(const ImportedModel& model) {
   if (model.lm_head) sum += model.lm_head->view.num_elements();
   if (model.final_norm_bias) sum += model.final_norm_bias->num_elements();
   if (model.positions) sum += model.positions->num_elements();
-  for (const SlotTensors& layer : model.layers) {
-    layer.ForEach([&](Slot, const MatrixSource& tensor) { sum += tensor.view.num_elements(); });
+  ForEachLayerTensor(model,
+                     [&](Slot, const MatrixSource& tensor) { sum += tensor.view.num_elements(); });
+  if (model.encoder) {
+    sum += model.encoder->final_norm.num_elements();
+    if (model.encoder->final_norm_bias) sum += model.encoder->final_norm_bias->num_elements();
   }
   return sum;
 }
@@ -287,6 +300,11 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     runner.weights = FindWeightChoice(*options.weights);
   }
   const uint32_t trained = model.config.max_positions;
+  if (model.config.encoder && options.cache_mode == CacheMode::kNone) {
+    return FailField(Code::kInvalidArgument, "cache",
+                     "none computes the source again for every token; use sequence for {}",
+                     model.name);
+  }
   for (const uint32_t layer : runner.kv_skip_layers) {
     if (layer < model.config.num_layers) continue;
     return FailField(Code::kInvalidArgument, "kv_skip_layers",
@@ -309,6 +327,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   // Every running sequence wants one row a step; a few more serve requests for all rows.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
   runner.max_positions = ctx_size;
+  // A source is read whole.
+  if (model.config.encoder) runner.max_rows = std::max(runner.max_rows, ctx_size);
   runner.max_logit_rows = logit_rows;
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
@@ -328,7 +348,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     }
     const KvDemand demand{
         .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
-    const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
+    const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens) +
+                            options.parallel * cache.layout.SourceBlocks(ctx_size);
     cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
   }
   Assembly assembly{.model = std::move(model),
@@ -350,10 +371,14 @@ void PlanSequences(const KvCacheOptions& cache, uint64_t tokens, MemoryPlan& pla
   plan.groups.clear();
   for (const KvKind& kind : cache.layout.kinds()) {
     const uint32_t window = kind.reach.window;
+    const bool cross = kind.reach.kind == KvReach::Kind::kCross;
     KvGroupPlan group{
-        .group = window == 0 ? "full" : "window",
+        .group = cross         ? "cross"
+                 : window == 0 ? "full"
+                               : "window",
         .block_bytes = cache.layout.block_bytes(),
-        .sequence_blocks = cache.layout.SequenceBlocks(kind, tokens, cache.step_tokens)};
+        .sequence_blocks = cross ? cache.layout.SourceBlocks(tokens)
+                                 : cache.layout.SequenceBlocks(kind, tokens, cache.step_tokens)};
     if (window > 0) group.window = window;
     for (uint32_t i = kind.first_group; i < kind.first_group + kind.num_groups; ++i) {
       group.layers += static_cast<uint32_t>(cache.layout.group(i).layers.size());
@@ -380,6 +405,8 @@ ModelCard CardOf(const Assembly& assembly) {
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
           .long_rope_after = assembly.long_rope_after,
+          .decoder_start = model.config.encoder ? std::optional(model.config.encoder->decoder_start)
+                                                : std::nullopt,
           .bos = model.config.bos,
           .eos = {},
           .fim = model.config.fim,

@@ -35,6 +35,7 @@ Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t promp
       request.prompt.push_back(static_cast<TokenId>(random.Below(engine->card().vocab_size)));
     }
     request.prompt[0] = static_cast<TokenId>(prompt);
+    if (engine->card().decoder_start) request.source = request.prompt;
     KV_TRY(Generate(*engine, std::move(request)));
   }
   const EngineStats after = engine->Stats();

@@ -23,8 +23,8 @@ namespace {
 uint64_t BytesOf(const GenerateRequest& spec) {
   uint64_t bytes =
       sizeof(Request) + spec.tenant.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
-      spec.message_ends.capacity() * sizeof(uint32_t) + spec.stop_ids.capacity() * sizeof(TokenId) +
-      spec.shown_special.capacity() * sizeof(TokenId) +
+      spec.source.capacity() * sizeof(TokenId) + spec.message_ends.capacity() * sizeof(uint32_t) +
+      spec.stop_ids.capacity() * sizeof(TokenId) + spec.shown_special.capacity() * sizeof(TokenId) +
       spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
   for (const auto* text : {&spec.id, &spec.cache_owner, &spec.cache_salt}) {
     if (*text) bytes += (*text)->capacity();
@@ -50,7 +50,7 @@ Result<uint64_t> RandomSeed() {
 
 // The next turn of a chat begins with this one's prompt and answer. (The last token has no KV.)
 void EngineOnThread::RememberAnswers(const Request& request) {
-  if (request.is_erased || !SharesCache(request.spec)) return;
+  if (request.is_erased || !SharesCache(request.spec) || !request.spec.source.empty()) return;
   try {
     for (const auto& sequence : request.sequences) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;
@@ -104,7 +104,8 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     request->submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(request->spec);
     if (request->spec.on_trace) request->trace = NewTrace();
-    beginnings.push_back(SharesCache(request->spec)
+    // What is after a source is found by it alone.
+    beginnings.push_back(SharesCache(request->spec) && request->spec.source.empty()
                              ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
                                                request->spec.cache_salt, request->spec.prompt)
                              : SeenPrompts::Beginnings());
@@ -278,6 +279,7 @@ Workload::Job EngineOnThread::JobOf(const Request& request, const Workload& work
                   .choices = request.spec.n,
                   .tokens = request.prompt_tokens(),
                   .new_tokens = request.new_tokens(),
+                  .source_tokens = request.new_source_tokens(),
                   .max_answer = request.max_tokens,
                   .expected_answer = workload.tenants[tenant].expected_answer});
 }

@@ -18,8 +18,9 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kSeed = 20240917;
-constexpr double kMinSeconds = 0.3;   // of the repeats of one test
-constexpr double kMaxSeconds = 30.0;  // no repeat starts after this
+constexpr uint32_t kBenchSource = 128;  // tokens, of an encoder-decoder model
+constexpr double kMinSeconds = 0.3;     // of the repeats of one test
+constexpr double kMaxSeconds = 30.0;    // no repeat starts after this
 
 // Numbers in [0.125, 0.25) with random signs.
 void FillRandom(Random& random, std::vector<float>& x) {
@@ -133,7 +134,11 @@ class ModelBench {
   explicit ModelBench(KvLayout layout) : layout_(std::move(layout)) {}
 
   Status Step(uint32_t position, uint32_t rows) {
-    const StepSequence sequence{tables_->tables(), position, 0, rows};
+    const StepSequence sequence{.tables = tables_->tables(),
+                                .position = position,
+                                .first_row = 0,
+                                .num_rows = rows,
+                                .source_tokens = source_tokens_};
     return runner_->Step({&sequence, 1}, std::span(ids_).subspan(position, rows));
   }
   void Head(uint32_t row) {
@@ -143,7 +148,8 @@ class ModelBench {
   }
 
   uint32_t max_rows_ = 0;
-  uint64_t token_bytes_ = 0;  // of the weights
+  uint32_t source_tokens_ = 0;  // of an encoder-decoder model, whose KV is generated
+  uint64_t token_bytes_ = 0;    // of the weights
   ModelCard card_;
   std::string kv_format_;
   Target target_{};
@@ -168,6 +174,7 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   assembly.runner.max_positions = max_tokens;
   ModelBench bench(Runner::LayoutFor(assembly.model.config, assembly.runner));
   bench.max_rows_ = assembly.runner.max_rows;
+  if (assembly.model.config.encoder) bench.source_tokens_ = std::min(kBenchSource, max_tokens);
   bench.token_bytes_ = assembly.runner_plan.token_bytes;
   bench.card_ = CardOf(assembly);
   bench.kv_format_ = assembly.plan.kv_format;

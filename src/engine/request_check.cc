@@ -21,7 +21,28 @@ Status CheckIds(const char* field, std::span<const TokenId> ids, uint32_t vocab_
   return {};
 }
 
+Status CheckSource(const GenerateRequest& spec, const RequestLimits& limits) {
+  const bool has_encoder = limits.layout->num_cross_groups() > 0;
+  if (!has_encoder && !spec.source.empty()) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "{} tokens for a model that has no encoder; give a prompt only",
+                     spec.source.size());
+  }
+  if (has_encoder && spec.source.empty()) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "is missing: this model is an encoder-decoder, which answers to a source; "
+                     "'kvasir translate' gives it one");
+  }
+  if (spec.source.size() > limits.ctx_size) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "has {} tokens; the encoder reads at most {} at once", spec.source.size(),
+                     limits.ctx_size);
+  }
+  return CheckIds("source", spec.source, limits.vocab_size);
+}
+
 Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
+  KV_TRY(CheckSource(spec, limits));
   if (spec.prompt.empty()) {
     return FailField(Code::kInvalidArgument, "prompt", "has no tokens; give at least one");
   }
@@ -64,7 +85,8 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
   return {.prompt_tokens = prompt,
           .tokens = prompt,
           .n = spec.n,
-          .shares_prompt = limits.cache_mode != CacheMode::kNone};
+          .shares_prompt = limits.cache_mode != CacheMode::kNone,
+          .source_tokens = static_cast<uint32_t>(spec.source.size())};
 }
 
 // The largest prompt + answer that fits context and pool. The last token is never computed: it

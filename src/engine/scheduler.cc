@@ -57,6 +57,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   view_sequences_.reserve(options_.parallel);
   seen_.reserve(options_.parallel);
   plan_.rows.reserve(options_.parallel);
+  plan_.source_rows.reserve(options_.parallel);
   tenants_.reserve(options_.num_tenants + 1);
   tenant_rules_.reserve(options_.num_tenants + 1);
   accounts_over_quota_.reserve(options_.parallel);
@@ -68,6 +69,12 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   running_.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);
+  static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
+  if (cache_.layout().num_cross_groups() > 0) {
+    source_tokens_.reserve(options_.max_rows);
+    sources_.reserve(SchedulingPolicy::kMaxSources);
+    source_owners_.reserve(SchedulingPolicy::kMaxSources);
+  }
   head_hidden_.reserve(options_.logit_rows);
   head_logits_.reserve(options_.logit_rows);
   draws_.reserve(options_.parallel);
@@ -103,6 +110,7 @@ Scheduler::Ended Scheduler::Step() {
     const uint64_t start_ns = MonotonicNs();
     times_ = {.cache_before_ns = stats_.cache_ns};
     PublishWorkload();
+    ReadSources();
     ExtendRows();
     ComputeRows();
     CheckStepFiles();
@@ -117,6 +125,54 @@ Scheduler::Ended Scheduler::Step() {
   if (running_.empty() && waiting_.empty()) PublishWorkload();
   PublishStats();
   return Deliver();
+}
+
+// Computes the KV of the sources that this step's rows wait for.
+void Scheduler::ReadSources() {
+  sources_.clear();
+  source_tokens_.clear();
+  source_owners_.clear();
+  for (const Rows& rows : rows_) {
+    if (rows.source_rows == 0 || rows.request->done()) continue;
+    KvSequence& kv = rows.sequence->kv;
+    const Status status = TimedCache([&] { return cache_.ExtendSource(kv); });
+    if (!status) {  // admission reserved it: a bug, which ends only that request
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+      continue;
+    }
+    const std::vector<TokenId>& source = rows.request->spec.source;
+    sources_.push_back(
+        {kv.tables(), static_cast<uint32_t>(source_tokens_.size()), rows.source_rows});
+    source_tokens_.insert(source_tokens_.end(), source.begin(), source.end());
+    source_owners_.push_back(&rows);
+  }
+  if (sources_.empty()) return;
+  const uint64_t start_ns = MonotonicNs();
+  const Status status = runner_.Encode(sources_, source_tokens_);
+  times_.compute_ns += MonotonicNs() - start_ns;
+  if (!status) {
+    for (const Rows* rows : source_owners_) {
+      if (rows->request->done()) continue;
+      EndRequest(*rows->request, FinishReason::kError, &status.error());
+    }
+    return;
+  }
+  stats_.encoder_passes += sources_.size();
+  CheckStepFiles();
+  CommitSources();
+}
+
+void Scheduler::CommitSources() {
+  for (uint32_t i = 0; i < sources_.size(); ++i) {
+    Request& request = *source_owners_[i]->request;
+    if (request.done()) continue;
+    if (!runner_.source_finite(i)) {
+      const Error error{Code::kCorruption, "model: the activations of the source are not finite"};
+      EndRequest(request, FinishReason::kError, &error);
+      continue;
+    }
+    TimedCache([&] { cache_.CommitSource(source_owners_[i]->sequence->kv); });
+  }
 }
 
 // Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
@@ -150,7 +206,8 @@ void Scheduler::ComputeRows() {
                      .position = position,
                      .first_row = rows.first_row,
                      .num_rows = rows.num_rows,
-                     .long_rope = rows.sequence->long_rope});
+                     .long_rope = rows.sequence->long_rope,
+                     .source_tokens = kv.source_tokens()});
     const auto begin = rows.sequence->tokens.begin() + rows.position;
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }
@@ -172,6 +229,7 @@ void Scheduler::CommitRows() {
     Request& request = *rows.request;
     Sequence& sequence = *rows.sequence;
     if (request.done()) continue;
+    if (rows.num_rows == 0 && sequence.num_pending() > 0) continue;  // only its source was read
     for (uint32_t i = 0; i < rows.num_rows && !request.done(); ++i) {
       if (runner_.finite(rows.first_row + i)) continue;
       const Error error{Code::kCorruption,

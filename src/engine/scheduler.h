@@ -145,7 +145,8 @@ class Scheduler {
     Request* request;
     Sequence* sequence;
     uint32_t first_row, num_rows;
-    uint32_t position;  // of the first row
+    uint32_t position;     // of the first row
+    uint32_t source_rows;  // tokens of its source, if that is read before; else 0
   };
   struct Head {  // a row whose logits are wanted
     Request* request;
@@ -235,6 +236,8 @@ class Scheduler {
   void TakeRows();
 
   // scheduler.cc
+  void ReadSources();
+  void CommitSources();
   void ExtendRows();
   void ComputeRows();
   void CommitRows();
@@ -328,6 +331,9 @@ class Scheduler {
   std::vector<Head> heads_;
   std::vector<StepSequence> step_;
   std::vector<TokenId> step_tokens_;
+  std::vector<StepSource> sources_;
+  std::vector<TokenId> source_tokens_;
+  std::vector<const Rows*> source_owners_;  // [sources_]
   std::vector<const float*> head_hidden_;
   std::vector<float*> head_logits_;
   std::vector<Draw> draws_;

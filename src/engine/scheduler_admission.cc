@@ -382,6 +382,12 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
   uint32_t most = num_resident / block_tokens * block_tokens;
   for (const auto& other : running_) {
     if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
+    if (request.spec.source != other->spec.source) continue;  // nothing in common
+    if (!other->first_live()->kv.has_source() && other->first_live()->kv.publishes()) {
+      request.leader = other->id;
+      request.leader_tokens = 0;
+      return Follows(request);
+    }
     if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
     const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
@@ -403,6 +409,7 @@ bool Scheduler::Follows(const Request& request) const {
   for (const auto& other : running_) {
     if (other->id != request.leader) continue;
     if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
+    if (!other->first_live()->kv.has_source()) return true;
     if (request.leader_tokens == request.prompt_tokens() &&
         request.leader_tokens == other->prompt_tokens()) {
       return true;
@@ -516,6 +523,11 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
                              MatchOptions options) {
   options.reuse = request.shares();
   request.account = options.account = AccountOf(request.cache_owner());
+  const std::vector<TokenId>& source = request.spec.source;
+  options.source = {source, static_cast<uint32_t>(source.size())};
+  if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
+    options.source.ids = options.source.ids.first(source.size() - 1);
+  }
   const auto open = [&](const Identity& identity) {
     return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
   };
@@ -584,6 +596,10 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
   receipt.miss = match.miss;
+  receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
+  receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
+  stats_.reused_source_tokens += receipt.source_reused;
+  if (match.source_miss) receipt.miss = Miss{*match.source_miss, 0, std::nullopt};
   const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
                                             match.miss->reason == MissReason::kDiverged);
   if (request.spec.identity_changed && has_no_reason) {

@@ -175,7 +175,8 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
         static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
   }
   if (prefill_rows_ > 0) {
-    receipt.saved_ms = receipt.cached_tokens() * (prefill_ns_ / prefill_rows_) * kMs;
+    const uint32_t reused = receipt.cached_tokens() + receipt.source_reused;
+    receipt.saved_ms = reused * (prefill_ns_ / prefill_rows_) * kMs;
   }
   if (!request.spec.only_when_idle) CountRequest(request, reason, now, stats_);
   TraceRequest(request, reason, now);
@@ -414,7 +415,8 @@ Scheduler::Ended Scheduler::Deliver() {
 }
 
 void Scheduler::CountStep(uint64_t step_ns) {
-  const auto num_rows = static_cast<uint32_t>(step_tokens_.size());
+  // Rows of sources count as those of prompts.
+  const auto num_rows = static_cast<uint32_t>(step_tokens_.size() + source_tokens_.size());
   const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
   CountStepRows(num_rows, step_ns, cost_.PredictNs(work_), stats_);
   cost_.Observe(work_, step_ns);

@@ -155,8 +155,9 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
   view_sequences_.push_back(
       {.request = index,
        .pending = pending,
-       .decodes = Decodes(request, sequence),
-       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed()))});
+       .decodes = sequence.kv.has_source() && Decodes(request, sequence),
+       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed())),
+       .source_tokens = sequence.kv.has_source() ? 0 : sequence.kv.source_tokens()});
   seen_.push_back({&request, &sequence});
 }
 
@@ -178,7 +179,7 @@ void Scheduler::Charge() {
     if (rows.request->spec.only_when_idle) continue;
     uint32_t tenant = rows.request->tenant;
     if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
-    const double service_ns = step_ns * rows.num_rows / work_.rows();
+    const double service_ns = step_ns * (rows.num_rows + rows.source_rows) / work_.rows();
     tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
     stats_.tenants[tenant].service_ns += service_ns;
   }
@@ -230,6 +231,7 @@ Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) cons
                                    .choices = request.num_live(),
                                    .tokens = request.prompt_tokens() + so_far,
                                    .new_tokens = new_tokens,
+                                   .source_tokens = request.new_source_tokens(),
                                    .max_answer = request.max_tokens - so_far,
                                    .expected_answer = expected});
 }
@@ -241,10 +243,13 @@ void Scheduler::TakeRows() {
   for (size_t i = 0; i < seen_.size(); ++i) {
     const SequenceView& sequence = view_sequences_[i];
     const uint32_t num_rows = plan_.rows[i];
+    const uint32_t source_rows = plan_.source_rows[i];
+    if (sequence.source_tokens > source_rows) continue;
     // A Cursor answers a prompt without rows.
-    if (num_rows == 0 && sequence.pending > 0) continue;
-    rows_.push_back(
-        {seen_[i].request, seen_[i].sequence, 0, num_rows, seen_[i].sequence->kv.num_committed()});
+    if (num_rows == 0 && sequence.pending > 0 && source_rows == 0) continue;
+    rows_.push_back({seen_[i].request, seen_[i].sequence, 0, num_rows,
+                     seen_[i].sequence->kv.num_committed(), source_rows});
+    work_.prefill_rows += source_rows;
     if (sequence.decodes) {
       ++decode_rows_;
       ++work_.decode_rows;

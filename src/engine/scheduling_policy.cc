@@ -248,8 +248,18 @@ std::optional<uint32_t> SchedulingPolicy::PriorityVictim(const View& view) const
 void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
   constexpr uint32_t kUndecided = std::numeric_limits<uint32_t>::max();
   plan.rows.assign(view.sequences.size(), 0);
+  plan.source_rows.assign(view.sequences.size(), 0);
   StepWork work;
   uint32_t free_rows = view.max_rows;
+  // Sources are read by steps of the encoder, whose rows take no room from the decoder's. The first
+  // one always fits, so that a long one does not wait for ever; it holds others up for one step.
+  uint32_t free_source_rows = view.max_rows, num_sources = 0;
+  const auto takes_source = [&](const SequenceView& sequence) {
+    if (num_sources == 0) return true;
+    return num_sources < kMaxSources && sequence.source_tokens <= free_source_rows &&
+           RowsWithin(*view.cost, static_cast<double>(view.target_step_ns), work,
+                      sequence.source_tokens, 0) == sequence.source_tokens;
+  };
   for (size_t i = 0; i < view.sequences.size(); ++i) {
     const SequenceView& sequence = view.sequences[i];
     if (view.requests[sequence.request].is_starved) continue;
@@ -271,6 +281,16 @@ void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
     }
     if (!next) return;
     const SequenceView& sequence = view.sequences[*next];
+    if (sequence.source_tokens > 0) {
+      if (!takes_source(sequence)) {
+        plan.rows[*next] = 0;
+        continue;
+      }
+      ++num_sources;
+      plan.source_rows[*next] = sequence.source_tokens;
+      free_source_rows -= sequence.source_tokens;
+      work.prefill_rows += sequence.source_tokens;
+    }
     const uint32_t most = std::min(sequence.pending, free_rows);
     const uint32_t rows = RowsWithin(*view.cost, static_cast<double>(view.target_step_ns), work,
                                      most, sequence.kv_bytes);

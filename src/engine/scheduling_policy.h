@@ -54,6 +54,8 @@ struct SequenceView {
   uint32_t pending;  // tokens; at most the request's limit of rows in a step
   bool decodes;      // its only pending token was just sampled
   double kv_bytes;   // that one row of it reads
+  // Tokens of its source, which an encoder reads whole before any row of it; 0: that is done.
+  uint32_t source_tokens = 0;
 };
 
 // A tenant with requests here.
@@ -89,6 +91,8 @@ struct StepPlan {
   std::optional<uint32_t> preempt, admit;  // indices of View::requests
   PreemptCause cause = PreemptCause::kMemory;
   std::vector<uint32_t> rows;  // [View::sequences]; 0: none in this step
+  std::vector<uint32_t>
+      source_rows;  // [View::sequences]: its source_tokens, or 0: not in this step
 };
 
 // Rows of prompts, at most `most`, that a step of this work has room for, so that it takes
@@ -111,6 +115,8 @@ class SchedulingPolicy {
   // A request that goes on after a preemption is left alone for so many tokens, and after so many
   // preemptions for good.
   static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
+  // Sources that one step reads.
+  static constexpr uint32_t kMaxSources = 32;
   // Of prompts in a step, however long it takes.
   static constexpr uint32_t kLeastPrefillRows = 16;
 

@@ -84,6 +84,44 @@ TEST_F(Policy, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
   }
 }
 
+// A source is read whole, in a step whose rows it does not take.
+TEST_F(Policy, ReadsSourcesBesideTheRowsOfAStep) {
+  AddRunning(1);
+  AddRunning(2);
+  AddRunning(3);
+  AddRunning(4);
+  sequences_ = {{.request = 0, .pending = 1, .decodes = true},
+                {.request = 1, .pending = 2, .source_tokens = 64},
+                {.request = 2, .pending = 2, .source_tokens = 1},
+                {.request = 3, .pending = 5}};
+  Decide();
+  EXPECT_EQ(plan_.source_rows, (Indices{0, 64, 0, 0})) << "64 rows are all that there are";
+  EXPECT_EQ(plan_.rows, (Indices{1, 2, 0, 5})) << "who waits for its source has no rows";
+  sequences_[1].source_tokens = 40;
+  sequences_[2].source_tokens = 24;
+  Decide();
+  EXPECT_EQ(plan_.source_rows, (Indices{0, 40, 24, 0}));
+  EXPECT_EQ(plan_.rows, (Indices{1, 2, 2, 5}));
+}
+
+TEST_F(Policy, OnlyTheFirstSourceMayTakeLongerThanAStepShould) {
+  for (int i = 0; i < 100; ++i) {
+    cost_.Observe({.prefill_rows = 64}, 64'000'000);
+    cost_.Observe({.decode_rows = 1}, 1'000'000);
+  }
+  view_.target_step_ns = 20'000'000;
+  for (uint64_t i = 1; i <= 3; ++i) AddRunning(i);
+  sequences_ = {{.request = 0, .pending = 1, .decodes = true},
+                {.request = 1, .pending = 2, .source_tokens = 32},
+                {.request = 2, .pending = 2, .source_tokens = 32}};
+  Decide();
+  EXPECT_EQ(plan_.source_rows, (Indices{0, 32, 0}));
+  EXPECT_EQ(plan_.rows[0], 1u);
+  sequences_[0].decodes = false;  // nobody waits for the step's end
+  Decide();
+  EXPECT_EQ(plan_.source_rows, (Indices{0, 32, 32}));
+}
+
 TEST_F(Policy, LetsSixteenPassOneWithoutRoom) {
   AddWaiting({.has_no_room = true, .overtaken = SchedulingPolicy::kMaxOvertaken - 1});
   AddWaiting();

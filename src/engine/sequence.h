@@ -120,6 +120,12 @@ struct Request {
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.prompt.size()); }
   uint32_t new_tokens() const { return prompt_tokens() - seen_tokens; }
+  // Of the source, that an encoder has to read unless the cache has them.
+  uint32_t new_source_tokens() const {
+    const Sequence* sequence = first_live();
+    const bool is_read = sequence != nullptr && sequence->kv.has_source();
+    return is_read ? 0 : static_cast<uint32_t>(spec.source.size());
+  }
   const std::string& cache_owner() const {
     return spec.cache_owner ? *spec.cache_owner : spec.tenant;
   }

@@ -260,7 +260,7 @@ Workload::Job MakeJob(const KvLayout& layout, const JobSize& size) {
   };
   return {.tenant = size.tenant,
           .choices = size.choices,
-          .new_tokens = static_cast<double>(size.new_tokens),
+          .new_tokens = static_cast<double>(size.new_tokens + size.source_tokens),
           .answer_tokens = static_cast<double>(answer),
           .ends_there = size.max_answer <= size.expected_answer,
           .prompt_row_bytes = row_bytes(size.tokens - size.new_tokens / 2),

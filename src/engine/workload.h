@@ -55,6 +55,7 @@ struct JobSize {
   uint32_t tenant = 0, choices = 1;
   uint32_t tokens = 0;                           // of the prompt, and of the answer so far
   uint32_t new_tokens = 0;                       // of the prompt, to compute
+  uint32_t source_tokens = 0;                    // of a source, to read before
   uint32_t max_answer = 0, expected_answer = 0;  // tokens to come
 };
 Workload::Job MakeJob(const KvLayout& layout, const JobSize& size);

@@ -56,7 +56,7 @@ struct HfKeys {
   const char* ffn = "intermediate_size";
   const char* positions = "max_position_embeddings";
   const char* activation = "hidden_act";
-  const char* eps = "rms_norm_eps";
+  const char* eps = "rms_norm_eps";  // nullptr: never there
 };
 struct HfDefaults {
   double eps = 1e-6;
@@ -92,10 +92,11 @@ struct BiasRule {
 };
 
 struct Architecture {
-  std::string_view name;                      // ModelConfig::architecture
-  std::string_view hf_class;                  // an entry of config.json's "architectures"
-  std::string_view hf_model_type;             // for files without "architectures"
-  std::string_view gguf_name;                 // general.architecture, and the prefix of its keys
+  std::string_view name;           // ModelConfig::architecture
+  std::string_view hf_class;       // an entry of config.json's "architectures"
+  std::string_view hf_model_type;  // for files without "architectures"
+  // general.architecture, and the prefix of its keys; "": no GGUF file has the family.
+  std::string_view gguf_name;
   Activation activation = Activation::kSilu;  // where no file names one
   BiasRule qkv_bias, o_bias, mlp_bias;
   HfKeys keys = {};
@@ -125,9 +126,16 @@ struct Architecture {
   // Not 0: layers without RoPE: every so many-th, unless config.json lists them (no_rope_layers).
   uint32_t no_rope_interval = 0;
   std::span<const SlotNames> slots;
+  // Of an encoder-decoder model: `slots` are its decoder's. The key of each figure of config.json
+  // that an encoder has apart; sinusoids instead of RoPE; scale_embedding is read.
+  std::span<const SlotNames> encoder_slots = {};
+  HfKeys encoder_keys = {};
+  // Other names of the embedding's tensor in Hugging Face files; they hold the same numbers.
+  std::span<const std::string_view> hf_aliases = {};
   // What layer `layer` is made of.
   LayerSpec (*layer)(const ModelConfig& config, uint32_t layer);
 
+  bool has_encoder() const { return !encoder_slots.empty(); }
   const SlotNames* Find(Slot slot) const;     // nullptr: the family has no such slot
   const SlotNames& NamesOf(Slot slot) const;  // REQUIRES: the family has it
 };
@@ -144,18 +152,25 @@ tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::stri
 std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);
 // How many tensors of a layer the slot holds: one, or one for each expert.
 uint32_t TensorsOf(Slot slot, const ModelConfig& config);
-// Puts a tensor into its slot, behind those of experts before it. REQUIRES: layer <
-// model.layers.size() for a slot of a layer.
-void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);
+// Puts a tensor into its slot, behind those of experts before it. REQUIRES: layer < the half's
+// layers.size() for a slot of a layer.
+enum class Half { kDecoder, kEncoder };  // of a model; one without an encoder is all decoder
+void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);
+
+// fn(slot, tensor) for each tensor of the layers, those of an encoder after those of the decoder.
+template <typename Fn>
+void ForEachLayerTensor(const ImportedModel& model, Fn fn) {
+  for (const SlotTensors& layer : model.layers) layer.ForEach(fn);
+  if (!model.encoder) return;
+  for (const SlotTensors& layer : model.encoder->layers) layer.ForEach(fn);
+}
 
 // fn(view) for each weight matrix of the layers: the one list of them.
 template <typename Fn>
 void ForEachLayerMatrix(const ImportedModel& model, Fn fn) {
-  for (const SlotTensors& layer : model.layers) {
-    layer.ForEach([&](Slot slot, const MatrixSource& tensor) {
-      if (TraitsOf(slot).columns) fn(tensor.view);
-    });
-  }
+  ForEachLayerTensor(model, [&](Slot slot, const MatrixSource& tensor) {
+    if (TraitsOf(slot).columns) fn(tensor.view);
+  });
 }
 
 }  // namespace kvasir

@@ -41,6 +41,16 @@ constexpr SlotTraits kTraits[] = {
     {Slot::kGateBias, kFfn, {}, Condition::kMlpBias, false},
     {Slot::kUpBias, kFfn, {}, Condition::kMlpBias, false},
     {Slot::kDownBias, kHidden, {}, Condition::kMlpBias, false},
+    {Slot::kCrossNorm, kHidden, {}, Condition::kAlways, false},
+    {Slot::kCrossNormBias, kHidden, {}, Condition::kAlways, false},
+    {Slot::kCrossQ, kQueries, kHidden, Condition::kAlways, false},
+    {Slot::kCrossK, kKeyValues, kHidden, Condition::kAlways, false},
+    {Slot::kCrossV, kKeyValues, kHidden, Condition::kAlways, false},
+    {Slot::kCrossO, kHidden, kQueries, Condition::kAlways, false},
+    {Slot::kCrossQBias, kQueries, {}, Condition::kQkvBias, false},
+    {Slot::kCrossKBias, kKeyValues, {}, Condition::kQkvBias, false},
+    {Slot::kCrossVBias, kKeyValues, {}, Condition::kQkvBias, false},
+    {Slot::kCrossOBias, kHidden, {}, Condition::kOBias, false},
     {Slot::kRouter, kExperts, kHidden, Condition::kExperts, false},
     {Slot::kExpertGate, kExpertFfn, kHidden, Condition::kExperts, false},
     {Slot::kExpertUp, kExpertFfn, kHidden, Condition::kExperts, false},
@@ -116,7 +126,18 @@ uint32_t TensorsOf(Slot slot, const ModelConfig& config) {
   return slot >= Slot::kExpertGate && config.experts ? config.experts->count : 1;
 }
 
-void Place(Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model) {
+void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model) {
+  if (half == Half::kEncoder) {
+    EncoderTensors& encoder = *model.encoder;
+    if (slot == Slot::kFinalNorm) {
+      encoder.final_norm = std::move(source.view);
+    } else if (slot == Slot::kFinalNormBias) {
+      encoder.final_norm_bias = std::move(source.view);
+    } else {
+      encoder.layers[layer].Add(slot, std::move(source));
+    }
+    return;
+  }
   switch (slot) {
     case Slot::kEmbedding:
       model.embedding = std::move(source.view);

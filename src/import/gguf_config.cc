@@ -21,7 +21,7 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
   const bool experts = count != nullptr && WholeNumber(*count) != 0;
   const Architecture* dense = nullptr;
   for (const Architecture& row : Architectures()) {
-    if (row.gguf_name != name) continue;
+    if (row.gguf_name.empty() || row.gguf_name != name) continue;
     if (row.experts == experts) return &row;
     dense = &row;
   }

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "import/architecture.h"
 #include "import/experts.h"
+#include "import/hf_encoder.h"
 #include "import/hf_fields.h"
 #include "import/hf_rope.h"
 #include "import/hf_windows.h"
@@ -121,6 +122,7 @@ Status ReadFamily(Fields& fields, const Architecture& row, const std::string& fi
     config.attention_multiplier = fields.Number("attention_multiplier", 1.0);
   }
   KV_TRY(ReadScales(fields, row, file, config));
+  if (row.has_encoder()) KV_TRY(ReadHfEncoder(fields, row, file, config));
   const bool scaled = fields.Flag("scale_attn_weights", true);
   const bool by_layer = fields.Flag("scale_attn_by_inverse_layer_idx", false);
   const bool crossed = fields.Flag("add_cross_attention", false);
@@ -204,6 +206,9 @@ Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
   Fields generation(object, where);
   if (generation.Find("bos_token_id") != nullptr) config.bos = generation.Ids("bos_token_id");
   if (generation.Find("eos_token_id") != nullptr) config.eos = generation.Ids("eos_token_id");
+  if (config.encoder && generation.Find("decoder_start_token_id") != nullptr) {
+    KV_ASSIGN(config.encoder->decoder_start, ReadDecoderStart(generation, where));
+  }
   return generation.status();
 }
 
@@ -257,7 +262,8 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   config.ffn_size = fields.Count(keys.ffn, ConfigLimits::kFfnSize, ffn_size);
   config.max_positions =
       fields.Count(keys.positions, ConfigLimits::kPositions, row->defaults.positions);
-  config.rms_norm_eps = fields.Number(keys.eps, row->defaults.eps);
+  config.rms_norm_eps =
+      keys.eps == nullptr ? row->defaults.eps : fields.Number(keys.eps, row->defaults.eps);
   config.qkv_bias = Bias(row->qkv_bias, fields);
   config.o_bias = Bias(row->o_bias, fields);
   config.mlp_bias = Bias(row->mlp_bias, fields);
@@ -269,7 +275,7 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
   KV_ASSIGN(config.activation, ReadActivation(fields, *row, file));
   KV_ASSIGN(config.head_dim, HeadDim(fields, *row, config, file));
   KV_TRY(fields.status());
-  if (row->learned_positions) {
+  if (row->learned_positions || row->has_encoder()) {
     config.rope.rotated_dims = 0;
   } else if (row->local_rope) {
     KV_TRY(ParseTwoRopes(object, *row, file, config));

@@ -94,25 +94,31 @@ Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) 
   return CatalogOf(std::move(tensors));
 }
 
-// A tied model has one table under one or both of two names. Two different tables are a
-// contradiction: transformers 4 uses the one, transformers 5 the other.
+// A tied model has one table under one or several names. Two different tables are a contradiction:
+// transformers 4 uses the one, transformers 5 the other.
 Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
   if (!config.tied_embeddings) return {};
   const Architecture& row = ArchitectureOf(config);
   const std::string embedding(row.NamesOf(Slot::kEmbedding).hf);
-  const auto head = catalog.find(std::string(row.NamesOf(Slot::kLmHead).hf));
-  if (head == catalog.end()) return {};
-  const auto [table, added] = catalog.try_emplace(embedding, head->second);
-  const StoredTensor &a = table->second, &b = head->second;
-  if (added ||
-      (a.type == b.type && a.shape == b.shape && a.bytes.size() == b.bytes.size() &&
-       (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0))) {
-    return {};
+  std::vector<std::string_view> others(row.hf_aliases.begin(), row.hf_aliases.end());
+  others.push_back(row.NamesOf(Slot::kLmHead).hf);
+  for (const std::string_view name : others) {
+    const auto other = catalog.find(std::string(name));
+    if (other == catalog.end()) continue;
+    const StoredTensor b = other->second;
+    const auto [table, added] = catalog.try_emplace(embedding, b);
+    const StoredTensor& a = table->second;
+    if (added ||
+        (a.type == b.type && a.shape == b.shape && a.bytes.size() == b.bytes.size() &&
+         (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0))) {
+      continue;
+    }
+    return Fail(Code::kInvalidArgument,
+                "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ{}",
+                folder.string(), embedding, name,
+                row.has_encoder() ? "" : "; set it to false to use both");
   }
-  return Fail(Code::kInvalidArgument,
-              "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ; set it to false "
-              "to use both",
-              folder.string(), embedding, head->first);
+  return {};
 }
 
 // The name that the tensor has in a model that is nothing but a language model: transformers writes

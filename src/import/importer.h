@@ -20,6 +20,13 @@
 
 namespace kvasir {
 
+// The encoder of an encoder-decoder model; the embedding and positions are the decoder's.
+struct EncoderTensors {
+  std::vector<SlotTensors> layers;
+  TensorView final_norm;  // [hidden]
+  std::optional<TensorView> final_norm_bias;
+};
+
 // Views stay valid while the ImportedModel lives (it owns the mappings).
 struct ImportedModel {
   ModelConfig config;
@@ -31,6 +38,7 @@ struct ImportedModel {
   std::optional<TensorView> positions;  // [max_positions, hidden], learned; absent: none
   std::optional<MatrixSource> lm_head;  // absent: tied to embedding
   std::vector<SlotTensors> layers;
+  std::optional<EncoderTensors> encoder;
   std::filesystem::path path;  // as given, made absolute
   std::string name;            // of the folder or file, without extension
   // Text beside the weights, "" where absent.
@@ -77,9 +85,9 @@ void DescribeTensors(DType dtype,
                      ImportedModel& model);
 
 // A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
-// qwen2-0.5b, llama-100m, qwen3-moe-2b, gemma3-1b, phi3-mini (and `tiny`, whose sizes are multiples
-// of nothing, for tests). dtype: how weights are stored. Costs a few MiB whatever the shape:
-// tensors are windows onto one tile.
+// qwen2-0.5b, llama-100m, qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (and `tiny`,
+// whose sizes are multiples of nothing, for tests). dtype: how weights are stored. Costs a few MiB
+// whatever the shape: tensors are windows onto one tile.
 Result<ImportedModel> SyntheticModel(std::string_view shape, DType dtype, uint64_t seed);
 
 // Where digests are remembered, and the secret under which they are: a folder that others can

@@ -50,4 +50,10 @@ LayerSpec Gpt2Layer(const ModelConfig& config, uint32_t layer) {
   return spec;
 }
 
+LayerSpec M2m100Layer(const ModelConfig& config, uint32_t layer) {
+  LayerSpec spec = Gpt2Layer(config, layer);
+  spec.cross = config.encoder.has_value();
+  return spec;
+}
+
 }  // namespace kvasir

@@ -14,5 +14,6 @@ LayerSpec Olmo2Layer(const ModelConfig& config, uint32_t layer);
 LayerSpec Gemma2Layer(const ModelConfig& config, uint32_t layer);
 LayerSpec Gemma3Layer(const ModelConfig& config, uint32_t layer);
 LayerSpec Gpt2Layer(const ModelConfig& config, uint32_t layer);
+LayerSpec M2m100Layer(const ModelConfig& config, uint32_t layer);
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/result.h"
 #include "import/architecture.h"
 #include "simd/math.h"
@@ -119,10 +120,10 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelCo
   return {};
 }
 
-// How many numbers the tensors of all layers hold; absent: more than 2^64. O(slots x layers).
-std::optional<uint64_t> NumbersOf(const ModelConfig& config) {
+// How many numbers the tensors of these slots hold; absent: more than 2^64. O(slots x layers).
+std::optional<uint64_t> NumbersOf(std::span<const SlotNames> slots, const ModelConfig& config) {
   std::optional<uint64_t> sum = 0;
-  for (const SlotNames& names : ArchitectureOf(config).slots) {
+  for (const SlotNames& names : slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
     const bool of_layer = names.hf.find("{}") != names.hf.npos;
     uint64_t tensors = 0;
@@ -135,6 +136,14 @@ std::optional<uint64_t> NumbersOf(const ModelConfig& config) {
     if (!sum) return std::nullopt;
   }
   return sum;
+}
+
+std::optional<uint64_t> NumbersOf(const ModelConfig& config) {
+  const Architecture& row = ArchitectureOf(config);
+  const auto decoder = NumbersOf(row.slots, config);
+  if (!config.encoder || !decoder) return decoder;
+  const auto encoder = NumbersOf(row.encoder_slots, EncoderOf(config));
+  return encoder ? CheckedAdd(*decoder, *encoder) : std::nullopt;
 }
 
 std::string TextOf(const std::optional<uint64_t>& number) {
@@ -156,7 +165,8 @@ Status CheckSize(const ModelConfig& config, const std::string& file) {
                 config.num_layers, TextOf(numbers));
   }
   const auto of_token =
-      CheckedMul(uint64_t{2} * config.num_layers * config.num_kv_heads, uint64_t{config.head_dim});
+      CheckedMul(uint64_t{config.encoder ? 4u : 2u} * config.num_layers * config.num_kv_heads,
+                 uint64_t{config.head_dim});
   const auto kv = of_token ? CheckedMul(*of_token, uint64_t{config.max_positions}) : of_token;
   if (kv && *kv <= ConfigLimits::kNumbers) return {};
   return Fail(
@@ -205,6 +215,17 @@ double LongRopeAttentionFactor(double factor, double original_max_positions) {
   return static_cast<float>(__builtin_sqrt(square));
 }
 
+ModelConfig EncoderOf(const ModelConfig& config) {
+  KV_CHECK(config.encoder);
+  ModelConfig encoder = config;
+  encoder.encoder.reset();
+  encoder.num_layers = config.encoder->num_layers;
+  encoder.num_heads = encoder.num_kv_heads = config.encoder->num_heads;
+  encoder.head_dim = config.encoder->head_dim;
+  encoder.ffn_size = config.encoder->ffn_size;
+  return encoder;
+}
+
 Status ValidateConfig(const ModelConfig& config, const std::string& file) {
   if (config.num_heads % config.num_kv_heads != 0) {
     return Fail(Code::kInvalidArgument,
@@ -236,6 +257,13 @@ Status ValidateConfig(const ModelConfig& config, const std::string& file) {
                 config.experts->chosen, config.experts->count, config.experts->count);
   }
   KV_TRY(CheckSize(config, file));
+  if (config.encoder) {
+    if (config.encoder->head_dim % 2 != 0) {
+      return Fail(Code::kInvalidArgument, "{}: head_dim {} of the encoder is odd", file,
+                  config.encoder->head_dim);
+    }
+    KV_TRY(CheckIds({config.encoder->decoder_start}, "decoder-start", config, file));
+  }
   KV_TRY(CheckIds(config.bos, "beginning-of-sequence", config, file));
   return CheckIds(config.eos, "end-of-sequence", config, file);
 }
@@ -284,6 +312,12 @@ std::string CanonicalText(const ModelConfig& config) {
     text += fmt::format(" experts={} chosen={} expert_ffn={} routing={}", experts.count,
                         experts.chosen, experts.ffn_size, static_cast<int>(experts.routing));
     if (!experts.layers.empty()) text += " expert_layers=" + Bits(experts.layers);
+  }
+  if (config.encoder) {
+    const EncoderConfig& encoder = *config.encoder;
+    text += fmt::format(" encoder_layers={} heads={} head_dim={} ffn={} first_position={}",
+                        encoder.num_layers, encoder.num_heads, encoder.head_dim, encoder.ffn_size,
+                        encoder.first_position);
   }
   if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;

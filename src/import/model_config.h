@@ -1,4 +1,4 @@
-// ModelConfig: the shape of a decoder-only model, whatever file it came from.
+// ModelConfig: the shape of a model, whatever file it came from.
 #pragma once
 
 #include <cstdint>
@@ -87,11 +87,25 @@ struct LayerSpec {
   bool rotated = true;      // by RoPE
   bool local_rope = false;  // by ModelConfig::local_rope
   uint32_t window = 0;      // a query at p sees p - window + 1 .. p; 0: all up to p
+  bool cross = false;       // attention over the source follows that over the own tokens
+};
+
+// Of an encoder-decoder model: what its encoder has apart from the decoder, and what only such
+// models have. Vocabulary, width, norms, activation and positions are the same in both halves.
+struct EncoderConfig {
+  uint32_t num_layers = 0;
+  uint32_t num_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t ffn_size = 0;
+  // Positions are sinusoids in both halves (Vaswani et al., 2017); the first token's number.
+  uint32_t first_position = 0;
+  TokenId decoder_start = 0;  // what the decoder reads first
 };
 
 inline bool NormsInput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kAfter; }
 inline bool NormsOutput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kBefore; }
 
+// Of an encoder-decoder model, figures without a name are the decoder's.
 struct ModelConfig {
   std::string architecture;  // "llama"
   uint32_t vocab_size = 0;   // rows of the embedding
@@ -115,10 +129,14 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_embeddings = false;
   std::optional<ExpertsConfig> experts;
+  std::optional<EncoderConfig> encoder;
   std::vector<uint32_t> windows;  // [num_layers]: LayerSpec::window of each; empty: all are 0
   std::vector<TokenId> bos, eos;  // what the model's files say (generation_config included)
   FimTokens fim;                  // of GGUF files; no logit depends on it
 };
+
+// The encoder's layers as those of a model without one. REQUIRES: config.encoder.
+ModelConfig EncoderOf(const ModelConfig& config);
 
 // What the figures must be to each other, beyond their own limits: kInvalidArgument, naming `file`.
 Status ValidateConfig(const ModelConfig& config, const std::string& file);

@@ -44,6 +44,16 @@ enum class Slot : uint8_t {
   kGateBias,
   kUpBias,
   kDownBias,
+  kCrossNorm,  // of attention over the source, as are the next nine
+  kCrossNormBias,
+  kCrossQ,
+  kCrossK,
+  kCrossV,
+  kCrossO,
+  kCrossQBias,
+  kCrossKBias,
+  kCrossVBias,
+  kCrossOBias,
   kRouter,
   kExpertGate,  // of each expert, as are the next two
   kExpertUp,

@@ -27,6 +27,27 @@ struct Shape {
   ModelConfig config;
 };
 
+ModelConfig M2m100(uint32_t layers, uint32_t ffn_size) {
+  return {.architecture = "m2m100",
+          .vocab_size = 128112,
+          .hidden_size = 1024,
+          .num_layers = layers,
+          .num_heads = 16,
+          .num_kv_heads = 16,
+          .head_dim = 64,
+          .ffn_size = ffn_size,
+          .max_positions = 1024,
+          .rope = {.rotated_dims = 0},
+          .activation = Activation::kRelu,
+          .embedding_multiplier = 32,
+          .qkv_bias = true,
+          .o_bias = true,
+          .mlp_bias = true,
+          .tied_embeddings = true,
+          .encoder = EncoderConfig{layers, 16, 64, ffn_size, 2, 2},
+          .eos = {2}};
+}
+
 const std::vector<Shape>& Shapes() {
   static const auto* shapes = new std::vector<Shape>{
       // Llama-3.2-1B (its config.json on the Hub).
@@ -118,6 +139,9 @@ const std::vector<Shape>& Shapes() {
         .ffn_size = 8192,
         .max_positions = 4096,
         .windows = std::vector<uint32_t>(32, 2047)}},
+      // M2M-100 418M and 1.2B (their config.json on the Hub).
+      {"m2m100-418m", M2m100(12, 4096)},
+      {"m2m100-1.2b", M2m100(24, 8192)},
       // For tests: no size is a multiple of 8, every option is on.
       {"tiny",
        {.vocab_size = 131,
@@ -209,9 +233,10 @@ std::shared_ptr<const std::vector<std::byte>> MakeNorms(uint32_t hidden, DType d
   return bytes;
 }
 
-uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
+uint64_t LargestTensorBytes(std::span<const SlotNames> slots, const ModelConfig& config,
+                            DType dtype) {
   uint64_t largest = 0;
-  for (const SlotNames& names : ArchitectureOf(config).slots) {
+  for (const SlotNames& names : slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
     const uint64_t columns = traits.columns ? SizeOf(*traits.columns, config) : 1;
     largest = std::max(largest, SizeOf(traits.rows, config) * columns * BytesOf(dtype));
@@ -219,10 +244,17 @@ uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
   return largest;
 }
 
+uint64_t LargestTensorBytes(const ModelConfig& config, DType dtype) {
+  const Architecture& row = ArchitectureOf(config);
+  const uint64_t largest = LargestTensorBytes(row.slots, config, dtype);
+  if (!config.encoder) return largest;
+  return std::max(largest, LargestTensorBytes(row.encoder_slots, EncoderOf(config), dtype));
+}
+
 bool HasOnes(Slot slot) {
   return slot == Slot::kFinalNorm || slot == Slot::kAttentionNorm || slot == Slot::kFfnNorm ||
-         slot == Slot::kAttentionPostNorm || slot == Slot::kFfnPostNorm || slot == Slot::kQNorm ||
-         slot == Slot::kKNorm;
+         slot == Slot::kCrossNorm || slot == Slot::kAttentionPostNorm ||
+         slot == Slot::kFfnPostNorm || slot == Slot::kQNorm || slot == Slot::kKNorm;
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ constexpr size_t kMaxNamed = 8;  // missing tensors that a message lists
 // A slot that the config fills, and the rows of a tensor that it is filled from.
 struct Want {
   const SlotTraits* traits;
+  Half half;
+  const ModelConfig* config;  // of that half
   std::string name;
   uint32_t layer;
   uint64_t first_row, tensor_rows;
@@ -26,10 +28,10 @@ std::string_view PatternOf(const SlotNames& names, NameStyle style) {
 }
 
 // A slot's first row in its tensor, which slots of the same name share, and the tensor's rows.
-std::pair<uint64_t, uint64_t> RowsOf(const SlotNames& names, const Architecture& architecture,
+std::pair<uint64_t, uint64_t> RowsOf(const SlotNames& names, std::span<const SlotNames> slots,
                                      NameStyle style, const ModelConfig& config, uint32_t layer) {
   uint64_t first_row = 0, tensor_rows = 0;
-  for (const SlotNames& other : architecture.slots) {
+  for (const SlotNames& other : slots) {
     const SlotTraits& traits = TraitsOf(other.slot);
     if (PatternOf(other, style) != PatternOf(names, style)) continue;
     if (!Holds(traits.condition, config, layer)) continue;
@@ -39,11 +41,12 @@ std::pair<uint64_t, uint64_t> RowsOf(const SlotNames& names, const Architecture&
   return {first_row, tensor_rows};
 }
 
-// Calls fn(Want) for each slot that the config fills.
+// Calls fn(Want) for each slot of a half that its config fills.
 template <typename Fn>
-void ForEachWant(const Architecture& architecture, NameStyle style, const ModelConfig& config,
-                 Fn fn) {
-  for (const SlotNames& names : architecture.slots) {
+void ForEachWantOf(Half half, const Architecture& architecture, NameStyle style,
+                   const ModelConfig& config, Fn fn) {
+  const auto slots = half == Half::kEncoder ? architecture.encoder_slots : architecture.slots;
+  for (const SlotNames& names : slots) {
     const SlotTraits& traits = TraitsOf(names.slot);
     const std::string_view pattern = PatternOf(names, style);
     const bool of_layer = pattern.find("{}") != pattern.npos;
@@ -51,12 +54,28 @@ void ForEachWant(const Architecture& architecture, NameStyle style, const ModelC
                             of_layer && traits.columns;
     for (uint32_t layer = 0; layer < (of_layer ? config.num_layers : 1); ++layer) {
       if (!Holds(traits.condition, config, layer)) continue;
-      const auto [first_row, tensor_rows] = RowsOf(names, architecture, style, config, layer);
+      const auto [first_row, tensor_rows] = RowsOf(names, slots, style, config, layer);
       for (uint32_t i = 0; i < TensorsOf(names.slot, config); ++i) {
-        fn(Want{&traits, TensorName(pattern, layer, i), layer, first_row, tensor_rows, transposed});
+        fn(Want{&traits, half, &config, TensorName(pattern, layer, i), layer, first_row,
+                tensor_rows, transposed});
       }
     }
   }
+}
+
+template <typename Fn>
+void ForEachWant(const Architecture& architecture, NameStyle style, const ModelConfig& config,
+                 Fn fn) {
+  ForEachWantOf(Half::kDecoder, architecture, style, config, fn);
+  if (!config.encoder) return;
+  const ModelConfig encoder = EncoderOf(config);
+  ForEachWantOf(Half::kEncoder, architecture, style, encoder, fn);
+}
+
+void MakeLayers(ImportedModel& model) {
+  model.layers.resize(model.config.num_layers);
+  if (!model.config.encoder) return;
+  model.encoder.emplace().layers.resize(model.config.encoder->num_layers);
 }
 
 Status CheckNoneMissing(const TensorCatalog& catalog, const Architecture& architecture,
@@ -87,11 +106,17 @@ Status CheckNoneLeft(const TensorCatalog& catalog, const Architecture& architect
                      NameStyle style, const ModelConfig& config) {
   std::unordered_set<std::string> wanted;
   ForEachWant(architecture, style, config, [&](Want want) { wanted.insert(want.name); });
-  const std::string_view pattern = PatternOf(architecture.NamesOf(Slot::kQ), style);
-  const std::string_view layers = pattern.substr(0, pattern.find("{}"));
+  const auto is_of_layer = [&](std::string_view name, std::span<const SlotNames> slots) {
+    const auto q = std::ranges::find(slots, Slot::kQ, &SlotNames::slot);
+    if (q == slots.end()) return false;
+    const std::string_view pattern = PatternOf(*q, style);
+    return name.starts_with(pattern.substr(0, pattern.find("{}")));
+  };
   const StoredTensor* first = nullptr;  // by name, so that the message is always the same
   for (const auto& [name, tensor] : catalog) {
-    if (!name.starts_with(layers) || wanted.contains(name) || IsBuffer(name)) continue;
+    const bool of_layer =
+        is_of_layer(name, architecture.slots) || is_of_layer(name, architecture.encoder_slots);
+    if (!of_layer || wanted.contains(name) || IsBuffer(name)) continue;
     if (first == nullptr || tensor.name < first->name) first = &tensor;
   }
   if (first == nullptr) return {};
@@ -101,7 +126,7 @@ Status CheckNoneLeft(const TensorCatalog& catalog, const Architecture& architect
               first->file, first->name, architecture.hf_class, config.num_layers);
 }
 
-Status CheckTensor(const StoredTensor& tensor, const Want& want, const ModelConfig& config) {
+Status CheckTensor(const StoredTensor& tensor, const Want& want) {
   const SlotTraits& traits = *want.traits;
   if (!tensor.dtype) {
     return Fail(Code::kUnsupported,
@@ -118,7 +143,7 @@ Status CheckTensor(const StoredTensor& tensor, const Want& want, const ModelConf
         tensor.file, tensor.name, tensor.type);
   }
   std::vector<uint64_t> shape = {want.tensor_rows};
-  if (traits.columns) shape.push_back(SizeOf(*traits.columns, config));
+  if (traits.columns) shape.push_back(SizeOf(*traits.columns, *want.config));
   if (want.transposed) std::ranges::reverse(shape);
   if (tensor.shape != shape) {
     return Fail(Code::kCorruption,
@@ -145,8 +170,9 @@ bool IsNorm(Slot slot) {
   }
 }
 
-MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelConfig& config) {
+MatrixSource SourceOf(const StoredTensor& tensor, const Want& want) {
   const SlotTraits& traits = *want.traits;
+  const ModelConfig& config = *want.config;
   MatrixSource source{.view = {.name = tensor.name,
                                .dtype = *tensor.dtype,
                                .shape = {SizeOf(traits.rows, config)},
@@ -165,12 +191,12 @@ MatrixSource SourceOf(const StoredTensor& tensor, const Want& want, const ModelC
 void DescribeTensors(DType dtype, const std::function<const std::byte*(Slot, uint64_t)>& data,
                      ImportedModel& model) {
   const Architecture& architecture = ArchitectureOf(model.config);
-  model.layers.resize(model.config.num_layers);
+  MakeLayers(model);
   ForEachWant(architecture, NameStyle::kHuggingFace, model.config, [&](const Want& want) {
     StoredTensor tensor{.name = want.name, .dtype = dtype};
-    MatrixSource source = SourceOf(tensor, want, model.config);
+    MatrixSource source = SourceOf(tensor, want);
     source.view.data = data(want.traits->slot, source.view.num_elements());
-    Place(want.traits->slot, std::move(source), want.layer, model);
+    Place(want.half, want.traits->slot, std::move(source), want.layer, model);
   });
 }
 
@@ -189,18 +215,18 @@ Status BindTensors(const TensorCatalog& catalog, NameStyle style, const std::str
   KV_TRY(CheckNoneMissing(catalog, architecture, style, model.config, where));
   Status status;
   ForEachWant(architecture, style, model.config, [&](const Want& want) {
-    if (status) status = CheckTensor(catalog.at(want.name), want, model.config);
+    if (status) status = CheckTensor(catalog.at(want.name), want);
   });
   if (!status) return status;
   KV_TRY(CheckNoneLeft(catalog, architecture, style, model.config));
-  model.layers.resize(model.config.num_layers);
+  MakeLayers(model);
   const bool interleaved = style == NameStyle::kGguf && architecture.gguf_interleaved_rope_rows;
   ForEachWant(architecture, style, model.config, [&](const Want& want) {
-    MatrixSource source = SourceOf(catalog.at(want.name), want, model.config);
+    MatrixSource source = SourceOf(catalog.at(want.name), want);
     source.interleaved_rope_rows = interleaved && want.traits->rope_rows;
     source.view.less_one = style == NameStyle::kHuggingFace && architecture.hf_norms_less_one &&
                            IsNorm(want.traits->slot);
-    Place(want.traits->slot, std::move(source), want.layer, model);
+    Place(want.half, want.traits->slot, std::move(source), want.layer, model);
   });
   return {};
 }

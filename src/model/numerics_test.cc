@@ -262,6 +262,55 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   }
 }
 
+// Sources of an encoder-decoder model and the answers to them, side by side: outputs of the
+// encoder, hidden states of the decoder, and the packed K and V of both kinds.
+void AddTranslation(Target target, Digests& digests) {
+  RunnerOptions options;
+  options.target = target;
+  options.threads = 2;
+  options.max_positions = 300;
+  auto model = ImportModel(TinyModelPath("m2m100-tiny"));
+  ASSERT_TRUE(model) << model.error().message;
+  auto runner = std::move(*Runner::Create(std::move(*model), options, nullptr));
+  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
+  const uint32_t sizes[] = {270, 1, 33};
+  Random random(106);
+  std::vector<SequenceTables> tables;
+  std::vector<StepSource> sources;
+  std::vector<TokenId> tokens(304);
+  for (TokenId& t : tokens) t = static_cast<TokenId>(random.Below(runner->config().vocab_size));
+  for (uint32_t size : sizes) {
+    tables.push_back(std::move(*SequenceTables::Create(layout, 272)));
+    const uint32_t first = sources.empty() ? 0 : sources.back().first_row + sources.back().num_rows;
+    sources.push_back({tables.back().tables(), first, size});
+  }
+  ASSERT_TRUE(runner->Encode(sources, tokens));
+  const auto add = [&](Sha256& sha, uint32_t rows) {
+    for (uint32_t r = 0; r < rows; ++r) sha.Update(std::as_bytes(runner->hidden(r)));
+  };
+  Sha256 encoded, hidden, kv;
+  add(encoded, 304);
+  std::vector<StepSequence> step;
+  for (const StepSource& source : sources) {
+    const auto first = static_cast<uint32_t>(step.size()) * 40;
+    step.push_back({.tables = source.tables,
+                    .position = 0,
+                    .first_row = first,
+                    .num_rows = 40,
+                    .source_tokens = source.num_rows});
+  }
+  ASSERT_TRUE(runner->Step(step, std::span(tokens).first(120)));
+  add(hidden, 120);
+  for (const SequenceTables& table : tables) {
+    for (uint32_t group = 0; group < layout.num_groups(); ++group) {
+      for (std::byte* block : table[group].bases()) kv.Update({block, layout.block_bytes()});
+    }
+  }
+  digests["m2m100-tiny.f16.encoded"] = ToHex(encoded.Finish());
+  digests["m2m100-tiny.f16.hidden"] = ToHex(hidden.Finish());
+  digests["m2m100-tiny.f16.kv"] = ToHex(kv.Finish());
+}
+
 Digests ComputeAll(Target target) {
   Digests digests;
   AddTensorKernels(target, digests);
@@ -286,6 +335,7 @@ Digests ComputeAll(Target target) {
   auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
   EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);
   AddModel(target, "tiny", std::move(*tiny), KvFormat::kF16, digests);
+  AddTranslation(target, digests);
   return digests;
 }
 

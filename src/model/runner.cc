@@ -23,14 +23,40 @@ BackendOptions::Rope RopeFor(const RopeConfig& rope, uint32_t head_dim) {
   return table;
 }
 
+float QueryScale(uint32_t head_dim) { return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim)); }
+
+// K and V of an encoder's layer, of the sources of a step: they are read by that layer alone.
+constexpr uint32_t kEncoderBlockTokens = 16;
+KvLayout EncoderLayout(const EncoderConfig& encoder) {
+  const BlockShape shape{.block_tokens = kEncoderBlockTokens,
+                         .num_layers = 1,
+                         .kv_heads = encoder.num_heads,
+                         .head_dim = encoder.head_dim,
+                         .k_format = {KvFormat::kF32},
+                         .v_format = {KvFormat::kF32}};
+  const KvReach reach{.kind = KvReach::Kind::kCross};
+  return KvLayout(shape, {&reach, 1}, 1, 0);
+}
+
+// No source shares its last block with another one.
+uint32_t EncoderBlocks(const RunnerOptions& options) {
+  return static_cast<uint32_t>(CeilDiv(options.max_rows, kEncoderBlockTokens)) +
+         Runner::kMaxSources;
+}
+
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
   std::vector<BackendOptions::Rope> ropes = {RopeFor(c.rope, c.head_dim)};
   if (c.local_rope) ropes.push_back(RopeFor(*c.local_rope, c.head_dim));
   const auto softcap = static_cast<float>(c.attention_softcap.value_or(0));
-  const float scale = c.attention_multiplier
-                          ? static_cast<float>(*c.attention_multiplier)
-                          : 1.0f / __builtin_sqrtf(static_cast<float>(c.head_dim));
+  const float scale =
+      c.attention_multiplier ? static_cast<float>(*c.attention_multiplier) : QueryScale(c.head_dim);
+  std::optional<BackendOptions::Encoder> encoder;
+  if (c.encoder) {
+    encoder.emplace(BackendOptions::Encoder{c.encoder->num_heads, c.encoder->head_dim,
+                                            QueryScale(c.encoder->head_dim),
+                                            EncoderLayout(*c.encoder)});
+  }
   return {.threads = o.threads,
           .max_rows = o.max_rows,
           .max_logit_rows = o.max_logit_rows,
@@ -47,6 +73,7 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .ropes = std::move(ropes),
           .query_scale = softcap == 0 ? scale : scale / softcap,
           .attention_softcap = softcap,
+          .encoder = std::move(encoder),
           .target = o.target,
           .cpus = o.cpus};
 }
@@ -62,9 +89,17 @@ size_t RowStride(uint64_t n) {
 struct Activations {
   Activations(const ModelConfig& c, uint32_t rows, Arena& arena) {
     hidden_stride = RowStride(c.hidden_size);
-    qkv_stride = RowStride(uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim);
-    attention_stride = RowStride(uint64_t{c.num_heads} * c.head_dim);
-    ffn_stride = RowStride(c.ffn_size);
+    uint64_t qkv_size = uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim;
+    uint64_t attention_size = uint64_t{c.num_heads} * c.head_dim, ffn_size = c.ffn_size;
+    if (c.encoder) {
+      const uint64_t encoder_size = uint64_t{c.encoder->num_heads} * c.encoder->head_dim;
+      qkv_size = std::max(qkv_size, 3 * encoder_size);
+      attention_size = std::max(attention_size, encoder_size);
+      ffn_size = std::max<uint64_t>(ffn_size, c.encoder->ffn_size);
+    }
+    qkv_stride = RowStride(qkv_size);
+    attention_stride = RowStride(attention_size);
+    ffn_stride = RowStride(ffn_size);
     x = arena.TakeArray<float>(rows * hidden_stride);
     normed = arena.TakeArray<float>(rows * hidden_stride);
     qkv = arena.TakeArray<float>(rows * qkv_stride);
@@ -86,14 +121,51 @@ struct HeadRows {
   float *hidden, *logits;
 };
 
+// The blocks of an encoder's K and V, and a table for each source of a step.
+struct EncoderKv {
+  static Result<EncoderKv> Create(const EncoderConfig& encoder, const RunnerOptions& options) {
+    EncoderKv kv;
+    KV_ASSIGN(kv.pool,
+              BlockPool::Create(EncoderLayout(encoder).block_bytes(), EncoderBlocks(options)));
+    kv.tables.resize(Runner::kMaxSources);
+    for (BlockTable& table : kv.tables) table.Reserve(EncoderBlocks(options));
+    kv.sources.reserve(Runner::kMaxSources);
+    return kv;
+  }
+
+  // The sources as sequences over these blocks.
+  std::span<const StepSequence> Begin(std::span<const StepSource> step) {
+    sources.clear();
+    for (BlockTable& table : tables) table.Clear();
+    for (size_t i = 0; i < step.size(); ++i) {
+      const StepSource& source = step[i];
+      while (tables[i].size() * kEncoderBlockTokens < source.num_rows) {
+        tables[i].Append(pool->Allocate());
+      }
+      sources.push_back({.tables = {&tables[i], 1},
+                         .position = 0,
+                         .first_row = source.first_row,
+                         .num_rows = source.num_rows,
+                         .source_tokens = source.num_rows});
+    }
+    return sources;
+  }
+
+  std::unique_ptr<BlockPool> pool;
+  std::vector<BlockTable> tables;
+  std::vector<StepSequence> sources;
+};
+
 class ComposedRunner final : public Runner {
  public:
   ComposedRunner(ImportedModel model, PackedWeights weights, Arena arena,
-                 const RunnerOptions& options, uint32_t quant_columns)
+                 std::optional<EncoderKv> encoder_kv, const RunnerOptions& options,
+                 uint32_t quant_columns)
       : model_(std::move(model)),
         weights_(std::move(weights)),
         options_(options),
         layout_(LayoutFor(model_.config, options)),
+        encoder_kv_(std::move(encoder_kv)),
         arena_(std::move(arena)),
         a_(model_.config, options.max_rows, arena_),
         head_(model_.config, options.max_logit_rows, arena_),
@@ -106,26 +178,47 @@ class ComposedRunner final : public Runner {
     const ModelConfig& c = model_.config;
     const uint32_t rows = static_cast<uint32_t>(tokens.size());
     KV_CHECK(rows > 0 && rows <= options_.max_rows);
-    for (TokenId token : tokens) {
-      if (token < 0 || static_cast<uint32_t>(token) >= c.vocab_size) {
-        return Fail(Code::kInvalidArgument, "token {} is outside the model's vocabulary of {}",
-                    token, c.vocab_size);
-      }
-    }
+    KV_TRY(CheckTokens(tokens));
     for (const StepSequence& s : sequences) {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
       KV_CHECK(s.tables.size() == layout_.num_groups());
       KV_CHECK(s.position + s.num_rows <= s.tables[0].size() * layout_.block_tokens());
       KV_CHECK(s.position + s.num_rows <= options_.max_positions);
       KV_CHECK(weights_.positions == nullptr || s.position + s.num_rows <= c.max_positions);
+      KV_CHECK((s.source_tokens > 0) == (layout_.num_cross_groups() > 0));
     }
     backend_->Begin(sequences, rows);
     Embed(tokens);
-    for (uint32_t layer = 0; layer < c.num_layers; ++layer) Layer(layer, rows);
+    for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
+      Layer(weights_.layers[layer], layer, rows);
+    }
     Norm(weights_.layers.back().spec.norm, weights_.final_norm, a_.x, rows);
     backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
     return {};
   }
+
+  Status Encode(std::span<const StepSource> sources, std::span<const TokenId> tokens) override {
+    const ModelConfig& c = model_.config;
+    const uint32_t rows = static_cast<uint32_t>(tokens.size());
+    KV_CHECK(c.encoder && rows > 0 && rows <= options_.max_rows);
+    KV_CHECK(!sources.empty() && sources.size() <= kMaxSources);
+    KV_TRY(CheckTokens(tokens));
+    for (const StepSource& s : sources) {
+      KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
+      KV_CHECK(s.num_rows <= c.max_positions && s.tables.size() == layout_.num_groups());
+      KV_CHECK(s.num_rows <= s.tables.back().size() * layout_.block_tokens());
+    }
+    backend_->BeginEncoder(encoder_kv_->Begin(sources), rows);
+    Embed(tokens);
+    for (const PackedLayer& layer : weights_.encoder_layers) Layer(layer, 0, rows);
+    Norm(weights_.encoder_layers.back().spec.norm, weights_.encoder_norm, a_.x, rows);
+    backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
+    source_finite_.assign(sources.size(), true);
+    FindNotFinite(sources);
+    PackSources(sources, rows);
+    return {};
+  }
+  bool source_finite(uint32_t source) const override { return source_finite_[source]; }
 
   std::span<const float> hidden(uint32_t row) const override {
     return {a_.normed + row * a_.hidden_stride, model_.config.hidden_size};
@@ -168,9 +261,41 @@ class ComposedRunner final : public Runner {
   const ImportedModel& source() const override { return model_; }
   uint64_t weights_bytes() const override { return weights_.arena.used(); }
   std::shared_ptr<const MappedFile> image() const override { return weights_.image; }
-  uint64_t scratch_bytes() const override { return arena_.used(); }
+  uint64_t scratch_bytes() const override {
+    return arena_.used() + (encoder_kv_ ? encoder_kv_->pool->arena_bytes() : 0);
+  }
 
  private:
+  Status CheckTokens(std::span<const TokenId> tokens) const {
+    for (TokenId token : tokens) {
+      if (token >= 0 && static_cast<uint32_t>(token) < model_.config.vocab_size) continue;
+      return Fail(Code::kInvalidArgument, "token {} is outside the model's vocabulary of {}", token,
+                  model_.config.vocab_size);
+    }
+    return {};
+  }
+
+  // K and V of all decoder layers' attention over sources, from the encoder's output in `normed`.
+  void PackSources(std::span<const StepSource> sources, uint32_t rows) {
+    for (size_t i = 0; i < sources.size(); ++i) encoder_kv_->sources[i].tables = sources[i].tables;
+    backend_->BeginSources(encoder_kv_->sources, rows);
+    const uint32_t num_layers = model_.config.num_layers;
+    for (uint32_t layer = 0; layer < num_layers; ++layer) {
+      backend_->MatMul(weights_.layers[layer].cross.kv, a_.normed, a_.hidden_stride, rows, a_.qkv,
+                       a_.qkv_stride, Backend::Into::kReplace);
+      backend_->PackKeyValues(num_layers + layer, a_.qkv, a_.qkv_stride);
+    }
+    FindNotFinite(sources);
+  }
+
+  void FindNotFinite(std::span<const StepSource> sources) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      for (uint32_t row = 0; row < sources[i].num_rows; ++row) {
+        if (!backend_->finite(sources[i].first_row + row)) source_finite_[i] = false;
+      }
+    }
+  }
+
   void Embed(std::span<const TokenId> tokens) {
     const ModelConfig& c = model_.config;
     backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
@@ -183,16 +308,28 @@ class ComposedRunner final : public Runner {
     }
   }
 
-  // x += attention(norm(x)); x += ffn(norm(x)), with norms on inputs, on outputs, or on both.
-  void Layer(uint32_t layer, uint32_t rows) {
-    const PackedLayer& w = weights_.layers[layer];
+  // x += attention(norm(x)); x += ffn(norm(x)), with norms on inputs, on outputs, or on both; with
+  // a source, x += attention over it (norm(x)) between them. `layer`: of the KvLayout.
+  void Layer(const PackedLayer& w, uint32_t layer, uint32_t rows) {
     Attention(w, layer, rows, BranchInput(w.spec, w.attention.norm, rows));
     AddBranch(w.spec, w.attention.o, w.attention.post_norm, a_.attention, a_.attention_stride,
               rows);
+    if (w.spec.cross) Cross(w, layer, rows);
     const float* input = BranchInput(w.spec, w.ffn.norm, rows);
     if (w.spec.ffn == FfnKind::kExperts) return Experts(w.spec, w.ffn, rows, input);
     Ffn(w.spec, w.ffn, rows, input);
     AddBranch(w.spec, w.ffn.down, w.ffn.post_norm, a_.ffn, a_.ffn_stride, rows);
+  }
+
+  void Cross(const PackedLayer& w, uint32_t layer, uint32_t rows) {
+    Backend& b = *backend_;
+    const uint32_t cross = model_.config.num_layers + layer;
+    const float* input = BranchInput(w.spec, w.cross.norm, rows);
+    b.MatMul(w.cross.q, input, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride,
+             Backend::Into::kReplace);
+    b.PrepareQueries(cross, a_.qkv, a_.qkv_stride);
+    b.Attend(cross, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
+    AddBranch(w.spec, w.cross.o, {}, a_.attention, a_.attention_stride, rows);
   }
 
   // normed = norm(from).
@@ -263,6 +400,8 @@ class ComposedRunner final : public Runner {
   PackedWeights weights_;
   RunnerOptions options_;
   KvLayout layout_;
+  std::optional<EncoderKv> encoder_kv_;
+  std::vector<bool> source_finite_;
   Arena arena_;
   Activations a_;
   HeadRows head_;
@@ -277,33 +416,49 @@ uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options,
   return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options, quant_columns));
 }
 
+uint64_t EncoderKvBytes(const ModelConfig& config, const RunnerOptions& options) {
+  if (!config.encoder) return 0;
+  return EncoderLayout(*config.encoder).block_bytes() * EncoderBlocks(options);
+}
+
 }  // namespace
+
+Status Runner::Encode(std::span<const StepSource>, std::span<const TokenId>) {
+  KV_CHECK(false);  // a runner of such a model overrides it
+}
+bool Runner::source_finite(uint32_t) const { KV_CHECK(false); }
 
 Runner::Plan Runner::PlanFor(const ImportedModel& model, const RunnerOptions& options) {
   const PackedPlan packed = PlanPacked(model, options.weights);
   return {packed.arena_bytes, packed.token_bytes, packed.mapped_bytes, packed.load_bytes,
-          ScratchBytes(model.config, options, packed.quant_columns)};
+          ScratchBytes(model.config, options, packed.quant_columns) +
+              EncoderKvBytes(model.config, options)};
 }
 
 KvLayout Runner::LayoutFor(const ModelConfig& config, const RunnerOptions& options) {
   BlockShape shape;
   shape.block_tokens = options.block_tokens;
-  shape.num_layers = config.num_layers;
+  shape.num_layers = config.encoder ? 2 * config.num_layers : config.num_layers;
   shape.kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
-  shape.k_format.assign(config.num_layers, options.kv_format.k);
-  shape.v_format.assign(config.num_layers, options.kv_format.v);
+  shape.k_format.assign(shape.num_layers, options.kv_format.k);
+  shape.v_format.assign(shape.num_layers, options.kv_format.v);
   for (const uint32_t layer : options.kv_skip_layers) {
     KV_CHECK(layer < config.num_layers);
-    shape.k_format[layer] = shape.v_format[layer] = KvFormat::kF16;
+    for (uint32_t i = layer; i < shape.num_layers; i += config.num_layers) {
+      shape.k_format[i] = shape.v_format[i] = KvFormat::kF16;
+    }
   }
-  std::vector<KvReach> reaches(config.num_layers);
+  std::vector<KvReach> reaches(shape.num_layers);
+  for (uint32_t i = config.num_layers; i < shape.num_layers; ++i) {
+    reaches[i].kind = KvReach::Kind::kCross;
+  }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     const uint32_t window = LayerOf(config, layer).window;
     if (window > 0) reaches[layer] = {KvReach::Kind::kWindow, window};
   }
   const GroupingCost cost{
-      .layer_token_bytes = BlockLayout(shape).token_bytes() / config.num_layers,
+      .layer_token_bytes = BlockLayout(shape).token_bytes() / shape.num_layers,
       .block_tokens = options.block_tokens,
       .tokens = options.max_positions > 0 ? options.max_positions : config.max_positions};
   const uint32_t slots = ChooseSlots(reaches, config.max_positions, cost);
@@ -312,6 +467,10 @@ KvLayout Runner::LayoutFor(const ModelConfig& config, const RunnerOptions& optio
 
 Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const RunnerOptions& options,
                                                const std::function<void(double)>& progress) {
+  std::optional<EncoderKv> encoder_kv;
+  if (model.config.encoder) {
+    KV_ASSIGN(encoder_kv, EncoderKv::Create(*model.config.encoder, options));
+  }
   if (model.config.head_dim > ConfigLimits::kHeadDim || model.config.head_dim % 2 != 0) {
     return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to {} are supported",
                 model.name, model.config.head_dim, ConfigLimits::kHeadDim);
@@ -320,8 +479,9 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
             LoadWeights(model, options.weights, options.threads, options.images, progress));
   const uint32_t quant_columns = weights.quant_columns;
   KV_ASSIGN(Arena arena, Arena::Create(ScratchBytes(model.config, options, quant_columns)));
-  auto runner = std::make_unique<ComposedRunner>(std::move(model), std::move(weights),
-                                                 std::move(arena), options, quant_columns);
+  auto runner =
+      std::make_unique<ComposedRunner>(std::move(model), std::move(weights), std::move(arena),
+                                       std::move(encoder_kv), options, quant_columns);
   KV_TRY(runner->status());
   return runner;
 }

@@ -22,7 +22,7 @@ namespace kvasir {
 
 struct RunnerOptions {
   uint32_t threads = 1;
-  uint32_t max_rows = 512;       // of a step
+  uint32_t max_rows = 512;       // of a step; of an encoder's: at least its longest source
   uint32_t max_logit_rows = 64;  // of a call to Logits
   uint32_t max_positions = 0;    // longest sequence; LayoutFor: 0 is the model's context
   uint32_t block_tokens = 16;
@@ -49,6 +49,8 @@ class Runner {
     uint64_t scratch_bytes;
   };
   static Plan PlanFor(const ImportedModel& model, const RunnerOptions& options);
+  // Layers of the layout: the decoder's own attention of each layer, then, with an encoder, the
+  // attention over the source of each.
   static KvLayout LayoutFor(const ModelConfig& config, const RunnerOptions& options);
 
   // Packs the weights. kCorruption names a tensor with a non-finite weight.
@@ -60,6 +62,14 @@ class Runner {
   // hidden(row) is valid until the next Step. kInvalidArgument for a token outside the vocabulary.
   // A row whose activations became non-finite has finite(row) == false: its KV must not be used.
   virtual Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) = 0;
+  // Reads whole sources, at most kMaxSources and max_rows tokens; tokens [num rows]. K and V of
+  // cross attention of all decoder layers are in the `cross` blocks afterwards, and hidden(row) is
+  // the encoder's output, valid until the next Step or Encode. kInvalidArgument for a token outside
+  // the vocabulary. A source with source_finite(i) == false must not be used. The decoder's rows
+  // name it by StepSequence::source_tokens. REQUIRES: config().encoder.
+  static constexpr uint32_t kMaxSources = 32;
+  virtual Status Encode(std::span<const StepSource> sources, std::span<const TokenId> tokens);
+  virtual bool source_finite(uint32_t source) const;
   // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor
   // keeps.
   virtual std::span<const float> hidden(uint32_t row) const = 0;

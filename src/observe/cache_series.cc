@@ -115,6 +115,11 @@ constexpr MetricSeries kCacheSeries[] = {
      "(prepare);"
      " not among the prompt tokens.",
      Of<&Stats::prepared_tokens>},
+    {"kvasir_encoder_passes_total", MetricType::Counter, "", "engine",
+     "Sources that the encoder of an encoder-decoder model read.", Of<&Stats::encoder_passes>},
+    {"kvasir_reused_source_tokens_total", MetricType::Counter, "", "cache",
+     "Tokens of sources whose KV was in the cache; not among the prompt tokens.",
+     Of<&Stats::reused_source_tokens>},
     {"kvasir_cursor_hits_total", MetricType::Counter, "", "cache",
      "Prompts that a Cursor answered without computing.", Of<&Stats::cursor_hits>},
     {"kvasir_misses_total", MetricType::Counter, "reason", "cache", "Prompts by why reuse ended.",

@@ -25,26 +25,31 @@ nlohmann::json MissJson(const std::optional<Miss>& miss) {
 }  // namespace
 
 nlohmann::json ReceiptJson(const Receipt& receipt) {
-  return {{"prompt_tokens", receipt.prompt_tokens},
-          {"computed", receipt.computed},
-          {"reused",
-           {{"pool", receipt.reused_pool},
-            {"partial", receipt.reused_partial},
-            {"disk", receipt.reused_disk},
-            {"remote", receipt.reused_remote}}},
-          {"preemptions", receipt.preemptions},
-          {"recomputed", receipt.recomputed},
-          {"miss", MissJson(receipt.miss)},
-          {"ignored", receipt.ignored},
-          {"saved_ms", RoundMs(receipt.saved_ms)},
-          {"queue_ms", RoundMs(receipt.queue_ms)},
-          {"shared_ms", RoundMs(receipt.shared_ms)},
-          {"cache_ms", RoundMs(receipt.cache_ms)},
-          {"load_ms", RoundMs(receipt.load_ms)},
-          {"compute_ms", RoundMs(receipt.compute_ms)},
-          {"estimate_ms", EstimateJson(receipt.estimate_ms)},
-          {"ttft_ms", RoundMs(receipt.ttft_ms)},
-          {"tpot_ms", RoundMs(receipt.tpot_ms)}};
+  nlohmann::json json = {{"prompt_tokens", receipt.prompt_tokens},
+                         {"computed", receipt.computed},
+                         {"reused",
+                          {{"pool", receipt.reused_pool},
+                           {"partial", receipt.reused_partial},
+                           {"disk", receipt.reused_disk},
+                           {"remote", receipt.reused_remote}}},
+                         {"preemptions", receipt.preemptions},
+                         {"recomputed", receipt.recomputed},
+                         {"miss", MissJson(receipt.miss)},
+                         {"ignored", receipt.ignored},
+                         {"saved_ms", RoundMs(receipt.saved_ms)},
+                         {"queue_ms", RoundMs(receipt.queue_ms)},
+                         {"shared_ms", RoundMs(receipt.shared_ms)},
+                         {"cache_ms", RoundMs(receipt.cache_ms)},
+                         {"load_ms", RoundMs(receipt.load_ms)},
+                         {"compute_ms", RoundMs(receipt.compute_ms)},
+                         {"estimate_ms", EstimateJson(receipt.estimate_ms)},
+                         {"ttft_ms", RoundMs(receipt.ttft_ms)},
+                         {"tpot_ms", RoundMs(receipt.tpot_ms)}};
+  if (receipt.source_tokens > 0) {
+    json["source_tokens"] = receipt.source_tokens;
+    json["source_reused"] = receipt.source_reused;
+  }
+  return json;
 }
 
 }  // namespace kvasir
