@@ -57,6 +57,21 @@ class TemplatesTest(unittest.TestCase):
             for index in (1, 0):
                 self.assertEqual(server.post(path + "/forget", {"index": index})["messages"], index)
 
+    def test_forget_where_the_system_message_stands_in_the_last_turn(self):
+        text = ("{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}] {{ m.content }}"
+                "{% if loop.last %} :: {{ messages[0].content }}{% endif %}\n{% endif %}{% endfor %}")
+        secret = "The code of the attic is 5551234 and nobody knows it. " * 6
+        with template(text) as file, Server("--chat-template-file", file.name) as server:
+            for part in ({}, {"begin": 3, "end": len(secret)}):
+                made = server.request("POST", "/v1/sessions", {"system": "Be kind.", "messages": user(secret)})[2]
+                path = "/v1/sessions/" + made["id"]
+                server.post(path + "/generate", {"messages": user("Hm?"), "max_tokens": 2})
+                ids = server.get(path + "?ids=true")["ids"]
+                server.post(path + "/forget", {"index": 1} | part)
+                again = server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
+                self.assertLess(sum(again["reused"].values()), 16, again)
+                self.assertEqual(server.request("DELETE", "/v1/cache")[0], 200)
+
     def test_a_template_of_too_many_levels_is_refused_at_the_start(self):
         with template(DEEP) as file, self.assertRaises(RuntimeError) as raised:
             Server("--chat-template-file", file.name)

@@ -278,8 +278,8 @@ struct ForgottenPath {
   size_t path = 0;
   uint32_t first = 0;
 };
-// The paths without what is forgotten of them; one that shares forgotten ids keeps them, unless they
-// are forgotten of it too. With Room::kMayExceed it does not fail.
+// The paths without what is forgotten of them; one that shares forgotten ids keeps them, unless
+// they are forgotten of it too. With Room::kMayExceed it does not fail.
 Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room);

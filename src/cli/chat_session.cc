@@ -170,12 +170,13 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   state.dropped = prompt.dropped;
   const auto room = static_cast<uint32_t>(MaxContextOf(state, model_) - prompt.chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
+  std::vector<SessionPath::Begin> begins = BeginsOf(state, prompt.chat);
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
   request.identity_changed = state.identity_changed;
-  KV_TRY(SessionAnswer::NotePrompt(*store_, *turn, request, &state));
-  SessionAnswer answer(std::move(turn), *store_, std::move(state), request, OnHangUp::kDropAnswer,
-                       *model_.tokenizer);
+  KV_TRY(SessionAnswer::NotePrompt(*store_, *turn, request, begins, &state));
+  SessionAnswer answer(std::move(turn), *store_, std::move(state), request, std::move(begins),
+                       OnHangUp::kDropAnswer, *model_.tokenizer);
   KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {
               std::fwrite(piece.data(), 1, piece.size(), stdout);
               std::fflush(stdout);

@@ -246,8 +246,8 @@ struct Twin {
   std::vector<std::string> roles, texts;
   std::vector<std::vector<TokenId>> generated;  // of each message
   std::vector<std::vector<TokenId>> read;       // prompts with their answers, forgotten parts cut
-  std::vector<TokenId> last;               // the last one of them, whole
-  std::vector<SessionPath::Begin> begins;  // of it
+  std::vector<TokenId> last;                    // the last one of them, whole
+  std::vector<SessionPath::Begin> begins;       // of it
   bool has_system() const { return !roles.empty() && roles[0] == "system"; }
 };
 
@@ -281,8 +281,8 @@ class SessionModelTest : public testing::Test {
       if (IdsOf(state.paths, p) != twin.last) continue;
       is_there = true;
       const auto known = BeginsOf(state.paths, p);
-      knows |= std::all_of(
-          twin.begins.begin(), twin.begins.end(), [&](const SessionPath::Begin& begin) {
+      knows |=
+          std::all_of(twin.begins.begin(), twin.begins.end(), [&](const SessionPath::Begin& begin) {
             return std::any_of(known.begin(), known.end(), [&](const auto& one) {
               return one.number == begin.number && one.at == begin.at;
             });

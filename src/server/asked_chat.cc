@@ -169,7 +169,7 @@ Result<ChatPrompt> AskedChat::NextOfSession() {
   SessionState shown = state;
   shown.dropped = next.dropped;
   const auto& ends = next.chat.message_ends;
-  std::vector<SessionPath::Begin> begins = BeginsOf(shown, ends);
+  std::vector<SessionPath::Begin> begins = BeginsOf(shown, next.chat);
   std::vector<TokenId> ids(next.chat.ids.begin(),
                            next.chat.ids.begin() + ends[state.messages.size() - 1]);
   KV_ASSIGN(state.paths,

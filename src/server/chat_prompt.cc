@@ -408,6 +408,24 @@ std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t
   return ends;
 }
 
+// Where a template writes messages out of their order, the token before is taken too: it may have
+// the first bytes.
+std::vector<uint32_t> MessageBegins(const Encoded& encoded, const RenderedChat& chat,
+                                    std::span<const uint32_t> ends, const Tokenizer& tokenizer) {
+  std::vector<uint32_t> begins(ends.size(), 0);
+  if (!ends.empty()) std::copy(ends.begin(), ends.end() - 1, begins.begin() + 1);
+  bool in_order = true;
+  for (size_t i = 1; i < begins.size(); ++i) {
+    in_order &= chat.message_begin[i] == chat.message_end[i - 1];
+  }
+  if (in_order) return begins;
+  const std::vector<uint32_t> earliest = MessageEnds(encoded, chat.message_begin, tokenizer);
+  for (size_t i = 1; i < begins.size(); ++i) {
+    begins[i] = std::min(begins[i], earliest[i] - std::min(earliest[i], 1U));
+  }
+  return begins;
+}
+
 bool ReadsBackInParts(const Encoded& encoded) {
   return std::ranges::all_of(encoded.parts, [](const EncodedPart& part) {
     return part.reads_back == ReadsBack::kAnywhere;
@@ -494,6 +512,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
         EndsInsideThought(*model.think, std::string_view(chat.text).substr(end));
   }
   prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
+  prompt.message_begins = MessageBegins(encoded, chat, prompt.message_ends, *model.tokenizer);
   prompt.ids = std::move(encoded.ids);
   return prompt;
 }

@@ -77,8 +77,9 @@ Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& 
 
 struct ChatPrompt {
   std::vector<TokenId> ids;
-  std::vector<uint32_t> message_ends;  // for GenerateRequest::message_ends
-  bool ends_inside_thought = false;    // the answer goes on with a thought
+  std::vector<uint32_t> message_ends;    // for GenerateRequest::message_ends
+  std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
+  bool ends_inside_thought = false;      // the answer goes on with a thought
 };
 
 // Bytes [begin, end) of a chat's text that these ids stand for.

@@ -171,6 +171,7 @@ AnsweredChat MakeChat(const Tokenizer& tokenizer, const std::string& bos, const 
     write(bos + "[INST] ", false);
     write("Question " + std::to_string(random.Below(100)) + "?", true);
     write(" [/INST]", false);
+    chat.message_begin.push_back(chat.message_end.empty() ? 0 : chat.message_end.back());
     chat.message_end.push_back(chat.text.size());
     made.answers.push_back(AnyAnswer(tokenizer, random));
     std::string said = tokenizer.Decode(made.answers.back(), SpecialTokens::kShow);
@@ -179,6 +180,7 @@ AnsweredChat MakeChat(const Tokenizer& tokenizer, const std::string& bos, const 
     places.emplace_back(chat.text.size(), chat.text.size() + said.size());
     write(said, true);
     write(" " + eos, false);
+    chat.message_begin.push_back(chat.message_end.empty() ? 0 : chat.message_end.back());
     chat.message_end.push_back(chat.text.size());
   }
   for (size_t i = 0; i < places.size(); ++i) {
@@ -258,6 +260,7 @@ TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
                      : random.Below(2) == 0 ? " ein W\u00f6rt"
                                             : "x";
       }
+      chat.message_begin.push_back(chat.message_end.empty() ? 0 : chat.message_end.back());
       chat.message_end.push_back(chat.text.size());
     }
     const auto prompt = EncodeChat(chat, model);

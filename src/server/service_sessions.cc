@@ -393,6 +393,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
   const bool inside_thought = prompt->chat.ends_inside_thought;
+  std::vector<SessionPath::Begin> begins = BeginsOf(*state, prompt->chat);
   const auto room = static_cast<uint32_t>(MaxContextOf(*state, model_) - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
@@ -409,7 +410,8 @@ Outcome Service::GenerateInSession(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
-  if (const Status noted = SessionAnswer::NotePrompt(sessions_, *call.turn, request, &*state);
+  if (const Status noted =
+          SessionAnswer::NotePrompt(sessions_, *call.turn, request, begins, &*state);
       !noted) {
     return ErrorResponse(noted.error());
   }
@@ -422,7 +424,7 @@ Outcome Service::GenerateInSession(const Call& call) {
            setup.prepare && start->requests.front().max_tokens > 0, start);
     const bool prepares = start->chat && start->chat->prepares();
     start->answer->KeepIn(std::make_unique<SessionAnswer>(
-        call.turn, sessions_, std::move(*state), start->requests.front(),
+        call.turn, sessions_, std::move(*state), start->requests.front(), std::move(begins),
         keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer,
         reading ? std::optional(AnswerPieces(reading, start->answer->id(), 0)) : std::nullopt,
         prepares ? start->chat : nullptr));

@@ -12,14 +12,15 @@ namespace kvasir {
 using nlohmann::ordered_json;
 
 SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store,
-                             SessionState state, const GenerateRequest& prompt, OnHangUp on_hang_up,
+                             SessionState state, const GenerateRequest& prompt,
+                             std::vector<SessionPath::Begin> begins, OnHangUp on_hang_up,
                              const Tokenizer& tokenizer, std::optional<AnswerPieces> pieces,
                              std::shared_ptr<AskedChat> chat)
     : turn_(std::move(turn)),
       store_(store),
       state_(std::move(state)),
       ids_(prompt.prompt),
-      message_ends_(prompt.message_ends),
+      begins_(std::move(begins)),
       cache_salt_(prompt.cache_salt),
       prompt_tokens_(prompt.prompt.size()),
       waits_for_disk_(turn_->on_disk()),
@@ -29,13 +30,16 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
       chat_(std::move(chat)) {
   answer_.role = "assistant";
   answer_.generated = true;
+  const auto& ends = prompt.message_ends;
+  begins_.push_back({answer_.number, answer_.version, ends.empty() ? 0 : ends.back()});
 }
 
 Status SessionAnswer::NotePrompt(SessionStore& store, SessionStore::Turn& turn,
-                                 const GenerateRequest& prompt, SessionState* state) {
+                                 const GenerateRequest& prompt,
+                                 std::vector<SessionPath::Begin> begins, SessionState* state) {
   KV_ASSIGN(const SessionStore::Entry entry, turn.Read());
-  KV_ASSIGN(state->paths, AddPath(store, entry.state->paths, prompt.prompt,
-                                  BeginsOf(*state, prompt.message_ends), prompt.cache_salt));
+  KV_ASSIGN(state->paths, AddPath(store, entry.state->paths, prompt.prompt, std::move(begins),
+                                  prompt.cache_salt));
   SessionState read = *entry.state;
   read.paths = state->paths;
   return turn.Replace(std::move(read), SessionStore::Turn::Durable::kLater);
@@ -115,13 +119,10 @@ Status SessionAnswer::Keep() {
   answer_.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
   if (pieces_) ReadPieces();
   answer_.content.shrink_to_fit();
-  std::vector<SessionPath::Begin> begins = BeginsOf(state_, message_ends_);
-  begins.push_back(
-      {answer_.number, answer_.version, message_ends_.empty() ? 0 : message_ends_.back()});
   std::vector<SessionMessage> messages;
   messages.push_back(std::move(answer_));
   KV_ASSIGN(SessionState changed, Append(store_, state_, std::move(messages)));
-  KV_ASSIGN(changed.paths, AddPath(store_, changed.paths, std::move(ids_), std::move(begins),
+  KV_ASSIGN(changed.paths, AddPath(store_, changed.paths, std::move(ids_), std::move(begins_),
                                    std::move(cache_salt_)));
   changed.identity_changed = false;
   return turn_->Replace(std::move(changed));

@@ -20,18 +20,20 @@ enum class OnHangUp { kDropAnswer, kKeepPartial };
 // before that, it leaves the session's messages as they were; or, if asked, with the answer so far.
 class SessionAnswer : public AnswerKeeper {
  public:
-  // The session has read this prompt of `state` from now on, whatever becomes of the answer: else
-  // nobody could forget it. Before the answer begins; kExhausted: the store has no room for it.
-  // REQUIRES: the turn has come.
+  // The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
+  // answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
+  // room for it. REQUIRES: the turn has come.
   static Status NotePrompt(SessionStore& store, SessionStore::Turn& turn,
-                           const GenerateRequest& prompt, SessionState* state);
+                           const GenerateRequest& prompt, std::vector<SessionPath::Begin> begins,
+                           SessionState* state);
 
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
-  // is generated from; its message_ends are those of the state's messages. `pieces`: what reads the
+  // is generated from, in which messages begin as `begins` says. `pieces`: what reads the
   // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the
   // next one; null: it ends. The store and the tokenizer must outlive this.
   SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store, SessionState state,
-                const GenerateRequest& prompt, OnHangUp on_hang_up, const Tokenizer& tokenizer,
+                const GenerateRequest& prompt, std::vector<SessionPath::Begin> begins,
+                OnHangUp on_hang_up, const Tokenizer& tokenizer,
                 std::optional<AnswerPieces> pieces = std::nullopt,
                 std::shared_ptr<AskedChat> chat = nullptr);
   ~SessionAnswer() override;
@@ -41,7 +43,7 @@ class SessionAnswer : public AnswerKeeper {
   bool waits_for_disk() const override { return waits_for_disk_; }
   uint64_t held_bytes() const override {
     return sizeof(*this) + ids_.capacity() * sizeof(TokenId) +
-           message_ends_.capacity() * sizeof(uint32_t) + answer_.content.capacity();
+           begins_.capacity() * sizeof(begins_[0]) + answer_.content.capacity();
   }
 
  private:
@@ -53,7 +55,7 @@ class SessionAnswer : public AnswerKeeper {
   SessionStore& store_;
   SessionState state_;
   std::vector<TokenId> ids_;  // of prompt and answer
-  std::vector<uint32_t> message_ends_;
+  std::vector<SessionPath::Begin> begins_;
   std::optional<std::string> cache_salt_;
   const size_t prompt_tokens_;
   const bool waits_for_disk_;

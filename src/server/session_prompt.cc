@@ -27,7 +27,7 @@ struct Rendered {
 
 // Where message `s` of the chat is written.
 std::pair<size_t, size_t> BytesOf(const RenderedChat& chat, size_t s) {
-  return {s == 0 ? 0 : chat.message_end[s - 1], chat.message_end[s]};
+  return {chat.message_begin[s], chat.message_end[s]};
 }
 
 // Where the content stands byte for byte in what the template wrote of message `s`.
@@ -173,9 +173,9 @@ Result<Fitted> Fit(const SessionState& state, const ModelView& model) {
   return tl::unexpected(ContextFull(tokens, state, model));
 }
 
-// Ends of all messages of the session.
-std::vector<uint32_t> AllEnds(const SessionState& state, const Shown& shown,
-                              std::span<const uint32_t> ends) {
+// Ends, or begins, of all messages of the session.
+std::vector<uint32_t> AllPlaces(const SessionState& state, const Shown& shown,
+                                std::span<const uint32_t> ends) {
   std::vector<uint32_t> all(state.messages.size(), 0);
   for (size_t s = 0; s < shown.indexes.size() && s < ends.size(); ++s) {
     all[shown.indexes[s]] = ends[s];
@@ -187,7 +187,9 @@ std::vector<uint32_t> AllEnds(const SessionState& state, const Shown& shown,
 SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   SessionPrompt prompt;
   prompt.dropped = static_cast<uint32_t>(state.messages.size() - fitted.shown.indexes.size());
-  prompt.chat.message_ends = AllEnds(state, fitted.shown, fitted.rendered.prompt->message_ends);
+  prompt.chat.message_ends = AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_ends);
+  prompt.chat.message_begins =
+      AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_begins);
   prompt.chat.ends_inside_thought = fitted.rendered.prompt->ends_inside_thought;
   prompt.chat.ids = std::move(fitted.rendered.prompt->ids);
   return prompt;
@@ -229,14 +231,13 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
   return PlacedPrompt{PromptOf(state, std::move(fitted)), first};
 }
 
-std::vector<SessionPath::Begin> BeginsOf(const SessionState& state,
-                                         std::span<const uint32_t> message_ends) {
+std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPrompt& prompt) {
   std::vector<SessionPath::Begin> begins;
   for (size_t i = 0; i < state.messages.size(); ++i) {
     const bool is_system = i == 0 && state.has_system();
     if (!is_system && i < state.first_shown()) continue;
-    begins.push_back({state.messages[i]->number, state.messages[i]->version,
-                      i == 0 ? 0 : message_ends[i - 1]});
+    begins.push_back(
+        {state.messages[i]->number, state.messages[i]->version, prompt.message_begins[i]});
   }
   return begins;
 }

@@ -11,8 +11,8 @@
 namespace kvasir {
 
 struct SessionPrompt {
-  // message_ends: of all messages of the session; one that is left out ends where the one before it
-  // does.
+  // message_ends and message_begins: of all messages of the session; one that is left out ends
+  // where the one before it does.
   ChatPrompt chat;
   uint32_t dropped = 0;  // as SessionState::dropped; more than there if the context was full
 };
@@ -37,10 +37,8 @@ struct PlacedPrompt {
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<size_t> content_byte, const ModelView& model);
 
-// Where messages begin in a prompt that has these ends (SessionPrompt), without those that it leaves
-// out.
-std::vector<SessionPath::Begin> BeginsOf(const SessionState& state,
-                                         std::span<const uint32_t> message_ends);
+// Where messages begin in a prompt of the session, without those that it leaves out.
+std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPrompt& prompt);
 
 // How many of the ids stand for a beginning of an answer's text, and for how many bytes of it:
 // the end of sequence and what a stop string cut off stand for nothing.

@@ -64,6 +64,22 @@ std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   return ends;
 }
 
+// Where each message begins at the earliest, given where they end. O(runs + messages).
+std::vector<size_t> MessageBegins(const Text& text, std::span<const size_t> ends) {
+  std::vector<size_t> begins(ends.size(), 0);
+  for (size_t i = 1; i < ends.size(); ++i) begins[i] = ends[i - 1];
+  size_t run_begin = 0;
+  for (const Text::Run& run : text.runs()) {
+    if (run.origin.input && run.origin.message && *run.origin.message < begins.size()) {
+      size_t& begin = begins[*run.origin.message];
+      begin = std::min(begin, run_begin);
+    }
+    run_begin = run.end;
+  }
+  for (size_t i = begins.size(); i-- > 1;) begins[i - 1] = std::min(begins[i - 1], begins[i]);
+  return begins;
+}
+
 // As transformers marks the end of a text that is continued. The space shows whether the template
 // trims the text.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -107,6 +123,7 @@ Status CutAtMark(std::string_view said, RenderedChat* chat) {
   for (auto& [literal_begin, literal_end] : chat->literal) literal_end = std::min(literal_end, end);
   std::erase_if(chat->literal, [&](const auto& range) { return range.first >= range.second; });
   for (size_t& message_end : chat->message_end) message_end = std::min(message_end, end);
+  for (size_t& message_begin : chat->message_begin) message_begin = std::min(message_begin, end);
   if (!chat->message_end.empty()) chat->message_end.back() = end;
   chat->is_continued = true;
   return {};
@@ -171,6 +188,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     RenderedChat chat;
     chat.literal = LiteralRanges(text);
     chat.message_end = MessageEnds(text, messages.size());
+    chat.message_begin = MessageBegins(text, chat.message_end);
     chat.written = written_;
     chat.text = std::move(text).TakeBytes();
     if (options.continues) KV_TRY(CutAtMark(said, &chat));

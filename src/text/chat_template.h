@@ -23,6 +23,9 @@ struct RenderedChat {
   // message_end[i]: byte offset where message i's contribution ends (the first byte of the next
   // message's), ascending; text after the last one is the generation prompt.
   std::vector<size_t> message_end;
+  // message_begin[i]: no text of messages i and later stands before it. message_end[i - 1], or less
+  // where the template writes a message behind later ones (the system message in the last turn).
+  std::vector<size_t> message_begin;
   bool is_continued = false;  // it ends inside the last message (ChatRenderOptions::continues)
   // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a
   // few small chats. Shared, since a chat may outlive its template.
