@@ -50,7 +50,7 @@ const Ct2Tensor& Named(const Ct2Weights& weights, const std::string& name) {
   return weights.tensors.front();
 }
 
-// A file of our own, part by part.
+// A file of ours, part by part.
 std::string U32(uint32_t x) { return std::string(reinterpret_cast<const char*>(&x), 4); }
 std::string Text(const std::string& text) {
   const auto size = static_cast<uint16_t>(text.size() + 1);

@@ -15,7 +15,7 @@ constexpr uint32_t kMaxSize = 1u << 24;  // of a dimension
 constexpr const char* kKinds =
     "TransformerSpec, TransformerBase or TransformerBig, with an encoder";
 
-// What is there for other kinds of models, and what runs on a machine: only its absence, or 0, is
+// Fields of other kinds of models, and what runs on a machine: only its absence, or 0, is
 // understood.
 constexpr std::string_view kMustBeZero[] = {"alibi", "alibi_use_positive_positions", "scale_alibi",
                                             "multi_query_attention", "start_from_zero_embedding"};
