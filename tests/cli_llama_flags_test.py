@@ -138,8 +138,7 @@ class Server(CliTest):
             for name in ("mine", "gpt-4o", "Qwen/Qwen3-8B:Q4_K_M", "*", "x" * 256):
                 status, answer = post(url, "/v1/chat/completions", {"model": name, "messages": HELLO, "max_tokens": 2})
                 self.assertEqual((status, answer.get("model")), (200, name))
-            for name in ("", "x" * 257):
-                self.assertEqual(post(url, "/v1/chat/completions", {"model": name, "messages": HELLO})[0], 404)
+            self.assertEqual(post(url, "/v1/chat/completions", {"model": "x" * 257, "messages": HELLO})[0], 404)
         with server(*SMALL) as (url, _):
             self.assertEqual(post(url, "/v1/chat/completions", {"model": "gpt-4o", "messages": HELLO})[0], 404)
 
