@@ -67,6 +67,19 @@ std::string ParameterJson(std::string_view text, bool is_text) {
   return tree.Parse(trimmed) ? std::string(trimmed) : QuoteJson(text);
 }
 
+// The first of the marks from `first` on before which the text from `begin` is JSON, in whose
+// strings a mark may stand; `first`, if none is. Tries few.
+size_t EndOfJson(std::string_view text, size_t begin, size_t first, std::string_view mark) {
+  constexpr int kMaxTries = 64;
+  size_t end = first;
+  for (int i = 0; i < kMaxTries && end != text.npos; ++i) {
+    JsonTree tree;
+    if (tree.Parse(Trim(text.substr(begin, end - begin)))) return end;
+    end = text.find(mark, end + mark.size());
+  }
+  return first;
+}
+
 }  // namespace
 
 std::string QuoteJson(std::string_view text) {
@@ -134,13 +147,15 @@ std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<Too
   text.remove_prefix(name_end + 1);
   std::vector<std::string_view> keys;
   for (text = Trim(text); !text.empty(); text = Trim(text)) {
-    const size_t key_end = text.find('>'), end = text.find(kParameterEnd);
+    const size_t key_end = text.find('>');
+    size_t end = text.find(kParameterEnd);
     if (!text.starts_with(kParameter) || key_end > end || end == text.npos) return std::nullopt;
     const std::string_view key = text.substr(kParameter.size(), key_end - kParameter.size());
     if (std::ranges::find(keys, key) != keys.end()) return std::nullopt;
     keys.push_back(key);
     const auto& texts = tool->text_parameters;
     const bool is_text = std::ranges::find(texts, key) != texts.end();
+    if (!is_text) end = EndOfJson(text, key_end + 1, end, kParameterEnd);
     if (call.arguments.size() > 1) call.arguments += ", ";
     call.arguments +=
         QuoteJson(key) + ": " + ParameterJson(text.substr(key_end + 1, end - key_end - 1), is_text);
