@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""kvasir translate: lines of text, in order, many at once.
+
+    cli_translate_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import cli_support
+from cli_support import SMALL, CliTest
+
+DATA = cli_support.ROOT / "tests/data"
+SHARED = cli_support.ROOT.parent / "shared/goldens/m2m100"
+TINY = json.loads((DATA / "m2m100-tiny/golden.json").read_text())
+
+
+def piece(token):
+    """The text of an id in the tokenizer below: one letter, with no case and no normal form."""
+    return chr(0x4E00 + token)
+
+
+def text_model(folder, languages):
+    """m2m100-tiny with a tokenizer whose ids are letters; `languages`: {name: id}."""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(DATA / "m2m100-tiny" / name, folder)
+    named = {"<s>": 0, "<pad>": 1, "</s>": 2, **{f"__{name}__": token for name, token in languages.items()}}
+    vocab = {piece(token): token for token in range(71)}
+    for text, token in named.items():
+        del vocab[piece(token)]
+        vocab[text] = token
+    added = [{"id": token, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False} for text, token in sorted(named.items(), key=lambda item: item[1])]
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>", "bos_token": "<s>"}')
+
+
+class Translate(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.source = TINY["sources"][0]
+        cls.model = ["translate", "--model", cls.folder.name, *SMALL, "--kv-format", "f32"]
+        cls.languages = ["--source", "en", "--target", "fr"]
+        # Greedy answers of this model repeat the language, which no text shows.
+        cls.short = [*cls.model, *cls.languages, "--max-tokens", "6", "--temperature", "9", "--seed", "7"]
+        text_model(pathlib.Path(cls.folder.name), {"en": cls.source["ids"][0], "fr": cls.source["forced_bos_token_id"]})
+        cls.text = "".join(map(piece, cls.source["ids"][1:-1]))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_texts_answer_as_the_golden_ids_do(self):
+        checked = 0
+        for source in TINY["sources"]:
+            ids, target = source["ids"], source["forced_bos_token_id"]
+            middle = ids[1:-1]
+            if not middle or {ids[0], target, 0, 1, 2} & set(middle) or ids[0] == target:
+                continue  # no text becomes these ids
+            with tempfile.TemporaryDirectory() as folder:
+                text_model(pathlib.Path(folder), {"en": ids[0], "fr": target})
+                answer = self.ok_json("translate", "--model", folder, *SMALL, "--kv-format", "f32", *self.languages,
+                                      "--max-tokens", str(TINY["max_new_tokens"]), "--json",
+                                      stdin="".join(map(piece, middle)) + "\n")
+            self.assertEqual(answer["tokens"], source["greedy"]["ids"])
+            self.assertEqual(answer["receipt"]["source_tokens"], len(ids))
+            self.assertLess(answer["score"], 0)
+            checked += 1
+        self.assertGreater(checked, 0)
+
+    def test_each_line_has_its_answer_in_order(self):
+        lines = [piece(3 + i % 5) * (1 + i * 7 % 40) for i in range(300)]
+        alone = {line: self.ok(*self.short, stdin=line) for line in lines[:3]}
+        answers = self.ok(*self.short, "--json", "--parallel", "3", stdin="\n".join(lines)).splitlines()
+        self.assertEqual(len(answers), len(lines))
+        seen = set()
+        for line, answer in zip(lines, map(json.loads, answers)):
+            self.assertEqual(answer["receipt"]["source_tokens"], len(line) + 2)
+            self.assertEqual(answer["receipt"]["source_reused"] > 0, line in seen)
+            seen.add(line)
+            if line in alone:
+                self.assertEqual(answer["text"] + "\n", alone[line])
+
+    def test_lines_come_from_files_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            names = [os.path.join(folder, name) for name in "abc"]
+            for name, text in zip(names, (self.text + "\r\n\n", "", self.text)):
+                pathlib.Path(name).write_bytes(text.encode())
+            answer = self.ok(*self.short, stdin=self.text)
+            self.assertNotEqual(answer, "\n")
+            self.assertEqual(self.ok(*self.short, *names), answer + "\n" + answer)
+            pathlib.Path(names[1]).write_bytes(b"ok\n\xff\n")
+            result = cli_support.kvasir(*self.short, *names)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"'{names[1]}' line 2 is not UTF-8 at byte 0", result.stderr)
+            self.wrong(*self.short, names[0] + "x", says=names[0] + "x")
+            self.wrong(*self.short, folder, says=folder)
+
+    def test_empty_lines_and_no_lines(self):
+        self.assertEqual(self.ok(*self.short, stdin=""), "")
+        self.assertEqual(self.ok(*self.short, stdin="\n\n"), "\n\n")
+        self.assertEqual(self.ok_json(*self.short, "--json", stdin="\n"), {"text": "", "tokens": []})
+        self.assertEqual(self.ok_json(*self.short, "--json", "--split", "sentences", stdin=" \n"),
+                         {"text": "", "sentences": []})
+
+    def test_an_answer_comes_before_the_next_line_is_there(self):
+        process = subprocess.Popen([cli_support.BINARY, *self.short], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True)
+        for _ in range(3):
+            process.stdin.write(self.text + "\n")
+            process.stdin.flush()
+            self.assertNotEqual(process.stdout.readline(), "")
+        process.stdin.close()
+        self.assertEqual(process.stdout.read(), "")
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), 0)
+
+    def test_sentences_are_translated_one_by_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text_model(pathlib.Path(folder), {"en": 5, "fr": 6})
+            tokenizer = pathlib.Path(folder, "tokenizer.json")
+            tokenizer.write_text(tokenizer.read_text().replace(json.dumps(piece(7)), json.dumps("。")))
+            model = ["translate", "--model", folder, *SMALL, *self.languages, "--max-tokens", "6", "--temperature", "9",
+                     "--seed", "7"]
+            parts = [piece(9) * 3 + "。", piece(10) * 5 + "。", piece(11)]
+            alone = [self.ok(*model, stdin=part).strip() for part in parts]
+            line = self.ok_json(*model, "--split", "sentences", "--json", stdin="".join(parts))
+            self.assertEqual([one["text"] for one in line["sentences"]], alone)
+            self.assertEqual([one["receipt"]["source_tokens"] for one in line["sentences"]], [6, 8, 3])
+            self.assertEqual(line["text"].replace(" ", ""), "".join(alone).replace(" ", ""))
+            many = (piece(9) + "。") * 1000
+            self.assertEqual(len(self.ok_json(*model, "--split", "sentences", "--json", stdin=many)["sentences"]), 1000)
+
+    def test_sampled_answers_repeat_by_their_seed(self):
+        hot = [*self.model, *self.languages, "--max-tokens", "12", "--temperature", "9"]
+        one = self.ok(*hot, "--seed", "1", stdin=self.text)
+        self.assertEqual(self.ok(*hot, "--seed", "1", stdin=self.text), one)
+        self.assertNotEqual(self.ok(*hot, "--seed", "2", stdin=self.text), one)
+
+    def test_a_source_that_is_too_long_is_refused_with_its_line(self):
+        fits = piece(3) * 298
+        self.assertEqual(self.ok(*self.short, stdin=fits).count("\n"), 1)
+        result = cli_support.kvasir(*self.short, stdin=f"{self.text}\n{fits}{piece(3)}\n{self.text}\n")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stdout.count("\n"), 1, "the line before it is answered")
+        for text in ("line 2", "301", "300", "--split sentences"):
+            self.assertIn(text, result.stderr)
+        self.wrong(*self.short, stdin=piece(3) * 3_500_000, says=["line 1", "3500002"])
+        self.wrong(*self.short, stdin=piece(3) * 6_000_000, says=["line 1", "16777216 bytes"])
+
+    def test_wrong_input_is_refused(self):
+        self.wrong(*self.model, "--source", "en", "--target", "frr", says=["--target", "'frr'", "'fr'", "en, fr"])
+        self.wrong(*self.model, "--source", "xx", "--target", "fr", says=["--source", "'xx'"])
+        self.wrong(*self.model, "--source", "en", says="--target")
+        self.wrong(*self.model, says=["--source", "--source-ids", "--target-id"])
+        self.wrong(*self.model, *self.languages, "--split", "words", says=["--split", "sentences"])
+        self.wrong(*self.model, *self.languages, "--max-tokens", "0", says="--max-tokens")
+        self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", "--source", "en", says="--source")
+        self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", __file__, says=__file__)
+        self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
+                   says=["no tokenizer", "--source-ids"])
+        self.wrong("translate", *self.languages, *SMALL, says="kvasir run")
+
+    @unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
+    def test_the_golden_of_m2m100(self):
+        golden = json.loads((SHARED / "golden.json").read_text())
+        model = ["translate", "--model", SHARED, *SMALL, "--kv-format", "f32", "--source", "en", "--max-tokens",
+                 str(golden["max_new_tokens"]), "--json"]
+        sources = golden["sources"]
+        answers = self.ok(*model, "--target", "fra", stdin="\n".join(source["text"] for source in sources)).splitlines()
+        self.assertEqual(len(answers), len(sources))
+        for source, answer in zip(sources, map(json.loads, answers)):
+            self.assertEqual(answer["tokens"], source["greedy"]["ids"])
+            self.assertEqual(answer["receipt"]["source_tokens"], len(source["ids"]))
+            best = source["beam"]["early_stopping_false"][0]
+            if best["ids"] == answer["tokens"]:
+                self.assertAlmostEqual(answer["score"], best["score"], delta=1e-4)
+
+
+if __name__ == "__main__":
+    cli_support.main()
