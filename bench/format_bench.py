@@ -2,7 +2,8 @@
 """What formats of answers cost: decoding under a schema, a text that a grammar forces, and streams of
 /completion, beside llama-server with the same GGUF file.
 
-usage: format_bench.py [--kvasir K] [--llama-server PROGRAM] [--rounds 5] [--tokens 512] MODEL.gguf
+usage: format_bench.py [--kvasir K] [--llama-server PROGRAM] [--rounds 5] [--tokens 512]
+                       [--rows schema,batch,forced,completion] [--verbose] MODEL.gguf
 
   schema     an answer of --tokens tokens under a JSON Schema beside one without, temperature 1
   batch      8 such answers at once, each under another schema, beside 8 without
@@ -61,7 +62,7 @@ def ask(server, path, body):
 
 
 def completion(server, tokens, seed, **more):
-    """(tokens/s, content) of an answer."""
+    """(tokens/s, content, tokens) of an answer; without `more` it goes on to the last of `tokens`."""
     body = {"prompt": PROMPT, "n_predict": tokens, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": seed,
             "ignore_eos": not more, "cache_prompt": True}
     answer = ask(server, "/completion", body | more)
