@@ -11,8 +11,7 @@
 namespace kvasir {
 namespace {
 
-// A state with the same setup whose messages differ from `index` on: what is known of the whole is
-// not known any more.
+// A copy whose messages will differ: what is known of the whole is not known any more.
 SessionState Changed(const SessionState& state) {
   SessionState changed = state;
   changed.tokens.reset();

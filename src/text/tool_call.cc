@@ -53,6 +53,11 @@ std::string_view MemberText(std::string_view object, std::string_view wanted) {
   return found;
 }
 
+// `text` as a JSON string, with its quotes; bytes that are not UTF-8 are replaced.
+std::string QuoteJson(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 // The value of an XML parameter as JSON.
 std::string ParameterJson(std::string_view text, bool is_text) {
   if (text.starts_with('\n')) text.remove_prefix(1);
@@ -81,10 +86,6 @@ size_t EndOfJson(std::string_view text, size_t begin, size_t first, std::string_
 }
 
 }  // namespace
-
-std::string QuoteJson(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 std::optional<ToolCall> ReadJsonCall(std::string_view object, bool needs_arguments,
                                      const std::vector<ToolSpec>& tools) {

@@ -36,7 +36,4 @@ std::optional<ToolCall> ReadNamedCall(CallBody body, std::string_view header,
 // JSON.
 std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<ToolSpec>& tools);
 
-// `text` as a JSON string, with its quotes. REQUIRES: UTF-8.
-std::string QuoteJson(std::string_view text);
-
 }  // namespace kvasir
