@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
@@ -19,7 +20,6 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
-#include "base/nearest.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 #include "text/prompt.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/result.h"
 #include "base/nearest.h"
+#include "base/result.h"
 
 namespace kvasir::cli {
 namespace {

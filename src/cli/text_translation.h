@@ -47,7 +47,7 @@ class TextTranslation {
   ~TextTranslation();
 
   // Translates all lines. `on_line` gets each, in order, as soon as it and those before it are
-  // done; `on_progress` gets the tokens of answers so far. The first line that is no text, has a
+  // done; `on_progress` gets the tokens of answers so far. The first line that is not a text, has a
   // source of more tokens than the engine's context, or fails ends it, after the lines before it:
   // kInvalidArgument with the line's place and the numbers, or the engine's error.
   Status Run(TextLines& lines, const std::function<void(const TranslatedLine&)>& on_line,

@@ -14,7 +14,8 @@ namespace kvasir {
 // ones from these and from additional_chat_templates/*.jinja. special_tokens_map.json where
 // special_tokens_json is empty. Without a tokenizer.json and a vocabulary of the model's own:
 // tokenizer.model, else *.tiktoken, else sentencepiece.bpe.model (M2M-100, NLLB), whose errors stay
-// in model.vocabulary. What is absent stays empty. Errors as ReadTextFile; kCorruption for a JSON file that is not an object.
+// in model.vocabulary. What is absent stays empty. Errors as ReadTextFile; kCorruption for a JSON
+// file that is not an object.
 Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
 
 // What a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts that

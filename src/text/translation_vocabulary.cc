@@ -66,7 +66,8 @@ bool IsPiece(const VocabularyToken& token) {
   return token.kind != TokenKind::kControl && token.kind != TokenKind::kUnknown;
 }
 
-// Gives the tokens the kinds and scores of their pieces. Returns the pieces that are not among them.
+// Gives the tokens the kinds and scores of their pieces. Returns the pieces that are not among
+// them.
 std::vector<VocabularyToken> TakePieces(const Vocabulary& pieces, Vocabulary* vocabulary) {
   std::unordered_map<std::string_view, VocabularyToken*> by_text;
   for (VocabularyToken& token : vocabulary->tokens) by_text.emplace(token.text, &token);
