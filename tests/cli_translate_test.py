@@ -169,6 +169,7 @@ class Translate(CliTest):
         self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
                    says=["no tokenizer", "--source-ids"])
         self.wrong("translate", *self.languages, *SMALL, says="kvasir run")
+        self.wrong("chat", "--model", self.folder.name, *SMALL, says="kvasir translate")
 
     @unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
     def test_the_golden_of_m2m100(self):

@@ -289,6 +289,11 @@ Result<int> RunChat(const Args& args) {
   KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
+  if (engine->card().decoder_start) {
+    return Fail(Code::kInvalidArgument,
+                "--model: {} is an encoder-decoder, which does not chat; use 'kvasir translate'",
+                engine->card().id);
+  }
   TakeDefaults(args, engine->card().sampling, request.sampling);
   if (const std::optional<std::string> text = engine->card().sampling.Text()) {
     fmt::print(

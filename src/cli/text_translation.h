@@ -47,8 +47,8 @@ class TextTranslation {
   ~TextTranslation();
 
   // Translates all lines. `on_line` gets each, in order, as soon as it and those before it are
-  // done; `on_progress` gets the tokens of answers so far. The first line that is not a text, has a
-  // source of more tokens than the engine's context, or fails ends it, after the lines before it:
+  // done; `on_progress` gets the tokens of answers so far. The first line that is not UTF-8, has
+  // a source of more tokens than the engine's context, or fails ends it, after the lines before it:
   // kInvalidArgument with the line's place and the numbers, or the engine's error.
   Status Run(TextLines& lines, const std::function<void(const TranslatedLine&)>& on_line,
              const std::function<void(uint64_t tokens)>& on_progress);

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/mapped_file.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -18,6 +16,7 @@
 #include "cli/text_lines.h"
 #include "cli/text_translation.h"
 #include "observe/receipt_json.h"
+#include "server/translation_request.h"
 #include "text/languages.h"
 
 namespace kvasir::cli {
@@ -119,15 +118,6 @@ Result<TokenId> FindLanguage(const Languages& languages, const char* flag,
   return found->id;
 }
 
-Result<LanguagePlace> PlaceOf(const ModelCard& card) {
-  const std::filesystem::path path = std::filesystem::path(card.path) / "tokenizer_config.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return LanguagePlaceOf("");
-  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
-  KV_ASSIGN(const std::string text, ReadTextFile(path, kMaxBytes));
-  return LanguagePlaceOf(text);
-}
-
 // The score is as transformers' beam search with length_penalty 1 counts it: the start token does
 // not count, and the language adds 0.
 nlohmann::json JsonOf(const Translation& translation) {
@@ -152,18 +142,17 @@ nlohmann::json JsonOf(const TranslatedLine& line, bool splits_sentences) {
 }
 
 Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool json) {
-  const Tokenizer* tokenizer = engine.tokenizer();
-  const Languages languages = tokenizer == nullptr ? Languages() : Languages::Of(*tokenizer);
-  if (languages.empty() || !tokenizer->eos()) {
+  KV_ASSIGN(const TranslationModel model, TranslationModelOf(engine));
+  if (model.languages.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--model: {}; give token ids as --source-ids 1,2,3 --target-id N",
                 engine.card().no_text.value_or("its tokenizer has no languages or no </s>"));
   }
   TranslationOptions translation{.splits_sentences = options.splits_sentences,
                                  .request = options.request};
-  KV_ASSIGN(translation.source, FindLanguage(languages, "source", options.source));
-  KV_ASSIGN(translation.target, FindLanguage(languages, "target", options.target));
-  KV_ASSIGN(translation.place, PlaceOf(engine.card()));
+  KV_ASSIGN(translation.source, FindLanguage(model.languages, "source", options.source));
+  KV_ASSIGN(translation.target, FindLanguage(model.languages, "target", options.target));
+  translation.place = model.place;
   if (json) translation.request.logprobs = 0;
   Progress progress;
   uint64_t lines = 0;

@@ -35,6 +35,11 @@ struct LlamaSpec {
   Probs probs() const { return post_sampling_probs ? Probs::kSampled : Probs::kModel; }
 };
 
+// Of translations: the request of each text; absent: the text is empty, and so is its answer.
+struct TranslationSpec {
+  std::vector<std::optional<size_t>> request_of;
+};
+
 // The format of an answer, which the engine does not need.
 struct AnswerSpec {
   bool chat = false;  // chat.completion, else text_completion
@@ -69,7 +74,8 @@ struct AnswerSpec {
     std::optional<uint32_t> dropped_messages;
   };
   std::optional<Of> of;
-  std::shared_ptr<const LlamaSpec> llama;  // the form of /completion; null: OpenAI's
+  std::shared_ptr<const LlamaSpec> llama;              // the form of /completion; null: another
+  std::shared_ptr<const TranslationSpec> translation;  // of /v1/translations; both null: OpenAI's
 };
 
 struct GenerationCall {

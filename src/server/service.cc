@@ -17,6 +17,7 @@
 #include "server/request_memory.h"
 #include "server/rewritten_history.h"
 #include "server/service_routes.h"
+#include "server/translation_response.h"
 
 namespace kvasir {
 namespace {
@@ -70,6 +71,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
+    {"/v1/translations", "POST", &Service::Translate, Access::kTenant, Route::kGeneration},
     {"/completion", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
     {"/completions", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
     {"/infill", "POST", &Service::Infill, Access::kTenant, Route::kGeneration},
@@ -143,6 +145,9 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   }
   KV_TRY(service->UseKeys(options.keys));
   service->OpenSessionFile();
+  if (engine.card().decoder_start) {
+    KV_ASSIGN(service->translation_, TranslationModelOf(engine));
+  }
   return service;
 }
 
@@ -303,6 +308,7 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   const auto caller = CallerOf(request);
   // The key may have been removed since CheckHead.
   if (!caller && route->access != Access::kOpen) return ErrorResponse(KeyRevoked());
+  if (auto refused = CheckKind(*route)) return std::move(*refused);
   // A forget, above all, must not be followed by what was to be prepared before it.
   if (turn) preparer_.Cancel(turn->id());
   Call call{request, PathOf(request.target), caller.value_or(Caller()), turn, PieceSpace()};
@@ -345,6 +351,9 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   if (call->spec.llama) {
     start.answer = std::make_unique<LlamaAnswer>(std::move(call->spec), start.requests.size(),
                                                  ToHex(id), model_.tokenizer);
+  } else if (call->spec.translation) {
+    start.answer = std::make_unique<TranslationAnswer>(std::move(call->spec), start.requests.size(),
+                                                       ToHex(id), model_.tokenizer);
   } else {
     start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                             UnixS(), model_.tokenizer);
@@ -440,6 +449,25 @@ void Service::PrepareNext(AskedChat& chat, MemoryQuota& quota) {
 
 Outcome Service::Complete(const Call& call) {
   return Start(ParseCompletionRequest(call.request.body, model_), call, "prompt");
+}
+
+Outcome Service::Translate(const Call& call) {
+  auto parsed = ParseTranslationRequest(call.request.body, model_, *translation_);
+  if (!parsed || !parsed->requests.empty()) return Start(std::move(parsed), call, "text");
+  const TranslationAnswer answer(std::move(parsed->spec), 0, "", model_.tokenizer);
+  HttpResponse response;
+  Parts body = answer.Body();  // of empty texts
+  for (std::string part = body.Next(); !part.empty(); part = body.Next()) response.body += part;
+  return response;
+}
+
+// Whether the model does what a generation's path is for.
+std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
+  const bool translates = route.handler == &Service::Translate;
+  if (route.work != Route::kGeneration || translates == translation_.has_value()) return {};
+  return ErrorResponse({Code::kInvalidArgument,
+                        translates ? "this model does not translate; use POST /v1/chat/completions"
+                                   : "this model translates; use POST /v1/translations"});
 }
 
 Outcome Service::NotYet(const Call& call) {

@@ -28,6 +28,7 @@
 #include "server/openai_response.h"
 #include "server/rate_limits.h"
 #include "server/server.h"
+#include "server/translation_request.h"
 #include "server/turn_preparer.h"
 #include "text/piece_store.h"
 
@@ -178,6 +179,8 @@ class Service {
   Outcome Chat(const Call& call);
   Outcome Complete(const Call& call);
   Outcome CompleteAsLlama(const Call& call);
+  Outcome Translate(const Call& call);
+  std::optional<HttpResponse> CheckKind(const Route& route) const;
   Outcome Infill(const Call& call);
   Outcome Models(const Call& call);
   Outcome OneModel(const Call& call);
@@ -247,6 +250,7 @@ class Service {
   ModelView model_;
   SamplingParams llama_sampling_ = LlamaSampling();  // the defaults of /completion and /infill
   std::optional<bool> prefix_stable_;                // IsPrefixStable
+  std::optional<TranslationModel> translation_;      // absent: the model has no encoder
   SessionStore sessions_;
   PieceStore pieces_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions

@@ -109,6 +109,7 @@ std::string Joined(std::string_view first, std::string_view second) {
 constexpr Described kDescribed[] = {
     {"POST /v1/chat/completions", "Answers a chat.", "chat", R"(["messages"])"},
     {"POST /v1/completions", "Continues a text, or token ids.", "completion", R"(["prompt"])"},
+    {"POST /v1/translations", "Translates texts.", "translation", R"(["text","source","target"])"},
     {"POST /completion", "Continues a prompt, in the form of llama.cpp's server.", "llama",
      R"(["prompt"])"},
     {"POST /completions", "The same as /completion.", "llama", R"(["prompt"])"},
@@ -161,6 +162,11 @@ std::string PropertiesOf(std::string_view name) {
   }
   if (name == "completion") {
     return Joined(Joined(kAnyPrompt, kSampling), Joined(kSpecials, kCompletion));
+  }
+  if (name == "translation") {
+    return Joined(kSampling, R"("text":{"type":["string","array"],"minItems":1,
+        "items":{"type":"string"}},"source":{"type":"string"},"target":{"type":"string"},
+        "beams":{"type":"integer","minimum":1,"maximum":16},"split":{"enum":["none"]})");
   }
   if (name == "llama") return Joined(Joined(kLlama, kSpecials), Joined(kAnyPrompt, kSampling));
   if (name == "infill") {
