@@ -57,6 +57,17 @@ class Isolation(unittest.TestCase):
             seen[path] = (status, sorted(headers.items()), answer)
         return seen
 
+    def test_formats_of_another_tenant_are_compiled_again(self):
+        schema = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": f"^[a-z]{{3}}{i}"}
+                                                   for i in range(60)}}
+
+        def seconds(key, number):
+            return self.complete(key, "x", guided_json=schema | {"title": str(number)})[0]
+        first = sorted(seconds("alpha", i) for i in range(9))[4]
+        others = sorted(seconds("beta", i) for i in range(9))[4]
+        again = sorted(seconds("beta", i) for i in range(9))[4]
+        self.assertGreater(others, (first + again) / 2, (first, others, again))
+
     def test_no_answer_names_or_counts_another_tenant(self):
         prompt = random.Random(1).choices(range(5, 1000), k=300)
         self.complete("beta", prompt[:50], max_tokens=3)
