@@ -95,7 +95,7 @@ void TellTools(const std::string& tokenizer_json) {
   AnswerFormats formats(tokenizer->get(), kVocabSize, {}, 64 << 20);
   AnswerFormat format{.calls = &FindCallFormat("<tool_call>")};
   format.text = {FormatLanguage::kJsonSchema, "{}", "json_schema"};
-  KV_CHECK(formats.Compile(format).has_value());  // makes the vocabulary's trie
+  KV_CHECK(formats.Compile(format, "").has_value());  // makes the vocabulary's trie
   format.text.reset();
   size_t schema_bytes = 0;
   for (int i = 0; i < 32; ++i) {
@@ -105,7 +105,7 @@ void TellTools(const std::string& tokenizer_json) {
   double us[2];
   for (double& of_round : us) {
     const uint64_t start_ns = MonotonicNs();
-    KV_CHECK(formats.Compile(format).has_value());
+    KV_CHECK(formats.Compile(format, "").has_value());
     of_round = UsSince(start_ns);
   }
   fmt::print(

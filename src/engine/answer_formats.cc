@@ -1,5 +1,6 @@
 #include "engine/answer_formats.h"
 
+#include <span>
 #include <utility>
 
 #include "base/result.h"
@@ -77,7 +78,7 @@ void AnswerFormats::ComputeMasks(TokenMasks& masks, const Grammar& grammar) {
   }
 }
 
-Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format) {
+Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format, std::string_view owner) {
   const bool closes = format.think != nullptr && format.max_thought_tokens.has_value();
   if (!HasGrammar(format) && !closes) return CompiledFormat();
   GrammarStore* store = nullptr;
@@ -95,7 +96,9 @@ Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format) {
     dropped_spaces = dropped_spaces_;
   }
   const auto get = [&](AnswerPart part) {
-    return store->Get(DigestOf(format, part, dropped_spaces), [&] {
+    const Digest of_all = DigestOf(format, part, dropped_spaces);
+    const Digest digest = Sha256().Update(std::as_bytes(std::span(of_all))).Update(owner).Finish();
+    return store->Get(digest, [&] {
       auto grammar = CompileAnswer(format, part, dropped_spaces);
       if (grammar) ComputeMasks(store->masks(), **grammar);
       return grammar;

@@ -91,7 +91,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     limits.num_blocks = MostBlocksOf(requests[i]);
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
     if (request->spec.format) {
-      KV_ASSIGN(request->format, formats_.Compile(*request->spec.format));
+      KV_ASSIGN(request->format, formats_.Compile(*request->spec.format, request->cache_owner()));
     }
     if (request->spec.sampling.infill) {
       KV_ASSIGN(request->words, formats_.Words());
