@@ -27,6 +27,7 @@ from llama_server import LlamaServer
 from serve_bench import Server
 
 STREAMS = 8
+ROWS = ("schema", "batch", "forced", "completion")
 PROMPT = "Tell what is in the store as JSON:"
 
 
@@ -178,8 +179,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--verbose", action="store_true", help="the ratio of each round")
-    parser.add_argument("--rows", default="schema,batch,forced,completion")
+    parser.add_argument("--rows", default=",".join(ROWS))
     o = parser.parse_args()
+    if unknown := set(o.rows.split(",")) - set(ROWS):
+        parser.error(f"--rows: no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     with contextlib.ExitStack() as stack:
         kvasir = stack.enter_context(Server(o.kvasir, "--model", o.model, "--ctx-size", "4096", "--threads", "2"))
         llama = o.llama_server and stack.enter_context(LlamaServer(o.llama_server, o.model, ctx=32768))
