@@ -129,7 +129,10 @@ class Traces(unittest.TestCase):
 
     def test_preemptions_and_evictions_have_spans(self):
         bodies = [{"prompt": [i] * 60, "max_tokens": 400, "ignore_eos": True} for i in range(5, 13)]
-        answers, spans = self.traced(bodies, flags=("--kv-memory", "1200KiB", "--ctx-size", "512"), together=True)
+        for _ in range(5):  # on a busy machine the first may end before the last come
+            answers, spans = self.traced(bodies, flags=("--kv-memory", "1200KiB", "--ctx-size", "512"), together=True)
+            if any(answer["kvasir"]["preemptions"] for answer in answers):
+                break
         named = lambda name: [span for span in spans if span.name == name]
         self.assertEqual(len(named("preempt")), sum(a["kvasir"]["preemptions"] for a in answers))
         self.assertGreater(len(named("resume")), 0)
