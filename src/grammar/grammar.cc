@@ -22,6 +22,9 @@ using Kind = RuleCode::Kind;
 // Instructions that are looked at so that a rule, and all of them, become deterministic, at most.
 constexpr uint64_t kRuleSteps = 1 << 22, kSteps = 1 << 24;
 
+// To find twins among more nodes would take longer than their masks.
+constexpr uint32_t kMaxTwinNodes = 1 << 16;
+
 using Instructions = std::vector<uint32_t>;  // ascending
 
 struct InstructionsHash {
@@ -286,6 +289,11 @@ std::shared_ptr<const Grammar> GrammarCompiler::Finish(uint32_t root) {
 }
 
 std::vector<NodeTwin> GrammarCompiler::TwinsOf(const Grammar& grammar) {
+  if (grammar.num_nodes() > kMaxTwinNodes) {
+    std::vector<NodeTwin> none(grammar.num_nodes());
+    for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) none[node] = {node, 0};
+    return none;
+  }
   std::map<std::vector<uint32_t>, uint32_t> parts;
   std::vector<uint32_t> to, begins, local, part_of;
   for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {

@@ -7,7 +7,8 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kMaxTwinSteps = 1 << 22;
+// Nodes and edges that are looked at, beside four times as many as there are nodes.
+constexpr uint64_t kMoreSteps = 1 << 16;
 
 // Nodes by classes; those of a class are alike as far as is known.
 class Partition {
@@ -25,8 +26,9 @@ class Partition {
   std::vector<NodeTwin> Run() {
     std::vector<uint32_t> open(nodes_.size()), moved;
     for (uint32_t node = 0; node < nodes_.size(); ++node) open[node] = node;
+    const uint64_t max_steps = 4 * nodes_.size() + kMoreSteps;
     uint32_t round = 1;
-    for (; !open.empty() && round <= kMaxTwinRounds && steps_ <= kMaxTwinSteps; ++round) {
+    for (; !open.empty() && round <= kMaxTwinRounds && steps_ <= max_steps; ++round) {
       moved = Separate(open, round);
       open.clear();
       for (const uint32_t node : moved) {
