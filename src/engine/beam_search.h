@@ -13,9 +13,9 @@
 
 namespace kvasir {
 
-// When a search ends whose best hypotheses are all there. kTrue: at once. kFalse: when the best
-// beam, scored at its length, is no better than the worst of them. kNever: the same, but with a
-// positive length penalty the beam is scored at the largest length.
+// When a search ends that has as many hypotheses as beams. kTrue: at once. kFalse: when the worst
+// hypothesis scores at least as much as the best beam at its present length. kNever: as kFalse;
+// with a positive length_penalty the beam's score is that at max_tokens.
 enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
 
 struct BeamOptions {

@@ -27,7 +27,7 @@ std::string Bare(std::string_view name) {
   return bare;
 }
 
-// Empty: there is none.
+// The sampler that a request calls so; empty for other names.
 std::string_view NameOf(std::string_view given) {
   const std::string bare = Bare(given);
   for (const SamplerName& one : kSamplerNames) {

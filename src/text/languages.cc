@@ -21,7 +21,7 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-// "zho" and "Hant" of zho_Hant and zh-Hant; the second is empty where there is none.
+// Language and script: "zho" and "Hant" of zho_Hant, "zh" and "Hant" of zh-Hant, "fr" and "" of fr.
 std::pair<std::string_view, std::string_view> SplitScript(std::string_view code) {
   const size_t at = code.find_first_of("_-");
   if (at == code.npos) return {code, {}};

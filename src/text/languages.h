@@ -49,8 +49,8 @@ class Languages {
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           TokenId language, LanguagePlace place, size_t max_tokens);
 
-// Of a tokenizer_config.json: legacy_behaviour true is kBehind. "": there is no file. kCorruption
-// as ParseJsonObject.
+// Where the language stands by the text of a tokenizer_config.json ("" if the model has no such
+// file): kBehind where legacy_behaviour is true. kCorruption as ParseJsonObject.
 Result<LanguagePlace> LanguagePlaceOf(std::string_view tokenizer_config_json);
 
 }  // namespace kvasir
