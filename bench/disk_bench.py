@@ -94,6 +94,13 @@ class Bench:
         os.environ["XDG_STATE_HOME"] = str(self.home / "state")
         os.environ["XDG_CACHE_HOME"] = str(self.home / "cache")
 
+        plan = subprocess.run([self.kvasir, "plan", "--json", *self.model], capture_output=True, check=True, text=True)
+        self.kv_scale = json.loads(plan.stdout)["kv_bytes_per_token"] / (12 << 10)
+
+    def pool(self, mib):
+        """Flags of a pool that holds as many tokens as so many MiB do at qwen2-0.5b's 12 KiB a token."""
+        return ["--kv-memory", f"{round(mib * self.kv_scale)}MiB"]
+
     def segments(self):
         return sorted(self.folder.glob("*/seg-*.kvs"))
 
@@ -149,7 +156,7 @@ def fill_pool(server, numbers):
 def first_tokens(bench):
     """Seconds by name, and the bytes of a prompt's records; receipts are checked."""
     stored = [tokens(number, PROMPT - NEW) for number in range(CLIENTS)]
-    with DiskServer(bench, "--kv-memory", "768MiB") as server:
+    with DiskServer(bench, *bench.pool(768)) as server:
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(server.prepare, stored))
         server.flush()
@@ -164,7 +171,7 @@ def first_tokens(bench):
     for i in range(bench.rounds):
         ids = stored[i % CLIENTS]
         for name in ("dropped", "warm"):
-            with DiskServer(bench, "--kv-memory", "64MiB") as server:
+            with DiskServer(bench, *bench.pool(64)) as server:
                 client = Client(server)
                 fill_pool(server, fills)
                 bench.drop_page_cache()
@@ -195,7 +202,7 @@ def first_tokens(bench):
 def prefill_ratio(bench):
     """Speed of a cold prompt while the tier writes, divided by that without a tier; in turn."""
     times = {True: [], False: []}
-    memory = ["--kv-memory", "512MiB"]
+    memory = bench.pool(512)
     with DiskServer(bench, *memory) as on, DiskServer(bench, *memory, disk=False) as off:
         clients = {True: Client(on), False: Client(off)}
         written = on.call("GET", "/v1/cache")["cache"]["disk"]["written_today_bytes"]
@@ -215,7 +222,7 @@ def prefill_ratio(bench):
 def decode_ratio(bench):
     """Speed of a decoding sequence while another client loads without pause, divided by that alone."""
     prompts = [tokens(400 + i, 2049) for i in range(6)]
-    with DiskServer(bench, "--kv-memory", "128MiB") as server:  # 10,900 tokens; the prompts have 12,300
+    with DiskServer(bench, *bench.pool(128)) as server:  # 10,900 tokens; the prompts have 12,300
         for ids in prompts:
             server.prepare(ids)
             server.flush()
@@ -245,7 +252,7 @@ def decode_ratio(bench):
 
 def computed_share(bench):
     """A working set of four pools, asked twice in turn: the share of the second round that is computed."""
-    with DiskServer(bench, "--kv-memory", "64MiB") as server:
+    with DiskServer(bench, *bench.pool(64)) as server:
         num_tokens = server.call("GET", "/v1/cache")["max_tokens"]
         prompts = [tokens(600 + i, 2056) for i in range(-(-4 * num_tokens // 2056))]
         for ids in prompts:
@@ -262,7 +269,7 @@ def restored(bench, program):
     times = {"kvasir": [], "llama-server": []}
     flags = ["--slot-save-path", str(bench.home) + "/"]
     ids = tokens(800, RESTORED - NEW)
-    with DiskServer(bench, "--kv-memory", "256MiB") as server:
+    with DiskServer(bench, *bench.pool(256)) as server:
         server.prepare(ids)
         server.flush()
         server.kill()
@@ -273,7 +280,7 @@ def restored(bench, program):
         check(peer.call("/slots/0?action=save", {"filename": "slot"})["n_saved"] >= len(ids) - 1, "llama-server: save")
     for i in range(bench.rounds):
         asked = ids + tokens(801 + i, NEW)
-        with DiskServer(bench, "--kv-memory", "64MiB") as server:
+        with DiskServer(bench, *bench.pool(64)) as server:
             client = Client(server)
             fill_pool(server, fills)
             for path in bench.segments():
