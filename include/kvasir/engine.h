@@ -140,6 +140,19 @@ struct SamplingDefaults {
 // logit_bias that is outside the vocabulary. (The order and the formulas are in engine/sampler.h.)
 Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
 
+// When a beam search ends that has as many hypotheses as beams. kTrue: at once. kFalse: when the
+// worst hypothesis scores at least as much as the best beam at its present length. kNever: as
+// kFalse; with a positive length_penalty the beam's score is that at max_tokens.
+enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
+inline constexpr uint32_t kMaxBeams = 16;
+
+// Beam search as transformers 5 defines it (engine/beam_search.h).
+struct BeamParams {
+  uint32_t beams = 5;        // 2..kMaxBeams, at most `parallel`; each counts as a sequence
+  float length_penalty = 1;  // score = sum of log probabilities / length ** length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
+
 struct TokenLogprob {
   TokenId id;
   float logprob;  // natural log, of the model's distribution before sampling parameters
@@ -176,6 +189,9 @@ struct Event {
   std::string text;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<std::string> stop_match;  // the stop string that ended it, or "deadline"
+  // GenerateRequest::beams: of the hypothesis; its length counts all tokens behind the first one of
+  // the prompt. Absent: the search found fewer, and this choice has no tokens.
+  std::optional<float> score;
   std::optional<Error> error;             // with kError
   bool last = false;
   Receipt receipt;                 // complete only when last
@@ -217,6 +233,13 @@ struct GenerateRequest {
   // ends with kLength and what it has.
   std::optional<uint64_t> timeout_ms;
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
+  // Instead of sampling: the choices are the n best hypotheses, the best first, and all come at the
+  // end. Of SamplingParams only repetition_penalty counts, over log probabilities. Tokens of the
+  // prompt behind the first one have log probability 0. REQUIRES: the model has an encoder; a
+  // prompt of 1 or 2 tokens; n <= beams; no stop strings, format or logprobs.
+  std::optional<BeamParams> beams;
+  uint32_t min_tokens = 0;            // of the answer, before which no end token comes
+  uint32_t no_repeat_ngram_size = 0;  // no so many tokens come twice in prompt and answer; 0: any
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
   // What the answers may be. They end with kStop where nothing may follow, and with an error where

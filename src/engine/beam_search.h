@@ -7,16 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "kvasir/types.h"
+#include "kvasir/engine.h"
 #include "simd/target.h"
 #include "tensor/exp_sum.h"
 
 namespace kvasir {
-
-// When a search ends that has as many hypotheses as beams. kTrue: at once. kFalse: when the worst
-// hypothesis scores at least as much as the best beam at its present length. kNever: as kFalse;
-// with a positive length_penalty the beam's score is that at max_tokens.
-enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
 
 struct BeamOptions {
   uint32_t beams = 5;
