@@ -124,5 +124,27 @@ TEST(Allocation, NoneInADecodeStepWithASource) {
   EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u);
 }
 
+// Beams swap places, fork and copy their tails in the memory that they have.
+TEST(Allocation, NoneInADecodeStepOfBeams) {
+  EngineOptions options = DemoOptions();
+  options.model = KVASIR_SOURCE_DIR "/tests/data/m2m100-tiny";
+  const auto engine = LoadEngine(options);
+  const auto allocations = [&](const std::vector<TokenId>& source) {
+    GenerateRequest request = Greedy({2, 5}, 100);
+    request.source = source;
+    request.ignore_eos = true;
+    request.beams = BeamParams{.beams = 5};
+    uint64_t begin = 0, end = 0;
+    request.on_logits = [&](uint32_t, uint32_t position, std::span<const float>) {
+      (position < 4 ? begin : end) = num_allocations;
+    };
+    EXPECT_FALSE(Ask(*engine, request).error);
+    EXPECT_GT(end, begin - 1);
+    return end - begin;
+  };
+  allocations({3, 9, 27});
+  EXPECT_EQ(allocations({5, 6, 7, 8}), 0u);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -81,6 +81,7 @@ struct Answer {
     std::string text;
     FinishReason finish_reason = FinishReason::kNone;
     std::optional<std::string> stop_match;
+    std::optional<float> score;
   };
   std::vector<Choice> choices;
   std::optional<Error> error;
@@ -131,6 +132,7 @@ class Pending {
         choice.finish_reason = event.finish_reason;
       }
       if (event.stop_match) choice.stop_match = event.stop_match;
+      if (event.score) choice.score = event.score;
       if (event.error) answer.error = event.error;
       if (!event.last) return;
       answer.receipt = event.receipt;

@@ -6,11 +6,12 @@ import os
 import pathlib
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+from server_harness import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
@@ -74,9 +75,7 @@ class Readme(unittest.TestCase):
             receipt, end = json.JSONDecoder().raw_decode(text)
             shown.append(receipt)
             text = text[end:].lstrip()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         ask = ask.replace("127.0.0.1:8080", f"127.0.0.1:{port}")
         with tempfile.TemporaryDirectory() as home:
             environment = {**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home}

@@ -18,16 +18,10 @@ import tempfile
 import time
 import unittest
 
-from server_harness import BINARY, WAIT_S, Server, post_bytes, read_all, sse
+from server_harness import BINARY, WAIT_S, Server, free_port, post_bytes, read_all, sse
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROMPT = {"prompt": [5, 6, 7, 8, 9, 10, 11, 12], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Bare:

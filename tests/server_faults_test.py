@@ -24,7 +24,7 @@ import time
 import unittest
 
 from fault_shim import FOREVER, KINDS, SHIM, Faults
-from server_harness import BINARY
+from server_harness import BINARY, free_port
 
 SLOW = "--slow" in sys.argv
 if SLOW:
@@ -56,9 +56,7 @@ class Process:
     """`kvasir serve` under faults, at a port that it says on standard error or nowhere."""
 
     def __init__(self, faults, folder, *flags, prepare=None):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         self.log = tempfile.TemporaryFile("w+")
         environment = {**faults.environment, "XDG_CACHE_HOME": f"{folder}/cache",
                        "XDG_STATE_HOME": f"{folder}/state"}

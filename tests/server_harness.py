@@ -1,9 +1,11 @@
 """A running `kvasir serve`, and raw HTTP for requests that no client library sends."""
 
+import contextlib
 import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -25,6 +27,15 @@ def binary():
 
 
 BINARY = binary()
+
+
+def free_port():
+    """A port that the system gives nobody who asks for any: servers of other tests ask for any."""
+    for _ in range(1000):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", random.randrange(20000, 30000)))
+            return s.getsockname()[1]
+    raise AssertionError("no port is free")
 
 
 class Server:

@@ -192,7 +192,7 @@ struct Event {
   // GenerateRequest::beams: of the hypothesis; its length counts all tokens behind the first one of
   // the prompt. Absent: the search found fewer, and this choice has no tokens.
   std::optional<float> score;
-  std::optional<Error> error;             // with kError
+  std::optional<Error> error;  // with kError
   bool last = false;
   Receipt receipt;                 // complete only when last
   uint32_t completion_tokens = 0;  // of all choices, when last
@@ -361,6 +361,7 @@ struct EngineStats {
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
   // Sources that an encoder read, and tokens of those whose KV was in the cache.
   uint64_t encoder_passes = 0, reused_source_tokens = 0;
+  uint64_t hypotheses = 0;  // that are alive: beams of searches that run
   // Receipt::recomputed, not among prompt_tokens: of all causes, and of sequences that outgrew RoPE
   // longrope's short factors.
   uint64_t recomputed_tokens = 0, recomputed_rope_tokens = 0;

@@ -294,6 +294,33 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   return fork;
 }
 
+Status KvCache::ForkInto(KvSequence& fork, const KvSequence& sequence) {
+  KV_CHECK(&fork != &sequence && fork.reserved_ == sequence.reserved_ && !layout().has_windows());
+  KV_CHECK(sequence.num_committed_ == sequence.num_tokens());
+  Reservation::State* state = ReservedFor(fork);
+  const uint64_t rest = state != nullptr ? RestOf(fork, *state) : 0;
+  for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
+    const BlockTable& from = sequence.tables_[group];
+    BlockTable& table = fork.tables_[group];
+    size_t same = 0;  // blocks that both have already
+    while (same < std::min(table.size(), from.size()) &&
+           table.ref(same).id() == from.ref(same).id()) {
+      ++same;
+    }
+    while (table.size() > same) table.PopBack();
+    for (size_t b = same; b < from.size(); ++b) table.Append(from.ref(b).Share());
+  }
+  fork.place_ = sequence.place_.Share();
+  fork.num_committed_ = sequence.num_committed_;
+  fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.end());
+  if (state == nullptr) return {};
+  const uint64_t after = RestOf(fork, *state);
+  // More is the copy of a tail, for which it gave back its own.
+  if (after > rest) return Promise(*state, after - rest);
+  TakeBack(*state, static_cast<uint32_t>(std::min<uint64_t>(rest - after, state->blocks)));
+  return {};
+}
+
 BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
   // them is a leaf, and EvictOne finds it.

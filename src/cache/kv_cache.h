@@ -339,6 +339,13 @@ class KvCache final : private BlockPool::Observer {
   // until written. REQUIRES: sequence.has_source(); with windows, that reservation covers the fork,
   // or nobody has one: a fork pins window blocks, and each pin counts as a block.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
+  // Makes one of two sequences of a reservation a fork of the other one, in the memory that it has:
+  // its own blocks are given back at once, and what the reservation holds for it changes with them.
+  // Allocates nothing while `fork` stays within its reserve_tokens. It cannot fail where `fork` has
+  // written its tail and nobody shares that; else kExhausted as Reserve. REQUIRES: both came from
+  // Fork of one sequence, or one from the other; all tokens of `sequence` are committed; no
+  // windows.
+  Status ForkInto(KvSequence& fork, const KvSequence& sequence);
 
   // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.
   // Blocks in use are zeroed at their last release, the others by ZeroForgotten or before another
@@ -514,6 +521,7 @@ class KvCache final : private BlockPool::Observer {
   void Draw(KvSequence& sequence, uint64_t num_blocks);
   void GiveBack(KvSequence& sequence, uint64_t num_blocks);
   void ReleaseRest(KvSequence& sequence);
+  uint64_t RestOf(const KvSequence& sequence, const Reservation::State& state) const;
 
   // kv_cache_commit.cc
   bool PublishFull(KvSequence& sequence, uint32_t block_index);

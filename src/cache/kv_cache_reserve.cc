@@ -212,21 +212,22 @@ void KvCache::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
   sequence.unbacked_ += static_cast<uint32_t>(num_blocks) - again;
 }
 
+// Blocks that it may still take.
+uint64_t KvCache::RestOf(const KvSequence& sequence, const Reservation::State& state) const {
+  const auto beyond = [](uint64_t most, uint64_t held) { return most - std::min(most, held); };
+  const uint32_t num_full = layout().num_full_groups();
+  uint64_t rest = beyond(state.full_blocks, sequence.table().size() * num_full) +
+                  beyond(state.window_blocks, NumWindowBlocks(sequence));
+  if (state.shares_prompt) rest += NumCopied(sequence);
+  if (!HoldsSource(sequence)) rest += layout().SourceBlocks(sequence.source_tokens_);
+  return rest - std::min<uint64_t>(rest, sequence.unbacked_);
+}
+
 void KvCache::ReleaseRest(KvSequence& sequence) {
   Reservation::State* state = ReservedFor(sequence);
   if (state == nullptr) return;
-  const auto beyond = [](uint32_t most, uint64_t held) {
-    return most - static_cast<uint32_t>(std::min<uint64_t>(most, held));
-  };
-  const uint32_t num_full = layout().num_full_groups();
-  uint32_t rest = beyond(state->full_blocks, sequence.table().size() * num_full) +
-                  beyond(state->window_blocks, NumWindowBlocks(sequence));
-  if (state->shares_prompt) rest += NumCopied(sequence);
-  if (!HoldsSource(sequence)) {
-    rest += static_cast<uint32_t>(layout().SourceBlocks(sequence.source_tokens_));
-  }
-  rest -= std::min(rest, sequence.unbacked_);
-  TakeBack(*state, std::min(rest, state->blocks));
+  const uint64_t rest = RestOf(sequence, *state);
+  TakeBack(*state, static_cast<uint32_t>(std::min<uint64_t>(rest, state->blocks)));
 }
 
 }  // namespace kvasir

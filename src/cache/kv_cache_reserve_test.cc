@@ -106,6 +106,40 @@ TEST_F(Reservations, AForkThatEndsReleasesWhatItWouldHaveNeeded) {
   EXPECT_EQ(cache().reserved_blocks(), 0u);
 }
 
+// As beams do: at each token some of them are dropped and others forked, while somebody else takes
+// each block that is not reserved.
+TEST_F(Reservations, ForksThatChangePlacesNeverNeedMoreThanTheDemand) {
+  for (const uint32_t beams : {2u, 3u, 5u}) {
+    Make(1 + beams * 5 + 4);
+    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    Random random(beams);
+    Reservation mine;
+    std::vector<KvSequence> all;
+    all.push_back(Start(TokensFrom(1, 20), 96, beams, &mine));
+    all[0].StopPublishing();
+    while (all.size() < beams) all.push_back(cache().Fork(all[0], 96));
+    KvSequence greedy = cache().Fetch(cache().Match(ns_, TokensFrom(2, 1), {}), 4096);
+    while (Append(greedy, 1)) {
+    }
+    for (uint32_t length = 20; length < 96; ++length) {
+      for (KvSequence& beam : all) ASSERT_TRUE(Append(beam, 1)) << length;
+      cache().CheckInvariants();
+      // Those from `kept` on become forks of one before it.
+      const auto kept = 1 + static_cast<uint32_t>(random.Below(beams));
+      for (uint32_t i = kept; i < beams; ++i) {
+        ASSERT_TRUE(cache().ForkInto(all[i], all[random.Below(kept)])) << length;
+      }
+      while (Append(greedy, 1)) {  // takes what beams do not need any more
+      }
+    }
+    for (KvSequence& beam : all) driver_->Verify(beam, 7);
+    all.clear();
+    EXPECT_EQ(cache().reserved_blocks(), 0u);
+    EXPECT_EQ(mine.blocks(), 0u);
+    cache().CheckInvariants();
+  }
+}
+
 TEST_F(Reservations, TruncatedBlocksMayBeDrawnAgain) {
   Reservation mine;
   KvSequence first = Start(TokensFrom(1, 32), 96, 1, &mine);

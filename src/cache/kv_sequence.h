@@ -70,6 +70,7 @@ class KvSequence {
   const BlockTable& table() const { return tables_[0]; }
   // Whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
+  void StopPublishing() { shares_ = stores_ = false; }
   uint32_t source_tokens() const { return source_tokens_; }
   // Its source has no KV, or that KV is computed and will not change.
   bool has_source() const { return has_source_; }

@@ -14,12 +14,17 @@ constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
+void LogitRow::Reserve(uint32_t num_logits) { block_max_.reserve(LogitBlocks(num_logits)); }
+
+uint64_t LogitRow::BytesFor(uint32_t num_logits) { return LogitBlocks(num_logits) * sizeof(float); }
+
 bool LogitRow::Read(std::span<const float> logits, ExpSum exp_sum) {
   KV_CHECK(!logits.empty());
   logits_ = logits;
   const auto size = static_cast<uint32_t>(logits.size());
   block_max_.resize(LogitBlocks(size));
-  if (!MaxOfBlocks(logits, block_max_.data())) return false;
+  finite_ = MaxOfBlocks(logits, block_max_.data());
+  if (!finite_) return false;
   max_ = *std::ranges::max_element(block_max_);
   log_sum_ = static_cast<float>(Log(double{exp_sum(logits.data(), size, max_)}));
   return true;
@@ -41,6 +46,11 @@ BeamSearch::BeamSearch(const BeamOptions& options)
   changed_.reserve(2 * size_t{stride_} + options.ends.size());
   beams_.push_back({.parent = 0, .token = options.start, .sum = 0});
   tokens_[0][0] = options.start;
+}
+
+uint64_t BeamSearch::BytesFor(uint32_t beams, uint32_t max_tokens) {
+  return (3 * uint64_t{beams} + 1) * (uint64_t{max_tokens} + 1) * sizeof(TokenId) +
+         beams * (sizeof(Beam) + 2 * sizeof(Candidate) + sizeof(Finished));
 }
 
 bool BeamSearch::Better(const Candidate& a, const Candidate& b) {
@@ -86,14 +96,9 @@ void BeamSearch::FindChanged(uint32_t beam, const LogitRow& row) {
   if (options_.repetition_penalty != 1) {
     for (const TokenId id : said) Change(id, row);
   }
-  const size_t n = options_.no_repeat_ngram_size;
-  if (n > 0 && said.size() >= n) {
-    const auto last = said.last(n - 1);
-    for (size_t i = 0; i + n <= said.size(); ++i) {
-      const auto before = said.subspan(i, n - 1);
-      if (std::ranges::equal(before, last)) changed_.push_back({said[i + n - 1], kForbidden});
-    }
-  }
+  ForEachRepeat(said, options_.no_repeat_ngram_size, [&](TokenId id) {
+    changed_.push_back({id, kForbidden});
+  });
   if (length_ < options_.min_tokens) {
     for (const TokenId id : options_.ends) changed_.push_back({id, kForbidden});
   }
@@ -138,7 +143,8 @@ void BeamSearch::Advance(std::span<const LogitRow> rows) {
   // Only what is among the best `beams` may end; the rest stands in for what ends.
   const auto ends = [&](const Candidate& one) { return last || IsEnd(one.id); };
   for (size_t i = 0; i < kept_.size() && i < options_.beams; ++i) {
-    if (ends(kept_[i])) Finish(kept_[i]);
+    const Candidate& one = kept_[i];
+    if (ends(one)) Finish({beam_tokens(side_, one.beam), length_}, one.id, one.sum);
   }
   const uint32_t from = side_, to = 1 - side_;
   beams_.clear();
@@ -154,21 +160,29 @@ void BeamSearch::Advance(std::span<const LogitRow> rows) {
   if (done_) beams_.clear();
 }
 
-// Puts a candidate among the finished ones, behind those with its score. The worst of too many
-// goes.
-void BeamSearch::Finish(const Candidate& candidate) {
-  const float score = ScoreOf(candidate.sum, length_);
+// Puts tokens and perhaps one more among the finished ones, behind those with their score. The
+// worst of too many goes.
+void BeamSearch::Finish(std::span<const TokenId> tokens, std::optional<TokenId> last, float sum) {
+  const float score = ScoreOf(sum, length_);
   const auto place = std::ranges::upper_bound(finished_, score, std::greater(), &Finished::score);
   const bool full = finished_.size() == options_.beams;
   if (full && place == finished_.end()) return;
   // One more slot than there are finished ones: the free one is taken before the worst goes.
   uint32_t slot = 0;
   while (std::ranges::find(finished_, slot, &Finished::slot) != finished_.end()) ++slot;
-  TokenId* tokens = finished_tokens_.data() + size_t{slot} * stride_;
-  std::copy_n(beam_tokens(side_, candidate.beam), length_, tokens);
-  tokens[length_] = candidate.id;
-  finished_.insert(place, {score, slot, length_ + 1, IsEnd(candidate.id)});
+  TokenId* to = finished_tokens_.data() + size_t{slot} * stride_;
+  std::ranges::copy(tokens, to);
+  if (last) to[tokens.size()] = *last;
+  finished_.insert(place, {score, slot, length_ + 1, last && IsEnd(*last)});
   if (full) finished_.pop_back();
+}
+
+void BeamSearch::End() {
+  for (uint32_t beam = 0; beam < beams_.size(); ++beam) {
+    if (length_ > 0) Finish(tokens(beam), std::nullopt, beams_[beam].sum);
+  }
+  beams_.clear();
+  done_ = true;
 }
 
 // Whether the beams at hand, best first, could still give a hypothesis that is wanted.

@@ -2,6 +2,7 @@
 // says which beams go on, and from which one each comes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,6 +13,17 @@
 #include "tensor/exp_sum.h"
 
 namespace kvasir {
+
+// Calls `forbid` for each token that would make the last `size` tokens come twice. 0: for none.
+// O(tokens * size).
+template <typename F>
+void ForEachRepeat(std::span<const TokenId> tokens, uint32_t size, F&& forbid) {
+  if (size == 0 || tokens.size() < size) return;
+  const auto last = tokens.last(size - 1);
+  for (size_t i = 0; i + size <= tokens.size(); ++i) {
+    if (std::ranges::equal(tokens.subspan(i, size - 1), last)) forbid(tokens[i + size - 1]);
+  }
+}
 
 struct BeamOptions {
   uint32_t beams = 5;
@@ -28,13 +40,18 @@ struct BeamOptions {
   std::vector<TokenId> ends;
 };
 
-// What the search needs of a beam's logits. O(vocabulary) in vectors. Reused from step to step, it
-// allocates nothing.
+// What the search needs of a beam's logits. O(vocabulary) in vectors. Allocates nothing once it has
+// room.
 class LogitRow {
  public:
+  // Room for so many logits, and the memory that it takes.
+  void Reserve(uint32_t num_logits);
+  static uint64_t BytesFor(uint32_t num_logits);
+  uint64_t bytes() const { return block_max_.capacity() * sizeof(float); }
   // False: a logit is not finite. REQUIRES: logits outlive the row's use.
   bool Read(std::span<const float> logits, ExpSum exp_sum);
 
+  bool finite() const { return finite_; }  // what Read said
   std::span<const float> logits() const { return logits_; }
   // log softmax of one: (x - max) - log(sum of e^(x - max)), in f32.
   float LogProbability(float x) const { return (x - max_) - log_sum_; }
@@ -44,6 +61,7 @@ class LogitRow {
   std::span<const float> logits_;
   std::vector<float> block_max_;
   float max_ = 0, log_sum_ = 0;
+  bool finite_ = false;
 };
 
 // A search for one source. Beams with equal sums stand in the order of their parents, then of their
@@ -66,14 +84,18 @@ class BeamSearch {
 
   // REQUIRES: 0 < beams, hypotheses <= beams, max_tokens > 0, repetition_penalty > 0.
   explicit BeamSearch(const BeamOptions& options);
+  static uint64_t BytesFor(uint32_t beams, uint32_t max_tokens);  // about; that of tokens is exact
 
   // A row for each beam at hand, in their order; at first for one beam, [start]. Where NeedsRows is
   // false, the rows are not read. Afterwards beams() are those that go on; none when done().
   // REQUIRES: not done; rows.size() == the number of beams.
   void Advance(std::span<const LogitRow> rows);
   bool NeedsRows() const { return length_ > 0 || !options_.forced; }
+  // Ends it with what it has: the beams at hand end as at max_tokens.
+  void End();
 
   bool done() const { return done_; }
+  uint32_t length() const { return length_; }  // tokens behind the start token
   std::span<const Beam> beams() const { return beams_; }
   // [start, ...] of a beam at hand. Until the next Advance.
   std::span<const TokenId> tokens(uint32_t beam) const;
@@ -106,7 +128,7 @@ class BeamSearch {
   void Change(TokenId id, const LogitRow& row);
   bool IsEnd(TokenId id) const;
   float ScoreOf(float sum, uint32_t length) const;
-  void Finish(const Candidate& candidate);
+  void Finish(std::span<const TokenId> tokens, std::optional<TokenId> last, float sum);
   bool CanImprove() const;
 
   TokenId* beam_tokens(uint32_t side, uint32_t beam) {

@@ -60,6 +60,7 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .parallel = options.parallel,
                              .max_rows = assembly.runner.max_rows,
                              .logit_rows = assembly.logit_rows,
+                             .target = assembly.runner.target,
                              .tier = parts.disk.tier.get(),
                              .identity = identity,
                              .end_tokens = parts.card.eos,

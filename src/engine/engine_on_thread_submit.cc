@@ -20,7 +20,8 @@ namespace kvasir {
 namespace {
 
 // Bytes that a request holds until its last event.
-uint64_t BytesOf(const GenerateRequest& spec) {
+uint64_t BytesOf(const Request& request) {
+  const GenerateRequest& spec = request.spec;
   uint64_t bytes =
       sizeof(Request) + spec.tenant.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
       spec.source.capacity() * sizeof(TokenId) + spec.message_ends.capacity() * sizeof(uint32_t) +
@@ -31,6 +32,9 @@ uint64_t BytesOf(const GenerateRequest& spec) {
   }
   for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
   for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
+  if (spec.beams) {
+    bytes += BeamSearch::BytesFor(spec.beams->beams, request.max_tokens + request.prompt_tokens());
+  }
   if (spec.format) {
     if (spec.format->text) bytes += spec.format->text->text.capacity();
     for (const AnswerFormat::Tool& tool : spec.format->tools) {
@@ -102,7 +106,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
       KV_ASSIGN(request->seed, RandomSeed());
     }
     request->submitted_ns = MonotonicNs();
-    bytes += request->bytes = BytesOf(request->spec);
+    bytes += request->bytes = BytesOf(*request);
     if (request->spec.on_trace) request->trace = NewTrace();
     // What is after a source is found by it alone.
     beginnings.push_back(SharesCache(request->spec) && request->spec.source.empty()
@@ -221,10 +225,10 @@ TenantRules EngineOnThread::RulesOf(const std::string& tenant) const {
 Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requests) const {
   for (const auto& request : requests) {
     const uint32_t most = RulesOf(request->spec.tenant).max_running;
-    if (request->spec.n <= most) continue;
-    return FailField(Code::kInvalidArgument, "n",
-                     "{} answers at once; of this API key's tenant at most {} run at once",
-                     request->spec.n, most);
+    if (request->width() <= most) continue;
+    return FailField(Code::kInvalidArgument, request->spec.beams ? "beams" : "n",
+                     "{} at once; of this API key's tenant at most {} run at once",
+                     request->width(), most);
   }
   return {};
 }
@@ -276,7 +280,7 @@ Workload::Job EngineOnThread::JobOf(const Request& request, const Workload& work
   const uint32_t tenant = workload.IndexOf(request.spec.tenant);
   return MakeJob(parts_.cache->layout(),
                  {.tenant = tenant,
-                  .choices = request.spec.n,
+                  .choices = request.width(),
                   .tokens = request.prompt_tokens(),
                   .new_tokens = request.new_tokens(),
                   .source_tokens = request.new_source_tokens(),

@@ -1,6 +1,7 @@
 #include "engine/request_check.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/result.h"
 #include "base/utf8.h"
@@ -41,6 +42,36 @@ Status CheckSource(const GenerateRequest& spec, const RequestLimits& limits) {
   return CheckIds("source", spec.source, limits.vocab_size);
 }
 
+Status CheckBeams(const GenerateRequest& spec, const RequestLimits& limits) {
+  const auto refuse = [](const char* field, const char* why) {
+    return FailField(Code::kInvalidArgument, field, "{}", why);
+  };
+  const BeamParams& beams = *spec.beams;
+  if (limits.layout->num_cross_groups() == 0) {
+    return refuse("beams", "beam search is for models with an encoder");
+  }
+  const uint32_t most = std::min(kMaxBeams, limits.parallel);
+  if (beams.beams < 2 || beams.beams > most) {
+    return FailField(Code::kInvalidArgument, "beams",
+                     "{} is not in [2, {}]: each is one of the sequences that run at once "
+                     "(--parallel), and at most {} are allowed",
+                     beams.beams, most, kMaxBeams);
+  }
+  if (spec.n > beams.beams) {
+    return FailField(Code::kInvalidArgument, "n", "{} hypotheses of {} beams; give more beams",
+                     spec.n, beams.beams);
+  }
+  if (!std::isfinite(beams.length_penalty)) return refuse("length_penalty", "is not finite");
+  if (spec.prompt.size() > 2) {
+    return refuse("prompt", "beam search begins with a start token and at most one more");
+  }
+  if (spec.max_tokens == 0) return refuse("max_tokens", "is 0, and beam search needs a token");
+  if (!spec.stop.empty()) return refuse("stop", "beam search has no stop strings");
+  if (spec.format) return refuse("response_format", "beam search has no formats");
+  if (spec.logprobs) return refuse("logprobs", "beam search has scores instead");
+  return {};
+}
+
 Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   KV_TRY(CheckSource(spec, limits));
   if (spec.prompt.empty()) {
@@ -52,10 +83,17 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
   KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
+  if (spec.beams) {
+    KV_TRY(CheckBeams(spec, limits));
+  }
   if (spec.n < 1 || spec.n > limits.parallel) {
     return FailField(Code::kInvalidArgument, "n",
                      "{} is not in [1, {}], the number of sequences that run at once (--parallel)",
                      spec.n, limits.parallel);
+  }
+  if (spec.min_tokens > spec.max_tokens) {
+    return FailField(Code::kInvalidArgument, "min_tokens", "{} is more than max_tokens, {}",
+                     spec.min_tokens, spec.max_tokens);
   }
   if (spec.logprobs && *spec.logprobs > kMaxTopLogprobs) {
     return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than the limit of {}",
@@ -84,7 +122,7 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   return {.prompt_tokens = prompt,
           .tokens = prompt,
-          .n = spec.n,
+          .n = WidthOf(spec),
           .shares_prompt = limits.cache_mode != CacheMode::kNone,
           .source_tokens = static_cast<uint32_t>(spec.source.size())};
 }

@@ -24,6 +24,12 @@ constexpr uint32_t kMaxSamplers = 8;
 // A step with fewer logits draws all its tokens in one thread: waking the others costs more.
 constexpr size_t kMinParallelLogits = 1 << 16;
 
+void SetLegal(std::span<uint64_t> legal, TokenId id, bool is_legal) {
+  const uint64_t bit = uint64_t{1} << (static_cast<uint32_t>(id) % 64);
+  uint64_t& word = legal[static_cast<uint32_t>(id) / 64];
+  word = is_legal ? word | bit : word & ~bit;
+}
+
 uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
   return std::min({threads, parallel, kMaxSamplers});
 }
@@ -78,6 +84,12 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   head_hidden_.reserve(options_.logit_rows);
   head_logits_.reserve(options_.logit_rows);
   draws_.reserve(options_.parallel);
+  beam_steps_.reserve(options_.logit_rows);
+  if (cache_.layout().num_cross_groups() > 0) {
+    beam_rows_.resize(options_.logit_rows);
+    for (LogitRow& row : beam_rows_) row.Reserve(runner.config().vocab_size);
+    next_beams_.reserve(kMaxBeams);
+  }
   const uint32_t num_samplers = NumSamplers(runner.threads(), options_.parallel);
   samplers_.reserve(num_samplers);
   for (uint32_t i = 0; i < num_samplers; ++i) samplers_.emplace_back(runner.config().vocab_size);
@@ -85,8 +97,10 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
 }
 
 uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
-                                 uint32_t parallel) {
-  return NumSamplers(threads, parallel) *
+                                 uint32_t parallel, bool has_encoder) {
+  const uint64_t beams = has_encoder ? logit_rows * LogitRow::BytesFor(vocab_size) : 0;
+  return beams +
+         NumSamplers(threads, parallel) *
              (Sampler::BytesFor(vocab_size) + MaskWords(vocab_size) * sizeof(uint64_t)) +
          uint64_t{logit_rows} * vocab_size * sizeof(float);
 }
@@ -95,6 +109,7 @@ uint64_t Scheduler::scratch_bytes() const {
   uint64_t bytes = logits_.capacity() * sizeof(float);
   for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
   for (const auto& legal : legal_) bytes += legal.capacity() * sizeof(legal[0]);
+  for (const LogitRow& row : beam_rows_) bytes += row.bytes();
   return bytes;
 }
 
@@ -269,6 +284,10 @@ void Scheduler::StartChoices(Request& request, Sequence& first, const float* hid
     if (sequence->done || sequence.get() == &first) continue;
     sequence->kv = cache_.Fork(first.kv, most);
   }
+  if (request.search) {
+    for (const auto& sequence : request.sequences) sequence->kv.StopPublishing();
+    return;
+  }
   while (request.sequences.size() < request.spec.n) {
     AddSequence(request, cache_.Fork(first.kv, most));
   }
@@ -301,8 +320,8 @@ void Scheduler::AddHeads(const Rows& rows) {
 
 void Scheduler::ComputeHeads() {
   const uint32_t vocab = runner_.config().vocab_size;
-  for (size_t begin = 0; begin < heads_.size(); begin += options_.logit_rows) {
-    const size_t num = std::min<size_t>(options_.logit_rows, heads_.size() - begin);
+  for (size_t begin = 0, num; begin < heads_.size(); begin += num) {
+    num = HeadsAtOnce(begin);
     head_hidden_.clear();
     head_logits_.clear();
     for (size_t i = 0; i < num; ++i) {
@@ -315,13 +334,20 @@ void Scheduler::ComputeHeads() {
     times_.compute_ns += logits_ns - start_ns;
     CheckStepFiles();
     draws_.clear();
-    for (size_t i = 0; i < num; ++i) {
+    beam_steps_.clear();
+    for (uint32_t i = 0; i < num; ++i) {
       ReportLogits(heads_[begin + i], {head_logits_[i], vocab});
-      AddDraws(heads_[begin + i], {head_logits_[i], vocab});
+      if (heads_[begin + i].request->search) {
+        AddBeam(heads_[begin + i], i);
+      } else {
+        AddDraws(heads_[begin + i], {head_logits_[i], vocab});
+      }
     }
     RunDraws();
+    RunBeams();
     times_.sample_ns += MonotonicNs() - logits_ns;
     for (Draw& draw : draws_) UseDraw(draw);
+    for (const BeamStep& step : beam_steps_) UseBeams(step);
   }
   for (const Rows& rows : rows_) {
     if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
@@ -415,12 +441,22 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
     return samplers_[sampler].Sample(draw.logits, spec.sampling, sequence.tokens,
                                      request.prompt_tokens(), u, legal, words ? &*words : nullptr);
   };
+  const bool forbids =
+      ForbidsTokens(spec, static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+  std::vector<uint64_t>& legal = legal_[sampler];
   if (!sequence.format) {
-    draw.id = sample({});
+    if (!forbids) {
+      draw.id = sample({});
+      return;
+    }
+    std::ranges::fill(legal, ~uint64_t{0});
+    ForbidTokens(request, sequence.tokens, legal);
+    draw.id = sample(legal);
     return;
   }
   const TokenTrie& trie = request.format.masks->trie();
-  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill) {
+  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill &&
+      !forbids) {
     draw.id = sample({});
     if (!draw.id) return;
     // The best of all tokens is the best of the legal ones, if it is legal.
@@ -428,17 +464,13 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
     Matcher next = *sequence.format;
     if (EndsAnswer(spec, *draw.id) ? next.Accepts() : !text.empty() && next.Advance(text)) return;
   }
-  std::vector<uint64_t>& legal = legal_[sampler];
   sequence.format->Mask(*request.format.masks, legal);
-  const auto set = [&](TokenId id, bool is_legal) {
-    const uint64_t bit = uint64_t{1} << (static_cast<uint32_t>(id) % 64);
-    uint64_t& word = legal[static_cast<uint32_t>(id) / 64];
-    word = is_legal ? word | bit : word & ~bit;
-  };
+  const auto set = [&](TokenId id, bool is_legal) { SetLegal(legal, id, is_legal); };
   if (spec.ignore_eos) {
     for (const TokenId id : trie.ends()) set(id, false);
   }
   for (const TokenId id : spec.stop_ids) set(id, sequence.format->Accepts());
+  if (forbids) ForbidTokens(request, sequence.tokens, legal);
   // A mask may have tokens behind which the matcher would have too many places.
   for (uint32_t tries = 0; tries < kMaxTries; ++tries) {
     if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
@@ -452,6 +484,22 @@ void Scheduler::Choose(Draw& draw, uint32_t sampler) {
   }
   draw.id.reset();
   draw.is_stuck = true;
+}
+
+// Whether min_tokens or no_repeat_ngram_size may forbid a token here.
+bool Scheduler::ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens) {
+  return answer_tokens < spec.min_tokens || spec.no_repeat_ngram_size > 0;
+}
+
+// Takes what they forbid out of the legal tokens.
+void Scheduler::ForbidTokens(const Request& request, std::span<const TokenId> tokens,
+                             std::span<uint64_t> legal) const {
+  const GenerateRequest& spec = request.spec;
+  if (tokens.size() - request.prompt_tokens() < spec.min_tokens) {
+    for (const TokenId id : options_.end_tokens) SetLegal(legal, id, false);
+    for (const TokenId id : spec.stop_ids) SetLegal(legal, id, false);
+  }
+  ForEachRepeat(tokens, spec.no_repeat_ngram_size, [&](TokenId id) { SetLegal(legal, id, false); });
 }
 
 std::optional<InfillWords> Scheduler::InfillWordsOf(const Request& request,

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "cache/kv_cache.h"
 #include "engine/answer_lengths.h"
+#include "engine/beam_search.h"
 #include "engine/kv_quotas.h"
 #include "engine/request_counts.h"
 #include "engine/sampler.h"
@@ -25,6 +26,7 @@
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
+#include "simd/target.h"
 #include "tier/tier.h"
 
 namespace kvasir {
@@ -46,9 +48,10 @@ struct SchedulerOptions {
   uint32_t ctx_size = 0;                 // for statistics; 0: unknown
   uint32_t num_tenants = 256;            // whose answers' lengths are known apart
   uint32_t parallel = 8;
-  uint32_t max_rows = 512;   // of a step: the runner's max_rows; at least parallel
-  uint32_t logit_rows = 16;  // of one call to Runner::Logits
-  Tier* tier = nullptr;      // the cache's; nullptr: there is none
+  uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
+  uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams
+  Target target = BestTarget();  // of what looks at logits
+  Tier* tier = nullptr;          // the cache's; nullptr: there is none
   // How long a flush or an erasure waits for the tier, which may never answer.
   uint64_t tier_answer_ns = 60'000'000'000;
   Identity identity{};
@@ -76,7 +79,7 @@ class Scheduler {
   // The exact bytes that the constructor will allocate for logits and sampling, and those that it
   // did allocate.
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
-                               uint32_t parallel);
+                               uint32_t parallel, bool has_encoder);
   uint64_t scratch_bytes() const;
 
   // REQUIRES: the request's demand fits the empty pool; its n is at most `parallel`. If this
@@ -162,6 +165,11 @@ class Scheduler {
     std::optional<TokenId> id;  // absent: no token could be drawn
     bool is_stuck = false;      // since the format has none; else a logit is not finite
     GeneratedToken token;       // its logprobs, if they are asked for
+  };
+  struct BeamStep {  // of a request's search
+    Request* request;
+    uint32_t first_row, num_rows = 0;  // of beam_rows_ and head_logits_
+    bool finite = true;                // all its logits
   };
 
   // scheduler_spare.cc
@@ -251,12 +259,26 @@ class Scheduler {
   void RunDraw(Draw& draw, uint32_t sampler);
   void Choose(Draw& draw, uint32_t sampler);
   bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
+  static bool ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens);
+  void ForbidTokens(const Request& request, std::span<const TokenId> tokens,
+                    std::span<uint64_t> legal) const;
   // nullopt: the request does not ask for them.
   std::optional<InfillWords> InfillWordsOf(const Request& request,
                                            std::span<const uint64_t> legal) const;
 
+  // scheduler_beams.cc
+  void BeginSearch(Request& request) const;
+  size_t HeadsAtOnce(size_t begin) const;
+  void AddBeam(const Head& head, uint32_t row);
+  void RunBeams();
+  void UseBeams(const BeamStep& step);
+  Status FollowBeams(Request& request);
+  void AddHypotheses(Request& request);
+  void EndSearch(Request& request);
+
   // scheduler_delivery.cc
   void UseDraw(Draw& draw);
+  void NoteToken(Request& request, uint64_t previous_ns);
   bool AdvanceFormat(const Request& request, Sequence& sequence, const GeneratedToken& token);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
@@ -337,6 +359,9 @@ class Scheduler {
   std::vector<const float*> head_hidden_;
   std::vector<float*> head_logits_;
   std::vector<Draw> draws_;
+  std::vector<BeamStep> beam_steps_;
+  std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
+  std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
   StepTimes times_;
   RecentReads recent_reads_;
   std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter

@@ -17,6 +17,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->has_event.resize(request->spec.n);
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
+  if (request->spec.beams) BeginSearch(*request);
   request->tenant = TenantOf(request->spec.tenant);
   const std::string& owner = request->cache_owner();
   auto& owners = stats_.cache_owners;
@@ -266,7 +267,8 @@ Scheduler::Known Scheduler::KnownOf(const Request& request) const {
   Known known;
   known.goes_on = request.preempted && request.prompt_done;
   // Where several choices go on, the prompt is computed once and forked again.
-  known.is_whole = known.goes_on && (spec.n == 1 || options_.cache_mode == CacheMode::kNone);
+  known.is_whole =
+      known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
   known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
                                 : std::span<const TokenId>(spec.prompt);
   known.is_long = IsLong(known.goes_on ? first->tokens.size() : known.tokens.size());
@@ -451,6 +453,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     }
     sequence->kv = KvSequence();
   }
+  request->unused_beams.clear();
   request->reservation.Release();
   request->preempted = true;
   request->cause = cause;
@@ -560,13 +563,8 @@ void Scheduler::AddSequence(Request& request, KvSequence kv) {
   sequence->long_rope = IsLong(spec.prompt.size());
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
-  if (options_.tokenizer != nullptr) {
-    if (spec.echo_special || spec.shown_special.empty()) {
-      sequence->text.emplace(*options_.tokenizer,
-                             spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
-    } else {
-      sequence->text.emplace(*options_.tokenizer, spec.shown_special);
-    }
+  if (options_.tokenizer != nullptr && !request.search) {
+    sequence->text.emplace(TextStreamFor(*options_.tokenizer, spec));
     sequence->stop.emplace(spec.stop);
     if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
   }

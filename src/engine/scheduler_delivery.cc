@@ -60,18 +60,7 @@ void Scheduler::UseDraw(Draw& draw) {
   const TokenId id = *draw.id;
   Event& event = EventOf(request, sequence.choice);
   event.tokens.push_back(std::move(draw.token));
-  request.last_token_ns = MonotonicNs();
-  if (request.first_token_ns == 0) {
-    request.first_token_ns = request.last_token_ns;
-    request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
-                                   stats_.cache_ns);
-  }
-  if (sequence.token_ns != 0) {
-    const uint64_t gap_ns = request.last_token_ns - sequence.token_ns;
-    stats_.token_seconds.Observe(Seconds(gap_ns));
-    CountTokenParts(gap_ns, times_, stats_);
-  }
-  TraceCaughtUp(request);
+  NoteToken(request, sequence.token_ns);
   sequence.token_ns = request.last_token_ns;
   ++stats_.generated_tokens;
   const bool ends = EndsAnswer(request.spec, id);
@@ -89,6 +78,22 @@ void Scheduler::UseDraw(Draw& draw) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
     sequence.long_rope = IsLong(sequence.tokens.size());
   }
+}
+
+// `previous_ns`: when the token before it came; 0: it is the first one.
+void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
+  request.last_token_ns = MonotonicNs();
+  if (request.first_token_ns == 0) {
+    request.first_token_ns = request.last_token_ns;
+    request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
+                                   stats_.cache_ns);
+  }
+  if (previous_ns != 0) {
+    const uint64_t gap_ns = request.last_token_ns - previous_ns;
+    stats_.token_seconds.Observe(Seconds(gap_ns));
+    CountTokenParts(gap_ns, times_, stats_);
+  }
+  TraceCaughtUp(request);
 }
 
 // Whether nothing may follow the token.
@@ -133,6 +138,11 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 }
 
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
+  if (request.search && request.past_deadline && error == nullptr) {
+    request.search->End();
+    AddHypotheses(request);
+  }
+  request.unused_beams.clear();
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
     sequence->done = true;
@@ -467,7 +477,7 @@ void Scheduler::PublishStats() {
   CountTenants();
   stats_.running = 0;
   for (const auto& request : running_) {
-    if (!request->spec.only_when_idle) stats_.running += request->spec.n - request->num_done;
+    if (!request->spec.only_when_idle) stats_.running += request->num_live();
   }
   // Work for later waits here only while nothing else does.
   const bool waits_for_idle = !waiting_.empty() && waiting_.front()->spec.only_when_idle;
@@ -512,7 +522,7 @@ void Scheduler::CheckInvariants() const {
   uint32_t choices = 0;
   for (const auto& request : running_) {
     KV_CHECK(!request->sequences.empty());
-    choices += request->spec.n - request->num_done;
+    choices += request->num_live();
     for (const auto& sequence : request->sequences) {
       KV_CHECK(sequence->kv.num_committed() <= sequence->tokens.size());
       KV_CHECK(!sequence->done || sequence->kv.tables().empty());

@@ -60,8 +60,10 @@ std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& t
 void Scheduler::CountNow() {
   RequestStats& now = stats_.requests;
   now.longest_running_tokens = now.following = now.oldest_wait_since_ns = 0;
+  stats_.hypotheses = 0;
   for (const auto& request : running_) {
     if (request->spec.only_when_idle) continue;
+    if (request->search) stats_.hypotheses += request->search->beams().size();
     for (const auto& sequence : request->sequences) {
       if (sequence->done) continue;
       now.longest_running_tokens =

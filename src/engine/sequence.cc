@@ -16,6 +16,7 @@ Event& EventOf(Request& request, uint32_t choice) {
     event.tokens.clear();
     event.text.clear();
     event.progress.reset();
+    event.score.reset();
     event.scored.clear();
   }
   return event;
@@ -52,6 +53,27 @@ FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, E
     if (sequence.indent && sequence.indent->has_ended()) return FinishReason::kLength;
   }
   return answer == request.max_tokens ? FinishReason::kLength : FinishReason::kNone;
+}
+
+TextStream TextStreamFor(const Tokenizer& tokenizer, const GenerateRequest& spec) {
+  if (!spec.echo_special && !spec.shown_special.empty()) {
+    return TextStream(tokenizer, spec.shown_special);
+  }
+  return TextStream(tokenizer, spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
+}
+
+void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tokenizer,
+               const GenerateRequest& spec, Event& event) {
+  std::optional<TextStream> text;
+  if (tokenizer != nullptr) text.emplace(TextStreamFor(*tokenizer, spec));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    GeneratedToken& token = event.tokens.emplace_back();
+    token.id = tokens[i];
+    const bool is_last = i + 1 == tokens.size();
+    if (text && !(is_last && ended)) token.text = text->Append(token.id);
+    if (text && is_last) token.text += text->Finish();
+    event.text += token.text;
+  }
 }
 
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {

@@ -11,6 +11,7 @@
 
 #include "cache/kv_cache.h"
 #include "engine/answer_formats.h"
+#include "engine/beam_search.h"
 #include "engine/first_token_time.h"
 #include "engine/indent_limit.h"
 #include "engine/load_pace.h"
@@ -57,6 +58,11 @@ struct LoadState {
   uint32_t miss_at = 0;
 };
 
+// Sequences that a request has at most, which all run at once.
+inline uint32_t WidthOf(const GenerateRequest& spec) {
+  return spec.beams ? spec.beams->beams : spec.n;
+}
+
 // States: waiting (no sequence), running, preempted (its sequences have no KV, but keep tokens and
 // text), done (every choice has its finish_reason, and the request holds no block). Submission sets
 // what does not change later; only the engine thread uses the rest.
@@ -101,7 +107,12 @@ struct Request {
   bool past_deadline = false;           // and so ended
   bool is_erased = false;               // its owner's cache was erased since it came
   bool end_reported = false;            // Scheduler::set_on_end
-  std::vector<std::unique_ptr<Sequence>> sequences;  // one until the prompt is computed, then n
+  // One until the prompt is computed, then those of the choices, or of the beams at hand.
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::unique_ptr<BeamSearch> search;  // of spec.beams
+  // Of beams that are not at hand, since too few tokens may follow: without tokens, but with their
+  // part of the reservation.
+  std::vector<std::unique_ptr<Sequence>> unused_beams;
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
   FirstTokenTime first_token_time;
@@ -135,7 +146,12 @@ struct Request {
   // What came before an erase must not be found after it, even if it is matched again.
   bool shares() const { return spec.reuse != Reuse::kNothing && !is_erased; }
   bool done() const { return num_done == spec.n; }
-  uint32_t num_live() const { return spec.n - num_done; }  // choices
+  // Sequences that it has at most, and still may have.
+  uint32_t width() const { return WidthOf(spec); }
+  uint32_t num_live() const {
+    if (spec.beams) return done() ? 0 : spec.beams->beams;
+    return spec.n - num_done;
+  }
   // The first one that is not done; nullptr before the request ran.
   Sequence* first_live() const {
     for (const auto& sequence : sequences) {
@@ -155,6 +171,12 @@ enum class TokenRole { kText, kEnd };
 // Adds event.tokens.back(), just sampled, to the sequence and, unless it ends the answer, to its
 // text. Returns why the choice is done, or kNone when it goes on.
 FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, Event& event);
+
+TextStream TextStreamFor(const Tokenizer& tokenizer, const GenerateRequest& spec);
+
+// Adds all tokens of an answer that came at once, and their text.
+void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tokenizer,
+               const GenerateRequest& spec, Event& event);
 
 // Ends the choice. Adds the text that was held back to its event, unless a stop string cuts it.
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason);

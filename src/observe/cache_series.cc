@@ -117,6 +117,8 @@ constexpr MetricSeries kCacheSeries[] = {
      Of<&Stats::prepared_tokens>},
     {"kvasir_encoder_passes_total", MetricType::Counter, "", "engine",
      "Sources that the encoder of an encoder-decoder model read.", Of<&Stats::encoder_passes>},
+    {"kvasir_hypotheses", MetricType::Gauge, "", "engine", "Beams of searches that run.",
+     Of<&Stats::hypotheses>},
     {"kvasir_reused_source_tokens_total", MetricType::Counter, "", "cache",
      "Tokens of sources whose KV was in the cache; not among the prompt tokens.",
      Of<&Stats::reused_source_tokens>},
