@@ -71,6 +71,25 @@ class Tools(unittest.TestCase):
                 self.assertEqual([(c["name"], c["arguments"]) for c in message["tool_calls"]],
                                  [(name, call.function.arguments)])
 
+    def test_arguments_of_a_certain_call_come_in_pieces(self):
+        asks = asked("What is the weather in Oslo?")
+        call = self.chat(asks, tool_choice="required").choices[0].message.tool_calls[0].function
+        message, finish, deltas = self.streamed(asks, tool_choice="required")
+        self.assertEqual(finish, "tool_calls")
+        self.assertEqual([(c["name"], c["arguments"]) for c in message["tool_calls"]], [(call.name, call.arguments)])
+        pieces = [d.function.arguments for d in deltas if d.function.arguments]
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual("".join(pieces), call.arguments)
+        # max_tokens cuts the arguments, in a stream as in one piece.
+        seen = set()
+        for most in range(4, 20):
+            cut = self.client.chat.completions.create(model="default", messages=asks, tools=TOOLS, temperature=0,
+                                                      max_tokens=most, tool_choice="required").choices[0]
+            for one in cut.message.tool_calls or []:
+                self.assertTrue(call.arguments.startswith(one.function.arguments))
+                seen.add((one.function.arguments == call.arguments, cut.finish_reason))
+        self.assertIn((False, "length"), seen)
+
     def test_what_is_no_call_stays_text(self):
         raw = '{"name": "weather", "arguments": {"city": "Oslo"}}'
         for fields in ({"tools": []}, {"tool_choice": "none"}, {"tools": [TOOLS[1]]}):

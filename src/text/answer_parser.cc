@@ -49,7 +49,11 @@ void AnswerParser::Finish(std::vector<AnswerEvent>* events) {
     case At::kAfterCall:
       break;  // white space, or a mark that was cut off
     default:
-      GiveContent(call_);
+      if (is_certain_) {
+        GiveCallEvent({Kind::kCallEnd, "", ""});
+      } else {
+        GiveContent(call_);
+      }
   }
   held_.clear();
   call_.clear();
@@ -156,7 +160,7 @@ void AnswerParser::BeginCall(std::string text) {
   begun_ = content_begun_ = true;
   call_ = std::move(text);
   tail_ = call_.size();
-  has_header_ = in_parameter_ = false;
+  has_header_ = in_parameter_ = is_certain_ = false;
   at_ = At::kCall;
   if (!bare_) return;
   tail_ = call_.size() - 1;
@@ -199,9 +203,34 @@ void AnswerParser::InHeader(char c) {
   has_header_ = true;
   tail_ = value_;  // the header
   BeginValue(call_.size() - 1);
+  if (!reading_->calls_are_certain) return;
+  const std::string_view header = std::string_view(call_).substr(tail_, value_ - tail_);
+  outside_ = 0;
+  BeginCertain(ReadNamedCall(reading_->calls->body, header, "{}", reading_->tools));
+}
+
+// After the first byte of the arguments.
+void AnswerParser::BeginCertain(const std::optional<ToolCall>& call) {
+  if (!call) return;
+  is_certain_ = true;
+  call_.clear();
+  CountCall(call->name, call->id);
+  GiveCallEvent({Kind::kArguments, "{", ""});
+}
+
+void AnswerParser::InCertain(char c) {
+  const bool was_inside = scanner_.depth() > outside_;
+  const auto result = scanner_.Append(c);
+  if (result == JsonScanner::Result::kBad) {  // not in a grammar
+    EndCall(std::nullopt);
+    return Take(c);
+  }
+  if (was_inside) GiveCallEvent({Kind::kArguments, std::string(1, c), ""});
+  if (result == JsonScanner::Result::kEnd) EndCall(std::nullopt);
 }
 
 void AnswerParser::InValue(char c) {
+  if (is_certain_) return InCertain(c);
   call_ += c;
   const auto result = scanner_.Append(c);
   if (result == JsonScanner::Result::kBad || call_.size() > kMaxCallBytes) {
@@ -213,6 +242,11 @@ void AnswerParser::InValue(char c) {
     const size_t begin = value.find('"') + 1;
     const std::string_view key = value.substr(begin, value.find('"', begin) - begin);
     if (std::ranges::find(kFirstKeys, key) == std::end(kFirstKeys)) return NoCall(call_.size());
+  }
+  const bool is_certain = bare_ ? reading_->all_calls_are_certain : reading_->calls_are_certain;
+  if (is_certain && !has_header_ && c == '{' && scanner_.depth() == 2) {
+    outside_ = 1;
+    return BeginCertain(ReadJsonCall(std::string(value) + "}}", true, reading_->tools));
   }
   if (result != JsonScanner::Result::kEnd) return;
   if (!has_header_) return EndCall(ReadJsonCall(value, bare_, reading_->tools));
@@ -232,15 +266,29 @@ void AnswerParser::InXml(char c) {
   if (!in_parameter_ && text.ends_with("</function>")) EndCall(ReadXmlCall(text, reading_->tools));
 }
 
-void AnswerParser::EndCall(std::optional<ToolCall> call) {
-  if (!call) return NoCall(call_.size());
-  call_.clear();
-  at_ = At::kAfterCall;
+void AnswerParser::CountCall(std::string name, std::string id) {
   ++num_calls_;
-  if (!reading_->parallel && num_calls_ > 1) return;
-  events_->push_back({Kind::kCallBegin, std::move(call->name), std::move(call->id)});
-  events_->push_back({Kind::kArguments, std::move(call->arguments), ""});
-  events_->push_back({Kind::kCallEnd, "", ""});
+  is_dropped_ = !reading_->parallel && num_calls_ > 1;
+  GiveCallEvent({Kind::kCallBegin, std::move(name), std::move(id)});
+}
+
+void AnswerParser::GiveCallEvent(AnswerEvent event) {
+  if (is_dropped_) return;
+  if (event.kind == Kind::kArguments) return Give(event.kind, event.text);
+  events_->push_back(std::move(event));
+}
+
+// `call`: absent if it is certain, or none.
+void AnswerParser::EndCall(std::optional<ToolCall> call) {
+  if (!is_certain_ && !call) return NoCall(call_.size());
+  if (call) {
+    CountCall(std::move(call->name), std::move(call->id));
+    GiveCallEvent({Kind::kArguments, std::move(call->arguments), ""});
+  }
+  GiveCallEvent({Kind::kCallEnd, "", ""});
+  call_.clear();
+  is_certain_ = false;
+  at_ = At::kAfterCall;
 }
 
 void AnswerParser::NoCall(size_t certain) {

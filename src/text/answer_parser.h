@@ -20,6 +20,9 @@ struct AnswerReading {
   const CallFormat* calls = nullptr;  // null: nothing is a call
   std::vector<ToolSpec> tools;        // a call of any other one is content
   bool parallel = true;               // else only the first call counts; later ones are dropped
+  // The answers follow the grammar of the calls (text/answer_grammar.h): behind a mark, or
+  // everywhere. What begins the arguments of a call is then one, unless the answer is cut.
+  bool calls_are_certain = false, all_calls_are_certain = false;
 };
 
 struct AnswerEvent {
@@ -40,8 +43,9 @@ struct AnswerEvent {
 // A thought stands where the answer begins, white space aside. A call without a mark stands where
 // the content begins. White space next to a mark belongs to the mark. Text that begins a mark waits
 // until it is certain; a call waits until its arguments are complete, and everything up to
-// kMaxCallBytes that turns out to be no call is content, as it was written. A mark that is cut off
-// behind a call is dropped. Memory: O(the call that waits). One thread at a time.
+// kMaxCallBytes that turns out to be no call is content, as it was written. A call that is certain
+// waits for its name only, and its JSON arguments come in pieces; XML waits to become JSON. A mark
+// that is cut off behind a call is dropped. Memory: O(the call that waits). One thread at a time.
 class AnswerParser {
  public:
   static constexpr size_t kMaxCallBytes = size_t{1} << 20;
@@ -76,6 +80,10 @@ class AnswerParser {
   // `text`: what has been read of the call, with white space and mark before it.
   void BeginCall(std::string text);
   void BeginValue(size_t begin);
+  void BeginCertain(const std::optional<ToolCall>& call);
+  void InCertain(char c);
+  void CountCall(std::string name, std::string id);
+  void GiveCallEvent(AnswerEvent event);
   void EndCall(std::optional<ToolCall> call);
   // It is not a call: its first `certain` bytes are content, the rest is read again.
   void NoCall(size_t certain);
@@ -95,6 +103,9 @@ class AnswerParser {
   bool bare_ = false;        // without a mark
   bool in_list_ = false;
   bool in_parameter_ = false;  // of XML
+  bool is_certain_ = false;    // its name was given, and its arguments are as they come
+  size_t outside_ = 0;         // is_certain_: depth of scanner_ around the arguments
+  bool is_dropped_ = false;    // of several, where one is allowed
   JsonScanner scanner_;
   size_t num_calls_ = 0;
 };

@@ -72,6 +72,7 @@ TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
   std::ifstream file(KVASIR_SOURCE_DIR "/tests/data/answers.json");
   const json cases = json::parse(file);
   ASSERT_GT(cases.size(), 40u);
+  size_t num_certain = 0;
   for (const json& one : cases) {
     SCOPED_TRACE(one["name"].get<std::string>());
     const auto reading = ReadingOf(one);
@@ -89,6 +90,46 @@ TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
       every.push_back(cut);
     }
     EXPECT_EQ(ReadIn(reading, answer, every), whole) << "byte by byte";
+    // Where the answer follows the grammar of calls, they come in pieces, and are the same.
+    if (whole.calls.empty() || one.value("broken", false)) continue;
+    auto certain = std::make_shared<AnswerReading>(*reading);
+    certain->calls_are_certain = certain->all_calls_are_certain = true;
+    EXPECT_EQ(ReadIn(certain, answer, {}), whole) << "certain";
+    EXPECT_EQ(ReadIn(certain, answer, every), whole) << "certain, byte by byte";
+    ++num_certain;
+  }
+  EXPECT_GT(num_certain, 20u);
+}
+
+TEST(AnswerParser, ACertainCallComesInPieces) {
+  auto reading = std::make_shared<AnswerReading>(
+      *ReadingOf({{"template", "<tool_call>"}, {"parallel", false}}));
+  reading->calls_are_certain = true;
+  const std::string call = R"({"name": "weather", "arguments": {"city": "Oslo", "a": [{}]} })";
+  const std::string text = "<tool_call>\n" + call + "\n</tool_call>";
+  const std::string wanted = R"({"city": "Oslo", "a": [{}]})";
+  // Cut anywhere, also by max_tokens: what has come of the arguments is given.
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    AnswerParser parser(reading);
+    std::vector<AnswerEvent> events;
+    parser.Append(std::string_view(text).substr(0, cut), &events);
+    ReadAnswer before;
+    Add(events, &before);
+    const size_t begun = text.find(wanted) + 1;
+    ASSERT_EQ(before.calls.size(), cut >= begun ? 1u : 0u) << cut;
+    if (cut >= begun) {
+      const std::string given = before.calls[0]["arguments"];
+      EXPECT_EQ(given, wanted.substr(0, cut - begun + 1)) << "nothing waits";
+    }
+    events.clear();
+    parser.Finish(&events);
+    Add(events, &before);
+    EXPECT_EQ(before.content.empty(), cut >= begun || cut == 0) << cut;
+  }
+  // A second one is dropped, whole or cut.
+  for (const std::string& more : {text, text.substr(0, text.size() - 20)}) {
+    EXPECT_EQ(ReadIn(reading, text + more, {}).calls.size(), 1u);
+    EXPECT_EQ(ReadIn(reading, text + more, {}).content, "");
   }
 }
 
