@@ -37,8 +37,8 @@ void Scheduler::BeginSearch(Request& request) const {
 size_t Scheduler::HeadsAtOnce(size_t begin) const {
   size_t end = std::min<size_t>(begin + options_.logit_rows, heads_.size());
   const auto is_between_beams = [&] {
-    return end < heads_.size() && heads_[end].request->search &&
-           heads_[end].request == heads_[end - 1].request;
+    return end < heads_.size() && heads_[end].request->search && heads_[end].sample &&
+           heads_[end - 1].sample && heads_[end].request == heads_[end - 1].request;
   };
   while (is_between_beams()) --end;
   return end - begin;

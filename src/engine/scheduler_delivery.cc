@@ -334,8 +334,10 @@ bool Scheduler::TakeTierAnswers(Erasing& erasing) {
 uint32_t Scheduler::ReportErasures() {
   if (erasures_.empty()) return 0;
   // A large step's ids, of which small steps after it leave the end.
-  step_tokens_.resize(step_tokens_.capacity());
-  Wipe(&step_tokens_);
+  for (std::vector<TokenId>* ids : {&step_tokens_, &source_tokens_}) {
+    ids->resize(ids->capacity());
+    Wipe(ids);
+  }
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     try {
