@@ -265,9 +265,32 @@ Status Bpe::Encode(std::string_view word, Special special, size_t max_ids,
   return {};
 }
 
+// A character that no piece is becomes its bytes, else the unknown token; a run of such characters
+// becomes one.
+Status Bpe::CutByScore(std::string_view word, size_t max_ids, std::vector<TokenId>* ids) const {
+  bool after_unknown = false;
+  KV_TRY(unigram_->Cut(word, [&](std::string_view part, const Unigram::Piece* piece) {
+    const auto is_known = [&](char c) { return bytes_[static_cast<uint8_t>(c)] >= 0; };
+    if (piece != nullptr) {
+      ids->push_back(piece->id);
+    } else if (byte_fallback_ && std::ranges::all_of(part, is_known)) {
+      for (const char c : part) ids->push_back(bytes_[static_cast<uint8_t>(c)]);
+    } else {
+      if (!after_unknown && has_unk_) ids->push_back(unk_);
+      after_unknown = true;
+      return true;
+    }
+    after_unknown = false;
+    return ids->size() <= max_ids;
+  }));
+  if (ids->size() > max_ids) return Fail(Code::kExhausted, "more than {} tokens", max_ids);
+  return {};
+}
+
 Status Bpe::EncodeWord(std::string_view word, Special special, size_t max_ids,
                        std::vector<TokenId>* ids) const {
   if (word.empty()) return {};
+  if (unigram_) return CutByScore(word, max_ids, ids);  // its pieces are normal tokens only
   if (ignore_merges_) {
     const auto id = IdOf(word);
     if (id && !(special == Special::kProtected && IsProtected(*id))) {

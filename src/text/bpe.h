@@ -1,4 +1,5 @@
-// Byte-pair encoding of one word: the model part of tokenizer.json, or another file's vocabulary.
+// Byte-pair encoding of one word: the model part of tokenizer.json, or another file's vocabulary,
+// whose words may be cut by unigram instead.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "kvasir/status.h"
 #include "kvasir/types.h"
+#include "text/unigram.h"
 
 namespace kvasir {
 
@@ -67,6 +69,7 @@ class Bpe {
   Status ParseVocab(const nlohmann::json& vocab);
   Status ParseMerges(const nlohmann::json& merges);
   Status TakeMerges(const Vocabulary& vocabulary);
+  void TakePieces(const Vocabulary& vocabulary);
   Status MergeByScore(const Vocabulary& vocabulary);
   void ReserveTokens(size_t count, size_t text_bytes);
   void AddToken(std::string_view text, TokenId id);  // REQUIRES: room was reserved
@@ -84,6 +87,7 @@ class Bpe {
   }
   Status EncodeWord(std::string_view word, Special special, size_t max_ids,
                     std::vector<TokenId>* ids) const;
+  Status CutByScore(std::string_view word, size_t max_ids, std::vector<TokenId>* ids) const;
   Status StartSymbols(std::string_view word, Special special, std::vector<TokenId>* symbols) const;
   void MergeShort(std::span<TokenId> symbols, Special special, std::vector<TokenId>* ids) const;
   void CollectSeams();
@@ -102,6 +106,7 @@ class Bpe {
   uint64_t merge_mask_ = 0;
   std::unordered_set<uint64_t> seams_;  // pairs of start symbols that some merged token joins
   bool has_seams_ = false;              // seams_ is complete
+  std::optional<Unigram> unigram_;      // of Merging::kUnigram
   std::vector<bool> protected_;
   TokenId max_id_ = -1;
   std::optional<TokenId> num_ids_;  // ids from here on are written as the unknown token

@@ -48,14 +48,27 @@ Result<Bpe> Bpe::Make(const Vocabulary& vocabulary) {
     bpe.max_id_ = static_cast<TokenId>(vocabulary.vocab_size()) - 1;
   }
   bpe.IndexTokens();
-  if (vocabulary.merges) {
+  if (vocabulary.merging == Merging::kUnigram) {
+    bpe.TakePieces(vocabulary);
+  } else if (vocabulary.merges) {
     KV_TRY(bpe.TakeMerges(vocabulary));
   } else {
     KV_TRY(bpe.MergeByScore(vocabulary));
   }
   bpe.byte_fallback_ = bpe.fuse_unk_ = pieces;
-  bpe.CollectSeams();
+  if (!bpe.unigram_) bpe.CollectSeams();
   return bpe;
+}
+
+// The normal tokens are the pieces.
+void Bpe::TakePieces(const Vocabulary& vocabulary) {
+  std::vector<Unigram::Piece> pieces;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const VocabularyToken& token = vocabulary.tokens[id];
+    if (token.text.empty() || token.kind != TokenKind::kNormal) continue;
+    pieces.push_back({texts_[id], token.score, static_cast<TokenId>(id)});
+  }
+  unigram_.emplace(std::move(pieces));
 }
 
 Status Bpe::TakeMerges(const Vocabulary& vocabulary) {

@@ -135,7 +135,7 @@ bool ReadNormalizer(std::string_view bytes, Specs* specs) {
 
 Status CheckSpecs(const Specs& specs, const std::string& file) {
   const char* what = nullptr;
-  if (specs.model_type != 2) what = "is not of the BPE kind";
+  if (specs.model_type != 1 && specs.model_type != 2) what = "is neither unigram nor BPE";
   if (specs.space_is_suffix) what = "writes spaces behind words";
   if (!specs.escape_spaces) what = "keeps spaces as they are";
   if (what == nullptr) return {};
@@ -179,6 +179,7 @@ Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string&
   }
   KV_TRY(CheckSpecs(specs, file));
   KV_TRY(Charsmap::Parse(specs.charsmap, file));
+  if (specs.model_type == 1) vocabulary.merging = Merging::kUnigram;
   vocabulary.charsmap = specs.charsmap;
   const auto id_of = [&](int64_t id) -> std::optional<TokenId> {
     if (id < 0 || static_cast<uint64_t>(id) >= vocabulary.tokens.size()) return std::nullopt;

@@ -20,8 +20,9 @@ namespace kvasir {
 //                      4: remove_extra_whitespaces (true)  5: escape_whitespaces (true)
 //
 // kCorruption: the bytes are not such a message, or the table of normalisation is damaged.
-// kUnsupported: not of the BPE kind; the error says what to do. kInvalidArgument: more than
-// max_tokens, of which no more are kept. CheckVocabulary checks the tokens.
+// kUnsupported: neither unigram nor BPE, or another option; the error says what to do.
+// kInvalidArgument: more than max_tokens, of which no more are kept. CheckVocabulary checks the
+// tokens.
 Result<Vocabulary> ParseSentencePiece(std::string_view bytes, const std::string& file,
                                       size_t max_tokens = SIZE_MAX);
 

@@ -116,6 +116,7 @@ Digest DigestOf(const Vocabulary& vocabulary) {
     digest.UpdateU64(static_cast<uint64_t>(token.kind) << 33 | uint64_t{token.rstrip} << 32 |
                      std::bit_cast<uint32_t>(token.score));
   }
+  if (vocabulary.merging != Merging::kPairs) text("unigram");
   digest.UpdateU64(vocabulary.merges ? 1 + vocabulary.merges->size() : 0);
   if (vocabulary.merges) {
     for (const std::string& merge : *vocabulary.merges) text(merge);

@@ -42,6 +42,10 @@ enum class VocabularyKind : uint8_t {
 // Where kSentencePiece writes a space that the text does not have.
 enum class SpacePrefix : uint8_t { kNever, kFirst, kEveryText };  // text between special tokens
 
+// How symbols of kSentencePiece become tokens: by merging pairs (BPE), or as the cut whose scores
+// have the largest sum (unigram).
+enum class Merging : uint8_t { kPairs, kUnigram };
+
 struct Vocabulary {
   VocabularyKind kind = VocabularyKind::kByteLevel;
   std::string file;                     // names it in errors
@@ -49,6 +53,7 @@ struct Vocabulary {
   // "a b" by rank. Absent: any two symbols that are a token together merge, the highest score
   // first, the leftmost of equal ones.
   std::optional<std::vector<std::string>> merges;
+  Merging merging = Merging::kPairs;
   std::optional<TokenId> bos, eos;
   std::optional<bool> add_bos, add_eos;  // to raw prompts; absent: what `pre` says, else no
   std::string pre;                       // of kByteLevel: a name of text_patterns.h

@@ -85,7 +85,7 @@ TEST(SentencePieceModel, RefusesOtherKindsByName) {
     EXPECT_EQ(tokenizer.error().code, Code::kUnsupported);
     EXPECT_NE(tokenizer.error().message.find(part), std::string::npos) << tokenizer.error().message;
   };
-  refused(kPieces, "not of the BPE kind");
+  refused(kPieces + Message(2, Number(3, 3)), "neither unigram nor BPE");
   refused(kPieces + kBpe + Message(3, Number(5, 0)), "keeps spaces");
   refused(kPieces + Message(2, Number(3, 2) + Number(24, 1)), "behind words");
 }
