@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "import/ctranslate2.h"
+#include "import/float_numbers.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
@@ -28,10 +29,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   KV_CHECK(weights->shape.hidden_size > 0 && weights->shape.decoder.layers > 0);
   for (const kvasir::Ct2Tensor& tensor : weights->tensors) {
     KV_CHECK(tensor.row_begin + tensor.shape[0] <= tensor.weights.shape[0]);
+    const kvasir::StoredTensor stored = kvasir::StoredTensorOf(tensor, "fuzz");
     const uint64_t columns = tensor.shape.size() == 1 ? 1 : tensor.shape[1];
     std::vector<float> row(columns);
-    kvasir::WidenRows(tensor, tensor.shape[0] - 1, tensor.shape[0], row.data());
-    if (!tensor.scale) continue;
+    const uint64_t last = tensor.shape[0] - 1;
+    if (!stored.integers) {
+      const uint64_t row_bytes = stored.bytes.size() / tensor.shape[0];
+      kvasir::Widen(*stored.dtype, stored.bytes.data() + last * row_bytes, columns, row.data());
+      continue;
+    }
+    kvasir::WidenRow(*stored.integers, last, columns, row.data());
     for (const float x : row) KV_CHECK(std::isfinite(x) || std::abs(x) > 1e30f);
   }
   return 0;

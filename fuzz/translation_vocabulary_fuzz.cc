@@ -1,5 +1,6 @@
 // sentencepiece.bpe.model with a vocab.json (M2M-100) or without (NLLB): an error with a message,
 // or a tokenizer that is run over its own tokens, and in whose sources no text is a special token.
+// The same with the model's pieces as the vocabulary of CTranslate2.
 // An input is the model and, from the last "\0{" on, the vocab.json.
 #include <algorithm>
 #include <cstdint>
@@ -51,6 +52,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   kvasir::Run(kvasir::NllbVocabulary(*pieces, pieces->tokens.size() + 204), input);
+  kvasir::Ct2Tokens tokens{
+      .tokens = {"<s>", "__fr__"}, .path = "fuzz", .unk = "<unk>", .bos = "<s>", .eos = "</s>"};
+  for (const kvasir::VocabularyToken& piece : pieces->tokens) tokens.tokens.push_back(piece.text);
+  kvasir::Run(kvasir::Ct2Vocabulary(*pieces, tokens), input);
   // Where the pieces have ids, vocab.json has one entry for each, a comma between two.
   const auto entries = static_cast<size_t>(std::ranges::count(json, ':'));
   kvasir::Run(kvasir::M2mVocabulary(*pieces, {json, "fuzz", ""}, entries + 108), input);

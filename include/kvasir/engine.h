@@ -392,6 +392,8 @@ struct ModelCard {
   // Of an encoder-decoder model: what its decoder reads first. Such a model needs a
   // GenerateRequest::source. Absent: the model has no encoder.
   std::optional<TokenId> decoder_start;
+  uint32_t source_vocab_size = 0;             // of such a model; others: 0
+  std::optional<LanguagePair> language_pair;  // of a model that translates one pair of languages
   std::vector<TokenId> bos, eos;
   FimTokens fim;  // those that the model's files name
   SamplingDefaults sampling;

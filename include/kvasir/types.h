@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace kvasir {
 
@@ -13,6 +15,17 @@ struct FimTokens {
   std::optional<TokenId> prefix, suffix, middle;
   std::optional<TokenId> repo, file;  // before a repository's name; before a file's
   std::optional<TokenId> pad;
+};
+
+// Ids around the pieces of a text that an encoder reads.
+struct SourceFrame {
+  std::vector<TokenId> before, behind;
+};
+
+// Of a translation model that was trained for one pair of languages.
+struct LanguagePair {
+  std::string source, target;  // ISO codes; "": the files do not say
+  SourceFrame frame;
 };
 
 }  // namespace kvasir

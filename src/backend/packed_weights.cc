@@ -31,6 +31,7 @@ uint64_t StoredRow(const MatrixSource& source, uint64_t row, uint32_t head_dim) 
 
 bool AllFinite(const MatrixSource& source) {
   const TensorView& view = source.view;
+  if (view.integers) return true;  // as their scales say, which the importer checks
   if (source.column_stride == 1) return AllFinite(view.dtype, view.data, view.num_elements());
   for (uint64_t column = 0; column < view.shape[1]; ++column) {
     const std::byte* data = view.data + StoredBytes(view.dtype, column * source.column_stride);
@@ -101,21 +102,23 @@ class Packer {
     const MatrixSource table{model_.embedding, false};
     const MatrixSource* head = model_.lm_head ? &*model_.lm_head : &table;
     KV_ASSIGN(out.head, Matrix({{head}}, Role::kTable));
+    if (model_.head_bias) {
+      KV_ASSIGN(out.head.bias, Vector({{*model_.head_bias}}));
+    }
     plan_.token_bytes = arena_.used() - idle_bytes_;
     if (model_.positions) {
       KV_ASSIGN(out.positions, Vector({{*model_.positions}}));
     }
     if (model_.encoder) KV_TRY(Encoder(*model_.encoder, out));
-    out.embedding = {
-        nullptr, table.view.dtype, model_.config.hidden_size, model_.config.vocab_size, {}};
-    if (!model_.lm_head) {
-      out.embedding.packed = out.head;
-    } else if (IsQuantised(FormatOf(table, Role::kTable))) {
-      KV_ASSIGN(out.embedding.packed, Matrix({{&table}}, Role::kTable));
+    if (model_.lm_head) {
+      KV_ASSIGN(out.embedding, Embedding(table));
     } else {
-      out.embedding.rows = table.view.data;
-      plan_.mapped_bytes = table.view.num_bytes();
-      if (filling_ != nullptr && !AllFinite(table)) return NotFinite(table.view);
+      out.embedding = {nullptr, table.view.dtype, model_.config.hidden_size,
+                       model_.config.vocab_size, out.head};
+    }
+    out.source_embedding = out.embedding;
+    if (model_.encoder && model_.encoder->embedding) {
+      KV_ASSIGN(out.source_embedding, Embedding({*model_.encoder->embedding}));
     }
     plan_.arena_bytes = arena_.used();
     out.quant_columns = plan_.quant_columns;
@@ -127,6 +130,24 @@ class Packer {
 
  private:
   using Slots = std::initializer_list<Slot>;
+
+  // A table that is not the output head: in place where its format allows it, else packed.
+  Result<EmbeddingTable> Embedding(const MatrixSource& table) {
+    const TensorView& view = table.view;
+    EmbeddingTable out{nullptr,
+                       view.dtype,
+                       static_cast<uint32_t>(view.shape[1]),
+                       static_cast<uint32_t>(view.shape[0]),
+                       {}};
+    if (view.integers || IsQuantised(FormatOf(table, Role::kTable))) {
+      KV_ASSIGN(out.packed, Matrix({{&table}}, Role::kTable));
+      return out;
+    }
+    out.rows = view.data;
+    plan_.mapped_bytes += view.num_bytes();
+    if (filling_ != nullptr && !AllFinite(table)) return NotFinite(view);
+    return out;
+  }
 
   Status Layers(std::span<const SlotTensors> layers, const ModelConfig& config,
                 std::vector<PackedLayer>& out) {
@@ -148,9 +169,13 @@ class Packer {
     if (encoder.final_norm_bias) {
       KV_ASSIGN(out.encoder_norm.bias, Vector({{*encoder.final_norm_bias}}));
     }
+    if (encoder.positions) {
+      KV_ASSIGN(out.source_positions, Vector({{*encoder.positions}}));
+      return {};
+    }
     const uint64_t hidden = model_.config.hidden_size;
     float* table = arena_.TakeArray<float>(model_.config.max_positions * hidden);
-    out.positions = table;
+    out.positions = out.source_positions = table;
     if (filling_ == nullptr) return {};
     filling_->pool.Run(model_.config.max_positions, [&](uint32_t position, uint32_t) {
       FillSinusoids(model_.config.encoder->first_position + position, static_cast<uint32_t>(hidden),
@@ -353,14 +378,18 @@ class Packer {
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       const auto [source, row] = RowOf(sources, first + lane);
       const TensorView& view = source->view;
-      if (source->column_stride == 1) {
+      if (source->column_stride == 1 && !view.integers) {
         const uint64_t stored = StoredRow(*source, row, model_.config.head_dim);
         rows[lane] = {view.data + stored * view.row_bytes(), view.dtype};
         continue;
       }
       gathered.resize(size_t{kPanelOutputs} * k * sizeof(float));
       std::byte* to = gathered.data() + size_t{lane} * k * sizeof(float);
-      GatherRow(*source, row, to);
+      if (view.integers) {
+        WidenRow(*view.integers, row, k, reinterpret_cast<float*>(to));
+      } else {
+        GatherRow(*source, row, to);
+      }
       rows[lane] = {to, view.dtype};
     }
     const uint32_t bad_lanes = FillPanel(run.format, {rows.data(), lanes}, k, to);
@@ -393,8 +422,10 @@ class Packer {
       const uint64_t head = source->interleaved_rope_rows ? model_.config.head_dim : 1;
       const uint64_t from = std::min(begin, rows) / head * head;
       const uint64_t to = std::min(end, rows) / head * head;
-      const std::byte* data = source->view.data;
-      const uint64_t row_bytes = source->view.row_bytes();
+      const auto& integers = source->view.integers;
+      const std::byte* data = integers ? integers->data : source->view.data;
+      const uint64_t row_bytes =
+          integers ? source->view.shape[1] * integers->bytes : source->view.row_bytes();
       for (const auto& file : model_.mapped_files) {
         file->Drop({data + from * row_bytes, data + to * row_bytes});
       }

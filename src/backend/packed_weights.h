@@ -85,14 +85,14 @@ struct PackedLayer {
 };
 
 struct PackedWeights {
-  EmbeddingTable embedding;
+  EmbeddingTable embedding, source_embedding;  // source_embedding: the encoder's
   std::vector<PackedLayer> layers;
   PackedNorm final_norm;
   // Of an encoder-decoder model.
   std::vector<PackedLayer> encoder_layers;
   PackedNorm encoder_norm;
-  // [max_positions][hidden], learned or sinusoids; nullptr: none
-  const float* positions = nullptr;
+  // [max_positions][hidden], stored or sinusoids; nullptr: none. source_positions: the encoder's.
+  const float *positions = nullptr, *source_positions = nullptr;
   PackedMatrix head;
   uint32_t quant_columns = 0;               // PackedPlan's
   std::shared_ptr<const MappedFile> image;  // set if the arena is over an image's bytes

@@ -142,9 +142,12 @@ Result<std::unique_ptr<Engine>> Lab::Load(const EngineOptions& options) const {
 }
 
 std::vector<TokenId> Lab::RandomTokens(size_t count) {
+  const ModelCard& card = engine_->card();
+  const uint32_t vocab =
+      has_encoder() ? std::min(card.vocab_size, card.source_vocab_size) : card.vocab_size;
   std::vector<TokenId> tokens(count);
   for (TokenId& token : tokens) {
-    token = static_cast<TokenId>(random_.Below(engine_->card().vocab_size));
+    token = static_cast<TokenId>(random_.Below(vocab));
   }
   return tokens;
 }

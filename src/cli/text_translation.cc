@@ -135,7 +135,7 @@ void TextTranslation::SubmitAll() {
 
 Result<std::vector<TokenId>> TextTranslation::SourceOf(std::string_view text) const {
   const auto encode = [&](size_t most) {
-    return EncodeSource(*engine_.tokenizer(), text, options_.source, options_.place, most);
+    return EncodeSource(*engine_.tokenizer(), text, options_.frame, most);
   };
   const uint32_t most = engine_.card().ctx_size;
   Result<std::vector<TokenId>> source = encode(most);
@@ -155,14 +155,14 @@ Result<bool> TextTranslation::Submit(Line& line, size_t part) {
   };
   Result<std::vector<TokenId>> source = SourceOf(line.parts[part]);
   if (!source) return at_line(std::move(source.error()));
-  constexpr size_t kWithoutText = 2;  // the language and </s>
-  if (source->size() == kWithoutText) {
+  if (source->size() == options_.frame.before.size() + options_.frame.behind.size()) {
     ++line.ended;
     return true;
   }
   GenerateRequest request = options_.request;
   request.source = std::move(*source);
-  request.prompt = {*engine_.card().decoder_start, options_.target};
+  request.prompt = {*engine_.card().decoder_start};
+  request.prompt.insert(request.prompt.end(), options_.target.begin(), options_.target.end());
   Answer& answer = line.answers[part];
   std::vector<TokenId> prompt = request.prompt;
   const Result<RequestId> id = engine_.Submit(

@@ -31,8 +31,8 @@ struct TranslatedLine {
 };
 
 struct TranslationOptions {
-  TokenId source = 0, target = 0;  // the languages
-  LanguagePlace place = LanguagePlace::kInFront;
+  SourceFrame frame;            // of each text
+  std::vector<TokenId> target;  // what the decoder reads behind its start: a language, or nothing
   bool splits_sentences = false;
   GenerateRequest request;  // all but source and prompt
 };

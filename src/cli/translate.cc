@@ -22,27 +22,24 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr const char* kIdFlags[] = {"source-ids", "target-id"};
 constexpr const char* kTextFlags[] = {"source", "target", "split"};
 
 // What is asked for: a source of ids, or texts.
 struct TranslateOptions {
   bool has_ids = false;
   std::vector<TokenId> source_ids;
-  TokenId target_id = 0;
-  std::string source, target;  // languages
+  std::optional<TokenId> target_id;
+  std::optional<std::string> source, target;  // languages
   bool splits_sentences = false;
   std::vector<std::string> files;
   GenerateRequest request;
 };
 
 Status ReadIdFlags(const Args& args, TranslateOptions* options) {
-  for (const char* flag : kIdFlags) {
-    if (args.Has(flag)) continue;
+  if (!args.Has("source-ids")) {
     return Fail(Code::kInvalidArgument,
-                "--{} is missing; give the source as --source-ids 1,2,3 and the target language as "
-                "--target-id N",
-                flag);
+                "--source-ids is missing; give the source as --source-ids 1,2,3 and the target "
+                "language as --target-id N");
   }
   for (const char* flag : kTextFlags) {
     if (!args.Has(flag)) continue;
@@ -56,6 +53,7 @@ Status ReadIdFlags(const Args& args, TranslateOptions* options) {
                 options->files.front());
   }
   KV_ASSIGN(options->source_ids, ParseIds(*args.Text("source-ids"), "source-ids"));
+  if (!args.Has("target-id")) return {};
   KV_ASSIGN(const std::vector<TokenId> target, ParseIds(*args.Text("target-id"), "target-id"));
   if (target.size() != 1) {
     return Fail(Code::kInvalidArgument, "--target-id: {} ids; give one", target.size());
@@ -65,15 +63,8 @@ Status ReadIdFlags(const Args& args, TranslateOptions* options) {
 }
 
 Status ReadTextFlags(const Args& args, TranslateOptions* options) {
-  for (const char* flag : {"source", "target"}) {
-    if (args.Has(flag)) continue;
-    return Fail(Code::kInvalidArgument,
-                "--{} is missing; give the languages as --source en --target fr (or token ids as "
-                "--source-ids 1,2,3 --target-id N)",
-                flag);
-  }
-  options->source = *args.Text("source");
-  options->target = *args.Text("target");
+  options->source = args.Text("source");
+  options->target = args.Text("target");
   static constexpr std::string_view kSplits[] = {"none", "sentences"};
   KV_ASSIGN(const std::string split, args.OneOf("split", kSplits, "none"));
   options->splits_sentences = split == "sentences";
@@ -88,15 +79,28 @@ Result<TranslateOptions> ReadTranslateOptions(const Args& args) {
   KV_TRY(ReadSampling(args, options.request));
   if (args.Has("max-tokens")) {
     KV_ASSIGN(const uint64_t most, args.Uint("max-tokens", 1, uint64_t{1} << 30, 1));
-    options.request.max_tokens = static_cast<uint32_t>(most - 1);  // the language counts
+    options.request.max_tokens = static_cast<uint32_t>(most);
   }
   return options;
 }
 
+// What the decoder reads: its start and, unless the model has but one pair, a language, which
+// counts as a token of the answer.
+void SetPrompt(const Engine& engine, std::optional<TokenId> language, GenerateRequest* request) {
+  request->prompt = {*engine.card().decoder_start};
+  if (!language) return;
+  request->prompt.push_back(*language);
+  if (request->max_tokens != UINT32_MAX) --request->max_tokens;
+}
+
 Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool json) {
+  if (!options.target_id && !engine.card().language_pair) {
+    return Fail(Code::kInvalidArgument,
+                "--target-id is missing; give the target language's token as --target-id N");
+  }
   GenerateRequest request = options.request;
   request.source = options.source_ids;
-  request.prompt = {*engine.card().decoder_start, options.target_id};
+  SetPrompt(engine, options.target_id, &request);
   KV_ASSIGN(const Outcome outcome, RunRequest(engine, request, [](std::string_view) {}));
   std::vector<TokenId> tokens = request.prompt;
   tokens.insert(tokens.end(), outcome.tokens.begin(), outcome.tokens.end());
@@ -112,8 +116,14 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
 }
 
 Result<TokenId> FindLanguage(const Languages& languages, const char* flag,
-                             const std::string& code) {
-  const Result<Language> found = languages.Find(code);
+                             const std::optional<std::string>& code) {
+  if (!code) {
+    return Fail(Code::kInvalidArgument,
+                "--{} is missing; give the languages as --source en --target fr (or token ids as "
+                "--source-ids 1,2,3 --target-id N)",
+                flag);
+  }
+  const Result<Language> found = languages.Find(*code);
   if (!found) return Fail(found.error().code, "--{}: {}", flag, found.error().message);
   return found->id;
 }
@@ -141,18 +151,44 @@ nlohmann::json JsonOf(const TranslatedLine& line, bool splits_sentences) {
   return object;
 }
 
-Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool json) {
+// A language that is given to a model for one pair must be the pair's.
+Status CheckPair(const LanguagePair& pair, const TranslateOptions& options) {
+  for (const auto& [flag, given, own] : {std::tuple("source", options.source, pair.source),
+                                         {"target", options.target, pair.target}}) {
+    if (!given || *given == own) continue;
+    return Fail(Code::kInvalidArgument, "--{}: '{}', but the model translates {}; leave it out",
+                flag, given->substr(0, 40),
+                own.empty() ? "one pair of languages, which its files do not name"
+                            : "from " + pair.source + " to " + pair.target);
+  }
+  return {};
+}
+
+// The frame of sources and the language that the decoder reads.
+Status ReadLanguages(const Engine& engine, const TranslateOptions& options,
+                     TranslationOptions* translation) {
+  if (const auto& pair = engine.card().language_pair; pair && engine.tokenizer() != nullptr) {
+    translation->frame = pair->frame;
+    return CheckPair(*pair, options);
+  }
   KV_ASSIGN(const TranslationModel model, TranslationModelOf(engine));
   if (model.languages.empty()) {
-    return Fail(Code::kInvalidArgument,
-                "--model: {}; give token ids as --source-ids 1,2,3 --target-id N",
-                engine.card().no_text.value_or("its tokenizer has no languages or no </s>"));
+    return Fail(Code::kInvalidArgument, "--model: {}; give token ids as --source-ids 1,2,3{}",
+                engine.card().no_text.value_or("its tokenizer has no languages or no </s>"),
+                engine.card().language_pair ? "" : " --target-id N");
   }
+  KV_ASSIGN(const TokenId source, FindLanguage(model.languages, "source", options.source));
+  KV_ASSIGN(const TokenId target, FindLanguage(model.languages, "target", options.target));
+  translation->frame = FrameOf(*engine.tokenizer(), source, model.place);
+  translation->target = {target};
+  if (translation->request.max_tokens != UINT32_MAX) --translation->request.max_tokens;
+  return {};
+}
+
+Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool json) {
   TranslationOptions translation{.splits_sentences = options.splits_sentences,
                                  .request = options.request};
-  KV_ASSIGN(translation.source, FindLanguage(model.languages, "source", options.source));
-  KV_ASSIGN(translation.target, FindLanguage(model.languages, "target", options.target));
-  translation.place = model.place;
+  KV_TRY(ReadLanguages(engine, options, &translation));
   if (json) translation.request.logprobs = 0;
   Progress progress;
   uint64_t lines = 0;
@@ -209,8 +245,11 @@ Command TranslateCommand() {
               FlagKind::kValue,
               {},
               "source"},
-             {"target-id", "N", "with --source-ids: token id of the target language"},
-             {"source", "LANG", "language of the texts: as the model spells it, or an ISO code"},
+             {"target-id", "N",
+              "with --source-ids: token id of the target language, if the model has several"},
+             {"source", "LANG",
+              "language of the texts: as the model spells it, or an ISO code; a model for one pair "
+              "of languages needs none"},
              {"target", "LANG", "language of the answers"},
              {"split", "none|sentences",
               "sentences: translates a line sentence by sentence and joins the answers (default "

@@ -276,6 +276,7 @@ Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
 uint64_t ParametersOf(const ImportedModel& model) {
   uint64_t sum = model.embedding.num_elements() + model.final_norm.num_elements();
   if (model.lm_head) sum += model.lm_head->view.num_elements();
+  if (model.head_bias) sum += model.head_bias->num_elements();
   if (model.final_norm_bias) sum += model.final_norm_bias->num_elements();
   if (model.positions) sum += model.positions->num_elements();
   ForEachLayerTensor(model,
@@ -283,6 +284,8 @@ uint64_t ParametersOf(const ImportedModel& model) {
   if (model.encoder) {
     sum += model.encoder->final_norm.num_elements();
     if (model.encoder->final_norm_bias) sum += model.encoder->final_norm_bias->num_elements();
+    if (model.encoder->embedding) sum += model.encoder->embedding->num_elements();
+    if (model.encoder->positions) sum += model.encoder->positions->num_elements();
   }
   return sum;
 }
@@ -408,6 +411,8 @@ ModelCard CardOf(const Assembly& assembly) {
           .long_rope_after = assembly.long_rope_after,
           .decoder_start = model.config.encoder ? std::optional(model.config.encoder->decoder_start)
                                                 : std::nullopt,
+          .source_vocab_size = model.config.encoder ? EncoderOf(model.config).vocab_size : 0,
+          .language_pair = model.config.encoder ? model.config.encoder->pair : std::nullopt,
           .bos = model.config.bos,
           .eos = {},
           .fim = model.config.fim,

@@ -24,6 +24,9 @@ Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t promp
   // One position is the answer's; a context of one token is refused by Submit.
   prompt_tokens = std::min(prompt_tokens, std::max(engine->card().ctx_size, 2u) - 1);
   Random random(kPromptSeed);
+  const ModelCard& card = engine->card();
+  const uint32_t vocab =
+      card.decoder_start ? std::min(card.vocab_size, card.source_vocab_size) : card.vocab_size;
   EngineStats before;
   // The first prompt warms up and is not counted; each begins with another token: nothing to reuse.
   for (uint32_t prompt = 0; prompt <= options.repeats; ++prompt) {
@@ -32,10 +35,10 @@ Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t promp
     request.max_tokens = 1;
     request.ignore_eos = true;
     for (uint32_t i = 0; i < prompt_tokens; ++i) {
-      request.prompt.push_back(static_cast<TokenId>(random.Below(engine->card().vocab_size)));
+      request.prompt.push_back(static_cast<TokenId>(random.Below(vocab)));
     }
     request.prompt[0] = static_cast<TokenId>(prompt);
-    if (engine->card().decoder_start) request.source = request.prompt;
+    if (card.decoder_start) request.source = request.prompt;
     KV_TRY(Generate(*engine, std::move(request)));
   }
   const EngineStats after = engine->Stats();

@@ -74,6 +74,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   RequestLimits limits{.ctx_size = parts_.card.ctx_size,
                        .max_positions = parts_.card.max_positions,
                        .vocab_size = parts_.card.vocab_size,
+                       .source_vocab_size = parts_.card.source_vocab_size,
                        .parallel = parts_.options.parallel,
                        .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
                        .pool_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),

@@ -190,8 +190,11 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
   }
   Random random(kSeed);
   const uint32_t vocab = bench.runner_->config().vocab_size;
+  // They are sources too.
+  const uint32_t ids =
+      bench.card_.decoder_start ? std::min(vocab, bench.card_.source_vocab_size) : vocab;
   for (uint32_t i = 0; i < max_tokens; ++i) {
-    bench.ids_.push_back(static_cast<TokenId>(random.Below(vocab)));
+    bench.ids_.push_back(static_cast<TokenId>(random.Below(ids)));
   }
   bench.logits_.resize(vocab);
   return bench;

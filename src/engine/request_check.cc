@@ -39,7 +39,7 @@ Status CheckSource(const GenerateRequest& spec, const RequestLimits& limits) {
                      "has {} tokens; the encoder reads at most {} at once", spec.source.size(),
                      limits.ctx_size);
   }
-  return CheckIds("source", spec.source, limits.vocab_size);
+  return CheckIds("source", spec.source, limits.source_vocab_size);
 }
 
 Status CheckBeams(const GenerateRequest& spec, const RequestLimits& limits) {

@@ -15,6 +15,7 @@ struct RequestLimits {
   uint32_t ctx_size = 0;
   uint32_t max_positions = 0;  // of the model's training
   uint32_t vocab_size = 0;
+  uint32_t source_vocab_size = 0;  // of a model with an encoder
   uint32_t parallel = 0;
   uint32_t num_blocks = 0;   // that this request may have
   uint32_t pool_blocks = 0;  // that there are; more where tenants have quotas

@@ -252,6 +252,13 @@ constexpr Architecture kArchitectures[] = {
      .layer = M2m100Layer},
 };
 
+constexpr Architecture kCt2Architecture = {.name = "ctranslate2",
+                                           .hf_class = "TransformerSpec",
+                                           .hf_model_type = "",
+                                           .slots = slot_names::kTransformerSlots,
+                                           .encoder_slots = slot_names::kTransformerEncoderSlots,
+                                           .layer = M2m100Layer};
+
 }  // namespace
 
 const SlotNames* Architecture::Find(Slot slot) const {
@@ -265,8 +272,10 @@ const SlotNames& Architecture::NamesOf(Slot slot) const {
 }
 
 std::span<const Architecture> Architectures() { return kArchitectures; }
+const Architecture& Ct2Architecture() { return kCt2Architecture; }
 
 const Architecture& ArchitectureOf(const ModelConfig& config) {
+  if (config.architecture == kCt2Architecture.name) return kCt2Architecture;
   const auto* found = std::ranges::find(kArchitectures, config.architecture, &Architecture::name);
   KV_CHECK(found != std::end(kArchitectures));
   return *found;

@@ -27,7 +27,18 @@ enum class Extent {
 uint64_t SizeOf(Extent extent, const ModelConfig& config);
 
 // When a slot must be filled: some depend on the layer, whose FFN may have experts or not.
-enum class Condition { kAlways, kUntied, kQkvBias, kOBias, kMlpBias, kDense, kExperts };
+enum class Condition {
+  kAlways,
+  kUntied,
+  kQkvBias,
+  kOBias,
+  kMlpBias,
+  kHeadBias,
+  kDense,
+  kExperts,
+  kStoredPositions,
+  kOwnEmbedding  // of an encoder
+};
 bool Holds(Condition condition, const ModelConfig& config, uint32_t layer);
 
 // The shape of a slot is the same for every family that has it.
@@ -140,7 +151,8 @@ struct Architecture {
   const SlotNames& NamesOf(Slot slot) const;  // REQUIRES: the family has it
 };
 
-std::span<const Architecture> Architectures();
+std::span<const Architecture> Architectures();  // that Hugging Face and GGUF files name
+const Architecture& Ct2Architecture();          // of CTranslate2's files
 // The row that a config came from. REQUIRES: config.architecture is a row's name.
 const Architecture& ArchitectureOf(const ModelConfig& config);
 LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);

@@ -16,7 +16,7 @@ constexpr SlotTraits kTraits[] = {
     {Slot::kFinalNorm, kHidden, {}, Condition::kAlways, false},
     {Slot::kFinalNormBias, kHidden, {}, Condition::kAlways, false},
     {Slot::kLmHead, kVocab, kHidden, Condition::kUntied, false},
-    {Slot::kPositions, kPositions, kHidden, Condition::kAlways, false},
+    {Slot::kPositions, kPositions, kHidden, Condition::kStoredPositions, false},
     {Slot::kAttentionNorm, kHidden, {}, Condition::kAlways, false},
     {Slot::kAttentionNormBias, kHidden, {}, Condition::kAlways, false},
     {Slot::kAttentionPostNorm, kHidden, {}, Condition::kAlways, false},
@@ -52,6 +52,8 @@ constexpr SlotTraits kTraits[] = {
     {Slot::kCrossVBias, kKeyValues, {}, Condition::kQkvBias, false},
     {Slot::kCrossOBias, kHidden, {}, Condition::kOBias, false},
     {Slot::kRouter, kExperts, kHidden, Condition::kExperts, false},
+    {Slot::kHeadBias, kVocab, {}, Condition::kHeadBias, false},
+    {Slot::kSourceEmbedding, kVocab, kHidden, Condition::kOwnEmbedding, false},
     {Slot::kExpertGate, kExpertFfn, kHidden, Condition::kExperts, false},
     {Slot::kExpertUp, kExpertFfn, kHidden, Condition::kExperts, false},
     {Slot::kExpertDown, kHidden, kExpertFfn, Condition::kExperts, false},
@@ -101,10 +103,16 @@ bool Holds(Condition condition, const ModelConfig& config, uint32_t layer) {
       return config.o_bias;
     case Condition::kMlpBias:
       return config.mlp_bias;
+    case Condition::kHeadBias:
+      return config.head_bias;
     case Condition::kDense:
       return !HasExperts(config, layer);
     case Condition::kExperts:
       return HasExperts(config, layer);
+    case Condition::kStoredPositions:
+      return !config.sinusoids;
+    case Condition::kOwnEmbedding:
+      return config.has_source_embedding;
   }
   KV_CHECK(false);
 }
@@ -133,6 +141,10 @@ void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedMo
       encoder.final_norm = std::move(source.view);
     } else if (slot == Slot::kFinalNormBias) {
       encoder.final_norm_bias = std::move(source.view);
+    } else if (slot == Slot::kSourceEmbedding) {
+      encoder.embedding = std::move(source.view);
+    } else if (slot == Slot::kPositions) {
+      encoder.positions = std::move(source.view);
     } else {
       encoder.layers[layer].Add(slot, std::move(source));
     }
@@ -150,6 +162,9 @@ void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedMo
       return;
     case Slot::kLmHead:
       model.lm_head = std::move(source);
+      return;
+    case Slot::kHeadBias:
+      model.head_bias = std::move(source.view);
       return;
     case Slot::kPositions:
       model.positions = std::move(source.view);

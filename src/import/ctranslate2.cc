@@ -6,7 +6,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/result.h"
-#include "import/float_numbers.h"
 
 namespace kvasir {
 namespace {
@@ -118,35 +117,12 @@ Status ReadAliases(Ct2Reader& reader, Ct2File* model) {
   return {};
 }
 
-template <typename Integer>
-void WidenIntegers(const std::byte* from, uint64_t count, float* to) {
-  for (uint64_t i = 0; i < count; ++i) {
-    Integer integer;
-    std::memcpy(&integer, from + i * sizeof(Integer), sizeof(Integer));
-    to[i] = static_cast<float>(integer);
-  }
-}
-
-// `count` numbers from the place `at` on.
-void WidenNumbers(const Ct2Variable& variable, uint64_t at, uint64_t count, float* to) {
-  const std::byte* from = variable.bytes.data() + at * BytesOf(variable.type);
-  switch (variable.type) {
-    case Ct2Type::kI8:
-      return WidenIntegers<int8_t>(from, count, to);
-    case Ct2Type::kI16:
-      return WidenIntegers<int16_t>(from, count, to);
-    case Ct2Type::kI32:
-      return WidenIntegers<int32_t>(from, count, to);
-    case Ct2Type::kF32:
-      return Widen(DType::kF32, from, count, to);
-    case Ct2Type::kF16:
-      return Widen(DType::kF16, from, count, to);
-    case Ct2Type::kBf16:
-      return Widen(DType::kBf16, from, count, to);
-  }
-}
-
 }  // namespace
+
+DType DTypeOf(Ct2Type type) {
+  if (type == Ct2Type::kF16) return DType::kF16;
+  return type == Ct2Type::kBf16 ? DType::kBf16 : DType::kF32;
+}
 
 uint32_t BytesOf(Ct2Type type) {
   switch (type) {
@@ -187,19 +163,30 @@ Result<Ct2File> ParseCt2(std::span<const std::byte> bytes, const std::string& fi
   return model;
 }
 
-void WidenRows(const Ct2Tensor& tensor, uint64_t begin, uint64_t end, float* to) {
-  KV_CHECK(begin <= end && end <= tensor.shape.front());
-  uint64_t columns = 1;
-  for (size_t i = 1; i < tensor.shape.size(); ++i) columns *= tensor.shape[i];
-  for (uint64_t row = tensor.row_begin + begin; row < tensor.row_begin + end; ++row) {
-    WidenNumbers(tensor.weights, row * columns, columns, to);
-    if (tensor.scale) {
-      float scale;
-      WidenNumbers(*tensor.scale, tensor.scale->count() == 1 ? 0 : row, 1, &scale);
-      for (uint64_t i = 0; i < columns; ++i) to[i] /= scale;
-    }
-    to += columns;
+StoredTensor StoredTensorOf(const Ct2Tensor& tensor, const std::string& file) {
+  static constexpr const char* kNames[] = {"float32", "int8",    "int16",
+                                           "int32",   "float16", "bfloat16"};
+  const Ct2Variable& weights = tensor.weights;
+  StoredTensor stored{.name = tensor.name,
+                      .type = kNames[static_cast<size_t>(weights.type)],
+                      .dtype = DTypeOf(weights.type),
+                      .shape = tensor.shape,
+                      .bytes = {},
+                      .file = file,
+                      .integers = {}};
+  uint64_t row_bytes = BytesOf(weights.type);
+  for (size_t i = 1; i < tensor.shape.size(); ++i) row_bytes *= tensor.shape[i];
+  const auto rows =
+      weights.bytes.subspan(tensor.row_begin * row_bytes, tensor.shape.front() * row_bytes);
+  if (!tensor.scale) {
+    stored.bytes = rows;
+    return stored;
   }
+  const bool of_row = tensor.scale->count() > 1;
+  const std::byte* scales =
+      tensor.scale->bytes.data() + (of_row ? tensor.row_begin * sizeof(float) : 0);
+  stored.integers = {rows.data(), BytesOf(weights.type), scales, of_row};
+  return stored;
 }
 
 }  // namespace kvasir

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "import/tensor_view.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -67,9 +68,10 @@ struct Ct2Tensor {
   uint64_t row_begin = 0;
 };
 
-// Rows [begin, end) of a tensor, row by row: f32, f16 and bf16 widened exactly, integers q as the
-// quotient q / scale in f32.
-void WidenRows(const Ct2Tensor& tensor, uint64_t begin, uint64_t end, float* to);
+// As a tensor of any file, in place: integers q with a scale stand for q / scale in f32.
+StoredTensor StoredTensorOf(const Ct2Tensor& tensor, const std::string& file);
+// Of numbers that are not integers.
+DType DTypeOf(Ct2Type type);
 
 struct Ct2Shape {
   uint32_t hidden_size = 0;

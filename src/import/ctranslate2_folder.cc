@@ -5,6 +5,7 @@
 #include "base/json_object.h"
 #include "base/result.h"
 #include "import/ctranslate2.h"
+#include "import/importer.h"
 
 namespace kvasir {
 namespace {
@@ -131,6 +132,7 @@ Result<Ct2Folder> ReadCt2Folder(const fs::path& path) {
   Ct2Folder folder;
   const fs::path model_path = path / "model.bin", config_path = path / "config.json";
   KV_ASSIGN(folder.file, MappedFile::Open(model_path));
+  KV_TRY(CheckNoLfsPointer(folder.file->bytes(), model_path.string()));
   KV_ASSIGN(const Ct2File model, ParseCt2(folder.file->bytes(), model_path.string()));
   KV_ASSIGN(folder.weights, DescribeCt2(model, model_path.string()));
   json config = OldConfig(model);

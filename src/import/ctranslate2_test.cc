@@ -8,8 +8,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "import/ct2_file_for_test.h"
 #include "import/float_numbers.h"
 #include "import/safetensors.h"
 #include "simd/half.h"
@@ -19,7 +19,10 @@ namespace kvasir {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using ct2_file::Head;
+using ct2_file::Text;
+using ct2_file::U32;
+using ct2_file::Variable;
 
 const fs::path kTiny = fs::path(KVASIR_SOURCE_DIR) / "tests/data/ct2-tiny";
 
@@ -36,10 +39,16 @@ Result<Ct2Weights> Describe(const std::string& bytes) {
   return DescribeCt2(*model, "dir/model.bin");
 }
 std::vector<float> NumbersOf(const Ct2Tensor& tensor) {
-  uint64_t count = 1;
-  for (const uint64_t size : tensor.shape) count *= size;
-  std::vector<float> numbers(count);
-  WidenRows(tensor, 0, tensor.shape.front(), numbers.data());
+  const StoredTensor stored = StoredTensorOf(tensor, "dir/model.bin");
+  const uint64_t columns = tensor.shape.size() == 1 ? 1 : tensor.shape[1];
+  std::vector<float> numbers(tensor.shape[0] * columns);
+  if (!stored.integers) {
+    Widen(*stored.dtype, stored.bytes.data(), numbers.size(), numbers.data());
+    return numbers;
+  }
+  for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
+    WidenRow(*stored.integers, row, columns, numbers.data() + row * columns);
+  }
   return numbers;
 }
 const Ct2Tensor& Named(const Ct2Weights& weights, const std::string& name) {
@@ -48,23 +57,6 @@ const Ct2Tensor& Named(const Ct2Weights& weights, const std::string& name) {
   }
   ADD_FAILURE() << name;
   return weights.tensors.front();
-}
-
-// A file of ours, part by part.
-std::string U32(uint32_t x) { return std::string(reinterpret_cast<const char*>(&x), 4); }
-std::string Text(const std::string& text) {
-  const auto size = static_cast<uint16_t>(text.size() + 1);
-  return std::string(reinterpret_cast<const char*>(&size), 2) + text + '\0';
-}
-std::string Variable(const std::string& name, const std::vector<uint32_t>& shape, int type,
-                     const std::string& bytes) {
-  std::string dims;
-  for (const uint32_t size : shape) dims += U32(size);
-  return Text(name) + static_cast<char>(shape.size()) + dims + static_cast<char>(type) +
-         U32(static_cast<uint32_t>(bytes.size())) + bytes;
-}
-std::string Head(const std::string& spec, uint32_t revision, uint32_t num_variables) {
-  return U32(6) + Text(spec) + U32(revision) + U32(num_variables);
 }
 
 // With a variable more in front of those of a file of version 6.

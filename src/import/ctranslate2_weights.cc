@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "import/ctranslate2.h"
+#include "import/float_numbers.h"
 
 namespace kvasir {
 namespace {
@@ -84,9 +85,24 @@ class Ct2Describer {
     return static_cast<int64_t>(Value(*variable));
   }
 
+  // REQUIRES: it has one number.
   static float Value(const Ct2Variable& variable) {
+    const auto integer = [&]<typename Integer>(Integer value) {
+      std::memcpy(&value, variable.bytes.data(), sizeof(value));
+      return static_cast<float>(value);
+    };
+    switch (variable.type) {
+      case Ct2Type::kI8:
+        return integer(int8_t{});
+      case Ct2Type::kI16:
+        return integer(int16_t{});
+      case Ct2Type::kI32:
+        return integer(int32_t{});
+      default:
+        break;
+    }
     float value = 0;
-    WidenRows({.name = "", .shape = {1}, .weights = variable, .scale = {}}, 0, 1, &value);
+    Widen(DTypeOf(variable.type), variable.bytes.data(), 1, &value);
     return value;
   }
 

@@ -54,6 +54,7 @@ Status ReadHfEncoder(Fields& fields, const Architecture& row, const std::string&
                 ConfigLimits::kHeadDim);
   }
   if (scaled) config.embedding_multiplier = __builtin_sqrtf(static_cast<float>(config.hidden_size));
+  config.sinusoids = true;
   config.encoder = encoder;
   return {};
 }

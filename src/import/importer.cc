@@ -8,6 +8,7 @@
 #include "import/file_watch.h"
 #include "import/gguf_importer.h"
 #include "import/gguf_parts.h"
+#include "import/shard_index.h"
 
 namespace kvasir {
 namespace {
@@ -17,7 +18,22 @@ namespace fs = std::filesystem;
 struct Source {
   fs::path path;  // absolute, without a trailing slash
   bool is_folder;
+  std::optional<fs::path> ct2_folder = std::nullopt;
 };
+
+// The folder with the model.bin of CTranslate2: this one, or `model` in it. Absent: neither, or the
+// folder has weights in safetensors. What PyTorch writes is called pytorch_model.bin.
+Result<std::optional<fs::path>> Ct2FolderIn(const fs::path& folder) {
+  for (const std::string_view name : {std::string_view("model.safetensors"), kShardIndexFile}) {
+    KV_ASSIGN(const bool exists, Exists(folder / name));
+    if (exists) return std::nullopt;
+  }
+  for (const fs::path& path : {folder, folder / "model"}) {
+    KV_ASSIGN(const bool exists, Exists(path / "model.bin"));
+    if (exists) return path;
+  }
+  return std::nullopt;
+}
 
 // The GGUF file of a folder without config.json. Absent when the folder has a config.json or no
 // GGUF file; kInvalidArgument when it has several.
@@ -52,15 +68,19 @@ Result<Source> Locate(const fs::path& given, Need need) {
   KV_ASSIGN(const bool exists, Exists(path));
   if (exists && fs::is_directory(path, error)) {
     KV_ASSIGN(const std::optional<fs::path> gguf, OnlyGguf(path));
+    KV_ASSIGN(const std::optional<fs::path> ct2, Ct2FolderIn(path));
+    if (!gguf && ct2) return Source{std::move(path), true, ct2};
     return gguf ? Source{*gguf, false} : Source{std::move(path), true};
   }
   if (error) return FailErrno(error.value(), "{}: cannot check the path", path.string());
   if (!exists) {
     return Fail(Code::kNotFound,
-                "{}: no such file or folder; --model takes a Hugging Face folder or a GGUF file",
+                "{}: no such file or folder; --model takes a Hugging Face folder, a GGUF file or a "
+                "CTranslate2 folder",
                 path.string());
   }
   const std::string extension = path.extension().string();
+  if (path.filename() == "model.bin") return Source{path.parent_path(), true, path.parent_path()};
   if (path.filename() == "config.json" && need == Need::kShapes) {
     return Source{path.parent_path(), true};
   }
@@ -83,8 +103,11 @@ Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& fi
 
 Result<ImportedModel> ImportModel(const fs::path& path, Need need) {
   KV_ASSIGN(const Source source, Locate(path, need));
-  KV_ASSIGN(ImportedModel model, source.is_folder ? ImportHfFolder(source.path, need)
-                                                  : ImportGgufFile(source.path, need));
+  const auto import = [&] {
+    if (source.ct2_folder) return ImportCt2Folder(*source.ct2_folder, source.path);
+    return source.is_folder ? ImportHfFolder(source.path, need) : ImportGgufFile(source.path, need);
+  };
+  KV_ASSIGN(ImportedModel model, import());
   KV_TRY(CheckWhileLoading(model.mapped_files));
   return model;
 }

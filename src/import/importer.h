@@ -1,4 +1,4 @@
-// Importers: a Hugging Face folder or a GGUF file becomes an ImportedModel.
+// Importers: a Hugging Face folder, a GGUF file or a CTranslate2 folder becomes an ImportedModel.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,10 @@
 
 namespace kvasir {
 
-// The encoder of an encoder-decoder model; the embedding and positions are the decoder's.
+// The encoder of an encoder-decoder model.
 struct EncoderTensors {
+  // Absent: those of the decoder, or sinusoids.
+  std::optional<TensorView> embedding, positions;
   std::vector<SlotTensors> layers;
   TensorView final_norm;  // [hidden]
   std::optional<TensorView> final_norm_bias;
@@ -37,6 +39,7 @@ struct ImportedModel {
   std::optional<TensorView> final_norm_bias;
   std::optional<TensorView> positions;  // [max_positions, hidden], learned; absent: none
   std::optional<MatrixSource> lm_head;  // absent: tied to embedding
+  std::optional<TensorView> head_bias;  // [vocab]
   std::vector<SlotTensors> layers;
   std::optional<EncoderTensors> encoder;
   std::filesystem::path path;  // as given, made absolute
@@ -70,13 +73,18 @@ Status CheckNoLfsPointer(std::span<const std::byte> bytes, const std::string& fi
 enum class Need { kWeights, kShapes };
 
 // `path`: a Hugging Face folder, a GGUF file (of a split one the first, with the others beside it),
-// or a folder with one GGUF file and no config.json.
-// Errors (kNotFound, kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key,
-// the numbers, and the fix. Non-finite weights are found when they are packed.
+// a folder with one GGUF file and no config.json, or a CTranslate2 folder: with a model.bin, or
+// with a folder `model` that has it, as Argos Translate's packages have. Errors (kNotFound,
+// kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key, the numbers, and
+// the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path, Need need = Need::kWeights);
 // The same for a Hugging Face folder: config.json, safetensors in one or many files, tokenizer
 // files.
 Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder, Need need);
+// The same for a CTranslate2 folder (ctranslate2.h). `folder` has the model.bin; `given`: that
+// folder, or the package around it.
+Result<ImportedModel> ImportCt2Folder(const std::filesystem::path& folder,
+                                      const std::filesystem::path& given);
 
 // Gives the model a tensor of `dtype` for each slot that its config fills, whose bytes are
 // data(slot, numbers); nullptr: it has none.

@@ -223,6 +223,8 @@ ModelConfig EncoderOf(const ModelConfig& config) {
   encoder.num_heads = encoder.num_kv_heads = config.encoder->num_heads;
   encoder.head_dim = config.encoder->head_dim;
   encoder.ffn_size = config.encoder->ffn_size;
+  encoder.has_source_embedding = config.encoder->vocab_size.has_value();
+  if (config.encoder->vocab_size) encoder.vocab_size = *config.encoder->vocab_size;
   return encoder;
 }
 
@@ -318,7 +320,10 @@ std::string CanonicalText(const ModelConfig& config) {
     text += fmt::format(" encoder_layers={} heads={} head_dim={} ffn={} first_position={}",
                         encoder.num_layers, encoder.num_heads, encoder.head_dim, encoder.ffn_size,
                         encoder.first_position);
+    if (encoder.vocab_size) text += fmt::format(" source_vocab={}", *encoder.vocab_size);
+    if (!config.sinusoids) text += " stored_positions";
   }
+  if (config.head_bias) text += " head_bias";
   if (!config.windows.empty()) text += fmt::format(" windows={}", fmt::join(config.windows, ","));
   return text;
 }

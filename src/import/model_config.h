@@ -91,15 +91,18 @@ struct LayerSpec {
 };
 
 // Of an encoder-decoder model: what its encoder has apart from the decoder, and what only such
-// models have. Vocabulary, width, norms, activation and positions are the same in both halves.
+// models have. Width, norms, activation and kind of positions are the same in both halves.
 struct EncoderConfig {
   uint32_t num_layers = 0;
   uint32_t num_heads = 0;
   uint32_t head_dim = 0;
   uint32_t ffn_size = 0;
-  // Positions are sinusoids in both halves (Vaswani et al., 2017); the first token's number.
-  uint32_t first_position = 0;
-  TokenId decoder_start = 0;  // what the decoder reads first
+  uint32_t first_position = 0;  // of sinusoids: the first token's number
+  TokenId decoder_start = 0;    // what the decoder reads first
+  // Rows of the encoder's embedding. Absent: it is the decoder's.
+  std::optional<uint32_t> vocab_size;
+  // Of a model for one pair of languages; its vocabulary may have languages all the same.
+  std::optional<LanguagePair> pair;
 };
 
 inline bool NormsInput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kAfter; }
@@ -126,7 +129,9 @@ struct ModelConfig {
   std::optional<double> attention_multiplier;  // of q . k; absent: 1/sqrt(head_dim)
   // cap * tanh(x / cap) of attention scores and of logits; absent: as they are.
   std::optional<double> attention_softcap, logits_softcap;
-  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
+  bool sinusoids = false;  // positions are sinusoids (Vaswani et al., 2017), not a table or RoPE
+  bool has_source_embedding = false;  // of EncoderOf: that encoder has an embedding apart
   bool tied_embeddings = false;
   std::optional<ExpertsConfig> experts;
   std::optional<EncoderConfig> encoder;

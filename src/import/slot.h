@@ -55,7 +55,9 @@ enum class Slot : uint8_t {
   kCrossVBias,
   kCrossOBias,
   kRouter,
-  kExpertGate,  // of each expert, as are the next two
+  kHeadBias,
+  kSourceEmbedding,  // of an encoder that does not share the decoder's
+  kExpertGate,       // of each expert, as are the next two
   kExpertUp,
   kExpertDown,
 };

@@ -179,6 +179,17 @@ inline constexpr SlotNames kM2m100EncoderSlots[] = {
     {Slot::kUpBias, "model.encoder.layers.{}.fc1.bias", ""},
     {Slot::kDownBias, "model.encoder.layers.{}.fc2.bias", ""},
 };
+// Models in CTranslate2's files, whose tensors get the names of M2M-100's (ctranslate2.h).
+inline constexpr SlotNames kTransformerOwn[] = {
+    {Slot::kPositions, "model.decoder.embed_positions.weights", ""},
+    {Slot::kHeadBias, "lm_head.bias", ""},
+};
+inline constexpr SlotNames kTransformerEncoderOwn[] = {
+    {Slot::kSourceEmbedding, "model.encoder.embed_tokens.weight", ""},
+    {Slot::kPositions, "model.encoder.embed_positions.weights", ""},
+};
+inline constexpr auto kTransformerSlots = Join(kM2m100Slots, kTransformerOwn);
+inline constexpr auto kTransformerEncoderSlots = Join(kM2m100EncoderSlots, kTransformerEncoderOwn);
 inline constexpr std::string_view kM2m100Aliases[] = {
     "model.encoder.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",

@@ -43,8 +43,14 @@ ModelConfig M2m100(uint32_t layers, uint32_t ffn_size) {
           .qkv_bias = true,
           .o_bias = true,
           .mlp_bias = true,
+          .sinusoids = true,
           .tied_embeddings = true,
-          .encoder = EncoderConfig{layers, 16, 64, ffn_size, 2, 2},
+          .encoder = EncoderConfig{.num_layers = layers,
+                                   .num_heads = 16,
+                                   .head_dim = 64,
+                                   .ffn_size = ffn_size,
+                                   .first_position = 2,
+                                   .decoder_start = 2},
           .eos = {2}};
 }
 

@@ -136,7 +136,7 @@ Status CheckTensor(const StoredTensor& tensor, const Want& want) {
   }
   const bool whole =
       !traits.columns || traits.slot == Slot::kPositions || traits.slot == Slot::kRouter;
-  if (whole && IsQuantised(*tensor.dtype)) {
+  if (whole && (IsQuantised(*tensor.dtype) || tensor.integers)) {
     return Fail(
         Code::kUnsupported,
         "{}: tensor '{}' is {}: norms, biases, positions and routers may be F32, F16 or BF16",
@@ -183,6 +183,7 @@ MatrixSource SourceOf(const StoredTensor& tensor, const Want& want) {
     source.view.data += StoredBytes(*tensor.dtype, want.first_row * row_numbers);
   }
   if (want.transposed) source.column_stride = want.tensor_rows;
+  source.view.integers = tensor.integers;
   return source;
 }
 

@@ -55,12 +55,22 @@ constexpr uint64_t StoredBytes(DType dtype, uint64_t count) {
   return count / BlockOf(dtype).columns * BlockOf(dtype).bytes;
 }
 
+// Integers that stand for the quotients integer / scale in f32, as CTranslate2 stores weights.
+struct ScaledIntegers {
+  const std::byte* data = nullptr;    // of the first row; little endian; may be unaligned
+  uint32_t bytes = 1;                 // of an integer: 1 or 2
+  const std::byte* scales = nullptr;  // f32, not 0: of the first row, or of all rows
+  bool is_scale_of_row = false;       // each row has one
+};
+
 struct TensorView {
   std::string name;  // in its file, for messages
   DType dtype = DType::kF32;
   std::vector<uint64_t> shape;      // row-major, outermost first: a weight is [out, in]
   const std::byte* data = nullptr;  // little endian; may be unaligned
   bool less_one = false;            // a norm whose weights are 1 + these numbers, rounded once
+  // Of a matrix: its numbers, which are computed in f32 as dtype says; then data is nullptr.
+  std::optional<ScaledIntegers> integers;
   uint64_t num_elements() const {
     uint64_t n = 1;
     for (uint64_t d : shape) n *= d;
@@ -93,7 +103,8 @@ struct StoredTensor {
   std::optional<DType> dtype;   // absent: a type that weights cannot have
   std::vector<uint64_t> shape;  // row-major, outermost first
   std::span<const std::byte> bytes;
-  std::string file;  // for messages
+  std::string file;                        // for messages
+  std::optional<ScaledIntegers> integers;  // TensorView::integers; then `bytes` is empty
 };
 
 }  // namespace kvasir

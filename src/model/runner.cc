@@ -178,7 +178,7 @@ class ComposedRunner final : public Runner {
     const ModelConfig& c = model_.config;
     const uint32_t rows = static_cast<uint32_t>(tokens.size());
     KV_CHECK(rows > 0 && rows <= options_.max_rows);
-    KV_TRY(CheckTokens(tokens));
+    KV_TRY(CheckTokens(tokens, c.vocab_size));
     for (const StepSequence& s : sequences) {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
       KV_CHECK(s.tables.size() == layout_.num_groups());
@@ -188,7 +188,7 @@ class ComposedRunner final : public Runner {
       KV_CHECK((s.source_tokens > 0) == (layout_.num_cross_groups() > 0));
     }
     backend_->Begin(sequences, rows);
-    Embed(tokens);
+    Embed(weights_.embedding, weights_.positions, tokens);
     for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
       Layer(weights_.layers[layer], layer, rows);
     }
@@ -202,14 +202,14 @@ class ComposedRunner final : public Runner {
     const uint32_t rows = static_cast<uint32_t>(tokens.size());
     KV_CHECK(c.encoder && rows > 0 && rows <= options_.max_rows);
     KV_CHECK(!sources.empty() && sources.size() <= kMaxSources);
-    KV_TRY(CheckTokens(tokens));
+    KV_TRY(CheckTokens(tokens, weights_.source_embedding.vocab));
     for (const StepSource& s : sources) {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
       KV_CHECK(s.num_rows <= c.max_positions && s.tables.size() == layout_.num_groups());
       KV_CHECK(s.num_rows <= s.tables.back().size() * layout_.block_tokens());
     }
     backend_->BeginEncoder(encoder_kv_->Begin(sources), rows);
-    Embed(tokens);
+    Embed(weights_.source_embedding, weights_.source_positions, tokens);
     for (const PackedLayer& layer : weights_.encoder_layers) Layer(layer, 0, rows);
     Norm(weights_.encoder_layers.back().spec.norm, weights_.encoder_norm, a_.x, rows);
     backend_->CheckFinite(a_.normed, a_.hidden_stride, c.hidden_size);
@@ -266,11 +266,11 @@ class ComposedRunner final : public Runner {
   }
 
  private:
-  Status CheckTokens(std::span<const TokenId> tokens) const {
+  static Status CheckTokens(std::span<const TokenId> tokens, uint32_t vocab_size) {
     for (TokenId token : tokens) {
-      if (token >= 0 && static_cast<uint32_t>(token) < model_.config.vocab_size) continue;
+      if (token >= 0 && static_cast<uint32_t>(token) < vocab_size) continue;
       return Fail(Code::kInvalidArgument, "token {} is outside the model's vocabulary of {}", token,
-                  model_.config.vocab_size);
+                  vocab_size);
     }
     return {};
   }
@@ -296,15 +296,16 @@ class ComposedRunner final : public Runner {
     }
   }
 
-  void Embed(std::span<const TokenId> tokens) {
+  // positions: nullptr where RoPE has them.
+  void Embed(const EmbeddingTable& table, const float* positions, std::span<const TokenId> tokens) {
     const ModelConfig& c = model_.config;
-    backend_->Embed(weights_.embedding, tokens, a_.x, a_.hidden_stride);
+    backend_->Embed(table, tokens, a_.x, a_.hidden_stride);
     if (c.embedding_multiplier != 1) {
       backend_->Scale(static_cast<float>(c.embedding_multiplier), c.hidden_size, a_.x,
                       a_.hidden_stride);
     }
-    if (weights_.positions != nullptr) {
-      backend_->AddPositions(weights_.positions, c.hidden_size, a_.x, a_.hidden_stride);
+    if (positions != nullptr) {
+      backend_->AddPositions(positions, c.hidden_size, a_.x, a_.hidden_stride);
     }
   }
 

@@ -95,25 +95,32 @@ Result<Language> Languages::Find(std::string_view code) const {
 }
 
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
-                                          TokenId language, LanguagePlace place,
-                                          size_t max_tokens) {
-  KV_CHECK(tokenizer.eos());
-  constexpr size_t kOthers = 2;  // the language and </s>
-  if (max_tokens < kOthers)
-    return Fail(Code::kExhausted, "a source has at least {} tokens", kOthers);
+                                          const SourceFrame& frame, size_t max_tokens) {
+  const size_t others = frame.before.size() + frame.behind.size();
+  if (max_tokens < others) {
+    return Fail(Code::kExhausted, "a source has at least {} tokens", others);
+  }
   EncodeOptions options;
   options.add_special = options.parse_special = false;
-  options.max_tokens = max_tokens - kOthers;
+  options.max_tokens = max_tokens - others;
   options.literal = {{0, text.size()}};
   KV_ASSIGN(std::vector<TokenId> ids, tokenizer.Encode(text, options));
-  if (place == LanguagePlace::kInFront) {
-    ids.insert(ids.begin(), language);
-    ids.push_back(*tokenizer.eos());
-  } else {
-    ids.push_back(*tokenizer.eos());
-    ids.push_back(language);
-  }
+  ids.insert(ids.begin(), frame.before.begin(), frame.before.end());
+  ids.insert(ids.end(), frame.behind.begin(), frame.behind.end());
   return ids;
+}
+
+SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace place) {
+  KV_CHECK(tokenizer.eos());
+  if (place == LanguagePlace::kBehind)
+    return {.before = {}, .behind = {*tokenizer.eos(), language}};
+  return {.before = {language}, .behind = {*tokenizer.eos()}};
+}
+
+Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
+                                          TokenId language, LanguagePlace place,
+                                          size_t max_tokens) {
+  return EncodeSource(tokenizer, text, FrameOf(tokenizer, language, place), max_tokens);
 }
 
 Result<LanguagePlace> LanguagePlaceOf(std::string_view tokenizer_config_json) {

@@ -43,9 +43,13 @@ class Languages {
   std::vector<Language> all_;
 };
 
-// Ids of a source: its language, the text's pieces and </s>, or (kBehind) the pieces, </s> and the
-// language. No text becomes a special token or a language. Errors as Tokenizer::Encode; kExhausted:
-// more than max_tokens. REQUIRES: the tokenizer has an EOS.
+// Ids of a source: the text's pieces in their frame. No text becomes a special token or a language.
+// Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
+Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
+                                          const SourceFrame& frame, size_t max_tokens);
+// In the frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.
+// REQUIRES: the tokenizer has an EOS.
+SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace place);
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           TokenId language, LanguagePlace place, size_t max_tokens);
 

@@ -67,8 +67,8 @@ bool IsPiece(const VocabularyToken& token) {
 }
 
 // Gives the tokens the kinds and scores of their pieces. Returns the pieces that are not among
-// them.
-std::vector<VocabularyToken> TakePieces(const Vocabulary& pieces, Vocabulary* vocabulary) {
+// them. kCorruption: too many are not.
+Result<std::vector<VocabularyToken>> TakePieces(const Vocabulary& pieces, Vocabulary* vocabulary) {
   std::unordered_map<std::string_view, VocabularyToken*> by_text;
   for (VocabularyToken& token : vocabulary->tokens) by_text.emplace(token.text, &token);
   std::vector<VocabularyToken> missing;
@@ -82,7 +82,19 @@ std::vector<VocabularyToken> TakePieces(const Vocabulary& pieces, Vocabulary* vo
       found->second->score = piece.score;
     }
   }
-  return missing;
+  if (missing.size() <= pieces.tokens.size() / kMaxMissing) return missing;
+  return Fail(Code::kCorruption, "{}: {} of the {} pieces of {} are missing, such as '{}'; {}",
+              vocabulary->file, missing.size(), pieces.tokens.size(), pieces.file,
+              missing.front().text.substr(0, 40), kFetch);
+}
+
+// Behind the model's `num_ids` tokens, so that they only help merging.
+void AppendMissing(const std::vector<VocabularyToken>& missing, size_t num_ids,
+                   Vocabulary* vocabulary) {
+  if (missing.empty()) return;
+  vocabulary->num_ids = num_ids;
+  vocabulary->tokens.resize(num_ids);
+  vocabulary->tokens.insert(vocabulary->tokens.end(), missing.begin(), missing.end());
 }
 
 void AppendLanguages(std::span<const std::string_view> codes, std::string_view around,
@@ -133,6 +145,7 @@ Result<Vocabulary> M2mVocabulary(Vocabulary pieces, const M2mFiles& files, size_
   }
   Vocabulary vocabulary;
   vocabulary.kind = pieces.kind;
+  vocabulary.merging = pieces.merging;
   vocabulary.file = path;
   vocabulary.space_prefix = pieces.space_prefix;
   vocabulary.collapse_spaces = pieces.collapse_spaces;
@@ -145,19 +158,46 @@ Result<Vocabulary> M2mVocabulary(Vocabulary pieces, const M2mFiles& files, size_
                 path, vocab.size(), config.languages.size(), config.num_made_up, all, vocab_size,
                 kFetch);
   }
-  const std::vector<VocabularyToken> missing = TakePieces(pieces, &vocabulary);
-  if (missing.size() > pieces.tokens.size() / kMaxMissing) {
-    return Fail(Code::kCorruption, "{}: {} of the {} pieces of {} are missing, such as '{}'; {}",
-                path, missing.size(), pieces.tokens.size(), pieces.file,
-                missing.front().text.substr(0, 40), kFetch);
-  }
+  KV_ASSIGN(const std::vector<VocabularyToken> missing, TakePieces(pieces, &vocabulary));
   KV_TRY(MarkSpecials(&vocabulary, path));
   AppendLanguages(config.languages, "__", &vocabulary);
-  if (!missing.empty()) {
-    vocabulary.num_ids = all;
-    vocabulary.tokens.resize(all);
-    vocabulary.tokens.insert(vocabulary.tokens.end(), missing.begin(), missing.end());
+  AppendMissing(missing, all, &vocabulary);
+  vocabulary.charsmap = std::move(pieces.charsmap);
+  return vocabulary;
+}
+
+Result<Vocabulary> Ct2Vocabulary(Vocabulary pieces, const Ct2Tokens& files) {
+  KV_TRY(CheckVocabulary(pieces));
+  Vocabulary vocabulary;
+  vocabulary.kind = pieces.kind;
+  vocabulary.merging = pieces.merging;
+  vocabulary.file = files.path;
+  vocabulary.space_prefix = pieces.space_prefix;
+  vocabulary.collapse_spaces = pieces.collapse_spaces;
+  for (const std::string& text : files.tokens) {
+    vocabulary.tokens.push_back({.text = text, .kind = TokenKind::kUnused});
   }
+  KV_ASSIGN(const std::vector<VocabularyToken> missing, TakePieces(pieces, &vocabulary));
+  const auto mark = [&](const std::string& text, TokenKind kind) -> std::optional<TokenId> {
+    const auto id = Find(vocabulary, text);
+    if (!id) return std::nullopt;
+    VocabularyToken& token = vocabulary.tokens[static_cast<size_t>(*id)];
+    if (token.kind == TokenKind::kUnused || kind == TokenKind::kUnknown) token.kind = kind;
+    return id;
+  };
+  for (const std::string_view name : M2mLanguages()) {
+    mark("__" + std::string(name) + "__", TokenKind::kControl);
+  }
+  for (const std::string_view name : NllbLanguages()) mark(std::string(name), TokenKind::kControl);
+  for (const char* name : {"<pad>", "<blank>", "<mask>"}) mark(name, TokenKind::kControl);
+  vocabulary.bos = mark(files.bos, TokenKind::kControl);
+  vocabulary.eos = mark(files.eos, TokenKind::kControl);
+  if (!vocabulary.eos || !mark(files.unk, TokenKind::kUnknown)) {
+    return Fail(Code::kCorruption, "{}: has no token {}; {}", files.path,
+                vocabulary.eos ? files.unk : files.eos, kFetch);
+  }
+  vocabulary.add_bos = vocabulary.add_eos = false;
+  AppendMissing(missing, files.tokens.size(), &vocabulary);
   vocabulary.charsmap = std::move(pieces.charsmap);
   return vocabulary;
 }

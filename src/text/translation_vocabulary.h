@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvasir/status.h"
 #include "text/vocabulary.h"
@@ -29,5 +30,17 @@ Result<Vocabulary> M2mVocabulary(Vocabulary pieces, const M2mFiles& files, size_
 // <mask>. kCorruption: the first pieces are not <unk>, <s> and </s>, or there are more ids than
 // vocab_size, or 128 fewer.
 Result<Vocabulary> NllbVocabulary(Vocabulary pieces, size_t vocab_size);
+
+struct Ct2Tokens {
+  std::vector<std::string> tokens;  // by id
+  std::string path;                 // names them in errors
+  std::string unk, bos, eos;
+};
+
+// CTranslate2: the tokens of a model, and the SentencePiece model that cuts texts into them.
+// Languages of M2M-100 and NLLB-200 among them are special. A piece that is not a token becomes the
+// unknown one. kCorruption: unk or eos is not a token, or more than one in 16 pieces is not;
+// CheckVocabulary finds the rest.
+Result<Vocabulary> Ct2Vocabulary(Vocabulary pieces, const Ct2Tokens& tokens);
 
 }  // namespace kvasir

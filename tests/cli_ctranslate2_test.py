@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""CTranslate2 folders in commands: ids of a trained model, and texts of a package such as Argos Translate's.
+
+    cli_ctranslate2_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+import json
+import pathlib
+import shutil
+import struct
+import tempfile
+import unittest
+
+import cli_support
+from cli_support import SMALL, CliTest, ids_text
+
+TINY = cli_support.ROOT / "tests/data/ct2-tiny"
+TRAINED = cli_support.ROOT.parent / "shared/data/aren-transliteration"
+
+
+def field(number, value):
+    """A field of a protocol buffer: a float, a number or bytes."""
+    if isinstance(value, float):
+        return bytes([number << 3 | 5]) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def unigram_model():
+    """A SentencePiece model of the words that ct2-tiny's vocabulary has."""
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+    pieces += [(f"\u2581t{i}", -1.0 - i / 64, 1) for i in range(33)]
+    model = b"".join(field(1, field(1, text.encode()) + field(2, score) + field(3, kind))
+                     for text, score, kind in pieces)
+    return model + field(2, field(3, 1))
+
+
+class Package(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.package = pathlib.Path(cls.folder.name, "translate-xx_yy")
+        shutil.copytree(TINY / "int8", cls.package / "model")
+        (cls.package / "sentencepiece.model").write_bytes(unigram_model())
+        (cls.package / "metadata.json").write_text('{"from_code": "xx", "to_code": "yy"}')
+        cls.model = ["translate", "--model", cls.package, *SMALL, "--max-tokens", "8"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_texts_need_no_languages(self):
+        by_ids = self.ok_json(*self.model, "--source-ids", "9,13,34,16", "--json")
+        answer = self.ok_json(*self.model, "--json", stdin="t5 t9  t30 t12\n")
+        self.assertEqual(answer["tokens"], by_ids["tokens"])
+        self.assertEqual(answer["tokens"][0], 2)
+        self.assertEqual(answer["receipt"]["source_tokens"], 4)
+        words = [f"t{token - 4}" for token in answer["tokens"][1:] if token >= 4]
+        self.assertEqual(answer["text"].split(), words)
+        self.assertEqual(self.ok(*self.model, stdin="t5 t9 t30 t12\n\n"), answer["text"] + "\n\n")
+        inside = ["translate", "--model", self.package / "model", *SMALL, "--max-tokens", "8"]
+        self.assertEqual(self.ok(*inside, stdin="t5 t9 t30 t12"), answer["text"] + "\n")
+
+    def test_unknown_words_are_one_token_each(self):
+        answer = self.ok_json(*self.model, "--json", stdin="t5 xyz t9")
+        self.assertEqual(answer["receipt"]["source_tokens"], 3)
+
+    def test_languages_must_be_the_pair(self):
+        plain = self.ok(*self.model, stdin="t5 t9")
+        self.assertEqual(self.ok(*self.model, "--source", "xx", "--target", "yy", stdin="t5 t9"), plain)
+        self.wrong(*self.model, "--target", "fr", stdin="t5", says=["--target", "'fr'", "from xx to yy"])
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(TINY / "int8", folder, dirs_exist_ok=True)
+            (pathlib.Path(folder) / "sentencepiece.model").write_bytes(unigram_model())
+            model = ["translate", "--model", folder, *SMALL, "--max-tokens", "8"]
+            self.assertEqual(self.ok(*model, stdin="t5 t9"), plain)
+            self.wrong(*model, "--source", "en", stdin="t5", says=["--source", "do not name"])
+
+    def test_without_pieces_only_ids_are_read(self):
+        self.wrong("translate", "--model", TINY / "int8", *SMALL, says=["sentencepiece.model", "--source-ids"])
+
+    def test_other_pieces_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(TINY / "int8", folder, dirs_exist_ok=True)
+            pieces = unigram_model().replace("\u2581t1".encode(), "\u2581u1".encode())
+            (pathlib.Path(folder) / "sentencepiece.model").write_bytes(pieces)
+            self.wrong("translate", "--model", folder, *SMALL, says=["are missing", "sentencepiece.model"])
+
+
+@unittest.skipUnless(TRAINED.is_dir(), f"needs {TRAINED}")
+class Trained(CliTest):
+    def test_greedy_answers_are_the_golden_ones_in_three_types(self):
+        golden = json.loads((TRAINED / "golden.json").read_text())
+        for name, variant in golden["variants"].items():
+            tokens = (TRAINED / name / "target_vocabulary.txt").read_text().split("\n")
+            for case in variant["cases"]:
+                with self.subTest(model=name, source=case["src"]):
+                    ids = self.ok("translate", "--model", TRAINED / name, *SMALL, "--kv-format", "f32", "--source-ids",
+                                  ids_text(case["src_ids"]))
+                    self.assertEqual(ids, ids_text(case["greedy_ids"]) + "\n")
+                    text = "".join(tokens[int(token)] for token in ids.split(",")[1:-1])
+                    self.assertEqual(text, case["greedy"])
+
+    def test_logits_have_the_golden_ones_as_the_likeliest(self):
+        case = json.loads((TRAINED / "golden.json").read_text())["variants"]["aren-transliteration-i8"]["cases"][0]
+        said = self.ok("logits", "--model", TRAINED / "aren-transliteration-i8", *SMALL, "--positions", "all",
+                       "--kv-format", "f32", "--source-ids", ids_text(case["src_ids"]), "--ids",
+                       ids_text(case["greedy_ids"][:-1]))
+        likeliest = [int(line.split("argmax ")[1].split(";")[0]) for line in said.splitlines()]
+        self.assertEqual(likeliest, case["greedy_ids"][1:])
+
+    def test_its_source_has_a_vocabulary_apart(self):
+        model = ["translate", "--model", TRAINED / "aren-transliteration", *SMALL]
+        self.assertNotEqual(self.ok(*model, "--source-ids", "50"), "")
+        self.wrong(*model, "--source-ids", "51", says=["51", "[0, 51)"])
+        self.wrong(*model, stdin="x", says="sentencepiece.model")
+
+
+if __name__ == "__main__":
+    cli_support.main()
