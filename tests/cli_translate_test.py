@@ -140,6 +140,19 @@ class Translate(CliTest):
             many = (piece(9) + "。") * 1000
             self.assertEqual(len(self.ok_json(*model, "--split", "sentences", "--json", stdin=many)["sentences"]), 1000)
 
+    def test_hypotheses_have_texts_ids_and_scores(self):
+        one = self.ok_json(*self.short, "--json", stdin=self.text)
+        self.assertEqual(one["hypotheses"], [{key: one[key] for key in ("text", "tokens", "score")}])
+        three = self.ok_json(*self.short, "--json", "--n", "3", stdin=self.text)
+        scores = [hypothesis["score"] for hypothesis in three["hypotheses"]]
+        self.assertEqual(len(scores), 3)
+        self.assertEqual(scores, sorted(scores, reverse=True))
+        self.assertEqual(three["text"], three["hypotheses"][0]["text"])
+        self.assertEqual(self.ok(*self.short, "--n", "3", stdin=self.text + "\n\n"), three["text"] + "\n\n")
+        # A length_penalty of 0 leaves the sum.
+        zero = self.ok_json(*self.short, "--json", "--length-penalty", "0", stdin=self.text)
+        self.assertAlmostEqual(zero["score"], one["score"] * (len(one["tokens"]) - 1), delta=1e-6)
+
     def test_sampled_answers_repeat_by_their_seed(self):
         hot = [*self.model, *self.languages, "--max-tokens", "12", "--temperature", "9"]
         one = self.ok(*hot, "--seed", "1", stdin=self.text)
@@ -164,6 +177,22 @@ class Translate(CliTest):
         self.wrong(*self.model, says=["--source", "--source-ids", "--target-id"])
         self.wrong(*self.model, *self.languages, "--split", "words", says=["--split", "sentences"])
         self.wrong(*self.model, *self.languages, "--max-tokens", "0", says="--max-tokens")
+        for flags, says in (
+                (["--beams", "0"], "--beams"), (["--beams", "17"], ["--beams", "16"]),
+                (["--beams", "5", "--parallel", "4"], ["--beams", "5", "--parallel", "4"]),
+                (["--beams", "2", "--n", "3"], ["--n", "--beams"]), (["--n", "2"], ["--n", "--beams"]),
+                (["--n", "9", "--temperature", "1", "--parallel", "8"], ["--n", "--parallel"]),
+                (["--beams", "2", "--length-penalty", "nan"], "--length-penalty"),
+                (["--beams", "2", "--length-penalty", "11"], "--length-penalty"),
+                (["--repetition-penalty", "nan"], "--repetition-penalty"),
+                (["--beams", "2", "--early-stopping", "always"], ["--early-stopping", "never"]),
+                (["--min-tokens", "5", "--max-tokens", "4"], ["--min-tokens", "--max-tokens"]),
+                (["--no-repeat-ngram-size", "x"], "--no-repeat-ngram-size"),
+                (["--beams", "2", "--max-tokens", "1"], "--max-tokens"),
+                (["--beams", "2", "--temperature", "1"], "--temperature"), (["--beams", "2", "--stop", "a"], "--stop"),
+                (["--beams", "2", "--presence-penalty", "1"], "--presence-penalty")):
+            self.wrong(*self.model, *self.languages, *flags, says=says)
+            self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", *flags, says=says)
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", "--source", "en", says="--source")
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", __file__, says=__file__)
         self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
@@ -185,6 +214,20 @@ class Translate(CliTest):
             best = source["beam"]["early_stopping_false"][0]
             if best["ids"] == answer["tokens"]:
                 self.assertAlmostEqual(answer["score"], best["score"], delta=1e-4)
+        for early_stopping in ("false", "true", "never"):
+            search = [*model, "--beams", "5", "--n", "5", "--early-stopping", early_stopping]
+            answers = self.ok(*search, "--target", "fr", stdin="\n".join(source["text"] for source in sources))
+            for source, answer in zip(sources, map(json.loads, answers.splitlines()), strict=True):
+                wanted = source["beam"]["early_stopping_" + early_stopping]
+                self.assertEqual([one["tokens"] for one in answer["hypotheses"]], [one["ids"] for one in wanted])
+                for one, golden_one in zip(answer["hypotheses"], wanted):
+                    self.assertAlmostEqual(one["score"], golden_one["score"], delta=1e-4)
+                self.assertEqual(answer["hypotheses"][0], {key: answer[key] for key in ("text", "tokens", "score")})
+        by_ids = self.ok_json("translate", "--model", SHARED, *SMALL, "--kv-format", "f32", "--source-ids",
+                              ",".join(map(str, sources[0]["ids"])), "--target-id",
+                              str(sources[0]["forced_bos_token_id"]), "--beams", "5", "--n", "3", "--early-stopping",
+                              "never", "--max-tokens", str(golden["max_new_tokens"]), "--json")
+        self.assertEqual(by_ids["hypotheses"], json.loads(answers.splitlines()[0])["hypotheses"][:3])
 
 
 if __name__ == "__main__":

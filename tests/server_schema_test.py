@@ -52,7 +52,8 @@ class Schema(WithServer):
         described = set(re.findall(r'"(\w+)":', json.dumps(self.server.get("/openapi.json")["paths"])))
         read = set()
         for file in ("openai_request.cc", "openai_request_fields.cc", "llama_request.cc", "infill_prompt.cc", "chat_prompt.cc",
-                     "samplers_field.cc", "format_fields.cc", "logit_bias.cc", "raw_prompts.cc", "service_text.cc"):
+                     "samplers_field.cc", "format_fields.cc", "logit_bias.cc", "raw_prompts.cc", "service_text.cc",
+                     "translation_request.cc"):
             text = (ROOT / "src/server" / file).read_text()
             read |= set(re.findall(r'(?:\bfields\.[A-Z]\w+|\bnumber)\("(\w+)"', text))
             read |= set(re.findall(r'\{"(\w+)", FormatLanguage', text.split("kStructuredOutputs")[0]))

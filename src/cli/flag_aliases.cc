@@ -29,6 +29,7 @@ constexpr Alias kAliases[] = {
     {"-n --predict --n-predict", "max-tokens", "-1"},
     {"-s --seed", "seed", "-1"},
     {"--temp", "temperature"},
+    {"--n", "hypotheses"},
     {"--repeat-penalty", "repetition-penalty"},
     {"--no-ui --no-webui", "no-page"},
     {"--cors-origins", "cors-origin"},

@@ -36,40 +36,50 @@ class EventQueue {
 
 }  // namespace
 
-Result<Outcome> RunRequest(Engine& engine, GenerateRequest request,
-                           const std::function<void(std::string_view)>& on_text) {
+Result<FinishReason> RunEvents(Engine& engine, GenerateRequest request,
+                               const std::function<void(const Event&)>& on_event) {
   const size_t prompt_tokens = request.prompt.size();
-  const uint64_t start_ns = MonotonicNs();
   const uint64_t rows_before = engine.Stats().prefill_rows;
   const InterruptScope interrupt;
   Progress progress;
   EventQueue events;
   KV_ASSIGN(const RequestId id,
             engine.Submit(std::move(request), [&](const Event& event) { events.Push(event); }));
-  Outcome outcome;
-  bool cancelled = false;
+  FinishReason finish_reason = FinishReason::kNone;
+  bool cancelled = false, answers = false;
   for (bool last = false; !last;) {
     if (interrupt.interrupted() && !cancelled) {
       cancelled = true;
       engine.Cancel(id);
     }
-    if (outcome.tokens.empty()) {
+    if (!answers) {
       progress.Show(fmt::format("reading the prompt: {} of {} tokens",
                                 engine.Stats().prefill_rows - rows_before, prompt_tokens));
     }
     std::optional<Error> error;
     for (const Event& event : events.Take()) {
-      for (const GeneratedToken& token : event.tokens) outcome.tokens.push_back(token.id);
-      if (!outcome.tokens.empty()) progress.Clear();
-      outcome.text += event.text;
-      if (!event.text.empty()) on_text(event.text);
-      if (event.finish_reason != FinishReason::kNone) outcome.finish_reason = event.finish_reason;
+      answers |= !event.tokens.empty();
+      if (answers) progress.Clear();
+      on_event(event);
+      if (event.finish_reason != FinishReason::kNone) finish_reason = event.finish_reason;
       if (event.error) error = event.error;
-      if (event.last) outcome.receipt = event.receipt;
       last |= event.last;
     }
     if (last && error) return tl::unexpected(std::move(*error));
   }
+  return finish_reason;
+}
+
+Result<Outcome> RunRequest(Engine& engine, GenerateRequest request,
+                           const std::function<void(std::string_view)>& on_text) {
+  const uint64_t start_ns = MonotonicNs();
+  Outcome outcome;
+  KV_ASSIGN(outcome.finish_reason, RunEvents(engine, std::move(request), [&](const Event& event) {
+              for (const GeneratedToken& token : event.tokens) outcome.tokens.push_back(token.id);
+              outcome.text += event.text;
+              if (!event.text.empty()) on_text(event.text);
+              if (event.last) outcome.receipt = event.receipt;
+            }));
   outcome.total_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
   return outcome;
 }

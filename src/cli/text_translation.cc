@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace kvasir::cli {
 
 struct TextTranslation::Answer {
   Line* line = nullptr;
+  std::optional<TranslationEvents> events;  // from its submission on
   Translation translation;
   std::optional<Error> error;
 };
@@ -106,7 +108,8 @@ void TextTranslation::Add(TextLine text) {
   } else if (!line.line.text.empty()) {
     line.parts.push_back(line.line.text);
   }
-  line.answers.resize(line.parts.size(), {.line = &line, .translation = {}, .error = {}});
+  line.answers.resize(line.parts.size(),
+                      {.line = &line, .events = {}, .translation = {}, .error = {}});
 }
 
 void TextTranslation::FailLast(Error error) {
@@ -116,7 +119,9 @@ void TextTranslation::FailLast(Error error) {
 }
 
 void TextTranslation::SubmitAll() {
-  const size_t most = 2 * size_t{engine_.options().parallel};
+  const GenerateRequest& request = options_.request;
+  const size_t width = std::max(request.beams ? request.beams->beams : 1, request.n);
+  const size_t most = 2 * std::max<size_t>(engine_.options().parallel / width, 1);
   for (const auto& line : open_) {
     if (line->error) return;
     while (line->submitted < line->parts.size()) {
@@ -164,32 +169,24 @@ Result<bool> TextTranslation::Submit(Line& line, size_t part) {
   request.prompt = {*engine_.card().decoder_start};
   request.prompt.insert(request.prompt.end(), options_.target.begin(), options_.target.end());
   Answer& answer = line.answers[part];
-  std::vector<TokenId> prompt = request.prompt;
+  answer.events.emplace(request, options_.length_penalty);
   const Result<RequestId> id = engine_.Submit(
       std::move(request),
       [events = events_, &answer](const Event& event) { events->Push(&answer, event); });
   if (!id && id.error().code == Code::kExhausted && in_flight_ > 0) return false;
   if (!id) return at_line(id.error());
-  answer.translation.tokens = std::move(prompt);
   ++in_flight_;
   return true;
 }
 
 void TextTranslation::TakeEvents() {
   for (auto& [answer, event] : events_->Take()) {
-    Translation& translation = answer->translation;
-    for (const GeneratedToken& token : event.tokens) {
-      translation.tokens.push_back(token.id);
-      translation.logprob += static_cast<double>(token.logprob);
-    }
+    answer->events->Add(event);
     tokens_ += event.tokens.size();
-    translation.text += event.text;
-    if (event.finish_reason != FinishReason::kNone) {
-      translation.finish_reason = event.finish_reason;
-    }
     if (event.error) answer->error = std::move(event.error);
     if (!event.last) continue;
-    translation.receipt = std::move(event.receipt);
+    answer->translation = answer->events->Take();
+    answer->events.reset();
     --in_flight_;
     Line& line = *answer->line;
     ++line.ended;
@@ -208,7 +205,7 @@ Status TextTranslation::Deliver(const std::function<void(const TranslatedLine&)>
     TranslatedLine translated;
     std::vector<std::string> texts;
     for (Answer& answer : line.answers) {
-      texts.push_back(answer.translation.text);
+      texts.push_back(answer.translation.text());
       translated.sentences.push_back(std::move(answer.translation));
     }
     if (line.sentences) {

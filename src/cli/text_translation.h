@@ -11,19 +11,12 @@
 #include <vector>
 
 #include "cli/text_lines.h"
+#include "cli/translation.h"
 #include "kvasir/engine.h"
 #include "text/languages.h"
 #include "text/sentences.h"
 
 namespace kvasir::cli {
-
-struct Translation {
-  std::vector<TokenId> tokens;  // start, language and end included; empty: of an empty text
-  std::string text;
-  double logprob = 0;  // sum of its tokens'; only if the request asked for logprobs
-  FinishReason finish_reason = FinishReason::kNone;
-  Receipt receipt;
-};
 
 struct TranslatedLine {
   std::string text;
@@ -34,12 +27,13 @@ struct TranslationOptions {
   SourceFrame frame;            // of each text
   std::vector<TokenId> target;  // what the decoder reads behind its start: a language, or nothing
   bool splits_sentences = false;
-  GenerateRequest request;  // all but source and prompt
+  float length_penalty = 1;  // of scores
+  GenerateRequest request;   // all but source and prompt
 };
 
-// For each sequence that may run at once, at most 2 sentences are with the engine and 16 lines are
-// read ahead, 16 MiB of text and a line in all: memory does not grow with the input. One thread at
-// a time.
+// At most twice as many sentences are with the engine as can run at once, each with its beams or
+// samples; 16 lines are read ahead for each sequence, 16 MiB of text and a line in all: memory does
+// not grow with the input. One thread at a time.
 class TextTranslation {
  public:
   // REQUIRES: the engine has an encoder and a tokenizer, and outlives this.

@@ -15,6 +15,8 @@
 #include "cli/progress.h"
 #include "cli/text_lines.h"
 #include "cli/text_translation.h"
+#include "cli/translation.h"
+#include "kvasir/sampling_ranges.h"
 #include "observe/receipt_json.h"
 #include "server/translation_request.h"
 #include "text/languages.h"
@@ -22,7 +24,9 @@
 namespace kvasir::cli {
 namespace {
 
+constexpr uint32_t kMaxChoices = 128;
 constexpr const char* kTextFlags[] = {"source", "target", "split"};
+constexpr uint32_t kSourcesAtOnce = 16;  // where --parallel does not say it
 
 // What is asked for: a source of ids, or texts.
 struct TranslateOptions {
@@ -32,7 +36,11 @@ struct TranslateOptions {
   std::optional<std::string> source, target;  // languages
   bool splits_sentences = false;
   std::vector<std::string> files;
+  float length_penalty = 1;
   GenerateRequest request;
+
+  // Sequences of a source.
+  uint32_t width() const { return request.beams ? request.beams->beams : request.n; }
 };
 
 Status ReadIdFlags(const Args& args, TranslateOptions* options) {
@@ -71,26 +79,116 @@ Status ReadTextFlags(const Args& args, TranslateOptions* options) {
   return {};
 }
 
+Result<EarlyStopping> EarlyStoppingOf(const Args& args) {
+  static constexpr std::string_view kValues[] = {"false", "true", "never"};
+  KV_ASSIGN(const std::string value, args.OneOf("early-stopping", kValues, "false"));
+  if (value == "true") return EarlyStopping::kTrue;
+  return value == "never" ? EarlyStopping::kNever : EarlyStopping::kFalse;
+}
+
+// What changes the answer and a beam search does not have.
+Status CheckBesideBeams(const Args& args, const GenerateRequest& request) {
+  const auto refuse = [](const char* flag, const char* why) {
+    return Fail(Code::kInvalidArgument, "--{}: {}; leave out this or --beams", flag, why);
+  };
+  if (request.sampling.temperature > 0) return refuse("temperature", "a beam search samples none");
+  if (!request.stop.empty()) return refuse("stop", "a beam search has no stop strings");
+  for (const char* flag : {"presence-penalty", "frequency-penalty"}) {
+    if (args.Has(flag)) return refuse(flag, "a beam search has none");
+  }
+  return {};
+}
+
+Status ReadSearchFlags(const Args& args, TranslateOptions* options) {
+  GenerateRequest& request = options->request;
+  BeamParams search;
+  const auto number = [&args](const char* flag, uint32_t min, uint32_t max, uint32_t otherwise,
+                              uint32_t* out) -> Status {
+    KV_ASSIGN(const uint64_t value, args.Uint(flag, min, max, otherwise));
+    *out = static_cast<uint32_t>(value);
+    return {};
+  };
+  KV_TRY(number("beams", 1, kMaxBeams, 1, &search.beams));
+  KV_TRY(number("hypotheses", 1, kMaxChoices, 1, &request.n));
+  KV_TRY(number("no-repeat-ngram-size", 0, kMaxNgram, 0, &request.no_repeat_ngram_size));
+  KV_TRY(number("min-tokens", 0, UINT32_MAX, 0, &request.min_tokens));
+  KV_ASSIGN(search.length_penalty,
+            args.Float("length-penalty", {kLengthPenaltyRange.least, kLengthPenaltyRange.most}, 1));
+  KV_ASSIGN(search.early_stopping, EarlyStoppingOf(args));
+  options->length_penalty = search.length_penalty;
+  if (request.min_tokens > request.max_tokens) {
+    return Fail(Code::kInvalidArgument, "--min-tokens: {} is more than --max-tokens, {}",
+                request.min_tokens, request.max_tokens);
+  }
+  if (search.beams == 1) {
+    if (request.n == 1 || request.sampling.temperature > 0) return {};
+    return Fail(Code::kInvalidArgument,
+                "--n: greedy answers are all the same; give --beams of at least {}, or a "
+                "--temperature",
+                request.n);
+  }
+  if (request.n > search.beams) {
+    return Fail(Code::kInvalidArgument, "--n: {} answers need as many --beams, and there are {}",
+                request.n, search.beams);
+  }
+  if (request.max_tokens == 1) {
+    return Fail(Code::kInvalidArgument,
+                "--max-tokens: is 1, which is the language; a beam search needs one more");
+  }
+  KV_TRY(CheckBesideBeams(args, request));
+  request.beams = search;
+  return {};
+}
+
 Result<TranslateOptions> ReadTranslateOptions(const Args& args) {
   TranslateOptions options;
   options.files = args.List(kOperands);
   options.has_ids = args.Has("source-ids") || args.Has("target-id");
   KV_TRY(options.has_ids ? ReadIdFlags(args, &options) : ReadTextFlags(args, &options));
   KV_TRY(ReadSampling(args, options.request));
-  if (args.Has("max-tokens")) {
-    KV_ASSIGN(const uint64_t most, args.Uint("max-tokens", 1, uint64_t{1} << 30, 1));
-    options.request.max_tokens = static_cast<uint32_t>(most);
-  }
+  KV_TRY(args.Uint("max-tokens", 1, uint64_t{1} << 30, 1));
+  KV_TRY(ReadSearchFlags(args, &options));
+  // Samples are sorted by their scores.
+  const bool shows_scores = args.Has("json") || options.request.n > 1;
+  if (shows_scores && !options.request.beams) options.request.logprobs = 0;
   return options;
 }
 
-// What the decoder reads: its start and, unless the model has but one pair, a language, which
-// counts as a token of the answer.
-void SetPrompt(const Engine& engine, std::optional<TokenId> language, GenerateRequest* request) {
-  request->prompt = {*engine.card().decoder_start};
-  if (!language) return;
-  request->prompt.push_back(*language);
+Status SetParallel(const Args& args, const TranslateOptions& options, EngineOptions* engine) {
+  const uint32_t width = options.width();
+  if (!args.Has("parallel")) engine->parallel = kSourcesAtOnce * width;
+  if (width <= engine->parallel) return {};
+  const bool is_search = options.request.beams.has_value();
+  return Fail(Code::kInvalidArgument,
+              "--{}: is {}, but --parallel lets {} sequences run at once, and each {} is one",
+              is_search ? "beams" : "n", width, engine->parallel, is_search ? "beam" : "answer");
+}
+
+// `with_text`: the model has a text for ids.
+nlohmann::json JsonOf(const Translation& translation, bool with_text) {
+  const auto json_of = [with_text](const Hypothesis& hypothesis) {
+    nlohmann::json object = {{"tokens", hypothesis.tokens}, {"score", hypothesis.score}};
+    if (with_text) object["text"] = hypothesis.text;
+    return object;
+  };
+  if (translation.hypotheses.empty()) {
+    return {{"text", ""}, {"tokens", nlohmann::json::array()}};  // of an empty text
+  }
+  nlohmann::json object = json_of(translation.hypotheses.front());
+  object["hypotheses"] = nlohmann::json::array();
+  for (const Hypothesis& hypothesis : translation.hypotheses) {
+    object["hypotheses"].push_back(json_of(hypothesis));
+  }
+  object["finish_reason"] = ToString(translation.finish_reason);
+  object["receipt"] = ReceiptJson(translation.receipt);
+  return object;
+}
+
+// The language that the decoder reads counts as a token of the answer for users, and not for the
+// engine.
+void CountLanguage(GenerateRequest* request) {
   if (request->max_tokens != UINT32_MAX) --request->max_tokens;
+  if (request->min_tokens > 0) --request->min_tokens;
 }
 
 Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool json) {
@@ -100,19 +198,21 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
   }
   GenerateRequest request = options.request;
   request.source = options.source_ids;
-  SetPrompt(engine, options.target_id, &request);
-  KV_ASSIGN(const Outcome outcome, RunRequest(engine, request, [](std::string_view) {}));
-  std::vector<TokenId> tokens = request.prompt;
-  tokens.insert(tokens.end(), outcome.tokens.begin(), outcome.tokens.end());
-  if (json) {
-    const nlohmann::json object = {{"tokens", tokens},
-                                   {"finish_reason", ToString(outcome.finish_reason)},
-                                   {"receipt", ReceiptJson(outcome.receipt)}};
-    fmt::print("{}\n", object.dump());
-  } else {
-    fmt::print("{}\n", fmt::join(tokens, ","));
+  request.prompt = {*engine.card().decoder_start};
+  if (options.target_id) {
+    request.prompt.push_back(*options.target_id);
+    CountLanguage(&request);
   }
-  return outcome.finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
+  TranslationEvents events(request, options.length_penalty);
+  KV_ASSIGN(const FinishReason finish_reason,
+            RunEvents(engine, request, [&](const Event& event) { events.Add(event); }));
+  const Translation translation = events.Take();
+  if (json) {
+    fmt::print("{}\n", JsonOf(translation, engine.tokenizer() != nullptr).dump());
+  } else if (!translation.hypotheses.empty()) {
+    fmt::print("{}\n", fmt::join(translation.hypotheses.front().tokens, ","));
+  }
+  return finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
 }
 
 Result<TokenId> FindLanguage(const Languages& languages, const char* flag,
@@ -128,25 +228,13 @@ Result<TokenId> FindLanguage(const Languages& languages, const char* flag,
   return found->id;
 }
 
-// The score is as transformers' beam search with length_penalty 1 counts it: the start token does
-// not count, and the language adds 0.
-nlohmann::json JsonOf(const Translation& translation) {
-  nlohmann::json object = {{"text", translation.text}, {"tokens", translation.tokens}};
-  if (translation.tokens.empty()) return object;  // of an empty text
-  const double length = static_cast<double>(translation.tokens.size() - 1);
-  object["score"] = translation.logprob / length;
-  object["finish_reason"] = ToString(translation.finish_reason);
-  object["receipt"] = ReceiptJson(translation.receipt);
-  return object;
-}
-
 nlohmann::json JsonOf(const TranslatedLine& line, bool splits_sentences) {
   if (!splits_sentences) {
-    return JsonOf(line.sentences.empty() ? Translation{} : line.sentences.front());
+    return JsonOf(line.sentences.empty() ? Translation{} : line.sentences.front(), true);
   }
   nlohmann::json object = {{"text", line.text}, {"sentences", nlohmann::json::array()}};
   for (const Translation& sentence : line.sentences) {
-    object["sentences"].push_back(JsonOf(sentence));
+    object["sentences"].push_back(JsonOf(sentence, true));
   }
   return object;
 }
@@ -181,15 +269,15 @@ Status ReadLanguages(const Engine& engine, const TranslateOptions& options,
   KV_ASSIGN(const TokenId target, FindLanguage(model.languages, "target", options.target));
   translation->frame = FrameOf(*engine.tokenizer(), source, model.place);
   translation->target = {target};
-  if (translation->request.max_tokens != UINT32_MAX) --translation->request.max_tokens;
+  CountLanguage(&translation->request);
   return {};
 }
 
 Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool json) {
   TranslationOptions translation{.splits_sentences = options.splits_sentences,
+                                 .length_penalty = options.length_penalty,
                                  .request = options.request};
   KV_TRY(ReadLanguages(engine, options, &translation));
-  if (json) translation.request.logprobs = 0;
   Progress progress;
   uint64_t lines = 0;
   const auto on_line = [&](const TranslatedLine& line) {
@@ -210,8 +298,9 @@ Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool
 }
 
 Result<int> RunTranslate(const Args& args) {
-  KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
-  KV_ASSIGN(TranslateOptions options, ReadTranslateOptions(args));
+  KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args));
+  KV_ASSIGN(const TranslateOptions options, ReadTranslateOptions(args));
+  KV_TRY(SetParallel(args, options, &engine_options));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   if (!engine->card().decoder_start) {
@@ -235,6 +324,12 @@ Command TranslateCommand() {
       flag.help = "0 (default): always the likeliest token, so runs repeat";
     }
   }
+  std::vector<Flag> cache = CacheFlags();
+  for (Flag& flag : cache) {
+    if (flag.name == "parallel") {
+      flag.help = "sequences that run at once; each beam is one (default: those of 16 texts)";
+    }
+  }
   return {
       "translate",
       "translates the lines of files or of standard input",
@@ -254,16 +349,26 @@ Command TranslateCommand() {
              {"split", "none|sentences",
               "sentences: translates a line sentence by sentence and joins the answers (default "
               "none)"},
+             {"beams", "N",
+              "beam search with N beams, at most 16 (default 1: greedy); each is a sequence of "
+              "--parallel"},
+             {"hypotheses", "N",
+              "or --n: with --json the N best of the search, or N samples (default 1)"},
+             {"length-penalty", "X", "score = sum of log probabilities / length ** X (default 1)"},
+             {"early-stopping", "false|true|never",
+              "when a search with enough hypotheses ends, as in transformers (default false)"},
+             {"min-tokens", "N", "at least so many tokens, the language counts (default 0)"},
+             {"no-repeat-ngram-size", "N", "no N tokens come twice in an answer (default 0: any)"},
              {"json", "",
               "an object a line: text, tokens (start, language and end included), "
-              "score, receipt",
+              "score, hypotheses, receipt",
               FlagKind::kSwitch}},
             std::move(sampling),
             LoadFlags(),
-            CacheFlags()}),
+            std::move(cache)}),
       RunTranslate,
       "Each line is a text, and each answer a line, in the same order. An empty line has an empty "
-      "answer.\n",
+      "answer. Without --json only the best hypothesis is printed.\n",
       std::numeric_limits<size_t>::max()};
 }
 

@@ -217,7 +217,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       if (!head.whole) keep_alive_ = false;
       return Respond(std::move(*refusal));
     }
-    if (head.whole) return Dispatch();
+    if (head.whole) return OnWhole();
     max_body_bytes_ = service_.MaxBodyBytes(request_);
     if (!body_memory_.Hold(head.body_bytes.value_or(max_body_bytes_))) {
       keep_alive_ = false;
@@ -238,6 +238,11 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (state_ == State::kClosed) return;
     if (ec) return Refuse(ec);
     request_.body = reader_.TakeBody();
+    OnWhole();
+  }
+
+  void OnWhole() {
+    if (auto refusal = service_.TakeKey(&request_)) return Respond(std::move(*refusal));
     Dispatch();
   }
 
@@ -544,11 +549,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Respond(HttpResponse response) {
     state_ = State::kBusy;
     if (finishing_) keep_alive_ = false;
+    Service::ShapeError(request_, &response);
     ResponseWriter::Gather(&response);
     if (!response.rest) told_.reset();
     const uint64_t bytes = response.rest ? response.rest_bytes : response.body.size();
     if (!answer_memory_.Hold(bytes) && !(response.is_metrics && metrics_memory_.Hold(bytes))) {
       response = NoRoomToAnswer();
+      Service::ShapeError(request_, &response);
     }
     if (response.rest && !writer_.frames()) keep_alive_ = false;
     const std::string head = Head(response.status, response.content_type);

@@ -76,6 +76,7 @@ class FakeEngine : public Engine {
   const ModelCard& card() const override { return card_; }
   const EngineOptions& options() const override { return options_; }
   EngineOptions& mutable_options() { return options_; }
+  ModelCard& mutable_card() { return card_; }
   const Tokenizer* tokenizer() const override { return tokenizer_; }
   const ChatTemplate* chat_template() const override { return chat_template_; }
   const char* target() const override { return "fake"; }
@@ -162,6 +163,14 @@ inline std::string FimTokenizerJson() {
         R"(,{"id":)" + std::to_string(id++) + R"(,"content":")" + text + R"(","special":true})";
   }
   return tokenizer.insert(tokenizer.find(']'), added);
+}
+
+// The tiny tokenizer with the languages of a translation model: 258 and 259.
+inline std::string LanguagesTokenizerJson() {
+  std::string tokenizer = TinyTokenizerJson();
+  return tokenizer.insert(tokenizer.find(']'),
+                          R"(,{"id":258,"content":"__en__","special":true},
+                             {"id":259,"content":"__fr__","special":true})");
 }
 
 inline constexpr std::string_view kTinyTokenizerConfig =

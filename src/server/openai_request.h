@@ -35,9 +35,26 @@ struct LlamaSpec {
   Probs probs() const { return post_sampling_probs ? Probs::kSampled : Probs::kModel; }
 };
 
-// Of translations: the request of each text; absent: the text is empty, and so is its answer.
+// Of translations: which requests make the answer to each text.
 struct TranslationSpec {
-  std::vector<std::optional<size_t>> request_of;
+  // A sentence, or all of a text that is not split.
+  struct Part {
+    std::optional<size_t> request;  // absent: it has no tokens, and neither has its answer
+    std::string break_before;       // Sentences::BreakBefore
+  };
+  using Parts = std::vector<Part>;  // none of a text without sentences
+  std::vector<Parts> texts;
+  bool splits_sentences = false;
+  bool is_search = false;       // by beams
+  float length_penalty = 1;     // of scores
+  std::vector<TokenId> prompt;  // what the tokens of an answer begin with
+
+  // Of LibreTranslate's /translate.
+  struct Libre {
+    bool has_list = false;  // `q` is a list, and so is the answer
+    uint32_t alternatives = 0;
+  };
+  std::optional<Libre> libre;
 };
 
 // The format of an answer, which the engine does not need.
@@ -75,7 +92,7 @@ struct AnswerSpec {
   };
   std::optional<Of> of;
   std::shared_ptr<const LlamaSpec> llama;              // the form of /completion; null: another
-  std::shared_ptr<const TranslationSpec> translation;  // of /v1/translations; both null: OpenAI's
+  std::shared_ptr<const TranslationSpec> translation;  // of translations; both null: OpenAI's
 };
 
 struct GenerationCall {

@@ -131,6 +131,7 @@ std::string Answer::Take(size_t prompt, const Event& event) {
     --open_choices_;
   }
   for (const GeneratedToken& token : event.scored) AddScored(prompt, token);
+  See(index, event);
   std::string out;
   if (!spec_.stream) {
     Collect(&choice, event);

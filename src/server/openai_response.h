@@ -91,6 +91,8 @@ class Answer {
     std::optional<std::string> stop_match;
   };
 
+  // Every event without an error, before its text is taken.
+  virtual void See(uint32_t /*index*/, const Event& /*event*/) {}
   // What to stream of an event with tokens or text, or with the end of its choice.
   virtual std::string StreamEvent(uint32_t index, const Event& event);
   virtual std::string ProgressEvent(uint32_t index, const Progress& progress);

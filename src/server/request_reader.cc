@@ -79,6 +79,7 @@ RequestHead RequestReader::Head() const {
   head.request.target = OriginForm(Text(fields.target()));
   head.request.authorization = field(http::field::authorization);
   head.request.api_key = field("x-api-key");
+  head.request.content_type = field(http::field::content_type);
   head.request.id = field("x-request-id");
   head.request.timeout_ms = field("x-request-timeout-ms");
   head.request.host = HostOfTarget(Text(fields.target()));

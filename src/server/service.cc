@@ -72,6 +72,8 @@ const Service::Route Service::kRoutes[] = {
     {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/v1/translations", "POST", &Service::Translate, Access::kTenant, Route::kGeneration},
+    {"/translate", "POST", &Service::TranslateAsLibre, Access::kTenant, Route::kGeneration},
+    {"/languages", "GET", &Service::ListLanguages, Access::kOpen},
     {"/completion", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
     {"/completions", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
     {"/infill", "POST", &Service::Infill, Access::kTenant, Route::kGeneration},
@@ -449,25 +451,6 @@ void Service::PrepareNext(AskedChat& chat, MemoryQuota& quota) {
 
 Outcome Service::Complete(const Call& call) {
   return Start(ParseCompletionRequest(call.request.body, model_), call, "prompt");
-}
-
-Outcome Service::Translate(const Call& call) {
-  auto parsed = ParseTranslationRequest(call.request.body, model_, *translation_);
-  if (!parsed || !parsed->requests.empty()) return Start(std::move(parsed), call, "text");
-  const TranslationAnswer answer(std::move(parsed->spec), 0, "", model_.tokenizer);
-  HttpResponse response;
-  Parts body = answer.Body();  // of empty texts
-  for (std::string part = body.Next(); !part.empty(); part = body.Next()) response.body += part;
-  return response;
-}
-
-// Whether the model does what a generation's path is for.
-std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
-  const bool translates = route.handler == &Service::Translate;
-  if (route.work != Route::kGeneration || translates == translation_.has_value()) return {};
-  return ErrorResponse({Code::kInvalidArgument,
-                        translates ? "this model does not translate; use POST /v1/chat/completions"
-                                   : "this model translates; use POST /v1/translations"});
 }
 
 Outcome Service::NotYet(const Call& call) {

@@ -40,7 +40,7 @@ struct HttpRequest {
   std::string method;               // HEAD arrives as GET
   std::string target;               // path and query, as sent
   std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
-  std::string authorization, api_key, requested_headers;
+  std::string authorization, api_key, requested_headers, content_type;
   std::string traceparent;    // several headers are joined, which makes it invalid
   std::string id;             // x-request-id, if it can be used, or a made one
   std::string timeout_ms;     // x-request-timeout-ms, as sent
@@ -80,6 +80,12 @@ class Service {
   // continue. `body_bytes` comes from Content-Length.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head,
                                         std::optional<uint64_t> body_bytes) const;
+  // Takes the key that a client of LibreTranslate sends in its body, and then checks the head as
+  // CheckHead does, which did not where the key was still to come. nullopt: the request may
+  // continue. REQUIRES: CheckHead returned nullopt, and the body was read.
+  std::optional<HttpResponse> TakeKey(HttpRequest* request) const;
+  // Gives an error the form that clients of the request's path expect.
+  static void ShapeError(const HttpRequest& request, HttpResponse* response);
   // The largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
   // Answers a request whose work does not grow with its body. REQUIRES: CheckHead returned nullopt.
@@ -162,6 +168,7 @@ class Service {
   static const Route* RouteOf(const HttpRequest& request);
   static HttpResponse NoSuchRoute(const HttpRequest& head);  // 404, or 405: another method
   static bool IsOpen(const HttpRequest& head);               // needs no key
+  bool AwaitsKey(const HttpRequest& head) const;             // its body may have it
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
@@ -180,6 +187,10 @@ class Service {
   Outcome Complete(const Call& call);
   Outcome CompleteAsLlama(const Call& call);
   Outcome Translate(const Call& call);
+  Outcome TranslateAsLibre(const Call& call);
+  Outcome StartTranslation(Result<GenerationCall> parsed, const Call& call,
+                           std::string texts_field);
+  Outcome ListLanguages(const Call& call);
   std::optional<HttpResponse> CheckKind(const Route& route) const;
   Outcome Infill(const Call& call);
   Outcome Models(const Call& call);

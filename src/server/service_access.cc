@@ -37,17 +37,18 @@ bool Service::IsOpen(const HttpRequest& head) {
 }
 
 uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
-  const bool open = IsOpen(head);
+  const bool open = IsOpen(head) || AwaitsKey(head);
   return open ? std::min(kMaxOpenBodyBytes, options_.max_body_bytes) : options_.max_body_bytes;
 }
 
 std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
                                                std::optional<uint64_t> body_bytes) const {
   if (auto refusal = browser_rules_.Check(head.host, head.origin)) return ErrorResponse(*refusal);
-  const bool open = IsOpen(head);
+  const bool awaits_key = AwaitsKey(head);
+  const bool open = IsOpen(head) || awaits_key;
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
-  if (head.method == "OPTIONS") return std::nullopt;
+  if (head.method == "OPTIONS" || awaits_key) return std::nullopt;
   const std::optional<Caller> caller = CallerOf(head);
   if (!open && !caller) return NoValidKey();
   const Route* route = RouteOf(head);

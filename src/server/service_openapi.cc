@@ -110,6 +110,9 @@ constexpr Described kDescribed[] = {
     {"POST /v1/chat/completions", "Answers a chat.", "chat", R"(["messages"])"},
     {"POST /v1/completions", "Continues a text, or token ids.", "completion", R"(["prompt"])"},
     {"POST /v1/translations", "Translates texts.", "translation", R"(["text","source","target"])"},
+    {"POST /translate", "Translates texts, for clients of LibreTranslate.", "libre",
+     R"(["q","source","target"])"},
+    {"GET /languages", "The languages of the model, as LibreTranslate says them."},
     {"POST /completion", "Continues a prompt, in the form of llama.cpp's server.", "llama",
      R"(["prompt"])"},
     {"POST /completions", "The same as /completion.", "llama", R"(["prompt"])"},
@@ -166,7 +169,15 @@ std::string PropertiesOf(std::string_view name) {
   if (name == "translation") {
     return Joined(kSampling, R"("text":{"type":["string","array"],"minItems":1,
         "items":{"type":"string"}},"source":{"type":"string"},"target":{"type":"string"},
-        "beams":{"type":"integer","minimum":1,"maximum":16},"split":{"enum":["none"]})");
+        "beams":{"type":"integer","minimum":1,"maximum":16},"split":{"enum":["none","sentences"]},
+        "length_penalty":{"type":"number","minimum":-10,"maximum":10},
+        "early_stopping":{"enum":[false,true,"never"]},"min_tokens":{"type":"integer","minimum":0},
+        "no_repeat_ngram_size":{"type":"integer","minimum":0,"maximum":1048576})");
+  }
+  if (name == "libre") {
+    return R"("q":{"type":["string","array"],"minItems":1,"items":{"type":"string"}},
+        "source":{"type":"string"},"target":{"type":"string"},"format":{"enum":["text"]},
+        "alternatives":{"type":"integer","minimum":0,"maximum":15},"api_key":{"type":"string"})";
   }
   if (name == "llama") return Joined(Joined(kLlama, kSpecials), Joined(kAnyPrompt, kSampling));
   if (name == "infill") {
@@ -291,27 +302,34 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
   ordered_json operation = {{"summary", described.summary}};
   ordered_json parameters = Parameters(method, path);
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
+  const bool is_libre = path == "/translate" || path == "/languages";
   if (described.properties != nullptr) {
-    operation["requestBody"] = {
-        {"required", described.required != nullptr},
-        {"content", {{"application/json", {{"schema", BodySchema(described)}}}}}};
+    ordered_json content = {{"application/json", {{"schema", BodySchema(described)}}}};
+    if (is_libre) {
+      const ordered_json form = {{"schema", {{"type", "object"}}}};
+      content["application/x-www-form-urlencoded"] = content["multipart/form-data"] = form;
+    }
+    operation["requestBody"] = {{"required", described.required != nullptr},
+                                {"content", std::move(content)}};
   }
   const bool is_llama = IsLlama(path);
+  const bool may_be_list = is_llama || path == "/languages";
   ordered_json done = Answer("done", ShowsSession(method, path) ? "#/components/schemas/Session"
-                                     : is_llama                 ? "#/components/schemas/Answers"
+                                     : may_be_list              ? "#/components/schemas/Answers"
                                                                 : "#/components/schemas/Object");
   const auto* other = std::ranges::find(kOtherContents, path, &OtherContent::path);
   if (other != std::end(kOtherContents)) {
     done["content"] = {{other->type, ordered_json::object()}};
   }
   if (path == "/") done["content"]["text/html"] = ordered_json::object();
-  if (path.ends_with("completions") || path.ends_with("/generate") ||
+  if (path.ends_with("completions") || path == "/v1/translations" || path.ends_with("/generate") ||
       (is_llama && path != "/slots")) {
     done["content"]["text/event-stream"] = ordered_json::object();
   }
   operation["responses"] = {{makes ? "201" : "200", std::move(done)}};
-  operation["responses"]["4XX"] = Answer("refused", "#/components/schemas/Error");
-  operation["responses"]["5XX"] = Answer("not now, or failed", "#/components/schemas/Error");
+  const char* error = is_libre ? "#/components/schemas/PlainError" : "#/components/schemas/Error";
+  operation["responses"]["4XX"] = Answer("refused", error);
+  operation["responses"]["5XX"] = Answer("not now, or failed", error);
   return operation;
 }
 
@@ -340,6 +358,9 @@ Outcome Service::OpenApi(const Call&) {
   schemas["Object"] = {{"type", "object"}};
   schemas["Answers"] = {{"type", {"object", "array"}}, {"items", {{"type", "object"}}}};
   schemas["Error"] = error;
+  schemas["PlainError"] = {{"type", "object"},
+                           {"required", {"error"}},
+                           {"properties", {{"error", {{"type", "string"}}}}}};
   schemas["Session"] = {{"type", "object"},
                         {"required", {"id", "object", "created", "model", "messages", "tokens"}},
                         {"properties",

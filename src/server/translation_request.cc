@@ -1,19 +1,26 @@
 #include "server/translation_request.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "kvasir/sampling_ranges.h"
+#include "server/form_body.h"
 #include "server/json_fields.h"
+#include "text/sentences.h"
 
 namespace kvasir {
 
 Result<TranslationModel> TranslationModelOf(const Engine& engine) {
   TranslationModel model;
   model.decoder_start = *engine.card().decoder_start;
+  model.parallel = engine.options().parallel;
   const Tokenizer* tokenizer = engine.tokenizer();
   if (tokenizer == nullptr || !tokenizer->eos()) return model;
   model.languages = Languages::Of(*tokenizer);
@@ -29,37 +36,102 @@ Result<TranslationModel> TranslationModelOf(const Engine& engine) {
 
 namespace {
 
+constexpr uint32_t kLibreBeams = 4;
+
 Result<TokenId> ReadLanguage(JsonFields& fields, const char* name, const Languages& languages) {
   if (!fields.Has(name)) return FailField(Code::kInvalidArgument, name, "is missing");
   std::string code;
   fields.String(name, &code);
   if (fields.error()) return tl::unexpected(*fields.error());
   Result<Language> language = languages.Find(code);
-  if (!language) return FailField(Code::kInvalidArgument, name, "{}", language.error().message);
-  return language->id;
+  if (language) return language->id;
+  return FailField(Code::kInvalidArgument, name, "{}{}",
+                   code == "auto" ? "languages are not detected; " : "", language.error().message);
 }
 
-// Fails on fields of what there is not yet, unless they ask for nothing.
-void RefuseAbsent(JsonFields& fields, const GenerateRequest& request, const AnswerSpec& spec) {
-  const auto refuse = [&fields](const char* name) {
-    fields.Fail(
-        Error{Code::kUnsupported, "is not supported yet for translations; leave it out", name});
+void ReadEarlyStopping(JsonFields& fields, EarlyStopping* out) {
+  const JsonValue* value = fields.Find("early_stopping");
+  if (!value) return;
+  if (value->is_bool()) {
+    *out = value->boolean() ? EarlyStopping::kTrue : EarlyStopping::kFalse;
+  } else if (value->is_string() && value->text() == "never") {
+    *out = EarlyStopping::kNever;
+  } else {
+    fields.Fail("early_stopping", R"(must be false, true or "never")");
+  }
+}
+
+// What changes the answer and a beam search does not have.
+void RefuseBesideBeams(JsonFields& fields, const GenerateRequest& request, bool streams) {
+  const auto refuse = [&fields](const char* name, std::string_view why) {
+    fields.Fail(name, fmt::format("{}; leave out this or beams", why));
   };
-  constexpr int64_t kMostBeams = 16;
-  if (fields.Integer("beams", 1, kMostBeams).value_or(1) != 1) refuse("beams");
-  if (request.n != 1) refuse("n");
-  if (spec.stream) refuse("stream");
-  if (request.format) refuse("response_format");
-  std::string split = "none";
-  fields.String("split", &split);
-  if (split != "none") refuse("split");
+  const SamplingParams& sampling = request.sampling;
+  if (streams) refuse("stream", "a beam search has its answer at the end");
+  if (sampling.temperature > 0) refuse("temperature", "a beam search does not sample");
+  if (!request.stop.empty()) refuse("stop", "a beam search has no stop strings");
+  if (sampling.presence_penalty != 0) refuse("presence_penalty", "a beam search has none");
+  if (sampling.frequency_penalty != 0) refuse("frequency_penalty", "a beam search has none");
+  if (!sampling.logit_bias.empty()) refuse("logit_bias", "a beam search has none");
+  if (sampling.penalty_last_n) refuse("repeat_last_n", "a beam search penalises all tokens");
 }
 
-Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const ModelView& model) {
-  const JsonValue* text = fields.Find("text");
-  if (!text) return FailField(Code::kInvalidArgument, "text", "is missing");
-  const auto fail = [] {
-    return FailField(Code::kInvalidArgument, "text", "must be a string or a list of strings");
+// Beams, the numbers of answers, and what else a search is given. Of LibreTranslate's bodies
+// `alternatives` says how many answers there are.
+void ReadSearch(JsonFields& fields, const TranslationModel& translation, bool streams,
+                GenerateRequest* request, TranslationSpec* spec) {
+  BeamParams search;
+  uint32_t beams = 1;
+  if (spec->libre) {
+    const uint32_t most = std::min(translation.parallel, kMaxBeams);
+    fields.Unsigned("alternatives", 0, most - 1, &spec->libre->alternatives);
+    request->n = spec->libre->alternatives + 1;
+    const bool samples = request->sampling.temperature > 0 || !request->stop.empty();
+    if (!samples) beams = std::min(std::max(kLibreBeams, request->n), most);
+  }
+  if (fields.Has("beams")) fields.Unsigned("beams", 1, kMaxBeams, &beams);
+  if (beams > translation.parallel) {
+    fields.Fail("beams", fmt::format("is {}, but {} sequences run at once (--parallel), and each "
+                                     "beam is one",
+                                     beams, translation.parallel));
+  }
+  const char* const choices = spec->libre ? "alternatives" : "n";
+  if (beams > 1 && request->n > beams) {
+    fields.Fail(choices,
+                fmt::format("{} answers need as many beams, and there are {}", request->n, beams));
+  }
+  if (beams == 1 && request->n > 1 && request->sampling.temperature == 0) {
+    fields.Fail(choices, fmt::format("greedy answers are all the same; give beams of at least {}, "
+                                     "or a temperature",
+                                     request->n));
+  }
+  if (streams && request->n > 1) fields.Fail("n", "a stream has one answer to each text");
+  fields.Number("length_penalty", kLengthPenaltyRange.least, kLengthPenaltyRange.most,
+                &search.length_penalty);
+  ReadEarlyStopping(fields, &search.early_stopping);
+  fields.Unsigned("no_repeat_ngram_size", 0, kMaxNgram, &request->no_repeat_ngram_size);
+  fields.Unsigned("min_tokens", 0, UINT32_MAX, &request->min_tokens);
+  if (request->min_tokens > request->max_tokens) {
+    fields.Fail("min_tokens", fmt::format("is {}, more than max_tokens, which is {}",
+                                          request->min_tokens, request->max_tokens));
+  }
+  spec->length_penalty = search.length_penalty;
+  if (beams == 1) return;
+  if (request->max_tokens == 1) {
+    fields.Fail("max_tokens", "is 1, which is the language; a beam search needs one more");
+  }
+  RefuseBesideBeams(fields, *request, streams);
+  search.beams = beams;
+  request->beams = search;
+  spec->is_search = true;
+}
+
+// The texts of a body: one, or a list.
+Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const char* name) {
+  const JsonValue* text = fields.Find(name);
+  if (!text) return FailField(Code::kInvalidArgument, name, "is missing");
+  const auto fail = [name] {
+    return FailField(Code::kInvalidArgument, name, "must be a string or a list of strings");
   };
   std::vector<std::string_view> texts;
   if (text->is_string()) {
@@ -72,21 +144,117 @@ Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const ModelV
   } else {
     return fail();
   }
-  if (texts.size() <= model.max_prompts) return texts;
-  return FailField(Code::kInvalidArgument, "text", "{} texts; at most {} may run or wait at once",
-                   texts.size(), model.max_prompts);
+  return texts;
 }
 
-Result<std::vector<TokenId>> SourceOf(std::string_view text, TokenId language,
+Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field, TokenId language,
                                       const TranslationModel& translation, const ModelView& model) {
   const size_t most = model.max_text_tokens();
   Result<std::vector<TokenId>> source =
       EncodeSource(*model.tokenizer, text, language, translation.place, most);
-  if (!source) return tl::unexpected(EncodeError(source.error(), "text", most, model));
+  if (!source) return tl::unexpected(EncodeError(source.error(), field, most, model));
   if (source->size() <= model.ctx_size) return source;
-  return FailField(Code::kInvalidArgument, "text",
+  return FailField(Code::kInvalidArgument, field,
                    "has {} tokens; the encoder reads at most {} at once", source->size(),
                    model.ctx_size);
+}
+
+// Adds the requests of a text.
+Status AddText(std::string_view text, const char* field, TokenId language,
+               const GenerateRequest& request, const TranslationModel& translation,
+               const ModelView& model, TranslationSpec* spec, GenerationCall* call) {
+  TranslationSpec::Parts& parts = spec->texts.emplace_back();
+  const auto add = [&](std::string_view part, std::string_view line_break) -> Status {
+    parts.emplace_back().break_before = line_break;
+    KV_ASSIGN(std::vector<TokenId> ids, SourceOf(part, field, language, translation, model));
+    constexpr size_t kWithoutText = 2;  // the language and </s>
+    if (ids.size() == kWithoutText) return {};
+    if (call->requests.size() == model.max_prompts) {
+      return FailField(Code::kInvalidArgument, field,
+                       "more than {} {}, which is what may run or wait at once", model.max_prompts,
+                       spec->splits_sentences ? "sentences" : "texts");
+    }
+    parts.back().request = call->requests.size();
+    call->requests.emplace_back(request).source = std::move(ids);
+    return {};
+  };
+  if (!spec->splits_sentences) return add(text, "");
+  const Sentences sentences(text);
+  for (size_t i = 0; i < sentences.size(); ++i) {
+    KV_TRY(add(sentences.At(i), sentences.BreakBefore(i)));
+  }
+  return {};
+}
+
+// Reads all fields; `texts`: the name of that with the texts.
+Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
+                                TranslationSpec translation_spec, const ModelView& model,
+                                const TranslationModel& translation) {
+  GenerationCall call;
+  auto spec = std::make_shared<TranslationSpec>(std::move(translation_spec));
+  std::string name = "default";
+  fields.String("model", &name);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  KV_ASSIGN(call.spec.model, CheckModel(name, model));
+  if (translation.languages.empty()) {
+    return FailField(Code::kUnsupported, texts_field, "{}",
+                     model.tokenizer ? "the model's tokenizer has no languages" : model.no_text);
+  }
+  GenerateRequest request;
+  ReadGenerationFields(fields, model, &request, &call.spec);
+  if (!fields.Has("temperature")) request.sampling.temperature = 0;
+  if (request.max_tokens == 0) fields.Fail("max_tokens", "is 0; the language counts, so give 1");
+  if (request.format) {
+    fields.Fail(
+        Error{Code::kUnsupported, "translations have no format; leave it out", "response_format"});
+  }
+  ReadSearch(fields, translation, call.spec.stream, &request, spec.get());
+  if (spec->libre && call.spec.stream) fields.Fail("stream", "use POST /v1/translations for this");
+  static constexpr std::string_view kRead[] = {"min_tokens", "length_penalty"};
+  RefuseUnsupported(fields, kRead);
+  std::string split = spec->libre ? "sentences" : "none";
+  fields.String("split", &split);
+  if (split != "none" && split != "sentences") {
+    fields.Fail("split", R"(must be "none" or "sentences")");
+  }
+  if (fields.error()) return tl::unexpected(*fields.error());
+  spec->splits_sentences = split == "sentences";
+  KV_ASSIGN(const TokenId source, ReadLanguage(fields, "source", translation.languages));
+  KV_ASSIGN(const TokenId target, ReadLanguage(fields, "target", translation.languages));
+  KV_ASSIGN(const std::vector<std::string_view> texts, ReadTexts(fields, texts_field));
+  // The language counts for users, and not for the engine.
+  if (request.max_tokens != UINT32_MAX) --request.max_tokens;
+  if (request.min_tokens > 0) --request.min_tokens;
+  if (!request.beams && !spec->libre) request.logprobs = 0;  // for the score
+  call.spec.n = request.n;
+  call.spec.return_tokens = !spec->libre && !call.spec.stream;
+  request.ignored = fields.Unread();
+  request.prompt = spec->prompt = {translation.decoder_start, target};
+  for (const std::string_view text : texts) {
+    KV_TRY(AddText(text, texts_field, source, request, translation, model, spec.get(), &call));
+  }
+  call.spec.translation = std::move(spec);
+  return call;
+}
+
+// A form as the text of the JSON object that says the same; other bodies as they are. Fields of
+// LibreTranslate are texts; those of ours are numbers and booleans where they look like one.
+Result<std::string> JsonOfForm(std::string_view body, std::string_view content_type) {
+  static constexpr std::string_view kTexts[] = {"q", "source", "target", "format", "api_key"};
+  KV_ASSIGN(const FormFields form, ParseForm(body, content_type));
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : form) {
+    if (object.contains(name)) {
+      return FailField(Code::kInvalidArgument, "form", "has the field '{}' twice", name);
+    }
+    nlohmann::ordered_json typed = value;
+    if (std::ranges::find(kTexts, name) == std::end(kTexts)) {
+      auto parsed = nlohmann::ordered_json::parse(value, nullptr, false);
+      if (parsed.is_number() || parsed.is_boolean()) typed = std::move(parsed);
+    }
+    object[name] = std::move(typed);
+  }
+  return object.dump();
 }
 
 }  // namespace
@@ -95,41 +263,47 @@ Result<GenerationCall> ParseTranslationRequest(std::string_view body, const Mode
                                                const TranslationModel& translation) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body, kChatIds));
   JsonFields fields(parsed.fields);
-  GenerationCall call;
-  std::string name = "default";
-  fields.String("model", &name);
-  if (fields.error()) return tl::unexpected(*fields.error());
-  KV_ASSIGN(call.spec.model, CheckModel(name, model));
-  if (translation.languages.empty()) {
-    return FailField(Code::kUnsupported, "text", "{}",
-                     model.tokenizer ? "the model's tokenizer has no languages" : model.no_text);
+  return ReadCall(fields, "text", {}, model, translation);
+}
+
+Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view content_type,
+                                         const ModelView& model,
+                                         const TranslationModel& translation) {
+  std::string converted;
+  const bool is_form = IsForm(body, content_type);
+  if (is_form) {
+    KV_ASSIGN(converted, JsonOfForm(body, content_type));
+    body = converted;
   }
-  GenerateRequest request;
-  ReadGenerationFields(fields, model, &request, &call.spec);
-  if (!fields.Has("temperature")) request.sampling.temperature = 0;
-  if (request.max_tokens == 0) fields.Fail("max_tokens", "is 0; the language counts, so give 1");
-  if (request.max_tokens != UINT32_MAX) --request.max_tokens;  // the language counts
-  RefuseAbsent(fields, request, call.spec);
-  RefuseUnsupported(fields);
-  if (fields.error()) return tl::unexpected(*fields.error());
-  KV_ASSIGN(const TokenId source, ReadLanguage(fields, "source", translation.languages));
-  KV_ASSIGN(const TokenId target, ReadLanguage(fields, "target", translation.languages));
-  KV_ASSIGN(const std::vector<std::string_view> texts, ReadTexts(fields, model));
-  request.ignored = fields.Unread();
-  request.prompt = {translation.decoder_start, target};
-  auto spec = std::make_shared<TranslationSpec>();
-  for (const std::string_view text : texts) {
-    KV_ASSIGN(std::vector<TokenId> ids, SourceOf(text, source, translation, model));
-    constexpr size_t kWithoutText = 2;  // the language and </s>
-    if (ids.size() == kWithoutText) {
-      spec->request_of.emplace_back();
-      continue;
+  KV_ASSIGN(const JsonBody parsed, ParseBody(body, kChatIds));
+  JsonFields fields(parsed.fields);
+  std::string format = "text", key;
+  fields.String("format", &format);
+  if (format != "text") {
+    fields.Fail("format", R"(must be "text": markup is not translated)");
+  }
+  fields.String("api_key", &key);  // the caller is known by now
+  const JsonValue* texts = fields.Find("q");
+  TranslationSpec spec;
+  spec.libre = {.has_list = texts != nullptr && texts->is_array()};
+  return ReadCall(fields, "q", std::move(spec), model, translation);
+}
+
+std::string KeyInLibreBody(std::string_view body, std::string_view content_type) {
+  std::string key;
+  if (IsForm(body, content_type)) {
+    const Result<FormFields> form = ParseForm(body, content_type);
+    if (!form) return key;
+    for (const auto& [name, value] : *form) {
+      if (name == "api_key") key = value;
     }
-    spec->request_of.emplace_back(call.requests.size());
-    call.requests.emplace_back(request).source = std::move(ids);
+    return key;
   }
-  call.spec.translation = std::move(spec);
-  return call;
+  const Result<JsonBody> parsed = ParseBody(body, kChatIds);
+  if (!parsed) return key;
+  JsonFields fields(parsed->fields);
+  fields.String("api_key", &key);
+  return key;
 }
 
 }  // namespace kvasir

@@ -1,4 +1,5 @@
-// Converts bodies of POST /v1/translations to GenerateRequests.
+// Converts bodies of POST /v1/translations and of LibreTranslate's POST /translate to
+// GenerateRequests.
 #pragma once
 
 #include <optional>
@@ -16,15 +17,28 @@ struct TranslationModel {
   Languages languages;  // empty: the model reads no text, or has no languages
   LanguagePlace place = LanguagePlace::kInFront;
   TokenId decoder_start = 0;
+  uint32_t parallel = 1;  // sequences that run at once
 };
 
 // REQUIRES: the engine's model has an encoder. Errors as ReadTextFile's and LanguagePlaceOf's.
 Result<TranslationModel> TranslationModelOf(const Engine& engine);
 
-// A request for each text that is not empty; AnswerSpec::translation says which. Answers are greedy
-// unless the body says a temperature. kInvalidArgument names the field, and of a source that is too
-// long the numbers; kUnsupported: what there is not yet, such as beams.
+// A request for each text, or each of its sentences, that is not empty; AnswerSpec::translation
+// says which. Answers are greedy unless the body says beams or a temperature. kInvalidArgument
+// names the field, and of a source that is too long the numbers; kUnsupported: a format of the
+// answer.
 Result<GenerationCall> ParseTranslationRequest(std::string_view body, const ModelView& model,
                                                const TranslationModel& translation);
+
+// The same for LibreTranslate's fields, in JSON or as a form. Texts are split into sentences, and
+// without other fields 4 beams search, as Argos Translate does behind LibreTranslate. The error of
+// a language to be detected, or of HTML, names the field.
+Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view content_type,
+                                         const ModelView& model,
+                                         const TranslationModel& translation);
+
+// The key that a body of LibreTranslate's clients has: their field `api_key`. Empty: it has none,
+// or cannot be read.
+std::string KeyInLibreBody(std::string_view body, std::string_view content_type);
 
 }  // namespace kvasir

@@ -107,23 +107,26 @@ void Sentences::Add(size_t begin, size_t end) {
   if (begin < end) ranges_.push_back({begin, end});
 }
 
+std::string_view Sentences::BreakBefore(size_t i) const {
+  if (i == 0) return {};
+  const size_t begin = ranges_[i - 1].end;
+  const std::string_view gap = text_.substr(begin, ranges_[i].begin - begin);
+  return gap.find('\n') == gap.npos ? std::string_view() : gap;
+}
+
+std::string_view Sentences::Joint(std::string_view before, std::string_view line_break) {
+  if (!line_break.empty() || before.empty()) return line_break;
+  size_t last = before.size();
+  while (last > 0 && (static_cast<uint8_t>(before[--last]) & 0xC0) == 0x80) {
+  }
+  return IsWide(CharAt(before, last)) ? "" : " ";
+}
+
 std::string Sentences::Join(std::span<const std::string> translations) const {
   KV_CHECK(translations.size() == size());
   std::string joined;
   for (size_t i = 0; i < translations.size(); ++i) {
-    if (i > 0) {
-      const std::string_view gap =
-          text_.substr(ranges_[i - 1].end, ranges_[i].begin - ranges_[i - 1].end);
-      const std::string& before = translations[i - 1];
-      size_t last = before.size();
-      while (last > 0 && (static_cast<uint8_t>(before[--last]) & 0xC0) == 0x80) {
-      }
-      if (gap.find('\n') != gap.npos) {
-        joined += gap;
-      } else if (!before.empty() && !IsWide(CharAt(before, last))) {
-        joined += ' ';
-      }
-    }
+    if (i > 0) joined += Joint(translations[i - 1], BreakBefore(i));
     joined += translations[i];
   }
   return joined;

@@ -35,6 +35,12 @@ class Sentences {
   // REQUIRES: translations.size() == size().
   std::string Join(std::span<const std::string> translations) const;
 
+  // The same in parts, for those who do not keep the text. The white space before sentence `i`, if
+  // it has a line break; else "".
+  std::string_view BreakBefore(size_t i) const;
+  // What Join puts between two translations: line_break is what BreakBefore says of the second one.
+  static std::string_view Joint(std::string_view before, std::string_view line_break);
+
  private:
   struct Range {
     size_t begin, end;

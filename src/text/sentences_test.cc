@@ -90,6 +90,13 @@ TEST(Sentences, AreJoinedWithASpaceOrTheLineBreaksBetween) {
   EXPECT_EQ(join("A!\n\nB", {"", "b"}), "\n\nb");
   EXPECT_EQ(join("A! B", {"", "b"}), "b");
   EXPECT_EQ(join("", {}), "");
+  const Sentences sentences("A! B!\n\nC");
+  EXPECT_EQ(sentences.BreakBefore(0), "");
+  EXPECT_EQ(sentences.BreakBefore(1), "");
+  EXPECT_EQ(sentences.BreakBefore(2), "\n\n");
+  EXPECT_EQ(Sentences::Joint("x", ""), " ");
+  EXPECT_EQ(Sentences::Joint("x。", ""), "");
+  EXPECT_EQ(Sentences::Joint("x", "\n"), "\n");
 }
 
 }  // namespace

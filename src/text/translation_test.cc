@@ -9,6 +9,7 @@
 #include "source_paths.h"
 #include "text/charsmap.h"
 #include "text/language_codes.h"
+#include "text/language_names.h"
 #include "text/languages.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
@@ -281,6 +282,25 @@ TEST(Languages, AreFoundByNameAndByCode) {
     EXPECT_TRUE(codes.insert(language.code).second) << language.code;
     EXPECT_EQ(many.Find(language.code)->id, language.id) << language.code;
   }
+}
+
+TEST(Languages, HaveEnglishNames) {
+  const auto nllb =
+      Tokenizer::Make(NllbVocabulary(SmallPieces(), SmallPieces().tokens.size() + 204).value());
+  for (const Languages& languages : {Languages::Of(*SmallTokenizer()), Languages::Of(**nllb)}) {
+    std::set<std::string> names;
+    for (const Language& language : languages.all()) {
+      const std::string name = EnglishName(language);
+      EXPECT_NE(name, language.code);
+      EXPECT_TRUE(names.insert(name).second) << name;
+    }
+    EXPECT_EQ(EnglishName(*languages.Find("fr")), "French");
+    EXPECT_EQ(EnglishName(*languages.Find("zh")), "Chinese");
+  }
+  const Languages many = Languages::Of(**nllb);
+  EXPECT_EQ(EnglishName(*many.Find("zho_Hant")), "Chinese (traditional)");
+  EXPECT_EQ(EnglishName(*many.Find("kas_Deva")), "Kashmiri (Devanagari)");
+  EXPECT_EQ(EnglishName({.name = "qqq", .code = "qqq", .id = 1}), "qqq");
 }
 
 TEST(Languages, TellTheNearestAndAllOfThem) {

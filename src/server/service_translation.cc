@@ -1,0 +1,104 @@
+// Translations: POST /v1/translations, and LibreTranslate's POST /translate and GET /languages.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "server/service_routes.h"
+#include "server/translation_response.h"
+#include "text/language_names.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kLibrePath = "/translate", kLanguagesPath = "/languages";
+
+// What this model translates from: each language, with all that it translates into. The list of
+// those is the same for each, and long, so that a part has one of them at a time.
+Parts LanguageList(const Languages& languages) {
+  json codes = json::array();
+  for (const Language& language : languages.all()) codes.push_back(language.code);
+  const std::string targets = codes.dump();
+  std::string out = "[";
+  for (const Language& language : languages.all()) {
+    if (&language != languages.all().data()) out += ',';
+    out += R"({"code":)" + json(language.code).dump() + R"(,"name":)" +
+           json(EnglishName(language)).dump() + R"(,"targets":)" + targets + "}";
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += "]";
+  co_yield out;
+}
+
+}  // namespace
+
+Outcome Service::Translate(const Call& call) {
+  return StartTranslation(ParseTranslationRequest(call.request.body, model_, *translation_), call,
+                          "text");
+}
+
+Outcome Service::TranslateAsLibre(const Call& call) {
+  return StartTranslation(
+      ParseLibreRequest(call.request.body, call.request.content_type, model_, *translation_), call,
+      "q");
+}
+
+Outcome Service::StartTranslation(Result<GenerationCall> parsed, const Call& call,
+                                  std::string texts_field) {
+  if (!parsed || !parsed->requests.empty()) {
+    return Start(std::move(parsed), call, std::move(texts_field));
+  }
+  const bool streams = parsed->spec.stream;
+  const TranslationAnswer answer(std::move(parsed->spec), 0, "", model_.tokenizer);
+  HttpResponse response;
+  if (streams) {
+    response.content_type = "text/event-stream; charset=utf-8";
+    response.body = answer.EmptyStream();
+    return response;
+  }
+  Parts body = answer.Body();  // of empty texts
+  for (std::string part = body.Next(); !part.empty(); part = body.Next()) response.body += part;
+  return response;
+}
+
+Outcome Service::ListLanguages(const Call&) {
+  HttpResponse response;
+  response.rest = LanguageList(translation_->languages);
+  response.rest_bytes = 4 * kPartBytes;
+  return response;
+}
+
+// Whether the model does what a path is for.
+std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
+  const bool translates = route.handler == &Service::Translate ||
+                          route.handler == &Service::TranslateAsLibre ||
+                          route.handler == &Service::ListLanguages;
+  if (translates == translation_.has_value()) return {};
+  if (!translates && route.work != Route::kGeneration) return {};
+  return ErrorResponse({Code::kInvalidArgument,
+                        translates ? "this model does not translate; use POST /v1/chat/completions"
+                                   : "this model translates; use POST /v1/translations"});
+}
+
+bool Service::AwaitsKey(const HttpRequest& head) const {
+  const Route* route = RouteOf(head);
+  return route != nullptr && route->handler == &Service::TranslateAsLibre &&
+         head.authorization.empty() && head.api_key.empty() && credentials()->required();
+}
+
+std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
+  if (!AwaitsKey(*request)) return {};
+  request->api_key = KeyInLibreBody(request->body, request->content_type);
+  if (request->api_key.empty()) return NoValidKey();
+  return CheckHead(*request, request->body.size());
+}
+
+void Service::ShapeError(const HttpRequest& request, HttpResponse* response) {
+  const std::string_view path = PathOf(request.target);
+  if (!response->refusal || (path != kLibrePath && path != kLanguagesPath)) return;
+  const json body = json::parse(response->body, nullptr, false);
+  response->body = json{{"error", body.at("error").at("message")}}.dump();
+}
+
+}  // namespace kvasir

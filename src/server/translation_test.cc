@@ -1,0 +1,301 @@
+// Requests and answers of POST /v1/translations and POST /translate.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/fake_engine_for_test.h"
+#include "server/translation_request.h"
+#include "server/translation_response.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+constexpr TokenId kStart = 257, kFrench = 259;
+constexpr const char* kJson = "application/json";
+
+class TranslationTest : public testing::Test {
+ protected:
+  TranslationTest() {
+    model_.names = {"m"};
+    model_.tokenizer = tokenizer_.get();
+    model_.vocab_size = tokenizer_->vocab_size();
+    model_.ctx_size = 64;
+    model_.max_prompts = 8;
+    translation_.languages = Languages::Of(*tokenizer_);
+    translation_.decoder_start = kStart;
+    translation_.parallel = 8;
+  }
+
+  Result<GenerationCall> Parse(json fields) const {
+    json body = {{"text", "One. Two."}, {"source", "en"}, {"target", "fr"}};
+    body.update(fields);
+    return ParseTranslationRequest(body.dump(), model_, translation_);
+  }
+  Result<GenerationCall> ParseLibre(json fields) const {
+    json body = {{"q", "One. Two."}, {"source", "en"}, {"target", "fr"}};
+    body.update(fields);
+    return ParseLibreRequest(body.dump(), kJson, model_, translation_);
+  }
+  static std::string FieldOf(const Result<GenerationCall>& call) {
+    return call ? "" : call.error().field.value_or("?");
+  }
+
+  static Event Piece(uint32_t choice, std::string text, float logprob) {
+    Event event;
+    event.choice = choice;
+    event.text = text;
+    event.tokens.push_back({.id = 7, .text = std::move(text), .logprob = logprob, .top = {}});
+    return event;
+  }
+  static Event End(Event event, bool last = true) {
+    event.finish_reason = FinishReason::kStop;
+    event.last = last;
+    event.receipt.source_tokens = 5;
+    event.completion_tokens = 2;
+    return event;
+  }
+  std::unique_ptr<TranslationAnswer> AnswerTo(Result<GenerationCall> call) const {
+    const size_t requests = call->requests.size();
+    return std::make_unique<TranslationAnswer>(std::move(call->spec), requests, "id",
+                                               tokenizer_.get());
+  }
+  static std::vector<json> EventsOf(std::string_view stream) {
+    std::vector<json> events;
+    while (!stream.empty()) {
+      const size_t end = stream.find("\n\n");
+      const std::string_view event = stream.substr(6, end - 6);
+      stream.remove_prefix(end + 2);
+      if (event == "[DONE]") {
+        EXPECT_EQ(stream, "");
+        events.emplace_back("[DONE]");
+      } else {
+        events.push_back(json::parse(event));
+      }
+    }
+    return events;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_ =
+      *Tokenizer::Parse(LanguagesTokenizerJson(), kTinyTokenizerConfig);
+  ModelView model_;
+  TranslationModel translation_;
+};
+
+TEST_F(TranslationTest, TheFieldsOfASearchReachTheEngine) {
+  const auto call = Parse({{"beams", 5},
+                           {"n", 3},
+                           {"length_penalty", 0.5},
+                           {"early_stopping", "never"},
+                           {"min_tokens", 4},
+                           {"max_tokens", 9},
+                           {"no_repeat_ngram_size", 2},
+                           {"repetition_penalty", 1.5}});
+  ASSERT_TRUE(call) << call.error().text();
+  const GenerateRequest& request = call->requests.at(0);
+  EXPECT_EQ(request.prompt, (std::vector<TokenId>{kStart, kFrench}));
+  ASSERT_TRUE(request.beams);
+  EXPECT_EQ(request.beams->beams, 5u);
+  EXPECT_EQ(request.beams->length_penalty, 0.5f);
+  EXPECT_EQ(request.beams->early_stopping, EarlyStopping::kNever);
+  EXPECT_EQ(request.n, 3u);
+  // The language counts for users, and not for the engine.
+  EXPECT_EQ(request.min_tokens, 3u);
+  EXPECT_EQ(request.max_tokens, 8u);
+  EXPECT_EQ(request.no_repeat_ngram_size, 2u);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5f);
+  EXPECT_FALSE(request.logprobs);
+  EXPECT_EQ(Parse({{"beams", 2}, {"early_stopping", true}})->requests[0].beams->early_stopping,
+            EarlyStopping::kTrue);
+}
+
+TEST_F(TranslationTest, WithoutBeamsAnswersAreGreedyOrSampled) {
+  const auto greedy = Parse(json::object());
+  EXPECT_FALSE(greedy->requests[0].beams);
+  EXPECT_EQ(greedy->requests[0].sampling.temperature, 0.0f);
+  EXPECT_EQ(greedy->requests[0].logprobs, 0u);
+  EXPECT_EQ(greedy->requests[0].max_tokens, UINT32_MAX);
+  EXPECT_EQ(Parse({{"beams", 1}, {"n", 2}, {"temperature", 0.5}})->requests[0].n, 2u);
+}
+
+TEST_F(TranslationTest, WrongFieldsAreNamed) {
+  const std::pair<const char*, json> cases[] = {
+      {"beams", {{"beams", 0}}},
+      {"beams", {{"beams", 17}}},
+      {"beams", {{"beams", 9}}},
+      {"beams", {{"beams", "5"}}},
+      {"n", {{"beams", 2}, {"n", 3}}},
+      {"n", {{"n", 2}}},
+      {"n", {{"n", 2}, {"temperature", 1}, {"stream", true}}},
+      {"length_penalty", {{"length_penalty", 11}, {"beams", 2}}},
+      {"length_penalty", {{"length_penalty", "NaN"}}},
+      {"early_stopping", {{"early_stopping", "always"}}},
+      {"early_stopping", {{"early_stopping", 1}}},
+      {"min_tokens", {{"min_tokens", 5}, {"max_tokens", 4}}},
+      {"min_tokens", {{"min_tokens", -1}}},
+      {"max_tokens", {{"max_tokens", 0}}},
+      {"max_tokens", {{"beams", 2}, {"max_tokens", 1}}},
+      {"no_repeat_ngram_size", {{"no_repeat_ngram_size", -1}}},
+      {"stream", {{"beams", 2}, {"stream", true}}},
+      {"temperature", {{"beams", 2}, {"temperature", 0.1}}},
+      {"stop", {{"beams", 2}, {"stop", "x"}}},
+      {"presence_penalty", {{"beams", 2}, {"presence_penalty", 1}}},
+      {"logit_bias", {{"beams", 2}, {"logit_bias", {{"65", 1}}}}},
+      {"split", {{"split", "words"}}},
+      {"response_format", {{"response_format", {{"type", "json_object"}}}}},
+      {"source", {{"source", "auto"}}},
+      {"target", {{"target", "xx"}}},
+      {"text", {{"text", std::vector<std::string>(9, "a")}}},
+      {"text",
+       {{"text", "A. A. A. A. AA. BB. CC. DD. EE. FF. GG. HH. II. JJ."}, {"split", "sentences"}}},
+  };
+  for (const auto& [field, fields] : cases) EXPECT_EQ(FieldOf(Parse(fields)), field) << fields;
+  EXPECT_NE(Parse({{"source", "auto"}}).error().message.find("not detected"), std::string::npos);
+}
+
+TEST_F(TranslationTest, LibreTextsAreSplitAndSearched) {
+  const auto call = ParseLibre(json::object());
+  ASSERT_TRUE(call) << call.error().text();
+  ASSERT_EQ(call->requests.size(), 2u);
+  EXPECT_EQ(call->requests[0].beams->beams, 4u);
+  EXPECT_EQ(call->requests[0].n, 1u);
+  const auto more = ParseLibre({{"alternatives", 5}, {"split", "none"}});
+  ASSERT_EQ(more->requests.size(), 1u);
+  EXPECT_EQ(more->requests[0].beams->beams, 6u);
+  EXPECT_EQ(more->requests[0].n, 6u);
+  EXPECT_FALSE(ParseLibre({{"temperature", 1}})->requests[0].beams);
+  const std::pair<const char*, json> cases[] = {
+      {"alternatives", {{"alternatives", 8}}},
+      {"alternatives", {{"alternatives", -1}}},
+      {"alternatives", {{"alternatives", 2}, {"beams", 2}}},
+      {"format", {{"format", "html"}}},
+      {"source", {{"source", "auto"}}},
+      {"q", {{"q", nullptr}}},
+      {"q", {{"q", 7}}},
+      {"stream", {{"stream", true}, {"beams", 1}}},
+  };
+  for (const auto& [field, fields] : cases) EXPECT_EQ(FieldOf(ParseLibre(fields)), field) << fields;
+  translation_.parallel = 1;
+  EXPECT_FALSE(ParseLibre(json::object())->requests[0].beams);
+  EXPECT_EQ(FieldOf(ParseLibre({{"alternatives", 1}})), "alternatives");
+}
+
+TEST_F(TranslationTest, AFormSaysTheSameAsJson) {
+  const std::string form =
+      "q=One.+Two%21&source=en&target=fr&alternatives=2&max_tokens=9&api_key=7";
+  constexpr const char* kForm = "application/x-www-form-urlencoded";
+  const auto call = ParseLibreRequest(form, kForm, model_, translation_);
+  ASSERT_TRUE(call) << call.error().text();
+  EXPECT_EQ(call->requests.size(), 2u);
+  EXPECT_EQ(call->requests[0].n, 3u);
+  EXPECT_EQ(call->requests[0].max_tokens, 8u);
+  EXPECT_EQ(KeyInLibreBody(form, kForm), "7");
+  EXPECT_EQ(KeyInLibreBody(R"({"api_key":"k"})", kForm), "k");
+  EXPECT_EQ(KeyInLibreBody(R"({"api_key":7})", kJson), "");
+  EXPECT_EQ(KeyInLibreBody("%", kForm), "");
+  EXPECT_EQ(FieldOf(ParseLibreRequest(form + "&q=x", kForm, model_, translation_)), "form");
+  EXPECT_EQ(
+      FieldOf(ParseLibreRequest("q=a&source=en&target=fr&beams=two", kForm, model_, translation_)),
+      "beams");
+}
+
+TEST_F(TranslationTest, TheScoreIsThatOfABeamSearch) {
+  auto answer = AnswerTo(Parse({{"text", {"a", ""}}, {"length_penalty", 2}}));
+  answer->Take(0, Piece(0, "w", -1));
+  answer->Take(0, End(Piece(0, "x", -2)));
+  ASSERT_TRUE(answer->done());
+  const json body = json::parse(Joined(answer->Body()));
+  const json& entry = body.at("data").at(0);
+  EXPECT_EQ(entry.at("text"), "wx");
+  // The language is the third token.
+  EXPECT_DOUBLE_EQ(entry.at("score"), -3.0 / 9);
+  EXPECT_EQ(entry.at("hypotheses"),
+            json({{{"text", "wx"}, {"tokens", {kStart, kFrench, 7, 7}}, {"score", -3.0 / 9}}}));
+  EXPECT_EQ(body.at("data").at(1), (json{{"index", 1}, {"text", ""}, {"finish_reason", "stop"}}));
+  EXPECT_EQ(body.at("usage"), (json{{"source_tokens", 5}, {"target_tokens", 2}}));
+}
+
+TEST_F(TranslationTest, SamplesStandTheBestFirst) {
+  auto answer = AnswerTo(Parse({{"n", 2}, {"temperature", 1}}));
+  answer->Take(0, End(Piece(0, "worse", -2), false));
+  answer->Take(0, End(Piece(1, "better", -1)));
+  const json entry = json::parse(Joined(answer->Body())).at("data").at(0);
+  EXPECT_EQ(entry.at("text"), "better");
+  EXPECT_EQ(entry.at("hypotheses").at(1).at("text"), "worse");
+}
+
+TEST_F(TranslationTest, AHypothesisThatTheSearchDidNotFindIsLeftOut) {
+  auto answer = AnswerTo(Parse({{"beams", 2}, {"n", 2}}));
+  Event found = Piece(0, "a", 0);
+  found.score = -0.5f;
+  answer->Take(0, End(std::move(found), false));
+  Event missing;
+  missing.choice = 1;
+  answer->Take(0, End(std::move(missing)));
+  const json entry = json::parse(Joined(answer->Body())).at("data").at(0);
+  EXPECT_EQ(entry.at("hypotheses").size(), 1u);
+  EXPECT_EQ(entry.at("score"), -0.5);
+}
+
+TEST_F(TranslationTest, SentencesAreJoinedAndScoredTogether) {
+  auto answer = AnswerTo(Parse({{"text", "One.\n\nTwo. Three."}, {"split", "sentences"}}));
+  answer->Take(2, End(Piece(0, "C", -1)));
+  answer->Take(0, End(Piece(0, "A", -1)));
+  Event cut = End(Piece(0, "B", -4));
+  cut.finish_reason = FinishReason::kLength;
+  answer->Take(1, cut);
+  const json entry = json::parse(Joined(answer->Body())).at("data").at(0);
+  EXPECT_EQ(entry.at("text"), "A\n\nB C");
+  EXPECT_EQ(entry.at("finish_reason"), "length");
+  EXPECT_DOUBLE_EQ(entry.at("score"), -6.0 / 6);
+  ASSERT_EQ(entry.at("sentences").size(), 3u);
+  EXPECT_EQ(entry.at("sentences").at(1).at("text"), "B");
+  EXPECT_EQ(entry.at("sentences").at(1).at("kvasir").at("source_tokens"), 5);
+}
+
+TEST_F(TranslationTest, AStreamHasTheSentencesInTheirOrder) {
+  auto answer =
+      AnswerTo(Parse({{"text", {"One. Two.", "", "x"}}, {"split", "sentences"}, {"stream", true}}));
+  std::string stream = answer->Take(1, End(Piece(0, "B", -1)));  // waits for the first
+  EXPECT_EQ(stream, "");
+  stream += answer->Take(0, Piece(0, "A", -1));
+  stream += answer->Take(2, Piece(0, "X", -1));
+  stream += answer->Take(0, End(Piece(0, "a", -1)));
+  stream += answer->Take(2, End(Piece(0, "x", -1)));
+  ASSERT_TRUE(answer->done());
+  const std::vector<json> events = EventsOf(stream);
+  std::vector<std::string> texts(3);
+  std::vector<int> ends(3);
+  for (const json& event : events) {
+    if (event == "[DONE]" || event.contains("usage")) continue;
+    const json& entry = event.at("data").at(0);
+    const size_t index = entry.at("index");
+    EXPECT_EQ(ends[index], 0) << "nothing comes behind the end";
+    texts[index] += entry.at("text").get<std::string>();
+    if (!entry.at("finish_reason").is_null()) ++ends[index];
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"Aa B", "", "Xx"}));
+  EXPECT_EQ(ends, (std::vector<int>{1, 1, 1}));
+  EXPECT_EQ(events[events.size() - 2].at("usage").at("source_tokens"), 15);
+  EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST_F(TranslationTest, AlternativesAreOtherTextsOnly) {
+  const auto body = [this](const json& q) {
+    auto answer = AnswerTo(ParseLibre({{"q", q}, {"alternatives", 2}, {"split", "none"}}));
+    uint32_t choice = 0;
+    for (const char* text : {"best", "best", "other"}) {
+      Event event = Piece(choice, text, 0);
+      event.score = -1.0f - static_cast<float>(choice);
+      answer->Take(0, End(std::move(event), ++choice == 3));
+    }
+    return json::parse(Joined(answer->Body()));
+  };
+  EXPECT_EQ(body("a"), (json{{"translatedText", "best"}, {"alternatives", {"other"}}}));
+  EXPECT_EQ(body({"a"}), (json{{"translatedText", {"best"}},
+                               {"alternatives", json::array({json::array({"other"})})}}));
+}
+
+}  // namespace
+}  // namespace kvasir
