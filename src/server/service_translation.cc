@@ -64,6 +64,16 @@ Outcome Service::StartTranslation(Result<GenerationCall> parsed, const Call& cal
 
 Outcome Service::ListLanguages(const Call&) {
   HttpResponse response;
+  if (const auto& pair = translation_->pair) {
+    json list = json::array();
+    if (!pair->source.empty()) {
+      const Language source{.name = pair->source, .code = pair->source};
+      list.push_back(
+          {{"code", pair->source}, {"name", EnglishName(source)}, {"targets", {pair->target}}});
+    }
+    response.body = list.dump();
+    return response;
+  }
   response.rest = LanguageList(translation_->languages);
   response.rest_bytes = 4 * kPartBytes;
   return response;

@@ -22,7 +22,9 @@ Result<TranslationModel> TranslationModelOf(const Engine& engine) {
   model.decoder_start = *engine.card().decoder_start;
   model.parallel = engine.options().parallel;
   const Tokenizer* tokenizer = engine.tokenizer();
-  if (tokenizer == nullptr || !tokenizer->eos()) return model;
+  if (tokenizer == nullptr) return model;
+  model.pair = engine.card().language_pair;
+  if (model.pair || !tokenizer->eos()) return model;
   model.languages = Languages::Of(*tokenizer);
   namespace fs = std::filesystem;
   const fs::path config = fs::path(engine.card().path) / "tokenizer_config.json";
@@ -47,6 +49,34 @@ Result<TokenId> ReadLanguage(JsonFields& fields, const char* name, const Languag
   if (language) return language->id;
   return FailField(Code::kInvalidArgument, name, "{}{}",
                    code == "auto" ? "languages are not detected; " : "", language.error().message);
+}
+
+// From which language into which one.
+struct Direction {
+  SourceFrame frame;
+  std::vector<TokenId> target;  // what the decoder reads behind its start
+};
+
+// A model for one pair needs no languages; those that are given must be the pair's.
+Result<Direction> ReadDirection(JsonFields& fields, const TranslationModel& translation,
+                                const Tokenizer& tokenizer) {
+  if (const auto& pair = translation.pair) {
+    for (const auto& [name, own] : {std::pair("source", &pair->source), {"target", &pair->target}}) {
+      std::string given = *own;
+      fields.String(name, &given);
+      if (given == *own) continue;
+      fields.Fail(name, own->empty()
+                            ? "the model translates one pair of languages, which its files do not "
+                              "name; leave it out"
+                            : fmt::format("the model translates from {} to {}", pair->source,
+                                          pair->target));
+    }
+    if (fields.error()) return tl::unexpected(*fields.error());
+    return Direction{pair->frame, {}};
+  }
+  KV_ASSIGN(const TokenId source, ReadLanguage(fields, "source", translation.languages));
+  KV_ASSIGN(const TokenId target, ReadLanguage(fields, "target", translation.languages));
+  return Direction{FrameOf(tokenizer, source, translation.place), {target}};
 }
 
 void ReadEarlyStopping(JsonFields& fields, EarlyStopping* out) {
@@ -147,11 +177,10 @@ Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const char* 
   return texts;
 }
 
-Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field, TokenId language,
-                                      const TranslationModel& translation, const ModelView& model) {
+Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field,
+                                      const SourceFrame& frame, const ModelView& model) {
   const size_t most = model.max_text_tokens();
-  Result<std::vector<TokenId>> source =
-      EncodeSource(*model.tokenizer, text, language, translation.place, most);
+  Result<std::vector<TokenId>> source = EncodeSource(*model.tokenizer, text, frame, most);
   if (!source) return tl::unexpected(EncodeError(source.error(), field, most, model));
   if (source->size() <= model.ctx_size) return source;
   return FailField(Code::kInvalidArgument, field,
@@ -160,15 +189,14 @@ Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field, 
 }
 
 // Adds the requests of a text.
-Status AddText(std::string_view text, const char* field, TokenId language,
-               const GenerateRequest& request, const TranslationModel& translation,
-               const ModelView& model, TranslationSpec* spec, GenerationCall* call) {
+Status AddText(std::string_view text, const char* field, const SourceFrame& frame,
+               const GenerateRequest& request, const ModelView& model, TranslationSpec* spec,
+               GenerationCall* call) {
   TranslationSpec::Parts& parts = spec->texts.emplace_back();
   const auto add = [&](std::string_view part, std::string_view line_break) -> Status {
     parts.emplace_back().break_before = line_break;
-    KV_ASSIGN(std::vector<TokenId> ids, SourceOf(part, field, language, translation, model));
-    constexpr size_t kWithoutText = 2;  // the language and </s>
-    if (ids.size() == kWithoutText) return {};
+    KV_ASSIGN(std::vector<TokenId> ids, SourceOf(part, field, frame, model));
+    if (ids.size() == frame.before.size() + frame.behind.size()) return {};  // without text
     if (call->requests.size() == model.max_prompts) {
       return FailField(Code::kInvalidArgument, field,
                        "more than {} {}, which is what may run or wait at once", model.max_prompts,
@@ -196,7 +224,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
   fields.String("model", &name);
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_ASSIGN(call.spec.model, CheckModel(name, model));
-  if (translation.languages.empty()) {
+  if (translation.languages.empty() && !translation.pair) {
     return FailField(Code::kUnsupported, texts_field, "{}",
                      model.tokenizer ? "the model's tokenizer has no languages" : model.no_text);
   }
@@ -219,19 +247,22 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
   }
   if (fields.error()) return tl::unexpected(*fields.error());
   spec->splits_sentences = split == "sentences";
-  KV_ASSIGN(const TokenId source, ReadLanguage(fields, "source", translation.languages));
-  KV_ASSIGN(const TokenId target, ReadLanguage(fields, "target", translation.languages));
+  KV_ASSIGN(const Direction direction, ReadDirection(fields, translation, *model.tokenizer));
   KV_ASSIGN(const std::vector<std::string_view> texts, ReadTexts(fields, texts_field));
   // The language counts for users, and not for the engine.
-  if (request.max_tokens != UINT32_MAX) --request.max_tokens;
-  if (request.min_tokens > 0) --request.min_tokens;
+  for (size_t i = 0; i < direction.target.size(); ++i) {
+    if (request.max_tokens != UINT32_MAX) --request.max_tokens;
+    if (request.min_tokens > 0) --request.min_tokens;
+  }
   if (!request.beams && !spec->libre) request.logprobs = 0;  // for the score
   call.spec.n = request.n;
   call.spec.return_tokens = !spec->libre && !call.spec.stream;
   request.ignored = fields.Unread();
-  request.prompt = spec->prompt = {translation.decoder_start, target};
+  request.prompt = {translation.decoder_start};
+  request.prompt.insert(request.prompt.end(), direction.target.begin(), direction.target.end());
+  spec->prompt = request.prompt;
   for (const std::string_view text : texts) {
-    KV_TRY(AddText(text, texts_field, source, request, translation, model, spec.get(), &call));
+    KV_TRY(AddText(text, texts_field, direction.frame, request, model, spec.get(), &call));
   }
   call.spec.translation = std::move(spec);
   return call;

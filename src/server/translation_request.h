@@ -14,7 +14,8 @@ namespace kvasir {
 
 // What parsing needs of a model with an encoder.
 struct TranslationModel {
-  Languages languages;  // empty: the model reads no text, or has no languages
+  Languages languages;  // empty: the model reads no text, or has no languages, or `pair`
+  std::optional<LanguagePair> pair;  // the only one that it translates
   LanguagePlace place = LanguagePlace::kInFront;
   TokenId decoder_start = 0;
   uint32_t parallel = 1;  // sequences that run at once

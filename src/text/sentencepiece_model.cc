@@ -84,7 +84,7 @@ class ProtoReader {
 };
 
 struct Specs {
-  uint64_t model_type = 1;
+  uint64_t model_type = 0;  // 0: nothing says it, as in a file that was cut
   bool space_is_suffix = false;
   int64_t bos = 1, eos = 2;  // -1: none
   std::string_view charsmap;
@@ -116,6 +116,7 @@ bool ReadPiece(std::string_view bytes, VocabularyToken* token) {
 }
 
 bool ReadTrainer(std::string_view bytes, Specs* specs) {
+  specs->model_type = 1;  // unigram, unless it says otherwise
   return ForEachField(bytes, [&](const ProtoReader::Field& field) {
     if (field.number == 3) specs->model_type = field.value;
     if (field.number == 24) specs->space_is_suffix = field.value != 0;
