@@ -179,6 +179,65 @@ class KeptTest(EvalTest):
                          [])
 
 
+class TranslationTest(EvalTest):
+    MODEL = ["--model", str(ROOT / "tests/data/nllb-tiny")]
+    GOLDEN = json.loads((ROOT / "tests/data/nllb-tiny/golden.json").read_text())["sources"]
+    PAIR = ["--source", "eng_Latn", "--target", "fra_Latn"]
+
+    def setUp(self):
+        super().setUp()
+        self.cases = [case for case in self.GOLDEN if [case["source"], case["target"]] == self.PAIR[1::2]]
+        self.text = self.file("lines.txt", "\n\n".join(case["text"] for case in self.cases))
+
+    def test_figures_are_of_the_answers_to_each_line(self):
+        common = [*self.MODEL, "--formats", "f32,f16,int8,int4", "--max-kl", "0.01"]
+        report = self.evaluate(*common, "--text", self.text, *self.PAIR, "--threads", "1")
+        answers = [json.loads(line)["tokens"] for line in self.ok(
+            "translate", *self.MODEL, *SMALL, *self.PAIR, "--max-tokens", "128", "--kv-format", "f32", "--json",
+            stdin=pathlib.Path(self.text).read_text()).splitlines()]
+        lengths = [len(tokens) for tokens in answers if tokens]
+        # The token behind the start token is given: its logits are not compared.
+        self.assertEqual(report["text"], {"source": "lines.txt", "tokens": sum(lengths) - 2 * len(lengths),
+                                          "windows": len(self.cases), "window_tokens": max(lengths)})
+        kl = {one["kv_format"]: one["kl"]["mean"] for one in report["formats"]}
+        self.assertEqual(kl["f32"], 0)
+        self.assertTrue(0 < kl["f16"] < kl["int8"] < kl["int4"], kl)
+        int4 = report["formats"][3]
+        self.assertEqual([layer["layer"] for layer in int4["layers"]], [0, 1])
+        self.assertEqual(sum(depth["tokens"] for depth in int4["depths"]), report["text"]["tokens"])
+        self.assertEqual(self.evaluate(*common, "--text", self.text, *self.PAIR, "--threads", "2"), report)
+        # The same sources as ids.
+        ids = self.file("lines.ids", "\n".join(json.dumps(case["ids"]) for case in self.cases))
+        target = str(self.cases[0]["tokens"][1])
+        by_ids = self.evaluate(*common, "--ids", ids, "--target-id", target)
+        self.assertEqual(by_ids["formats"], report["formats"])
+        self.assertIn("lines.txt", self.ok("eval", *common, "--cache-dir", self.cache, "--text", self.text, *self.PAIR))
+
+    def test_wrong_input(self):
+        def wrong(*arguments, says):
+            self.wrong("eval", "--cache-dir", self.cache, *arguments, says=says)
+        ids = self.file("x.ids", "5 6 2\n\n[7, 8, 2]\n")
+        wrong(*self.MODEL, "--text", self.text, says=["--source en --target fr", "--target-id"])
+        wrong(*self.MODEL, "--ids", ids, says="--target-id")
+        wrong(*self.MODEL, says="--source en --target fr")
+        wrong(*self.MODEL, "--text", self.text, "--source", "eng_Latn", says="--target is missing")
+        wrong(*self.MODEL, "--ids", ids, *self.PAIR, says="--text FILE")
+        wrong(*self.MODEL, "--text", self.text, "--target-id", "5", says="--ids FILE")
+        wrong(*self.MODEL, "--ids", ids, "--target-id", "5,6", says="give one")
+        wrong(*self.MODEL, "--ids", ids, "--target-id", "5000", says="5000")
+        wrong(*self.MODEL, "--text", self.text, "--source", "eng_Latn", "--target", "xx", says=["--target", "'xx'"])
+        wrong(*self.MODEL, "--text", self.text, *self.PAIR, "--recall", self.file("r", PROBES[0]), says="--recall")
+        wrong(*self.MODEL, "--ids", self.file("bad.ids", "5 2\n6 x\n"), "--target-id", "5",
+              says=["bad.ids' line 2", "'x'"])
+        wrong(*self.MODEL, "--ids", self.file("long.ids", "5 2\n" + "6 " * 129), "--target-id", "5",
+              says=["long.ids' line 2 has 129 tokens", "at most 128"])
+        wrong(*self.MODEL, "--text", self.file("long.txt", "ok\n" + "x y " * 99), *self.PAIR,
+              says=["long.txt' line 2 has ", "at most 128"])
+        wrong(*self.MODEL, "--text", self.file("none.txt", "\n \n"), *self.PAIR, says="no lines")
+        wrong("--ids", ids, "--target-id", "5", says="no encoder")
+        wrong("--text", self.text, *self.PAIR, says="no encoder")
+
+
 class InputTest(EvalTest):
     def wrong_eval(self, *arguments, says=()):
         self.wrong("eval", "--cache-dir", self.cache, *arguments, says=says)

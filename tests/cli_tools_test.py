@@ -204,7 +204,8 @@ class PlanTest(CliTest):
 
     def test_a_config_alone_and_a_header_alone_give_the_same_plan(self):
         of_files = {"weights_assumed", "process_bytes", "load_peak_bytes"}
-        folders = sorted(folder for folder in DATA.glob("tiny-*") if (folder / "config.json").exists())
+        folders = sorted(folder for pattern in ("tiny-*", "m2m100-tiny", "m2m100-random/*", "nllb-tiny")
+                         for folder in DATA.glob(pattern) if (folder / "config.json").exists())
         self.assertGreater(len(folders), 15)
         with tempfile.TemporaryDirectory() as scratch:
             for folder in folders:
@@ -254,13 +255,41 @@ class PlanTest(CliTest):
         self.assertLessEqual(windows["sequence_bytes"] / full["sequence_bytes"], 0.18)
         self.assertGreaterEqual(windows["sequences"], full["sequences"] / 0.18 - 1)
 
+    def test_an_encoder_decoder_is_planned_with_its_sources(self):
+        # 128 source and 128 target tokens: 24 layers, K and V of 256 tokens, 1024 numbers of 2 bytes.
+        plan = self.ok_json("plan", "--json", "--shape", "m2m100-1.2b", "--kv-format", "f16", "--tokens", "128")
+        self.assertEqual(plan["sequence_bytes"], 25_165_824)
+        self.assertEqual([(group["group"], group["layers"], group["sequence_blocks"]) for group in plan["groups"]],
+                         [("full", 24, 8), ("cross", 24, 8)])
+        self.assertEqual({group["kv_bytes_per_token"] for group in plan["groups"]}, {24 * 2 * 1024 * 2})
+        self.assertEqual(plan["sequences"], plan["num_blocks"] // 16)
+        small = self.ok_json("plan", "--json", "--shape", "m2m100-418m", "--kv-format", "f16", "--tokens", "128")
+        self.assertEqual(small["sequence_bytes"], 25_165_824 // 2)
+        text = self.ok("plan", "--shape", "m2m100-1.2b", "--tokens", "128")
+        self.assertIn("24 layers that see the source", text)
+        # The config.json of M2M-100 1.2B gives what the shape gives.
+        config = {"architectures": ["M2M100ForConditionalGeneration"], "model_type": "m2m_100", "d_model": 1024,
+                  "encoder_layers": 24, "decoder_layers": 24, "encoder_ffn_dim": 8192, "decoder_ffn_dim": 8192,
+                  "encoder_attention_heads": 16, "decoder_attention_heads": 16, "vocab_size": 128112,
+                  "max_position_embeddings": 1024, "scale_embedding": True, "activation_function": "relu",
+                  "torch_dtype": "bfloat16"}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.json"
+            path.write_text(json.dumps(config))
+            for weights in ([], *(["--weights", name] for name in ("i8", "i4", "q8_0", "q4_0"))):
+                of_shape = self.ok_json("plan", "--json", "--shape", "m2m100-1.2b", *weights)
+                of_config = self.ok_json("plan", "--json", "--model", str(path), *weights)
+                for key in set(of_shape) - {"model", "weights_assumed", "process_bytes", "load_peak_bytes"}:
+                    self.assertEqual(of_config[key], of_shape[key], (key, weights))
+
     def test_groups_of_a_plan_are_those_of_a_server(self):
-        flags = ["--model", str(DATA / "tiny-gemma3"), "--ctx-size", "256", *SMALL]
-        plan = self.ok_json("plan", "--json", "--disk", "none", *flags)
-        with server(*flags) as (url, _):
-            state = get_json(url + "/v1/cache")
-        for key, value in plan.items():
-            self.assertEqual(state[key], value, key)
+        for name in ("m2m100-tiny", "tiny-gemma3"):
+            flags = ["--model", str(DATA / name), "--ctx-size", "256", *SMALL]
+            plan = self.ok_json("plan", "--json", "--disk", "none", *flags)
+            with server(*flags) as (url, _):
+                state = get_json(url + "/v1/cache")
+            for key, value in plan.items():
+                self.assertEqual(state[key], value, key)
         self.assertEqual({group["window"] for group in state["groups"]}, {None, 17})
         self.assertEqual(sum(group["layers"] for group in state["groups"]), 7)
         self.assertEqual(state["sequence_bytes"],
@@ -405,6 +434,14 @@ class InfoTest(CliTest):
             forced = self.ok_json("info", "--json", environment={"KVASIR_TARGET": target})
             self.assertEqual(forced["target"], target)
 
+    def test_it_says_what_a_model_is_for(self):
+        self.assertEqual(self.ok_json("info", "--json")["kind"], "text")
+        model = ["--model", str(DATA / "m2m100-tiny")]
+        info = self.ok_json("info", "--json", *model)
+        self.assertEqual((info["kind"], info["model"], info["ctx_size"]), ("translation", "m2m100-tiny", 300))
+        self.assertIn("kvasir translate", self.ok("info", *model))
+        self.assertNotIn("kvasir translate", self.ok("info"))
+
 
 class WeightsTest(CliTest):
     def test_each_choice_takes_its_bits_and_is_shown(self):
@@ -432,6 +469,30 @@ class WeightsTest(CliTest):
             state = get_json(url + "/v1/cache")
         for key, value in plan.items():
             self.assertEqual(state[key], value, key)
+
+
+    def test_an_encoder_decoder_is_quantised_kept_and_mapped_again(self):
+        model = ["--model", str(DATA / "m2m100-tiny"), *SMALL]
+        ask = ["translate", *model, "--source-ids", "5,6,7,8,9,2", "--target-id", "9", "--max-tokens", "12", "--json"]
+        stored = self.ok_json("plan", "--json", *model)["weights_bytes"]
+        for weights in ["i8", "i4", "q8_0", "q4_0"]:
+            self.assertLess(self.ok_json("plan", "--json", *model, "--weights", weights)["weights_bytes"], stored)
+            with tempfile.TemporaryDirectory() as folder:
+                own = {"environment": {"XDG_STATE_HOME": os.path.join(folder, "state")}}
+                cache = ["--cache-dir", os.path.join(folder, "cache")]
+                tokens = self.ok_json(*ask, "--weights", weights, "--image-cap", "0", **own)["tokens"]
+                for _ in range(2):  # packs and keeps an image, then maps it
+                    self.assertEqual(self.ok_json(*ask, "--weights", weights, *cache, **own)["tokens"], tokens)
+                image, = self.ok_json("inspect", "--json", *cache, **own)["images"]
+                self.assertEqual(image["model"], "m2m100-tiny")
+                with open(image["path"], "r+b") as file:
+                    file.seek(-4096, os.SEEK_END)
+                    byte = file.read(1)[0]
+                    file.seek(-4096, os.SEEK_END)
+                    file.write(bytes([byte ^ 4]))
+                again = kvasir(*ask, "--weights", weights, *cache, **own)
+                self.assertEqual(json.loads(again.stdout)["tokens"], tokens)
+                self.assertIn("damaged", again.stderr, "it reads the image")
 
 
 class InspectTest(CliTest):

@@ -43,6 +43,21 @@ def text_model(folder, languages):
     (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>", "bos_token": "<s>"}')
 
 
+def weights_of(folder, config):
+    """Weights of the configuration, all alike."""
+    with open(DATA / "nllb-tiny/model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    shapes["model.shared.weight"] = [config["vocab_size"], config["d_model"]]
+    at, tensors = 0, {}
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+        tensors[name] = {"dtype": "F16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(tensors).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes([0, 0x2e]) * (at // 2))
+
+
 class Translate(CliTest):
     @classmethod
     def setUpClass(cls):
@@ -198,7 +213,72 @@ class Translate(CliTest):
         self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
                    says=["no tokenizer", "--source-ids"])
         self.wrong("translate", *self.languages, *SMALL, says="kvasir run")
-        self.wrong("chat", "--model", self.folder.name, *SMALL, says="kvasir translate")
+        for command in (["chat"], ["run", "--prompt", "x"], ["run", "--ids", "5"], ["run", "--chat", "--prompt", "x"]):
+            for model in (self.folder.name, DATA / "m2m100-tiny"):
+                self.wrong(*command, "--model", model, *SMALL, says="use 'kvasir translate'")
+
+    def test_other_encoder_decoders_are_refused_by_name_before_their_weights_are_read(self):
+        config = json.loads((DATA / "m2m100-tiny/config.json").read_text())
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "model.safetensors").write_bytes(b"no weights")
+
+            def refused(change, says):
+                (folder / "config.json").write_text(json.dumps(config | change))
+                for command in (["translate", "--source-ids", "5,2", "--target-id", "9"], ["plan"]):
+                    self.wrong(*command, "--model", folder, *SMALL, says=[says, "config.json"])
+
+            for other in ("T5ForConditionalGeneration", "BartForConditionalGeneration", "MarianMTModel",
+                          "MBartForConditionalGeneration", "WhisperForConditionalGeneration",
+                          "NllbMoeForConditionalGeneration"):
+                refused({"architectures": [other]}, f"'{other}'")
+            refused({"encoder_layers": 0}, "encoder_layers")
+            refused({"decoder_layers": 0}, "decoder_layers")
+            refused({"encoder_attention_heads": 5}, "36 is not a multiple of encoder_attention_heads 5")
+            refused({"decoder_attention_heads": 5}, "36 is not a multiple of decoder_attention_heads 5")
+            refused({"d_model": 35}, "d_model")
+            refused({"activation_function": "softplus"}, "softplus")
+
+    def test_files_of_text_that_do_not_fit_the_model_are_refused(self):
+        """vocab.json with fewer, other or doubled pieces: sentences with the numbers, exit status 2."""
+        m2m = DATA / "translation/m2m"
+        vocab = json.loads((m2m / "vocab.json").read_text())
+        size = json.loads((m2m / "config.json").read_text())["vocab_size"]
+        config = json.loads((DATA / "nllb-tiny/config.json").read_text()) | {"vocab_size": size}
+        last = max(vocab, key=vocab.get)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "config.json").write_text(json.dumps(config))
+            for file in ("sentencepiece.bpe.model", "tokenizer_config.json"):
+                shutil.copy(m2m / file, folder)
+            weights_of(folder, config)
+            ask = ["translate", "--model", folder, *SMALL, "--source", "en", "--target", "fr"]
+            (folder / "vocab.json").write_text(json.dumps(vocab))
+            self.assertEqual(self.ok(*ask, "--max-tokens", "3", stdin="a block\n").count("\n"), 1)
+            fewer = {piece: token for piece, token in vocab.items() if piece != last}
+            for wrong, says in ((json.dumps(fewer), str(size)), (json.dumps(vocab | {last: 5}), "'"),
+                                (json.dumps(vocab)[:-9], "vocab.json"), ("[]", "vocab.json")):
+                (folder / "vocab.json").write_text(wrong)
+                self.wrong(*ask, says=["vocab.json", says])
+
+    def test_nllb_answers_texts_as_transformers_does(self):
+        """With a tokenizer.json, and with a SentencePiece model alone, which numbers the languages otherwise."""
+        golden = json.loads((DATA / "nllb-tiny/golden.json").read_text())
+        with tempfile.TemporaryDirectory() as plain:
+            for name in ("config.json", "model.safetensors"):
+                shutil.copy(DATA / "nllb-tiny" / name, plain)
+            for name in ("sentencepiece.bpe.model", "tokenizer_config.json"):
+                shutil.copy(DATA / "translation/nllb" / name, plain)
+            for folder, kind in ((DATA / "nllb-tiny", "sources"), (plain, "plain")):
+                for pair in sorted({(case["source"], case["target"]) for case in golden[kind]}):
+                    cases = [case for case in golden[kind] if (case["source"], case["target"]) == pair]
+                    answers = self.ok("translate", "--model", folder, *SMALL, "--kv-format", "f32", "--source", pair[0],
+                                      "--target", pair[1], "--max-tokens", str(golden["max_new_tokens"]), "--json",
+                                      stdin="\n".join(case["text"] for case in cases)).splitlines()
+                    self.assertEqual(len(answers), len(cases))
+                    for case, answer in zip(cases, map(json.loads, answers)):
+                        self.assertEqual(answer["tokens"], case["tokens"], case["text"])
+                        self.assertEqual(answer["receipt"]["source_tokens"], len(case["ids"]))
 
     @unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
     def test_the_golden_of_m2m100(self):

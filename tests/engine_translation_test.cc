@@ -2,6 +2,9 @@
 // answer depends on that, on batch mates, forks, cancels, or on what the pool had to evict.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -57,6 +60,123 @@ TEST(EngineTranslation, SaysWhatTheGoldensSay) {
     }
   }
   engine->CheckInvariants();
+}
+
+BeamParams BeamsOf(const nlohmann::json& search) {
+  static const std::map<std::string, EarlyStopping> kStopping = {{"false", EarlyStopping::kFalse},
+                                                                 {"true", EarlyStopping::kTrue},
+                                                                 {"never", EarlyStopping::kNever}};
+  return {.beams = search["beams"],
+          .length_penalty = search["length_penalty"],
+          .early_stopping = kStopping.at(search["early_stopping"])};
+}
+
+// Models of random sizes: what transformers answers, greedily and with beams, all at once.
+TEST(EngineTranslation, RandomModelsSayWhatTransformersSays) {
+  const char* other = std::getenv("KVASIR_TRANSLATION_GOLDENS");
+  const std::filesystem::path models =
+      other ? other : KVASIR_SOURCE_DIR "/tests/data/m2m100-random";
+  uint32_t searches = 0, hypotheses = 0;
+  float worst = 0;
+  for (const auto& folder : std::filesystem::directory_iterator(models)) {
+    EngineOptions options = TranslatorOptions();
+    options.model = folder.path().string();
+    options.kv_format = "f32";
+    options.parallel = 16;
+    const auto engine = LoadEngine(options);
+    const TokenId start = *engine->card().decoder_start;
+    std::vector<std::pair<nlohmann::json, std::unique_ptr<Pending>>> all;
+    const auto golden = nlohmann::json::parse(std::ifstream(folder.path() / "golden.json"));
+    for (const auto& source : golden["sources"]) {
+      const uint32_t most = source["max_new_tokens"].get<uint32_t>() - 1;
+      GenerateRequest request = Translate(source["ids"], most, source["forced_bos_token_id"]);
+      request.prompt[0] = start;
+      const nlohmann::json greedy = {{{"tokens", source["greedy"]["ids"]}}};
+      all.emplace_back(greedy, std::make_unique<Pending>(*engine, request));
+      for (const auto& search : source["beams"]) {
+        request.beams = BeamsOf(search);
+        request.n = search["n"];
+        request.min_tokens = std::max(search["min_tokens"].get<uint32_t>(), 1u) - 1;
+        request.sampling.repetition_penalty = search["repetition_penalty"];
+        all.emplace_back(search["hypotheses"], std::make_unique<Pending>(*engine, request));
+        ++searches;
+      }
+    }
+    for (auto& [expected, pending] : all) {
+      const Answer& answer = pending->Wait();
+      EXPECT_FALSE(answer.error) << answer.error->message;
+      ASSERT_EQ(answer.choices.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i, ++hypotheses) {
+        const auto tokens = expected[i]["tokens"].get<std::vector<TokenId>>();
+        EXPECT_EQ(answer.choices[i].tokens, std::vector<TokenId>(tokens.begin() + 2, tokens.end()))
+            << folder.path() << " " << i << " of " << expected.size();
+        if (!expected[i].contains("score")) continue;
+        worst = std::max(worst, std::abs(answer.choices[i].score.value_or(1e9f) -
+                                         expected[i]["score"].get<float>()));
+      }
+    }
+    EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
+  }
+  std::printf("%u searches, %u answers, scores off by %.1e at most\n", searches, hypotheses,
+              static_cast<double>(worst));
+  EXPECT_GE(searches, 20u);
+  EXPECT_LT(worst, 2e-4f);
+}
+
+// What transformers pads to one batch is here one without padding.
+TEST(EngineTranslation, ABatchSaysWhatTransformersSaysOfItPadded) {
+  const std::string folder = std::string(KVASIR_SHARED_DIR) + "/goldens/m2m100";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "needs " << folder;
+  EngineOptions options = TranslatorOptions();
+  options.model = folder;
+  options.kv_format = "f32";
+  const auto engine = LoadEngine(options);
+  const auto golden = nlohmann::json::parse(std::ifstream(folder + "/golden.json"));
+  const auto& batch = golden["batch"];
+  std::vector<std::unique_ptr<Pending>> all;
+  for (size_t i = 0; i < batch["ids"].size(); ++i) {
+    std::vector<TokenId> source;
+    for (size_t at = 0; at < batch["ids"][i].size(); ++at) {
+      if (batch["attention_mask"][i][at] == 1) source.push_back(batch["ids"][i][at]);
+    }
+    all.push_back(std::make_unique<Pending>(
+        *engine, Translate(source, golden["max_new_tokens"].get<uint32_t>() - 1,
+                           golden["sources"][i]["forced_bos_token_id"].get<TokenId>())));
+  }
+  ASSERT_EQ(all.size(), 4u);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto expected = batch["greedy"][i].get<std::vector<TokenId>>();
+    std::vector<TokenId> tokens(expected.begin(), expected.begin() + 2);
+    const auto& answer = all[i]->Wait().choices[0].tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+    EXPECT_EQ(tokens, expected) << i;
+  }
+  // The same with 5 beams, and all hypotheses of each source alone for the ways to stop.
+  for (const char* stopping : {"false", "true", "never"}) {
+    std::vector<std::unique_ptr<Pending>> searches;
+    for (const auto& source : golden["sources"]) {
+      GenerateRequest request =
+          Translate(source["ids"], golden["max_new_tokens"].get<uint32_t>() - 1,
+                    source["forced_bos_token_id"]);
+      request.beams = BeamsOf({{"beams", 5}, {"length_penalty", 1}, {"early_stopping", stopping}});
+      request.n = 5;
+      searches.push_back(std::make_unique<Pending>(*engine, request));
+    }
+    for (size_t i = 0; i < searches.size(); ++i) {
+      const auto& expected =
+          golden["sources"][i]["beam"][std::string("early_stopping_") + stopping];
+      const Answer& answer = searches[i]->Wait();
+      const auto check = [&](size_t place, const nlohmann::json& hypothesis) {
+        const auto ids = hypothesis["ids"].get<std::vector<TokenId>>();
+        EXPECT_EQ(answer.choices[place].tokens, std::vector<TokenId>(ids.begin() + 2, ids.end()))
+            << stopping << " " << i << " " << place;
+        EXPECT_NEAR(answer.choices[place].score.value_or(0), hypothesis["score"].get<float>(), 1e-4)
+            << stopping << " " << i << " " << place;
+      };
+      for (size_t place = 0; place < expected.size(); ++place) check(place, expected[place]);
+      if (stopping == std::string("false")) check(0, batch["beam"][i]);
+    }
+  }
 }
 
 TEST(EngineTranslation, ASourceIsReusedWholeByItsTenantOnly) {

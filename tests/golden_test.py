@@ -66,6 +66,7 @@ MODELS = {
     "phi3": (GOLDENS / "phi3", [""]),
     "gpt2": (GOLDENS / "gpt2", [""]),
     "m2m100-tiny": (DATA / "m2m100-tiny", [""]),
+    "m2m100-random": (DATA / "m2m100-random", sorted(f.name for f in (DATA / "m2m100-random").glob("*"))),
     "m2m100": (GOLDENS / "m2m100", [""]),
     "stories260K": (REAL / "stories260K", ["tinyllamas-stories-260k-f32.gguf"]),
     "story656k": (REAL / "story656k", [""]),
@@ -187,10 +188,10 @@ def check_quantised(engine, folder):
     return len(golden["prompts"])
 
 
-def check_translation(engine, folder):
+def check_translation(engine, _):
     """Sources with their greedy answers, and logits of each answer, teacher-forced."""
-    golden = json.loads((folder / "golden.json").read_text())
-    arrays = np.load(folder / "golden.npz")
+    golden = json.loads((engine.model / "golden.json").read_text())
+    arrays = np.load(engine.model / "golden.npz")
     for i, source in enumerate(golden["sources"]):
         ids, answer = source["ids"], source["greedy"]["ids"]
         flags = ["--source-ids", ",".join(map(str, ids))]
@@ -199,11 +200,12 @@ def check_translation(engine, folder):
         for more in (["--chunk", "1"], ["--chunk", "5"], ["--warm"], ["--threads", "1"], ["--cache", "sequence"]):
             last = engine.logits(answer[:-1], "--positions", "last", *flags, *more)
             assert last.tobytes() == logits[-1:].tobytes(), f"s{i}: {more} gives other bits"
-        out = engine.translate(ids, source["forced_bos_token_id"], golden["max_new_tokens"])
+        most = source.get("max_new_tokens") or golden["max_new_tokens"]
+        out = engine.translate(ids, source["forced_bos_token_id"], most)
         assert out["tokens"] == answer, f"s{i}: greedy {out['tokens']}, expected {answer}"
         assert out["receipt"]["source_tokens"] == len(ids) and out["receipt"]["source_reused"] == 0, out
         assert out["receipt"]["miss"]["reason"] == "cold", out
-    if folder.parent == DATA:
+    if engine.model.parent == DATA:
         check_selftest(engine)
     return len(golden["sources"])
 
@@ -239,7 +241,7 @@ def main(name):
         print(f"skipped: needs {folder}")
         return 77
     check = {"kvasir-demo": check_demo, "llama-quant-gguf": check_quantised,
-             "m2m100": check_translation, "m2m100-tiny": check_translation,
+             "m2m100": check_translation, "m2m100-tiny": check_translation, "m2m100-random": check_translation,
              "stories260K": check_stories, "story656k": check_stories}
     for model in models:
         with tempfile.TemporaryDirectory() as scratch:

@@ -28,8 +28,10 @@ def goldens():
     for folder, models in golden_test.MODELS.values():
         if not folder.resolve().is_relative_to(ROOT):
             continue
-        hf_class = json.loads((folder / "config.json").read_text())["architectures"][0]
-        for model in models:
+        # A folder of models has the config.json in each of them.
+        config = folder / "config.json" if (folder / "config.json").exists() else folder / models[0] / "config.json"
+        hf_class = json.loads(config.read_text())["architectures"][0]
+        for model in models if config.parent == folder else [""]:
             yield hf_class, folder.name, model.endswith(".gguf")
 
 

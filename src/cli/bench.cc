@@ -144,7 +144,7 @@ Command BenchCommand() {
       "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
       Join({{{"shape", "S",
               "random weights of this shape, no files: tiny, llama-1b, qwen2-0.5b, llama-100m, "
-              "qwen3-moe-2b, gemma3-1b, phi3-mini (with "
+              "qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
              {.name = "n",

@@ -14,11 +14,13 @@
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "eval/kept_quality.h"
 #include "eval/report.h"
 #include "kvasir/images.h"
+#include "server/translation_request.h"
 
 namespace kvasir::cli {
 
@@ -37,7 +39,9 @@ constexpr float kDefaultMaxKl = 0.005F;
 
 struct EvalOptions {
   std::vector<KvChoice> choices;
-  std::optional<std::string> text, ids;  // at most one of them
+  std::optional<std::string> text, ids;       // at most one of them
+  std::optional<std::string> source, target;  // languages of the lines of text, and of answers
+  std::optional<TokenId> target_id;           // of answers to sources of ids
   uint64_t tokens = 0;
   std::optional<std::string> recall;  // a file, or "off"
   std::optional<bool> layers;         // absent: only for small models
@@ -106,6 +110,31 @@ Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions&
   return choices;
 }
 
+// Both languages or none, beside a text; --target-id beside ids.
+Status ReadLanguages(const Args& args, EvalOptions* options) {
+  options->source = args.Text("source");
+  options->target = args.Text("target");
+  if (options->source.has_value() != options->target.has_value()) {
+    return Fail(Code::kInvalidArgument,
+                "--{} is missing; give the languages as --source en "
+                "--target fr",
+                options->source ? "target" : "source");
+  }
+  if (options->source && !options->text) {
+    return Fail(Code::kInvalidArgument, "--source: is the language of --text FILE; give that too");
+  }
+  if (!args.Has("target-id")) return {};
+  if (!options->ids) {
+    return Fail(Code::kInvalidArgument, "--target-id: is for --ids FILE; give that too");
+  }
+  KV_ASSIGN(const std::vector<TokenId> ids, ParseIds(*args.Text("target-id"), "target-id"));
+  if (ids.size() != 1) {
+    return Fail(Code::kInvalidArgument, "--target-id: {} ids; give one", ids.size());
+  }
+  options->target_id = ids[0];
+  return {};
+}
+
 Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   EvalOptions options;
   KV_ASSIGN(options.choices, ReadChoices(args, engine));
@@ -114,6 +143,7 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   if (options.text && options.ids) {
     return Fail(Code::kInvalidArgument, "give only one of --text and --ids");
   }
+  KV_TRY(ReadLanguages(args, &options));
   options.recall = args.Text("recall");
   KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxTokens, kDefaultTokens));
   static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
@@ -152,15 +182,56 @@ Status CheckChoices(const Comparison& comparison, const EvalOptions& options, co
 
 // --recall, else the evaluation set beside the model, if it has one.
 Result<std::vector<Probe>> ReadRecall(const EvalOptions& options, const Engine& engine) {
-  if (options.recall && *options.recall != "off") return ReadProbes(*options.recall);
+  const bool asked = options.recall && *options.recall != "off";
+  if (asked && engine.card().decoder_start) {
+    return Fail(Code::kInvalidArgument,
+                "--recall: {} translates and answers no questions; leave "
+                "it out",
+                engine.card().id);
+  }
+  if (asked) return ReadProbes(*options.recall);
   std::error_code error;
   const fs::path beside = fs::path(engine.card().path) / "eval.jsonl";
   if (!fs::is_regular_file(beside, error)) return std::vector<Probe>{};
   return ReadProbes(beside.string());
 }
 
-Result<EvalText> ReadEvalText(const EvalOptions& options, const Engine& engine,
+// Sources of an encoder-decoder model, with its answers to them.
+Result<EvalText> ReadTranslations(const EvalOptions& options, Engine& engine) {
+  const TextLimits limits{options.tokens, engine.card().ctx_size};
+  if (options.ids && options.target_id) {
+    KV_ASSIGN(Sources sources, SourcesOfIds(engine, *options.ids, limits));
+    return TextOfSources(engine, *options.ids, std::move(sources), *options.target_id);
+  }
+  if (!options.text || !options.source) {
+    return Fail(Code::kInvalidArgument,
+                "--text: {} translates: give --text FILE --source en --target fr, whose lines are "
+                "the sources, or --ids FILE --target-id N",
+                engine.card().id);
+  }
+  KV_ASSIGN(const TranslationModel model, TranslationModelOf(engine));
+  if (model.languages.empty()) {
+    return Fail(Code::kInvalidArgument, "--model: {}; give --ids FILE --target-id N",
+                engine.card().no_text.value_or("its tokenizer has no languages or no </s>"));
+  }
+  const auto find = [&](const char* flag, const std::string& code) -> Result<TokenId> {
+    const Result<Language> found = model.languages.Find(code);
+    if (found) return found->id;
+    return Fail(found.error().code, "--{}: {}", flag, found.error().message);
+  };
+  KV_ASSIGN(const TokenId source, find("source", *options.source));
+  KV_ASSIGN(const TokenId target, find("target", *options.target));
+  KV_ASSIGN(Sources sources, SourcesOfFile(engine, *options.text, source, model.place, limits));
+  return TextOfSources(engine, *options.text, std::move(sources), target);
+}
+
+Result<EvalText> ReadEvalText(const EvalOptions& options, Engine& engine,
                               const std::vector<Probe>& probes) {
+  if (engine.card().decoder_start) return ReadTranslations(options, engine);
+  if (options.source || options.target_id) {
+    return Fail(Code::kInvalidArgument, "--{}: {} has no encoder, so it does not translate",
+                options.source ? "source" : "target-id", engine.card().id);
+  }
   const TextLimits limits{options.tokens, engine.card().ctx_size};
   if (options.ids) return TextOfIds(engine, *options.ids, limits);
   if (options.text) return TextOfFile(engine, *options.text, limits);
@@ -278,6 +349,12 @@ Command EvalCommand() {
              {"ids", "FILE",
               "token ids instead of a text, as a JSON array or separated by white space: needs no "
               "tokenizer, and adds no BOS"},
+             {"source", "LANG",
+              "of an encoder-decoder model: language of the text, each of whose lines is a source"},
+             {"target", "LANG", "with --source: language of the answers"},
+             {"target-id", "N",
+              "of an encoder-decoder model: token id of the target language, with --ids, each of "
+              "whose lines is a source"},
              {"tokens", "N", "at most this many tokens of the text (default 16384)"},
              {"ctx-size", "N",
               "longest window in tokens (default 4096, or what the model was trained for)"},

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,8 @@ Result<int> RunInfo(const Args& args) {
   KV_ASSIGN(const EngineOptions options,
             EngineOptionsOf(args, DiskDefault::kNone, ModelUse::kPlan));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
+  const bool translates = std::ranges::any_of(
+      plan.groups, [](const KvGroupPlan& group) { return group.group == "cross"; });
   const char* forced = std::getenv("KVASIR_TARGET");
   const bool is_forced = forced != nullptr && *forced != '\0';
   const std::string target = is_forced ? forced : BestTargetName();
@@ -56,6 +59,7 @@ Result<int> RunInfo(const Args& args) {
         {"threads", threads},
         {"processors", ProcessorsJson(processors)},
         {"model", plan.model},
+        {"kind", translates ? "translation" : "text"},
         {"ctx_size", plan.ctx_size},
         {"kv_format", plan.kv_format},
         {"weights_bytes", plan.weights_bytes}};
@@ -68,9 +72,9 @@ Result<int> RunInfo(const Args& args) {
   fmt::print("targets   {} (values of KVASIR_TARGET on this CPU; all compute the same bits)\n",
              fmt::join(targets, " "));
   fmt::print("threads   {} ({})\n", threads, ProcessorsLine(processors));
-  fmt::print("model     {}: context {}, weights {}, KV {} a token as {}\n", plan.model,
+  fmt::print("model     {}: context {}, weights {}, KV {} a token as {}{}\n", plan.model,
              plan.ctx_size, FormatBytes(plan.weights_bytes), FormatBytes(plan.kv_bytes_per_token),
-             plan.kv_format);
+             plan.kv_format, translates ? "; translates sources (kvasir translate)" : "");
   return kExitDone;
 }
 

@@ -108,6 +108,12 @@ Result<int> RunPrompt(const Args& args) {
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(options));
   const double load_ms = static_cast<double>(MonotonicNs() - start_ns) / 1e6;
+  if (engine->card().decoder_start) {
+    return Fail(Code::kInvalidArgument,
+                "--model: {} is an encoder-decoder, which answers to a source; use 'kvasir "
+                "translate'",
+                engine->card().id);
+  }
   TakeDefaults(args, engine->card().sampling, request.sampling);
   KV_TRY(ReadPrompt(args, *engine, choice, request));
   KV_TRY(CheckRoom(args, *engine, request));

@@ -24,12 +24,14 @@ constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may always ad
 constexpr size_t kProbesAtOnce = 64;
 
 // Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
-// tokens before `from` may come from the cache, and all stay in it.
-Status ComputeRows(Engine& engine, std::span<const TokenId> tokens, uint32_t from, bool cached,
-                   std::span<float> out) {
+// tokens before `from` may come from the cache, and all stay in it. source: of a model with an
+// encoder.
+Status ComputeRows(Engine& engine, std::span<const TokenId> source, std::span<const TokenId> tokens,
+                   uint32_t from, bool cached, std::span<float> out) {
   const size_t vocab = engine.card().vocab_size;
   GenerateRequest request;
   request.tenant = kTenant;
+  request.source.assign(source.begin(), source.end());
   request.prompt.assign(tokens.begin(), tokens.end());
   request.max_tokens = 0;
   request.ignore_eos = true;
@@ -186,10 +188,10 @@ Result<std::vector<Measured>> Comparison::MeasureGroup(std::span<const KvChoice>
   }
   if (candidates.size() > 3) names = fmt::format("{} formats", candidates.size());
   uint64_t done = 0;
-  for (const std::vector<TokenId>& window : text.windows) {
+  for (size_t i = 0; i < text.windows.size(); ++i) {
     options_.say(fmt::format("{}: {} of {} tokens", names, done, text.scored_tokens()));
-    KV_TRY(CompareWindow(window, candidates));
-    done += window.size() - 1;
+    KV_TRY(CompareWindow(text, i, candidates));
+    done += text.windows[i].size() - 1 - text.first_scored();
   }
   std::vector<Measured> all;
   for (Candidate& candidate : candidates) {
@@ -201,8 +203,11 @@ Result<std::vector<Measured>> Comparison::MeasureGroup(std::span<const KvChoice>
   return all;
 }
 
-Status Comparison::CompareWindow(std::span<const TokenId> window,
+Status Comparison::CompareWindow(const EvalText& text, size_t index,
                                  std::vector<Candidate>& candidates) {
+  const std::span<const TokenId> window = text.windows[index];
+  const std::span<const TokenId> source =
+      text.sources.empty() ? std::span<const TokenId>() : text.sources[index];
   const size_t vocab = reference_->card().vocab_size;
   const auto num_rows = static_cast<uint32_t>(window.size() - 1);  // the last token has no next
   const auto segment = static_cast<uint32_t>(
@@ -210,12 +215,12 @@ Status Comparison::CompareWindow(std::span<const TokenId> window,
   const bool cached = segment < num_rows;
   reference_rows_.resize(std::max(reference_rows_.size(), segment * vocab));
   rows_.resize(reference_rows_.size());
-  for (uint32_t from = 0; from < num_rows; from += segment) {
+  for (uint32_t from = text.first_scored(); from < num_rows; from += segment) {
     const uint32_t to = std::min(from + segment, num_rows);
     const auto tokens = window.first(to);
-    KV_TRY(ComputeRows(*reference_, tokens, from, cached, reference_rows_));
+    KV_TRY(ComputeRows(*reference_, source, tokens, from, cached, reference_rows_));
     for (Candidate& candidate : candidates) {
-      KV_TRY(ComputeRows(*candidate.engine, tokens, from, cached, rows_));
+      KV_TRY(ComputeRows(*candidate.engine, source, tokens, from, cached, rows_));
       const size_t first = candidate.rows.size();
       candidate.rows.resize(first + to - from);
       pool_.Run(to - from, [&](uint32_t i, uint32_t) {

@@ -80,7 +80,7 @@ class Comparison {
   EngineOptions OptionsFor(const KvChoice& choice) const;
   Result<std::vector<Measured>> MeasureGroup(std::span<const KvChoice> choices,
                                              const EvalText& text, std::span<const Probe> probes);
-  Status CompareWindow(std::span<const TokenId> window, std::vector<Candidate>& candidates);
+  Status CompareWindow(const EvalText& text, size_t index, std::vector<Candidate>& candidates);
   Result<std::vector<Answer>> AnswerProbes(Engine& engine, const std::string& name,
                                            std::span<const Probe> probes);
 

@@ -1,10 +1,11 @@
-// The input of `kvasir eval`: a text cut into windows, and probes of recall.
+// The input of `kvasir eval`: a text cut into windows, probes of recall, and sources to translate.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "kvasir/engine.h"
+#include "text/languages.h"
 #include "text/prompt.h"
 
 namespace kvasir::eval {
@@ -35,7 +36,11 @@ struct TextLimits {
 struct EvalText {
   std::string source;                         // for people
   std::vector<std::vector<TokenId>> windows;  // each of at least kMinWindowTokens
-  uint64_t scored_tokens() const;             // all but the last of each window
+  // What an encoder-decoder model's encoder reads for each window; empty of all other models.
+  std::vector<std::vector<TokenId>> sources;
+  // Logits from this token of a window on count: the language behind the start token is given.
+  uint32_t first_scored() const { return sources.empty() ? 0 : 1; }
+  uint64_t scored_tokens() const;  // of all windows, without the last of each
 };
 inline constexpr uint32_t kMinWindowTokens = 32;
 
@@ -57,5 +62,21 @@ Result<EvalText> TextOfIds(const Engine& engine, const std::string& path, const 
 // above.
 Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& probes,
                               const TextLimits& limits);
+
+using Sources = std::vector<std::vector<TokenId>>;
+
+// Each line of a UTF-8 file that is not empty, as a source in a language; stops at limits.tokens.
+// Errors as TextOfFile; kInvalidArgument names the line with more than limits.window_tokens tokens.
+Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path, TokenId language,
+                              LanguagePlace place, const TextLimits& limits);
+
+// The same of token ids, as given: each line is a source, as TextOfIds reads a file.
+Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
+                             const TextLimits& limits);
+
+// Windows are the engine's greedy answers to the sources, with the start token and `target` before
+// them. REQUIRES: the model has an encoder. Errors are those of Generate.
+Result<EvalText> TextOfSources(Engine& engine, const std::string& path, Sources sources,
+                               TokenId target);
 
 }  // namespace kvasir::eval

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attention/kernels.h"
+#include "backend/weight_choice.h"
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/random.h"
@@ -24,7 +25,9 @@
 #include "kvasir/machine.h"
 #include "model/runner.h"
 #include "simd/half.h"
+#include "simd/math.h"
 #include "source_paths.h"
+#include "tensor/exp_sum.h"
 #include "tensor/kernels.h"
 #include "tensor/quant.h"
 #include "tensor/router.h"
@@ -263,9 +266,11 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
 }
 
 // Sources of an encoder-decoder model and the answers to them, side by side: outputs of the
-// encoder, hidden states of the decoder, and the packed K and V of both kinds.
-void AddTranslation(Target target, Digests& digests) {
+// encoder, hidden states and logits of the decoder, and the packed K and V of both kinds. weights:
+// "f16" as stored, else quantised so.
+void AddTranslation(Target target, const std::string& weights, Digests& digests) {
   RunnerOptions options;
+  if (weights != "f16") options.weights = FindWeightChoice(weights);
   options.target = target;
   options.threads = 2;
   options.max_positions = 300;
@@ -288,7 +293,7 @@ void AddTranslation(Target target, Digests& digests) {
   const auto add = [&](Sha256& sha, uint32_t rows) {
     for (uint32_t r = 0; r < rows; ++r) sha.Update(std::as_bytes(runner->hidden(r)));
   };
-  Sha256 encoded, hidden, kv;
+  Sha256 encoded, hidden, logits, kv;
   add(encoded, 304);
   std::vector<StepSequence> step;
   for (const StepSource& source : sources) {
@@ -301,14 +306,38 @@ void AddTranslation(Target target, Digests& digests) {
   }
   ASSERT_TRUE(runner->Step(step, std::span(tokens).first(120)));
   add(hidden, 120);
+  std::vector<float> row(runner->config().vocab_size);
+  for (uint32_t r = 0; r < 120; ++r) {
+    const float* in[] = {runner->hidden(r).data()};
+    float* out[] = {row.data()};
+    runner->Logits(in, out);
+    logits.Update(std::as_bytes(std::span<const float>(row)));
+  }
   for (const SequenceTables& table : tables) {
     for (uint32_t group = 0; group < layout.num_groups(); ++group) {
       for (std::byte* block : table[group].bases()) kv.Update({block, layout.block_bytes()});
     }
   }
-  digests["m2m100-tiny.f16.encoded"] = ToHex(encoded.Finish());
-  digests["m2m100-tiny.f16.hidden"] = ToHex(hidden.Finish());
-  digests["m2m100-tiny.f16.kv"] = ToHex(kv.Finish());
+  const std::string prefix = "m2m100-tiny." + weights + ".";
+  digests[prefix + "encoded"] = ToHex(encoded.Finish());
+  digests[prefix + "hidden"] = ToHex(hidden.Finish());
+  digests[prefix + "logits"] = ToHex(logits.Finish());
+  digests[prefix + "kv"] = ToHex(kv.Finish());
+}
+
+// Log probabilities of rows of logits, as beam search has them (docs/numerics.md, rule 10).
+void AddLogSoftmax(Target target, Digests& digests) {
+  Random random(107);
+  Sha256 sha;
+  for (const uint32_t size : {1u, 15u, 16u, 71u, 1000u, 20011u}) {
+    std::vector<float> x = RandomFloats(random, size, 30);
+    const float max = *std::ranges::max_element(x);
+    const float sum = ExpSumFor(target)(x.data(), size, max);
+    const auto log_sum = static_cast<float>(Log(double{sum}));
+    for (float& v : x) v = (v - max) - log_sum;
+    sha.Update(std::as_bytes(std::span(x)));
+  }
+  digests["kernel.log_softmax"] = ToHex(sha.Finish());
 }
 
 Digests ComputeAll(Target target) {
@@ -335,7 +364,10 @@ Digests ComputeAll(Target target) {
   auto tiny = SyntheticModel("tiny", DType::kF32, 3);  // odd sizes: no multiples of 8
   EXPECT_TRUE(tiny) << (tiny ? "" : tiny.error().message);
   AddModel(target, "tiny", std::move(*tiny), KvFormat::kF16, digests);
-  AddTranslation(target, digests);
+  for (const char* weights : {"f16", "i8", "i4", "q8_0", "q4_0"}) {
+    AddTranslation(target, weights, digests);
+  }
+  AddLogSoftmax(target, digests);
   return digests;
 }
 
