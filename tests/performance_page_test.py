@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "bench/peers"))
 
 import page  # noqa: E402
 import report  # noqa: E402
+import translation_report  # noqa: E402
 
 AGAIN = "differs from what bench/peers/compare.py --report writes: run it"
 
@@ -88,6 +89,25 @@ class PerformancePage(unittest.TestCase):
                 peers = [v[0] for e, v in measured.speeds.items() if e != "kvasir"]
                 if peers and "kvasir" in measured.speeds:
                     self.assertEqual(measured.ratio, measured.speeds["kvasir"][0] / max(peers))
+
+    def test_what_a_translation_misses_comes_first(self):
+        model = dict(d_model=1024, decoder_layers=12, decoder_ffn_dim=4096, vocab_size=128112)
+        row = {
+            "tokens": 32, "kvasir": [1.0, 2.0, 4.0], "ctranslate2": [2.0, 2.2, 2.4],
+            "when": "2026-11-25T21:00:00+00:00", "version": {"kvasir": "kvasir 0.2.0"},
+        }  # fmt: skip
+        data = {
+            "machine": {"cpu": "Abacus", "threads": 2}, "model": model,
+            "rows": {"greedy-1": row | {"read_gb_s": [40.0, 50.0]}, "encoder-16x60": row},
+        }  # fmt: skip
+        # 12 layers of 14 x 2^20 numbers and a head of 128,112 x 1,024, 9 bits each.
+        self.assertEqual(translation_report.step_bytes(model), (12 * 14 * 2**20 + 131186688) * 9 / 8)
+        self.assertAlmostEqual(translation_report.ratio(row), 1.1)
+        missed = next(translation_report.facts(data))
+        self.assertRegex(missed, r"^Missed: greedy-1, 1\.10 of 1\.20; greedy-1, 12% of the bound ")
+        self.assertNotIn("encoder", missed)
+        self.assertIn("| greedy-1 | 16.0 (8.0-32.0) | 14.5 (13.3-16.0) | 1.10 | 1.20 | 12% | 80% |",
+                      translation_report.table(data))
 
     def test_two_targets_in_one_file_are_refused(self):
         data = dict(self.found[0].data)

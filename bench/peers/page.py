@@ -2,7 +2,7 @@
 
 The page is text with generated parts: what stands between `<!-- generated: NAME -->` and
 `<!-- end: NAME -->`. All files of bench/results become sections; of one CPU and target only the
-newest file.
+newest file. Those of bench/results/translation become tables in the same way, one of each CPU.
 """
 
 import json
@@ -13,6 +13,7 @@ import textwrap
 import bars
 import engines
 import report
+import translation_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results"
@@ -135,10 +136,25 @@ def folded(fact):
     )
 
 
+def translations(folder=RESULTS / "translation"):
+    """The newest file of each CPU: what is missed first, then its table."""
+    newest = {}
+    for path in sorted(folder.glob("*.json")):
+        data = json.loads(path.read_text())
+        newest[data["machine"]["cpu"]] = (path.name, data)
+    texts = []
+    for name, data in newest.values():
+        link = f"Samples: [{name}](../bench/results/translation/{name})."
+        lines = [*map(folded, [*translation_report.facts(data), link])]
+        texts.append("\n".join([*lines, "", translation_report.table(data), ""]))
+    return "\n".join(texts)
+
+
 def parts(found):
     """Name of a generated part: its text."""
     return {
         "ratios to the best peer": glance(found),
+        "translation": translations(),
         "sections": "\n".join(section_text(s) for s in found),
     }
 
