@@ -61,7 +61,8 @@ struct Direction {
 Result<Direction> ReadDirection(JsonFields& fields, const TranslationModel& translation,
                                 const Tokenizer& tokenizer) {
   if (const auto& pair = translation.pair) {
-    for (const auto& [name, own] : {std::pair("source", &pair->source), {"target", &pair->target}}) {
+    for (const auto& [name, own] :
+         {std::pair("source", &pair->source), {"target", &pair->target}}) {
       std::string given = *own;
       fields.String(name, &given);
       if (given == *own) continue;
