@@ -18,7 +18,8 @@ WRONG = {flag: "?" for flag in (
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-ttl --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
-    "--ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory").split()}
+    "--ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
+    "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",

@@ -123,9 +123,13 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   }
 }
 
-// The least kRows that holds the rows from `row` on, at most kPassRows.
+// The least kRows that holds the rows from `row` on, at most kPassRows: a power of two, or the 5 of
+// a beam search.
 template <class S, uint32_t kRows = kPassRows>
 void PackedPass(const MatMulArgs& a, uint32_t row, uint32_t panel) {
+  if constexpr (kRows == 8) {
+    if (a.rows - row == 5) return MultiplyPacked<S, 5>(a, row, panel);
+  }
   if constexpr (kRows > 1) {
     if (a.rows - row <= kRows / 2) return PackedPass<S, kRows / 2>(a, row, panel);
   }
