@@ -157,8 +157,8 @@ Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& 
   if (spec.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
   KV_TRY(SetFormat(FunctionsOf(tools), reading, model, call));
   const std::optional<AnswerFormat>& format = call->requests.front().format;
-  reading.calls_are_certain = format && format->calls != nullptr;
-  reading.all_calls_are_certain = reading.calls_are_certain && format->must_call;
+  reading.marked_calls_are_certain = format && format->calls != nullptr;
+  reading.bare_calls_are_certain = reading.marked_calls_are_certain && format->must_call;
   if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
   if (reading.calls || (reading.think && reading.thoughts_apart)) {
     spec.reading = std::make_shared<const AnswerReading>(std::move(reading));

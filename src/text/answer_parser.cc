@@ -203,7 +203,7 @@ void AnswerParser::InHeader(char c) {
   has_header_ = true;
   tail_ = value_;  // the header
   BeginValue(call_.size() - 1);
-  if (!reading_->calls_are_certain) return;
+  if (!reading_->marked_calls_are_certain) return;
   const std::string_view header = std::string_view(call_).substr(tail_, value_ - tail_);
   outside_ = 0;
   BeginCertain(ReadNamedCall(reading_->calls->body, header, "{}", reading_->tools));
@@ -214,7 +214,7 @@ void AnswerParser::BeginCertain(const std::optional<ToolCall>& call) {
   if (!call) return;
   is_certain_ = true;
   call_.clear();
-  CountCall(call->name, call->id);
+  OpenCall(call->name, call->id);
   GiveCallEvent({Kind::kArguments, "{", ""});
 }
 
@@ -222,11 +222,11 @@ void AnswerParser::InCertain(char c) {
   const bool was_inside = scanner_.depth() > outside_;
   const auto result = scanner_.Append(c);
   if (result == JsonScanner::Result::kBad) {  // not in a grammar
-    EndCall(std::nullopt);
+    CloseCall();
     return Take(c);
   }
   if (was_inside) GiveCallEvent({Kind::kArguments, std::string(1, c), ""});
-  if (result == JsonScanner::Result::kEnd) EndCall(std::nullopt);
+  if (result == JsonScanner::Result::kEnd) CloseCall();
 }
 
 void AnswerParser::InValue(char c) {
@@ -243,7 +243,8 @@ void AnswerParser::InValue(char c) {
     const std::string_view key = value.substr(begin, value.find('"', begin) - begin);
     if (std::ranges::find(kFirstKeys, key) == std::end(kFirstKeys)) return NoCall(call_.size());
   }
-  const bool is_certain = bare_ ? reading_->all_calls_are_certain : reading_->calls_are_certain;
+  const bool is_certain =
+      bare_ ? reading_->bare_calls_are_certain : reading_->marked_calls_are_certain;
   if (is_certain && !has_header_ && c == '{' && scanner_.depth() == 2) {
     outside_ = 1;
     return BeginCertain(ReadJsonCall(std::string(value) + "}}", true, reading_->tools));
@@ -266,7 +267,7 @@ void AnswerParser::InXml(char c) {
   if (!in_parameter_ && text.ends_with("</function>")) EndCall(ReadXmlCall(text, reading_->tools));
 }
 
-void AnswerParser::CountCall(std::string name, std::string id) {
+void AnswerParser::OpenCall(std::string name, std::string id) {
   ++num_calls_;
   is_dropped_ = !reading_->parallel && num_calls_ > 1;
   GiveCallEvent({Kind::kCallBegin, std::move(name), std::move(id)});
@@ -278,13 +279,14 @@ void AnswerParser::GiveCallEvent(AnswerEvent event) {
   events_->push_back(std::move(event));
 }
 
-// `call`: absent if it is certain, or none.
 void AnswerParser::EndCall(std::optional<ToolCall> call) {
-  if (!is_certain_ && !call) return NoCall(call_.size());
-  if (call) {
-    CountCall(std::move(call->name), std::move(call->id));
-    GiveCallEvent({Kind::kArguments, std::move(call->arguments), ""});
-  }
+  if (!call) return NoCall(call_.size());
+  OpenCall(std::move(call->name), std::move(call->id));
+  GiveCallEvent({Kind::kArguments, std::move(call->arguments), ""});
+  CloseCall();
+}
+
+void AnswerParser::CloseCall() {
   GiveCallEvent({Kind::kCallEnd, "", ""});
   call_.clear();
   is_certain_ = false;

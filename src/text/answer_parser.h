@@ -20,9 +20,9 @@ struct AnswerReading {
   const CallFormat* calls = nullptr;  // null: nothing is a call
   std::vector<ToolSpec> tools;        // a call of any other one is content
   bool parallel = true;               // else only the first call counts; later ones are dropped
-  // The answers follow the grammar of the calls (text/answer_grammar.h): behind a mark, or
-  // everywhere. What begins the arguments of a call is then one, unless the answer is cut.
-  bool calls_are_certain = false, all_calls_are_certain = false;
+  // Calls follow their grammar (text/answer_grammar.h): those behind a mark, or those without one
+  // too. What begins the arguments of such a call is a call, unless the answer is cut.
+  bool marked_calls_are_certain = false, bare_calls_are_certain = false;
 };
 
 struct AnswerEvent {
@@ -82,9 +82,11 @@ class AnswerParser {
   void BeginValue(size_t begin);
   void BeginCertain(const std::optional<ToolCall>& call);
   void InCertain(char c);
-  void CountCall(std::string name, std::string id);
-  void GiveCallEvent(AnswerEvent event);
+  // nullopt: it is not a call.
   void EndCall(std::optional<ToolCall> call);
+  void OpenCall(std::string name, std::string id);
+  void CloseCall();
+  void GiveCallEvent(AnswerEvent event);  // unless the call is dropped
   // It is not a call: its first `certain` bytes are content, the rest is read again.
   void NoCall(size_t certain);
 

@@ -93,7 +93,7 @@ TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
     // Where the answer follows the grammar of calls, they come in pieces, and are the same.
     if (whole.calls.empty() || one.value("broken", false)) continue;
     auto certain = std::make_shared<AnswerReading>(*reading);
-    certain->calls_are_certain = certain->all_calls_are_certain = true;
+    certain->marked_calls_are_certain = certain->bare_calls_are_certain = true;
     EXPECT_EQ(ReadIn(certain, answer, {}), whole) << "certain";
     EXPECT_EQ(ReadIn(certain, answer, every), whole) << "certain, byte by byte";
     ++num_certain;
@@ -104,7 +104,7 @@ TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
 TEST(AnswerParser, ACertainCallComesInPieces) {
   auto reading = std::make_shared<AnswerReading>(
       *ReadingOf({{"template", "<tool_call>"}, {"parallel", false}}));
-  reading->calls_are_certain = true;
+  reading->marked_calls_are_certain = true;
   const std::string call = R"({"name": "weather", "arguments": {"city": "Oslo", "a": [{}]} })";
   const std::string text = "<tool_call>\n" + call + "\n</tool_call>";
   const std::string wanted = R"({"city": "Oslo", "a": [{}]})";
