@@ -101,7 +101,7 @@ struct EncoderConfig {
   TokenId decoder_start = 0;    // what the decoder reads first
   // Rows of the encoder's embedding. Absent: it is the decoder's.
   std::optional<uint32_t> vocab_size;
-  // Of a model for one pair of languages; its vocabulary may have languages all the same.
+  // Of a model for one pair of languages: its vocabulary has no token of a language.
   std::optional<LanguagePair> pair;
 };
 
