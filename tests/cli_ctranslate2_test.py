@@ -76,6 +76,28 @@ class Package(CliTest):
             self.assertEqual(self.ok(*model, stdin="t5 t9"), plain)
             self.wrong(*model, "--source", "en", stdin="t5", says=["--source", "do not name"])
 
+    def test_a_search_of_one_token_needs_no_language(self):
+        one = self.ok_json("translate", "--model", self.package, *SMALL, "--max-tokens", "1", "--beams", "2",
+                           "--json", stdin="t5 t9")
+        self.assertEqual(len(one["tokens"]), 2)  # the start, and one more
+
+    def test_formats_are_compared_over_answers_of_texts_and_ids(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text, ids = pathlib.Path(folder, "lines.txt"), pathlib.Path(folder, "lines.ids")
+            text.write_text("t5 t9 t30 t12\nt1 t2\n")
+            ids.write_text("9 13 34 16\n5 6\n")
+            common = ["eval", "--model", self.package, "--formats", "f32,int4", "--cache-dir", folder, "--json"]
+            report = self.ok_json(*common, "--text", text)
+            answers = [self.ok_json("translate", "--model", self.package, *SMALL, "--kv-format", "f32", "--json",
+                                    "--max-tokens", "256", stdin=line)["tokens"]
+                       for line in text.read_text().splitlines()]
+            # Of all tokens but the start one; no language stands behind it.
+            self.assertEqual(report["text"]["tokens"], sum(len(tokens) - 1 for tokens in answers))
+            self.assertEqual(report["formats"][0]["kl"]["mean"], 0)
+            self.assertGreater(report["formats"][1]["kl"]["mean"], 0)
+            self.assertEqual(self.ok_json(*common, "--ids", ids)["formats"], report["formats"])
+            self.wrong(*common, "--text", text, "--source", "en", "--target", "yy", says=["--source", "from xx to yy"])
+
     def test_without_pieces_only_ids_are_read(self):
         self.wrong("translate", "--model", TINY / "int8", *SMALL, says=["sentencepiece.model", "--source-ids"])
 

@@ -20,7 +20,7 @@
 #include "eval/kept_quality.h"
 #include "eval/report.h"
 #include "kvasir/images.h"
-#include "server/translation_request.h"
+#include "server/translation_model.h"
 
 namespace kvasir::cli {
 
@@ -199,30 +199,29 @@ Result<std::vector<Probe>> ReadRecall(const EvalOptions& options, const Engine& 
 // Sources of an encoder-decoder model, with its answers to them.
 Result<EvalText> ReadTranslations(const EvalOptions& options, Engine& engine) {
   const TextLimits limits{options.tokens, engine.card().ctx_size};
-  if (options.ids && options.target_id) {
+  const bool is_pair = engine.card().language_pair.has_value();  // which needs no languages
+  if (options.ids && (options.target_id || is_pair)) {
     KV_ASSIGN(Sources sources, SourcesOfIds(engine, *options.ids, limits));
-    return TextOfSources(engine, *options.ids, std::move(sources), *options.target_id);
+    std::vector<TokenId> target;
+    if (options.target_id) target.push_back(*options.target_id);
+    return TextOfSources(engine, *options.ids, std::move(sources), target);
   }
-  if (!options.text || !options.source) {
+  if (!options.text || !(options.source || is_pair)) {
     return Fail(Code::kInvalidArgument,
                 "--text: {} translates: give --text FILE --source en --target fr, whose lines are "
                 "the sources, or --ids FILE --target-id N",
                 engine.card().id);
   }
   KV_ASSIGN(const TranslationModel model, TranslationModelOf(engine));
-  if (model.languages.empty()) {
-    return Fail(Code::kInvalidArgument, "--model: {}; give --ids FILE --target-id N",
-                engine.card().no_text.value_or("its tokenizer has no languages or no </s>"));
+  if (!model.reads_text()) {
+    return Fail(Code::kInvalidArgument, "--model: {}; give --ids FILE{}",
+                engine.card().no_text.value_or("its tokenizer has no languages or no </s>"),
+                is_pair ? "" : " --target-id N");
   }
-  const auto find = [&](const char* flag, const std::string& code) -> Result<TokenId> {
-    const Result<Language> found = model.languages.Find(code);
-    if (found) return found->id;
-    return Fail(found.error().code, "--{}: {}", flag, found.error().message);
-  };
-  KV_ASSIGN(const TokenId source, find("source", *options.source));
-  KV_ASSIGN(const TokenId target, find("target", *options.target));
-  KV_ASSIGN(Sources sources, SourcesOfFile(engine, *options.text, source, model.place, limits));
-  return TextOfSources(engine, *options.text, std::move(sources), target);
+  KV_ASSIGN(const Direction direction,
+            DirectionOf(model, *engine.tokenizer(), options.source, options.target));
+  KV_ASSIGN(Sources sources, SourcesOfFile(engine, *options.text, direction.frame, limits));
+  return TextOfSources(engine, *options.text, std::move(sources), direction.target);
 }
 
 Result<EvalText> ReadEvalText(const EvalOptions& options, Engine& engine,
@@ -350,11 +349,14 @@ Command EvalCommand() {
               "token ids instead of a text, as a JSON array or separated by white space: needs no "
               "tokenizer, and adds no BOS"},
              {"source", "LANG",
-              "of an encoder-decoder model: language of the text, each of whose lines is a source"},
+              "of an encoder-decoder model: language of the text, each of whose lines is a source; "
+              "a "
+              "model for one pair of languages needs none"},
              {"target", "LANG", "with --source: language of the answers"},
              {"target-id", "N",
-              "of an encoder-decoder model: token id of the target language, with --ids, each of "
-              "whose lines is a source"},
+              "of an encoder-decoder model: token id of the target language, if it has several, "
+              "with "
+              "--ids, each of whose lines is a source"},
              {"tokens", "N", "at most this many tokens of the text (default 16384)"},
              {"ctx-size", "N",
               "longest window in tokens (default 4096, or what the model was trained for)"},

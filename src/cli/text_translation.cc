@@ -166,8 +166,6 @@ Result<bool> TextTranslation::Submit(Line& line, size_t part) {
   }
   GenerateRequest request = options_.request;
   request.source = std::move(*source);
-  request.prompt = {*engine_.card().decoder_start};
-  request.prompt.insert(request.prompt.end(), options_.target.begin(), options_.target.end());
   Answer& answer = line.answers[part];
   answer.events.emplace(request, options_.length_penalty);
   const Result<RequestId> id = engine_.Submit(

@@ -24,11 +24,10 @@ struct TranslatedLine {
 };
 
 struct TranslationOptions {
-  SourceFrame frame;            // of each text
-  std::vector<TokenId> target;  // what the decoder reads behind its start: a language, or nothing
+  SourceFrame frame;  // of each text
   bool splits_sentences = false;
   float length_penalty = 1;  // of scores
-  GenerateRequest request;   // all but source and prompt
+  GenerateRequest request;   // all but source
 };
 
 // At most twice as many sentences are with the engine as can run at once, each with its beams or

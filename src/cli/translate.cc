@@ -18,8 +18,7 @@
 #include "cli/translation.h"
 #include "kvasir/sampling_ranges.h"
 #include "observe/receipt_json.h"
-#include "server/translation_request.h"
-#include "text/languages.h"
+#include "server/translation_model.h"
 
 namespace kvasir::cli {
 namespace {
@@ -131,10 +130,6 @@ Status ReadSearchFlags(const Args& args, TranslateOptions* options) {
     return Fail(Code::kInvalidArgument, "--n: {} answers need as many --beams, and there are {}",
                 request.n, search.beams);
   }
-  if (request.max_tokens == 1) {
-    return Fail(Code::kInvalidArgument,
-                "--max-tokens: is 1, which is the language; a beam search needs one more");
-  }
   KV_TRY(CheckBesideBeams(args, request));
   request.beams = search;
   return {};
@@ -184,13 +179,6 @@ nlohmann::json JsonOf(const Translation& translation, bool with_text) {
   return object;
 }
 
-// The language that the decoder reads counts as a token of the answer for users, and not for the
-// engine.
-void CountLanguage(GenerateRequest* request) {
-  if (request->max_tokens != UINT32_MAX) --request->max_tokens;
-  if (request->min_tokens > 0) --request->min_tokens;
-}
-
 Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool json) {
   if (!options.target_id && !engine.card().language_pair) {
     return Fail(Code::kInvalidArgument,
@@ -198,11 +186,9 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
   }
   GenerateRequest request = options.request;
   request.source = options.source_ids;
-  request.prompt = {*engine.card().decoder_start};
-  if (options.target_id) {
-    request.prompt.push_back(*options.target_id);
-    CountLanguage(&request);
-  }
+  std::vector<TokenId> target;
+  if (options.target_id) target.push_back(*options.target_id);
+  KV_TRY(SetTarget(*engine.card().decoder_start, target, &request));
   TranslationEvents events(request, options.length_penalty);
   KV_ASSIGN(const FinishReason finish_reason,
             RunEvents(engine, request, [&](const Event& event) { events.Add(event); }));
@@ -213,19 +199,6 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
     fmt::print("{}\n", fmt::join(translation.hypotheses.front().tokens, ","));
   }
   return finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitDone;
-}
-
-Result<TokenId> FindLanguage(const Languages& languages, const char* flag,
-                             const std::optional<std::string>& code) {
-  if (!code) {
-    return Fail(Code::kInvalidArgument,
-                "--{} is missing; give the languages as --source en --target fr (or token ids as "
-                "--source-ids 1,2,3 --target-id N)",
-                flag);
-  }
-  const Result<Language> found = languages.Find(*code);
-  if (!found) return Fail(found.error().code, "--{}: {}", flag, found.error().message);
-  return found->id;
 }
 
 nlohmann::json JsonOf(const TranslatedLine& line, bool splits_sentences) {
@@ -239,45 +212,29 @@ nlohmann::json JsonOf(const TranslatedLine& line, bool splits_sentences) {
   return object;
 }
 
-// A language that is given to a model for one pair must be the pair's.
-Status CheckPair(const LanguagePair& pair, const TranslateOptions& options) {
-  for (const auto& [flag, given, own] : {std::tuple("source", options.source, pair.source),
-                                         {"target", options.target, pair.target}}) {
-    if (!given || *given == own) continue;
-    return Fail(Code::kInvalidArgument, "--{}: '{}', but the model translates {}; leave it out",
-                flag, given->substr(0, 40),
-                own.empty() ? "one pair of languages, which its files do not name"
-                            : "from " + pair.source + " to " + pair.target);
-  }
-  return {};
-}
-
-// The frame of sources and the language that the decoder reads.
-Status ReadLanguages(const Engine& engine, const TranslateOptions& options,
-                     TranslationOptions* translation) {
-  if (const auto& pair = engine.card().language_pair; pair && engine.tokenizer() != nullptr) {
-    translation->frame = pair->frame;
-    return CheckPair(*pair, options);
-  }
+Result<Direction> ReadDirection(const Engine& engine, const TranslateOptions& options) {
   KV_ASSIGN(const TranslationModel model, TranslationModelOf(engine));
-  if (model.languages.empty()) {
+  if (!model.reads_text()) {
     return Fail(Code::kInvalidArgument, "--model: {}; give token ids as --source-ids 1,2,3{}",
                 engine.card().no_text.value_or("its tokenizer has no languages or no </s>"),
                 engine.card().language_pair ? "" : " --target-id N");
   }
-  KV_ASSIGN(const TokenId source, FindLanguage(model.languages, "source", options.source));
-  KV_ASSIGN(const TokenId target, FindLanguage(model.languages, "target", options.target));
-  translation->frame = FrameOf(*engine.tokenizer(), source, model.place);
-  translation->target = {target};
-  CountLanguage(&translation->request);
-  return {};
+  if (!model.pair && !(options.source && options.target)) {
+    return Fail(Code::kInvalidArgument,
+                "--{} is missing; give the languages as --source en --target fr (or token ids as "
+                "--source-ids 1,2,3 --target-id N)",
+                options.source ? "target" : "source");
+  }
+  return DirectionOf(model, *engine.tokenizer(), options.source, options.target);
 }
 
 Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool json) {
-  TranslationOptions translation{.splits_sentences = options.splits_sentences,
+  KV_ASSIGN(const Direction direction, ReadDirection(engine, options));
+  TranslationOptions translation{.frame = direction.frame,
+                                 .splits_sentences = options.splits_sentences,
                                  .length_penalty = options.length_penalty,
                                  .request = options.request};
-  KV_TRY(ReadLanguages(engine, options, &translation));
+  KV_TRY(SetTarget(*engine.card().decoder_start, direction.target, &translation.request));
   Progress progress;
   uint64_t lines = 0;
   const auto on_line = [&](const TranslatedLine& line) {

@@ -191,7 +191,7 @@ Result<std::vector<Measured>> Comparison::MeasureGroup(std::span<const KvChoice>
   for (size_t i = 0; i < text.windows.size(); ++i) {
     options_.say(fmt::format("{}: {} of {} tokens", names, done, text.scored_tokens()));
     KV_TRY(CompareWindow(text, i, candidates));
-    done += text.windows[i].size() - 1 - text.first_scored();
+    done += text.windows[i].size() - 1 - text.first_scored;
   }
   std::vector<Measured> all;
   for (Candidate& candidate : candidates) {
@@ -215,7 +215,7 @@ Status Comparison::CompareWindow(const EvalText& text, size_t index,
   const bool cached = segment < num_rows;
   reference_rows_.resize(std::max(reference_rows_.size(), segment * vocab));
   rows_.resize(reference_rows_.size());
-  for (uint32_t from = text.first_scored(); from < num_rows; from += segment) {
+  for (uint32_t from = text.first_scored; from < num_rows; from += segment) {
     const uint32_t to = std::min(from + segment, num_rows);
     const auto tokens = window.first(to);
     KV_TRY(ComputeRows(*reference_, source, tokens, from, cached, reference_rows_));

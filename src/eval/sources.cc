@@ -40,14 +40,14 @@ Status CheckLength(const std::string& flag, const std::string& place, size_t tok
 
 }  // namespace
 
-Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path, TokenId language,
-                              LanguagePlace place, const TextLimits& limits) {
+Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path,
+                              const SourceFrame& frame, const TextLimits& limits) {
   KV_ASSIGN(const std::string text, ReadTextStart(path, limits.tokens));
   return ReadLines(
       "--text", path, text, limits.tokens,
       [&](std::string_view words, const std::string& line) -> Result<std::vector<TokenId>> {
         KV_ASSIGN(std::vector<TokenId> source,
-                  EncodeSource(*engine.tokenizer(), words, language, place, SIZE_MAX));
+                  EncodeSource(*engine.tokenizer(), words, frame, SIZE_MAX));
         KV_TRY(CheckLength("--text", line, source.size(), limits.window_tokens));
         return source;
       });
@@ -59,20 +59,23 @@ Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
   return ReadLines(
       "--ids", path, text, limits.tokens,
       [&](std::string_view words, const std::string& line) -> Result<std::vector<TokenId>> {
-        KV_ASSIGN(std::vector<TokenId> source, ReadIds(line, words, engine.card().vocab_size));
+        KV_ASSIGN(std::vector<TokenId> source,
+                  ReadIds(line, words, engine.card().source_vocab_size));
         KV_TRY(CheckLength("--ids", line, source.size(), limits.window_tokens));
         return source;
       });
 }
 
 Result<EvalText> TextOfSources(Engine& engine, const std::string& path, Sources sources,
-                               TokenId target) {
+                               const std::vector<TokenId>& target) {
   EvalText text;
   text.source = std::filesystem::path(path).filename().string();
+  text.first_scored = static_cast<uint32_t>(target.size());
   for (std::vector<TokenId>& source : sources) {
     GenerateRequest request;
     request.source = source;
-    request.prompt = {*engine.card().decoder_start, target};
+    request.prompt = {*engine.card().decoder_start};
+    request.prompt.insert(request.prompt.end(), target.begin(), target.end());
     request.sampling.temperature = 0;
     request.max_tokens = kAnswerTokens;
     request.reuse = Reuse::kNothing;

@@ -81,7 +81,7 @@ std::vector<size_t> SpreadOrder(size_t n) {
 
 uint64_t EvalText::scored_tokens() const {
   uint64_t tokens = 0;
-  for (const auto& window : windows) tokens += window.size() - 1 - first_scored();
+  for (const auto& window : windows) tokens += window.size() - 1 - first_scored;
   return tokens;
 }
 

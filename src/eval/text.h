@@ -34,12 +34,14 @@ struct TextLimits {
 
 // Each window is a separate sequence; the logits after token i should predict token i + 1.
 struct EvalText {
-  std::string source;                         // for people
-  std::vector<std::vector<TokenId>> windows;  // each of at least kMinWindowTokens
+  std::string source;  // for people
+  // Each of at least kMinWindowTokens; with `sources` as long as the answers are.
+  std::vector<std::vector<TokenId>> windows;
   // What an encoder-decoder model's encoder reads for each window; empty of all other models.
   std::vector<std::vector<TokenId>> sources;
-  // Logits from this token of a window on count: the language behind the start token is given.
-  uint32_t first_scored() const { return sources.empty() ? 0 : 1; }
+  // Logits from this token of a window on count: 1 where the token behind the start token is the
+  // language, which is given.
+  uint32_t first_scored = 0;
   uint64_t scored_tokens() const;  // of all windows, without the last of each
 };
 inline constexpr uint32_t kMinWindowTokens = 32;
@@ -65,18 +67,18 @@ Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& pr
 
 using Sources = std::vector<std::vector<TokenId>>;
 
-// Each line of a UTF-8 file that is not empty, as a source in a language; stops at limits.tokens.
+// Each line of a UTF-8 file that is not empty, as a source in a frame; stops at limits.tokens.
 // Errors as TextOfFile; kInvalidArgument names the line with more than limits.window_tokens tokens.
-Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path, TokenId language,
-                              LanguagePlace place, const TextLimits& limits);
+Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path,
+                              const SourceFrame& frame, const TextLimits& limits);
 
 // The same of token ids, as given: each line is a source, as TextOfIds reads a file.
 Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
                              const TextLimits& limits);
 
-// Windows are the engine's greedy answers to the sources, with the start token and `target` before
-// them. REQUIRES: the model has an encoder. Errors are those of Generate.
+// Windows are the engine's greedy answers to the sources, with the start token and `target`, if the
+// model has one, before them. REQUIRES: the model has an encoder. Errors are those of Generate.
 Result<EvalText> TextOfSources(Engine& engine, const std::string& path, Sources sources,
-                               TokenId target);
+                               const std::vector<TokenId>& target);
 
 }  // namespace kvasir::eval

@@ -1,14 +1,12 @@
 #include "server/translation_request.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-#include "base/mapped_file.h"
 #include "base/result.h"
 #include "kvasir/sampling_ranges.h"
 #include "server/form_body.h"
@@ -17,67 +15,20 @@
 
 namespace kvasir {
 
-Result<TranslationModel> TranslationModelOf(const Engine& engine) {
-  TranslationModel model;
-  model.decoder_start = *engine.card().decoder_start;
-  model.parallel = engine.options().parallel;
-  const Tokenizer* tokenizer = engine.tokenizer();
-  if (tokenizer == nullptr) return model;
-  model.pair = engine.card().language_pair;
-  if (model.pair || !tokenizer->eos()) return model;
-  model.languages = Languages::Of(*tokenizer);
-  namespace fs = std::filesystem;
-  const fs::path config = fs::path(engine.card().path) / "tokenizer_config.json";
-  std::error_code error;
-  if (!fs::exists(config, error)) return model;
-  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
-  KV_ASSIGN(const std::string text, ReadTextFile(config, kMaxBytes));
-  KV_ASSIGN(model.place, LanguagePlaceOf(text));
-  return model;
-}
-
 namespace {
 
 constexpr uint32_t kLibreBeams = 4;
 
-Result<TokenId> ReadLanguage(JsonFields& fields, const char* name, const Languages& languages) {
-  if (!fields.Has(name)) return FailField(Code::kInvalidArgument, name, "is missing");
-  std::string code;
-  fields.String(name, &code);
-  if (fields.error()) return tl::unexpected(*fields.error());
-  Result<Language> language = languages.Find(code);
-  if (language) return language->id;
-  return FailField(Code::kInvalidArgument, name, "{}{}",
-                   code == "auto" ? "languages are not detected; " : "", language.error().message);
-}
-
-// From which language into which one.
-struct Direction {
-  SourceFrame frame;
-  std::vector<TokenId> target;  // what the decoder reads behind its start
-};
-
-// A model for one pair needs no languages; those that are given must be the pair's.
 Result<Direction> ReadDirection(JsonFields& fields, const TranslationModel& translation,
                                 const Tokenizer& tokenizer) {
-  if (const auto& pair = translation.pair) {
-    for (const auto& [name, own] :
-         {std::pair("source", &pair->source), {"target", &pair->target}}) {
-      std::string given = *own;
-      fields.String(name, &given);
-      if (given == *own) continue;
-      fields.Fail(name, own->empty()
-                            ? "the model translates one pair of languages, which its files do not "
-                              "name; leave it out"
-                            : fmt::format("the model translates from {} to {}", pair->source,
-                                          pair->target));
-    }
-    if (fields.error()) return tl::unexpected(*fields.error());
-    return Direction{pair->frame, {}};
-  }
-  KV_ASSIGN(const TokenId source, ReadLanguage(fields, "source", translation.languages));
-  KV_ASSIGN(const TokenId target, ReadLanguage(fields, "target", translation.languages));
-  return Direction{FrameOf(tokenizer, source, translation.place), {target}};
+  const auto read = [&fields](const char* name) {
+    std::optional<std::string> code;
+    if (fields.Has(name)) fields.String(name, &code.emplace());
+    return code;
+  };
+  const std::optional<std::string> source = read("source"), target = read("target");
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return DirectionOf(translation, tokenizer, source, target);
 }
 
 void ReadEarlyStopping(JsonFields& fields, EarlyStopping* out) {
@@ -148,9 +99,6 @@ void ReadSearch(JsonFields& fields, const TranslationModel& translation, bool st
   }
   spec->length_penalty = search.length_penalty;
   if (beams == 1) return;
-  if (request->max_tokens == 1) {
-    fields.Fail("max_tokens", "is 1, which is the language; a beam search needs one more");
-  }
   RefuseBesideBeams(fields, *request, streams);
   search.beams = beams;
   request->beams = search;
@@ -225,7 +173,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
   fields.String("model", &name);
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_ASSIGN(call.spec.model, CheckModel(name, model));
-  if (translation.languages.empty() && !translation.pair) {
+  if (!translation.reads_text()) {
     return FailField(Code::kUnsupported, texts_field, "{}",
                      model.tokenizer ? "the model's tokenizer has no languages" : model.no_text);
   }
@@ -250,17 +198,11 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
   spec->splits_sentences = split == "sentences";
   KV_ASSIGN(const Direction direction, ReadDirection(fields, translation, *model.tokenizer));
   KV_ASSIGN(const std::vector<std::string_view> texts, ReadTexts(fields, texts_field));
-  // The language counts for users, and not for the engine.
-  for (size_t i = 0; i < direction.target.size(); ++i) {
-    if (request.max_tokens != UINT32_MAX) --request.max_tokens;
-    if (request.min_tokens > 0) --request.min_tokens;
-  }
+  KV_TRY(SetTarget(translation.decoder_start, direction.target, &request));
   if (!request.beams && !spec->libre) request.logprobs = 0;  // for the score
   call.spec.n = request.n;
   call.spec.return_tokens = !spec->libre && !call.spec.stream;
   request.ignored = fields.Unread();
-  request.prompt = {translation.decoder_start};
-  request.prompt.insert(request.prompt.end(), direction.target.begin(), direction.target.end());
   spec->prompt = request.prompt;
   for (const std::string_view text : texts) {
     KV_TRY(AddText(text, texts_field, direction.frame, request, model, spec.get(), &call));

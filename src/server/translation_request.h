@@ -2,27 +2,13 @@
 // GenerateRequests.
 #pragma once
 
-#include <optional>
+#include <string>
 #include <string_view>
-#include <vector>
 
-#include "kvasir/engine.h"
 #include "server/openai_request.h"
-#include "text/languages.h"
+#include "server/translation_model.h"
 
 namespace kvasir {
-
-// What parsing needs of a model with an encoder.
-struct TranslationModel {
-  Languages languages;  // empty: the model reads no text, or has no languages, or `pair`
-  std::optional<LanguagePair> pair;  // the only one that it translates
-  LanguagePlace place = LanguagePlace::kInFront;
-  TokenId decoder_start = 0;
-  uint32_t parallel = 1;  // sequences that run at once
-};
-
-// REQUIRES: the engine's model has an encoder. Errors as ReadTextFile's and LanguagePlaceOf's.
-Result<TranslationModel> TranslationModelOf(const Engine& engine);
 
 // A request for each text, or each of its sentences, that is not empty; AnswerSpec::translation
 // says which. Answers are greedy unless the body says beams or a temperature. kInvalidArgument

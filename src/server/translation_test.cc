@@ -154,6 +154,22 @@ TEST_F(TranslationTest, WrongFieldsAreNamed) {
   EXPECT_NE(Parse({{"source", "auto"}}).error().message.find("not detected"), std::string::npos);
 }
 
+TEST_F(TranslationTest, AModelForOnePairNeedsNoLanguages) {
+  translation_.languages = {};
+  translation_.pair = LanguagePair{.source = "en", .target = "es", .frame = {}};
+  // No language stands in the answer, so one token is enough for a search.
+  const auto call =
+      Parse({{"source", nullptr}, {"target", nullptr}, {"beams", 2}, {"max_tokens", 1}});
+  ASSERT_TRUE(call) << call.error().text();
+  EXPECT_EQ(call->requests.at(0).prompt, (std::vector<TokenId>{kStart}));
+  EXPECT_EQ(call->requests.at(0).max_tokens, 1u);
+  const auto other = Parse(json::object());
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().field, "target");
+  EXPECT_NE(other.error().message.find("'fr', but the model translates from en to es"),
+            std::string::npos);
+}
+
 TEST_F(TranslationTest, LibreTextsAreSplitAndSearched) {
   const auto call = ParseLibre(json::object());
   ASSERT_TRUE(call) << call.error().text();
