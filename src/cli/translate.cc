@@ -200,6 +200,10 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
   request.source = options.source_ids;
   request.prompt = {*engine.card().decoder_start};
   if (options.target_id) {
+    if (static_cast<uint32_t>(*options.target_id) >= engine.card().vocab_size) {
+      return Fail(Code::kInvalidArgument, "--target-id: token {} is outside the vocabulary [0, {})",
+                  *options.target_id, engine.card().vocab_size);
+    }
     request.prompt.push_back(*options.target_id);
     CountLanguage(&request);
   }
