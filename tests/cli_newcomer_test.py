@@ -71,11 +71,12 @@ class Newcomer(CliTest):
             (path / "tokenizer.json").rename(path / "tokenizer.model")
             self.wrong("run", "--prompt", "x", "--model", str(path),
                        says="tokenizer.model: not a SentencePiece model, or a damaged one: fetch it again")
-            # One piece, "a"; the kind of the model is missing, which means unigram.
-            (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a")
-            self.assertIn("no text: tokenizer.model: this SentencePiece model is not of the BPE kind", start(path))
+            # One piece, "a"; the kind of the model is word (3).
+            (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x03")
+            self.assertIn("no text: tokenizer.model: this SentencePiece model is neither unigram nor BPE", start(path))
             self.wrong("run", "--prompt", "x", "--model", str(path), says=[
-                f"{path}: tokenizer.model: this SentencePiece model is not of the BPE kind", "save_pretrained", "--ids"])
+                f"{path}: tokenizer.model: this SentencePiece model is neither unigram nor BPE", "save_pretrained",
+                "--ids"])
             (path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x02")
             self.assertNotIn("no text", start(path))
             (path / "tokenizer.model").unlink()

@@ -155,6 +155,11 @@ class SelftestTest(CliTest):
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")
 
+    def test_a_fault_that_no_check_looks_for_is_refused(self):
+        self.wrong("selftest", "--inject", "foreign-source", says=["foreign-source", "an encoder", "--model"])
+        for fault in ("skipped-tag", "stale-slot", "kept-key", "lazy-forget"):
+            self.wrong("selftest", "--inject", fault, "--model", str(DATA / "m2m100-tiny"), says=[fault, "no encoder"])
+
     def test_unknown_fault(self):
         self.wrong("selftest", "--inject", "gremlin", says=["'gremlin'", *FAULTS])
 

@@ -183,6 +183,7 @@ class Translate(CliTest):
         for text in ("line 2", "301", "300", "--split sentences"):
             self.assertIn(text, result.stderr)
         self.wrong(*self.short, stdin=piece(3) * 3_500_000, says=["line 1", "3500002"])
+        self.wrong(*self.short, "--split", "sentences", stdin=f"a. {piece(3) * 299}", says="in a sentence")
         self.wrong(*self.short, stdin=piece(3) * 6_000_000, says=["line 1", "16777216 bytes"])
 
     def test_wrong_input_is_refused(self):
@@ -210,6 +211,7 @@ class Translate(CliTest):
             self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", *flags, says=says)
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", "--source", "en", says="--source")
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", __file__, says=__file__)
+        self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "99999", says=["--target-id", "99999"])
         self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
                    says=["no tokenizer", "--source-ids"])
         self.wrong("translate", *self.languages, *SMALL, says="kvasir run")

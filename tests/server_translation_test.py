@@ -43,7 +43,7 @@ class OfAnotherModel(unittest.TestCase):
             self.assertEqual(status, 400)
             self.assertIn("tokenizer", answer["error"]["message"])
             for path, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
-                               ("/v1/completions", {"prompt": [5]}), ("/completion", {"prompt": [5]}),
+                               ("/v1/completions", {"prompt": [5]}), ("/completion", {"prompt": [5]}), ("/v1/sessions", {}),
                                ("/infill", {"input_prefix": "a", "input_suffix": "b"})):
                 status, _, answer = server.request("POST", path, body)
                 self.assertEqual(status, 400, path)

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -26,6 +27,17 @@ Status InjectNamed(const Args& args) {
   }
   InjectFault(*fault);
   return {};
+}
+
+// A fault that no check of this model looks for would pass.
+Status CheckInjected(const Args& args, const Lab& lab) {
+  constexpr Fault kOfDiskAndForgets[] = {Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot,
+                                         Fault::kKeptKey, Fault::kLazyForget};
+  const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDiskAndForgets, FaultActive)
+                                            : !FaultActive(Fault::kForeignSource);
+  if (looked_for) return {};
+  return Fail(Code::kInvalidArgument, "--inject: {} is looked for only with a model that has {}",
+              *args.Text("inject"), lab.has_encoder() ? "no encoder" : "an encoder; give --model");
 }
 
 void PrintLine(const Check& check) {
@@ -74,6 +86,7 @@ Result<int> RunSelftest(const Args& args) {
   const bool json = args.Has("json");
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(Lab lab, Lab::Create(options));
+  KV_TRY(CheckInjected(args, lab));
   if (!json) {
     fmt::print(
         "{}: target {} of {}; each row of logits is compared, bit for bit, with the same "

@@ -146,8 +146,8 @@ Result<std::vector<TokenId>> TextTranslation::SourceOf(std::string_view text) co
   Result<std::vector<TokenId>> source = encode(most);
   if (source || source.error().code != Code::kExhausted) return source;
   KV_ASSIGN(const std::vector<TokenId> all, encode(std::numeric_limits<size_t>::max()));
-  return Fail(Code::kInvalidArgument, "has {} tokens; the encoder reads at most {} at once{}",
-              all.size(), most,
+  return Fail(Code::kInvalidArgument, "has {} tokens{}; the encoder reads at most {} at once{}",
+              all.size(), options_.splits_sentences ? " in a sentence" : "", most,
               options_.splits_sentences ? "" : "; --split sentences translates it in parts");
 }
 

@@ -187,7 +187,13 @@ Result<int> TranslateIds(Engine& engine, const TranslateOptions& options, bool j
   GenerateRequest request = options.request;
   request.source = options.source_ids;
   std::vector<TokenId> target;
-  if (options.target_id) target.push_back(*options.target_id);
+  if (options.target_id) {
+    if (static_cast<uint32_t>(*options.target_id) >= engine.card().vocab_size) {
+      return Fail(Code::kInvalidArgument, "--target-id: token {} is outside the vocabulary [0, {})",
+                  *options.target_id, engine.card().vocab_size);
+    }
+    target.push_back(*options.target_id);
+  }
   KV_TRY(SetTarget(*engine.card().decoder_start, target, &request));
   TranslationEvents events(request, options.length_penalty);
   KV_ASSIGN(const FinishReason finish_reason,

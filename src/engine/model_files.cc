@@ -212,8 +212,9 @@ Result<std::future<Result<ModelText>>> StartLoadText(TextSource source) {
   }
 }
 
-std::vector<std::string> TextNotes(const ModelText& text) {
+std::vector<std::string> TextNotes(const ModelText& text, bool translates) {
   if (text.no_text) return {"no text: " + *text.no_text + ", or send token ids"};
+  if (translates) return {"translations (/v1/translations, /translate), no chats"};
   if (text.is_chatml) {
     return {
         "chats: the model has no chat template; ChatML is used, since the vocabulary has "

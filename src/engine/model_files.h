@@ -62,8 +62,9 @@ Result<ModelText> LoadText(const TextSource& source);
 // The same in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
-// A sentence for each part that the model lacks for text or chats, and what to do.
-std::vector<std::string> TextNotes(const ModelText& text);
+// A sentence for each part that the model lacks for text or chats, and what to do. Chats are not
+// for a model that `translates`.
+std::vector<std::string> TextNotes(const ModelText& text, bool translates = false);
 
 // Tokens that end an answer, from the model's files and from its text, ascending and unique.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const ModelText& text);

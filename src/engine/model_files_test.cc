@@ -139,6 +139,8 @@ TEST(ModelFiles, AModelWithoutATemplateIsServedWithChatMlWhereItHasTheTokens) {
   text = LoadText(source);
   EXPECT_FALSE(text->chat_template);
   EXPECT_NE(TextNotes(*text)[0].find("no chats"), std::string::npos);
+  EXPECT_NE(TextNotes(*text, true)[0].find("/v1/translations"), std::string::npos);
+  EXPECT_EQ(TextNotes(*text, true)[0].find("/v1/completions"), std::string::npos);
 }
 
 // Before merges are built: these tokens would be refused there, since two are equal.

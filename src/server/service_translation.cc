@@ -85,7 +85,8 @@ std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
                           route.handler == &Service::TranslateAsLibre ||
                           route.handler == &Service::ListLanguages;
   if (translates == translation_.has_value()) return {};
-  if (!translates && route.work != Route::kGeneration) return {};
+  const bool begins_chat = route.handler == &Service::CreateSession;
+  if (!translates && !begins_chat && route.work != Route::kGeneration) return {};
   return ErrorResponse({Code::kInvalidArgument,
                         translates ? "this model does not translate; use POST /v1/chat/completions"
                                    : "this model translates; use POST /v1/translations"});
