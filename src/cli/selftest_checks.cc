@@ -224,8 +224,9 @@ Status Evicted(Lab& lab, Check& check) {
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options()));
   const uint64_t groups = plan.kv_bytes_per_token * plan.block_tokens / plan.block_bytes;
   const uint64_t blocks_each =
-      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2) + SourceBlocks(lab);
-  KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks_each * 3 / 2));
+      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2);
+  const uint64_t blocks = blocks_each * 3 / 2 + SourceBlocks(lab);  // all prompts have one source
+  KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks));
   KV_ASSIGN(const auto engine, lab.Load(options));
   const Tokens other = lab.RandomTokens(size);
   const auto branch_at = static_cast<uint32_t>(size * 2 / 3);
