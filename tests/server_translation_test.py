@@ -277,6 +277,18 @@ class Translations(unittest.TestCase):
         self.assertEqual(status, 405)
         self.assertIn("POST", answer["error"])
 
+    def test_a_list_in_a_form_takes_no_tree(self):
+        def peak_kib():
+            with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+
+        form = {"q": "", **PAIR}
+        before = peak_kib()
+        for opening in "[", '{"a":':
+            status, _, answer = self.libre(urllib.parse.urlencode(form) + "&x=" + opening * ((1 << 20) // len(opening)))
+            self.assertEqual((status, answer), (200, {"translatedText": ""}))
+        self.assertLess(peak_kib() - before, 24 << 10)  # a tree of the first takes 75 MiB
+
     def test_curl_sends_json_and_forms(self):
         if not shutil.which("curl"):
             self.skipTest("needs curl")
