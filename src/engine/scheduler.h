@@ -51,7 +51,7 @@ struct SchedulerOptions {
   uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams
   Target target = BestTarget();  // of what looks at logits
-  Tier* tier = nullptr;          // the cache's; nullptr: there is none
+  Tier* tier = nullptr;          // the cache's; nullptr: it has no tier
   // How long a flush or an erasure waits for the tier, which may never answer.
   uint64_t tier_answer_ns = 60'000'000'000;
   Identity identity{};
@@ -273,14 +273,15 @@ class Scheduler {
   void RunBeams();
   void UseBeams(const BeamStep& step);
   Status FollowBeams(Request& request);
-  void AddHypotheses(Request& request);
-  void EndSearch(Request& request);
+  std::vector<BeamSearch::Hypothesis> AddHypotheses(Request& request);
+  void EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best);
 
   // scheduler_delivery.cc
   void UseDraw(Draw& draw);
   void NoteToken(Request& request, uint64_t previous_ns);
   bool AdvanceFormat(const Request& request, Sequence& sequence, const GeneratedToken& token);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
+  void ReleaseSequences(Request& request);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
   void CollectEnded();

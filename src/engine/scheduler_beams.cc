@@ -55,9 +55,9 @@ void Scheduler::AddBeam(const Head& head, uint32_t row) {
 
 void Scheduler::RunBeams() {
   if (beam_steps_.empty()) return;
-  const uint32_t first = beam_steps_.front().first_row;
   const uint32_t end = beam_steps_.back().first_row + beam_steps_.back().num_rows;
-  runner_.ForEach(end - first, [this](uint32_t i) {  // those of other requests too
+  // Rows of other requests between them too, which are few.
+  runner_.ForEach(end - beam_steps_.front().first_row, [this](uint32_t i) {
     const uint32_t row = beam_steps_.front().first_row + i;
     beam_rows_[row].Read({head_logits_[row], runner_.config().vocab_size},
                          ExpSumFor(options_.target));
@@ -87,8 +87,7 @@ void Scheduler::UseBeams(const BeamStep& step) {
     if (!followed) EndRequest(request, FinishReason::kError, &followed.error());
     return;
   }
-  AddHypotheses(request);
-  EndSearch(request);
+  EndSearch(request, AddHypotheses(request));
 }
 
 // Makes the request's sequences those of the beams that go on. The first one that goes on from a
@@ -136,8 +135,9 @@ Status Scheduler::FollowBeams(Request& request) {
   return status;
 }
 
-void Scheduler::AddHypotheses(Request& request) {
-  const std::vector<BeamSearch::Hypothesis> best = request.search->best();
+// Into the events of its choices.
+std::vector<BeamSearch::Hypothesis> Scheduler::AddHypotheses(Request& request) {
+  std::vector<BeamSearch::Hypothesis> best = request.search->best();
   for (uint32_t choice = 0; choice < best.size(); ++choice) {
     Event& event = EventOf(request, choice);
     const auto tokens = best[choice].tokens.subspan(request.prompt_tokens());
@@ -146,17 +146,11 @@ void Scheduler::AddHypotheses(Request& request) {
     request.completion_tokens += static_cast<uint32_t>(tokens.size());
     stats_.generated_tokens += tokens.size();
   }
+  return best;
 }
 
-// Its hypotheses are in the events.
-void Scheduler::EndSearch(Request& request) {
-  const std::vector<BeamSearch::Hypothesis> best = request.search->best();
-  request.unused_beams.clear();
-  for (const auto& sequence : request.sequences) {
-    sequence->kv = KvSequence();
-    sequence->done = true;
-  }
-  retry_admission_ = true;
+void Scheduler::EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best) {
+  ReleaseSequences(request);
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     const bool ended = choice < best.size() && best[choice].ended;
     const FinishReason reason = ended ? FinishReason::kStop : FinishReason::kLength;

@@ -137,17 +137,22 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   if (request.done()) FinishRequest(request, reason);
 }
 
-void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
-  if (request.search && request.past_deadline && error == nullptr) {
-    request.search->End();
-    AddHypotheses(request);
-  }
+// Gives back all blocks of its choices.
+void Scheduler::ReleaseSequences(Request& request) {
   request.unused_beams.clear();
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
     sequence->done = true;
   }
   retry_admission_ = true;
+}
+
+void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
+  if (request.search && request.past_deadline && error == nullptr) {
+    request.search->End();
+    AddHypotheses(request);
+  }
+  ReleaseSequences(request);
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);

@@ -186,7 +186,7 @@ Result<TensorCatalog> CatalogOfFolder(const Ct2Folder& folder, const fs::path& f
   return CatalogOf(std::move(stored));
 }
 
-// The SentencePiece model of a folder, or of the package around it. Absent: there is none.
+// The SentencePiece model of a folder, or of the package around it. Absent: neither has one.
 Result<std::optional<fs::path>> FindPieces(const fs::path& folder) {
   std::vector<fs::path> places = {folder};
   if (folder.filename() == "model") places.push_back(folder.parent_path());
