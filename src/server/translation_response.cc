@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/digest.h"
 #include "observe/receipt_json.h"
 #include "server/json_body.h"
 #include "text/sentences.h"
@@ -87,20 +88,35 @@ std::vector<size_t> TranslationAnswer::Best(size_t request) const {
   return best;
 }
 
-// The translation of a text from the given hypothesis of each sentence, or its last one.
-std::string TranslationAnswer::TextOf(const TextParts& parts, size_t hypothesis) const {
-  std::string joined;
+// The translation of a text from the given hypothesis of each sentence, or its last one. A piece
+// for each sentence.
+Parts TranslationAnswer::TextOf(const TextParts& parts, size_t hypothesis) const {
   std::string_view before;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) joined += Sentences::Joint(before, parts[i].break_before);
+    std::string out;
+    if (i > 0) out = Sentences::Joint(before, parts[i].break_before);
     before = {};
-    if (!parts[i].request) continue;
-    const std::vector<size_t> best = Best(*parts[i].request);
-    if (best.empty()) continue;
-    before = choices_[best[std::min(hypothesis, best.size() - 1)]].text;
-    joined += before;
+    if (parts[i].request) {
+      const std::vector<size_t> best = Best(*parts[i].request);
+      if (!best.empty()) before = choices_[best[std::min(hypothesis, best.size() - 1)]].text;
+    }
+    out += before;
+    co_yield out;
   }
-  return joined;
+}
+
+// The same as a JSON string.
+Parts TranslationAnswer::QuotedText(const TextParts& parts, size_t hypothesis) const {
+  std::string out = "\"";
+  Parts text = TextOf(parts, hypothesis);
+  for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
+    for (std::string_view rest = part; !rest.empty();) {
+      AppendEscaped(&rest, &out);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += '"';
+  co_yield out;
 }
 
 // Score and finish_reason of a text: those of one answer that has the tokens of all its sentences.
@@ -120,41 +136,85 @@ void TranslationAnswer::AddSums(const TextParts& parts, json* entry) const {
   (*entry)["score"] = sum / std::pow(length, double{spec_.translation->length_penalty});
 }
 
-// What is known of one request: all of an entry but its index.
+// What is known of one request, except its texts and tokens.
 json TranslationAnswer::EntryOf(size_t request) const {
   const std::vector<size_t> best = Best(request);
   json entry = {{"finish_reason", "stop"}, {"kvasir", ReceiptJson(receipts_[request])}};
-  if (!spec_.stream) entry["text"] = best.empty() ? "" : choices_[best.front()].text;
-  if (!best.empty()) {
-    entry["score"] = ScoreOf(best.front());
-    entry["finish_reason"] = ToString(choices_[best.front()].finish);
+  if (best.empty()) return entry;
+  const Choice& first = choices_[best.front()];
+  entry["score"] = ScoreOf(best.front());
+  entry["finish_reason"] = ToString(first.finish);
+  return entry;
+}
+
+// What is known of a text, except its texts and tokens; in a stream, of its sentences too.
+json TranslationAnswer::EntryOf(const TextParts& parts) const {
+  if (!spec_.translation->splits_sentences) {
+    if (parts.front().request) return EntryOf(*parts.front().request);
+    return {{"finish_reason", "stop"}};
   }
-  if (spec_.stream) return entry;
-  json& hypotheses = entry["hypotheses"] = json::array();
-  for (const size_t choice : best) {
-    json tokens = spec_.translation->prompt;
-    for (const TokenId id : choices_[choice].ids) tokens.push_back(id);
-    hypotheses.push_back({{"text", choices_[choice].text},
-                          {"tokens", std::move(tokens)},
-                          {"score", ScoreOf(choice)}});
+  json entry;
+  AddSums(parts, &entry);
+  if (!spec_.stream) return entry;
+  json& sentences = entry["sentences"] = json::array();
+  for (const auto& part : parts) {
+    if (part.request) sentences.push_back(EntryOf(*part.request));
   }
   return entry;
 }
 
-json TranslationAnswer::EntryOf(const TextParts& parts) const {
-  json entry;
-  if (!spec_.translation->splits_sentences) {
-    if (parts.front().request) return EntryOf(*parts.front().request);
-    entry = {{"finish_reason", "stop"}};
-  } else {
-    AddSums(parts, &entry);
-    json& sentences = entry["sentences"] = json::array();
-    for (const auto& part : parts) {
-      if (part.request) sentences.push_back(EntryOf(*part.request));
+Parts TranslationAnswer::Hypotheses(size_t request) const {
+  const std::vector<size_t> best = Best(request);
+  std::string out;
+  for (const size_t choice : best) {
+    if (choice != best.front()) out += ',';
+    json tokens = spec_.translation->prompt;
+    for (const TokenId id : choices_[choice].ids) tokens.push_back(id);
+    const json hypothesis = {
+        {"text", choices_[choice].text}, {"tokens", std::move(tokens)}, {"score", ScoreOf(choice)}};
+    out += Dump(hypothesis);
+    co_yield out;
+  }
+}
+
+Parts TranslationAnswer::SentenceList(const TextParts& parts) const {
+  bool first = true;
+  for (const auto& part : parts) {
+    if (!part.request) continue;
+    std::string out = std::exchange(first, false) ? "" : ",";
+    const TextParts alone = {part};
+    Parts entry = EntryText(EntryOf(*part.request), alone, "hypotheses", Hypotheses(*part.request));
+    for (std::string piece = entry.Next(); !piece.empty(); piece = entry.Next()) {
+      out += piece;
+      co_yield out;
     }
   }
-  if (!spec_.stream) entry["text"] = TextOf(parts, 0);
-  return entry;
+}
+
+// An entry with a list, if it has a name, and its text.
+Parts TranslationAnswer::EntryText(json entry, const TextParts& parts, std::string_view list_name,
+                                   Parts list) const {
+  std::string out = R"({"finish_reason":)" + Dump(entry.at("finish_reason"));
+  entry.erase("finish_reason");
+  if (!list_name.empty()) {
+    out += fmt::format(",\"{}\":[", list_name);
+    for (std::string piece = list.Next(); !piece.empty(); piece = list.Next()) {
+      out += piece;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+    out += ']';
+  }
+  for (const auto& [name, value] : entry.items()) {
+    out += fmt::format(",\"{}\":{}", name, Dump(value));
+  }
+  out += R"(,"text":)";
+  Parts text = QuotedText(parts, 0);
+  for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
+    out += piece;
+    if (out.size() >= kPartBytes) co_yield out;
+  }
+  out += '}';
+  co_yield out;
 }
 
 Parts TranslationAnswer::Body() const {
@@ -169,8 +229,20 @@ Parts TranslationAnswer::ListBody() const {
     json entry = EntryOf(texts[i]);
     entry["index"] = i;
     if (i > 0) out += ',';
-    out += Dump(entry);
-    if (out.size() >= kPartBytes) co_yield out;
+    Parts list;
+    std::string_view list_name;
+    if (spec_.translation->splits_sentences) {
+      list = SentenceList(texts[i]);
+      list_name = "sentences";
+    } else if (const auto request = texts[i].front().request) {
+      list = Hypotheses(*request);
+      list_name = "hypotheses";
+    }
+    Parts text = EntryText(std::move(entry), texts[i], list_name, std::move(list));
+    for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
+      out += piece;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
   }
   out += "]," + Usage() + "}";
   co_yield out;
@@ -184,35 +256,59 @@ std::string TranslationAnswer::Usage() const {
 }
 
 // Other translations of a text, each once.
-json TranslationAnswer::Alternatives(const TextParts& parts) const {
-  std::vector<std::string> texts = {TextOf(parts, 0)};
+Parts TranslationAnswer::Alternatives(const TextParts& parts) const {
+  const auto digest_of = [&](size_t hypothesis) {
+    Sha256 digest;
+    Parts text = TextOf(parts, hypothesis);
+    for (std::string part = text.Next(); !part.empty(); part = text.Next()) digest.Update(part);
+    return digest.Finish();
+  };
+  std::vector<Digest> seen = {digest_of(0)};
+  std::string out = "[";
   for (uint32_t i = 1; i <= spec_.translation->libre->alternatives; ++i) {
-    std::string text = TextOf(parts, i);
-    if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
+    const Digest digest = digest_of(i);
+    if (std::ranges::find(seen, digest) != seen.end()) continue;
+    if (seen.size() > 1) out += ',';
+    seen.push_back(digest);
+    Parts text = QuotedText(parts, i);
+    for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
   }
-  texts.erase(texts.begin());
-  return texts;
+  out += ']';
+  co_yield out;
+}
+
+// One of the body's two lists; where the request has one text, that list's only entry.
+Parts TranslationAnswer::LibreList(bool of_alternatives) const {
+  const auto& texts = spec_.translation->texts;
+  const bool has_list = spec_.translation->libre->has_list;
+  std::string out = has_list ? "[" : "";
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (i > 0) out += ',';
+    Parts one = of_alternatives ? Alternatives(texts[i]) : QuotedText(texts[i], 0);
+    for (std::string part = one.Next(); !part.empty(); part = one.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  if (has_list) out += ']';
+  co_yield out;
 }
 
 Parts TranslationAnswer::LibreBody() const {
-  const auto& texts = spec_.translation->texts;
-  const auto& libre = *spec_.translation->libre;
-  const auto add = [&](const auto& one, std::string* out) {
-    *out += libre.has_list ? "[" : "";
-    for (size_t i = 0; i < texts.size(); ++i) {
-      if (i > 0) *out += ',';
-      *out += Dump(one(texts[i]));
-    }
-    *out += libre.has_list ? "]" : "";
-  };
   std::string out = R"({"translatedText":)";
-  add([this](const TextParts& parts) { return json(TextOf(parts, 0)); }, &out);
-  co_yield out;
-  if (libre.alternatives > 0) {
-    out += R"(,"alternatives":)";
-    add([this](const TextParts& parts) { return Alternatives(parts); }, &out);
+  for (const bool of_alternatives : {false, true}) {
+    if (of_alternatives && spec_.translation->libre->alternatives == 0) continue;
+    if (of_alternatives) out += R"(,"alternatives":)";
+    Parts list = LibreList(of_alternatives);
+    for (std::string part = list.Next(); !part.empty(); part = list.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
   }
-  out += "}";
+  out += '}';
   co_yield out;
 }
 

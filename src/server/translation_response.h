@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/openai_response.h"
@@ -57,11 +58,17 @@ class TranslationAnswer : public Answer {
   double LengthOf(size_t choice) const;
   double SumOf(size_t choice) const;
   double ScoreOf(size_t choice) const;
-  std::string TextOf(const TextParts& parts, size_t hypothesis) const;
+  Parts TextOf(const TextParts& parts, size_t hypothesis) const;
+  Parts QuotedText(const TextParts& parts, size_t hypothesis) const;
   void AddSums(const TextParts& parts, nlohmann::json* entry) const;
   nlohmann::json EntryOf(size_t request) const;
   nlohmann::json EntryOf(const TextParts& parts) const;
-  nlohmann::json Alternatives(const TextParts& parts) const;
+  Parts Hypotheses(size_t request) const;
+  Parts SentenceList(const TextParts& parts) const;
+  Parts EntryText(nlohmann::json entry, const TextParts& parts, std::string_view list_name,
+                  Parts list) const;
+  Parts Alternatives(const TextParts& parts) const;
+  Parts LibreList(bool of_alternatives) const;
   std::string Flowing(size_t text);
   std::string Usage() const;
   std::string EventOf(nlohmann::json entry) const;

@@ -254,6 +254,40 @@ TEST_F(TranslationTest, AHypothesisThatTheSearchDidNotFindIsLeftOut) {
   EXPECT_EQ(entry.at("score"), -0.5);
 }
 
+// Only a piece of a body is in memory, however many hypotheses a text has.
+TEST_F(TranslationTest, BodiesComeInPieces) {
+  model_.max_prompts = 64;
+  model_.ctx_size = 2048;
+  std::string text;
+  for (int i = 0; i < 64; ++i) text += "One. ";
+  const json fields = {{"split", "sentences"}, {"beams", 4}};
+  const auto longest_piece = [&](Result<GenerationCall> call, uint32_t n) {
+    auto answer = AnswerTo(std::move(call));
+    for (size_t sentence = 0; sentence < 64; ++sentence) {
+      for (uint32_t choice = 0; choice < n; ++choice) {
+        Event event = Piece(choice, std::string(1000, 'a' + static_cast<char>(choice)), 0);
+        event.tokens.resize(1000, event.tokens.front());
+        event.score = -1.0f - static_cast<float>(choice);
+        answer->Take(sentence, End(std::move(event), choice + 1 == n));
+      }
+    }
+    EXPECT_TRUE(answer->done());
+    size_t longest = 0, all = 0;
+    Parts body = answer->Body();
+    for (std::string piece = body.Next(); !piece.empty(); piece = body.Next()) {
+      longest = std::max(longest, piece.size());
+      all += piece.size();
+    }
+    EXPECT_GT(all, 64u * n * 1000);
+    return longest;
+  };
+  json of_ours = fields, of_libre = fields;
+  of_ours.update({{"text", text}, {"n", 4}});
+  of_libre.update({{"q", text}, {"alternatives", 3}});
+  EXPECT_LT(longest_piece(Parse(of_ours), 4), 4 * kPartBytes);
+  EXPECT_LT(longest_piece(ParseLibre(of_libre), 4), 4 * kPartBytes);
+}
+
 TEST_F(TranslationTest, SentencesAreJoinedAndScoredTogether) {
   auto answer = AnswerTo(Parse({{"text", "One.\n\nTwo. Three."}, {"split", "sentences"}}));
   answer->Take(2, End(Piece(0, "C", -1)));
