@@ -227,6 +227,25 @@ class Translations(unittest.TestCase):
         self.assertTrue(headers["content-type"].startswith("text/event-stream"))
         self.assertEqual([len(event["data"]) for event in events_of(stream)], [1, 0])
 
+    def test_an_answer_says_what_ended_it(self):
+        self.assertNotIn("stop_reason", self.ask(text=PARTS[0])["data"][0])
+        stopped = self.ask(text=[PARTS[0], PARTS[1]], stop="UE")["data"][0]
+        self.assertEqual((stopped["finish_reason"], stopped["stop_reason"]), ("stop", "UE"))
+        # A search that the deadline ends has what it found, if it had begun.
+        found = set()
+        for limit_ms in (2, 4, 8, 16, 32, 64) * 20:
+            status, _, answer = self.server.request(
+                "POST", "/v1/translations", {**PAIR, "text": PARTS[2], "beams": 8, "max_tokens": 256, "min_tokens": 256,
+                                             "timeout_ms": limit_ms})
+            if status == 200:
+                entry = answer["data"][0]
+                length = len(entry["hypotheses"][0]["tokens"])
+                found.add((entry["finish_reason"], entry.get("stop_reason"), length == 257))
+            if ("length", "deadline", False) in found:
+                break
+        self.assertIn(("length", "deadline", False), found)
+        self.assertLessEqual(found, {("length", "deadline", False), ("length", None, True)})
+
     def test_a_client_that_leaves_ends_its_translations(self):
         body = json.dumps({**PAIR, "text": STORY, "split": "sentences", "stream": True, "temperature": 9, "seed": 1})
         with self.server.open() as connection:

@@ -144,6 +144,7 @@ json TranslationAnswer::EntryOf(size_t request) const {
   const Choice& first = choices_[best.front()];
   entry["score"] = ScoreOf(best.front());
   entry["finish_reason"] = ToString(first.finish);
+  if (first.stop_match) entry["stop_reason"] = *first.stop_match;
   return entry;
 }
 

@@ -254,6 +254,21 @@ TEST_F(TranslationTest, AHypothesisThatTheSearchDidNotFindIsLeftOut) {
   EXPECT_EQ(entry.at("score"), -0.5);
 }
 
+TEST_F(TranslationTest, AnEntrySaysWhatEndedItsText) {
+  for (const bool streams : {false, true}) {
+    auto answer = AnswerTo(Parse({{"text", {"a", "b"}}, {"stop", "w"}, {"stream", streams}}));
+    Event stopped = End(Piece(0, "", -1));
+    stopped.stop_match = "w";
+    std::string stream = answer->Take(0, stopped);
+    stream += answer->Take(1, End(Piece(0, "x", -1)));
+    const json first = streams ? EventsOf(stream).at(0).at("data").at(0)
+                               : json::parse(Joined(answer->Body())).at("data").at(0);
+    EXPECT_EQ(first.at("stop_reason"), "w");
+    if (streams) continue;
+    EXPECT_FALSE(json::parse(Joined(answer->Body())).at("data").at(1).contains("stop_reason"));
+  }
+}
+
 // Only a piece of a body is in memory, however many hypotheses a text has.
 TEST_F(TranslationTest, BodiesComeInPieces) {
   model_.max_prompts = 64;
