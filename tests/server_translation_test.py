@@ -3,9 +3,12 @@
 
     server_translation_test.py [KVASIR_BINARY] [unittest arguments]
 """
+import hashlib
 import json
+import pathlib
 import shutil
 import subprocess
+import tempfile
 import unittest
 import urllib.parse
 
@@ -344,6 +347,21 @@ class Keys(unittest.TestCase):
         # A key in the head counts alone.
         self.assertEqual(self.ask({**asked, "api_key": "first"}, {"Authorization": "Bearer third"})[0], 401)
         self.assertEqual(len(self.server.get("/languages")), 100)
+
+    def test_libretranslate_searches_with_what_a_tenant_may_have(self):
+        tenants = {"narrow": {"max_running": 2, "keys": [{"sha256": hashlib.sha256(b"narrow").hexdigest()}]}}
+        with tempfile.TemporaryDirectory() as folder:
+            keys = pathlib.Path(folder, "keys.json")
+            keys.write_text(json.dumps({"tenants": tenants}))
+            keys.chmod(0o600)
+            with Server("--model", SHARED, "--keys", keys) as server:
+                key = {"x-api-key": "narrow"}
+                asked = {"q": "a dog", **PAIR}
+                status, _, answer = server.request("POST", "/translate", asked, key)
+                self.assertEqual((status, answer), server.request("POST", "/translate", {**asked, "beams": 2}, key)[::2])
+                self.assertEqual(status, 200, answer)
+                for more in ({"beams": 3}, {"alternatives": 2}):
+                    self.assertEqual(server.request("POST", "/translate", {**asked, **more}, key)[0], 400, more)
 
     def test_only_libretranslate_takes_keys_from_bodies(self):
         body = {"text": "a", "api_key": "first", **PAIR}

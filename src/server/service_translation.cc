@@ -39,9 +39,11 @@ Outcome Service::Translate(const Call& call) {
 }
 
 Outcome Service::TranslateAsLibre(const Call& call) {
+  const auto& entry = call.caller.entry;
+  const uint32_t most = entry ? entry->rules.max_running : TenantRules::kNoLimit;
   return StartTranslation(
-      ParseLibreRequest(call.request.body, call.request.content_type, model_, *translation_), call,
-      "q");
+      ParseLibreRequest(call.request.body, call.request.content_type, model_, *translation_, most),
+      call, "q");
 }
 
 Outcome Service::StartTranslation(Result<GenerationCall> parsed, const Call& call,

@@ -59,13 +59,13 @@ void RefuseBesideBeams(JsonFields& fields, const GenerateRequest& request, bool 
 }
 
 // Beams, the numbers of answers, and what else a search is given. Of LibreTranslate's bodies
-// `alternatives` says how many answers there are.
-void ReadSearch(JsonFields& fields, const TranslationModel& translation, bool streams,
-                GenerateRequest* request, TranslationSpec* spec) {
+// `alternatives` says how many answers there are; the caller's tenant may have `max_running`.
+void ReadSearch(JsonFields& fields, const TranslationModel& translation, uint32_t max_running,
+                bool streams, GenerateRequest* request, TranslationSpec* spec) {
   BeamParams search;
   uint32_t beams = 1;
   if (spec->libre) {
-    const uint32_t most = std::min(translation.parallel, kMaxBeams);
+    const uint32_t most = std::min({translation.parallel, kMaxBeams, max_running});
     fields.Unsigned("alternatives", 0, most - 1, &spec->libre->alternatives);
     request->n = spec->libre->alternatives + 1;
     const bool samples = request->sampling.temperature > 0 || !request->stop.empty();
@@ -166,7 +166,7 @@ Status AddText(std::string_view text, const char* field, const SourceFrame& fram
 // Reads all fields; `texts`: the name of that with the texts.
 Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
                                 TranslationSpec translation_spec, const ModelView& model,
-                                const TranslationModel& translation) {
+                                const TranslationModel& translation, uint32_t max_running) {
   GenerationCall call;
   auto spec = std::make_shared<TranslationSpec>(std::move(translation_spec));
   std::string name = "default";
@@ -185,7 +185,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
     fields.Fail(
         Error{Code::kUnsupported, "translations have no format; leave it out", "response_format"});
   }
-  ReadSearch(fields, translation, call.spec.stream, &request, spec.get());
+  ReadSearch(fields, translation, max_running, call.spec.stream, &request, spec.get());
   if (spec->libre && call.spec.stream) fields.Fail("stream", "use POST /v1/translations for this");
   static constexpr std::string_view kRead[] = {"min_tokens", "length_penalty"};
   RefuseUnsupported(fields, kRead);
@@ -239,12 +239,13 @@ Result<GenerationCall> ParseTranslationRequest(std::string_view body, const Mode
                                                const TranslationModel& translation) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body, kChatIds));
   JsonFields fields(parsed.fields);
-  return ReadCall(fields, "text", {}, model, translation);
+  return ReadCall(fields, "text", {}, model, translation, TenantRules::kNoLimit);
 }
 
 Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view content_type,
                                          const ModelView& model,
-                                         const TranslationModel& translation) {
+                                         const TranslationModel& translation,
+                                         uint32_t max_running) {
   std::string converted;
   const bool is_form = IsForm(body, content_type);
   if (is_form) {
@@ -262,7 +263,7 @@ Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view
   const JsonValue* texts = fields.Find("q");
   TranslationSpec spec;
   spec.libre = {.has_list = texts != nullptr && texts->is_array()};
-  return ReadCall(fields, "q", std::move(spec), model, translation);
+  return ReadCall(fields, "q", std::move(spec), model, translation, max_running);
 }
 
 std::string KeyInLibreBody(std::string_view body, std::string_view content_type) {

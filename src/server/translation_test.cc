@@ -197,6 +197,18 @@ TEST_F(TranslationTest, LibreTextsAreSplitAndSearched) {
   EXPECT_EQ(FieldOf(ParseLibre({{"alternatives", 1}})), "alternatives");
 }
 
+TEST_F(TranslationTest, LibreTranslateSearchesWithAsManyBeamsAsTheTenantMayHave) {
+  const std::string body = R"({"q":"One.","source":"en","target":"fr"})";
+  const auto beams = [&](uint32_t max_running) {
+    const auto call = ParseLibreRequest(body, kJson, model_, translation_, max_running);
+    const auto& search = call->requests.at(0).beams;
+    return search ? search->beams : 1;
+  };
+  EXPECT_EQ(beams(1), 1u);
+  EXPECT_EQ(beams(2), 2u);
+  EXPECT_EQ(beams(6), 4u);
+}
+
 TEST_F(TranslationTest, AFormSaysTheSameAsJson) {
   const std::string form =
       "q=One.+Two%21&source=en&target=fr&alternatives=2&max_tokens=9&api_key=7";
