@@ -67,7 +67,8 @@ bool BeamSearch::IsEnd(TokenId id) const {
 }
 
 float BeamSearch::ScoreOf(float sum, uint32_t length) const {
-  return sum / static_cast<float>(Exp(double{options_.length_penalty} * Log(length)));
+  const float score = sum / static_cast<float>(Exp(double{options_.length_penalty} * Log(length)));
+  return std::max(score, std::numeric_limits<float>::lowest());  // JSON has no infinity
 }
 
 // Keeps a candidate if it is among the best num_kept_.

@@ -275,6 +275,15 @@ TEST(BeamSearch, EndsWhereNoTokenIsAllowed) {
   EXPECT_TRUE(found.empty());
 }
 
+TEST(BeamSearch, AScoreIsFinite) {
+  const BeamOptions options{
+      .beams = 2, .length_penalty = -10, .min_tokens = 20, .max_tokens = 20, .ends = {0}};
+  const auto unlikely = [](const Ids&) { return std::vector<float>{0, -1e30f, -1e30f}; };
+  const std::vector<Found> found = Search(options, unlikely);  // -2e31 * 20 ** 10
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].score, std::numeric_limits<float>::lowest());
+}
+
 TEST(LogitRow, RefusesWhatIsNotFinite) {
   LogitRow row;
   std::vector<float> logits(300, 1.0f);
