@@ -23,6 +23,9 @@ constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
 // Memory of a running sequence: its ids twice (in the request and in the cache), and its block
 // table.
 constexpr uint64_t kSequenceBytesPerToken = 10;
+// The hypotheses of a search come at once: as its events, and as the copies that go to the caller.
+// There are at most as many as beams, which are running sequences.
+constexpr uint64_t kHypothesisBytesPerToken = 2 * sizeof(GeneratedToken);
 constexpr uint64_t kShapeSeed = 1;
 
 constexpr const char* kWeightsHelp =
@@ -198,8 +201,10 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
       a.runner_plan.scratch_bytes + Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows,
                                                             a.runner.threads, options.parallel,
                                                             a.cache.layout.num_cross_groups() > 0);
+  const bool searches = a.cache.layout.num_cross_groups() > 0;
   plan.request_bytes = options.request_memory_bytes +
-                       uint64_t{options.parallel} * a.ctx_size * kSequenceBytesPerToken;
+                       uint64_t{options.parallel} * a.ctx_size *
+                           (kSequenceBytesPerToken + (searches ? kHypothesisBytesPerToken : 0));
   plan.session_bytes = options.session_memory_bytes;
   plan.grammar_bytes = options.grammar_memory_bytes;
   if (a.disk) {
