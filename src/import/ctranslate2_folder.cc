@@ -38,11 +38,11 @@ Result<std::vector<std::string>> ParseTokens(const std::string& text, const fs::
   return tokens;
 }
 
-// STEM_vocabulary.json or .txt, else the shared one; with the unknown token. kCorruption: not as
-// many tokens as the embedding has rows.
+// shared_vocabulary.json or .txt, else STEM_vocabulary, as CTranslate2 looks for them; with the
+// unknown token. kCorruption: not as many tokens as the embedding has rows.
 Result<std::vector<std::string>> ReadTokens(const fs::path& folder, const std::string& stem,
                                             const std::string& unk, uint32_t vocab_size) {
-  for (const std::string& name : {stem, std::string("shared")}) {
+  for (const std::string& name : {std::string("shared"), stem}) {
     for (const char* extension : {".json", ".txt"}) {
       const fs::path path = folder / (name + "_vocabulary" + extension);
       KV_ASSIGN(const bool exists, Exists(path));

@@ -264,6 +264,7 @@ TEST_F(Ct2FolderFiles, AreReadAsTheConfigSays) {
                            "layer_norm_epsilon": 1e-6})");
   std::string tokens = "?\r\n";
   for (int i = 1; i < 37; ++i) tokens += std::to_string(i) + "\n";
+  fs::remove(folder_ / "shared_vocabulary.json");
   Write("source_vocabulary.txt", tokens);
   Write("target_vocabulary.txt", tokens.substr(3));  // the unknown token comes last
   const auto folder = ReadCt2Folder(folder_);
@@ -281,14 +282,28 @@ TEST_F(Ct2FolderFiles, AreReadAsTheConfigSays) {
   EXPECT_EQ(plain->decoder_start, "<s>");
 }
 
+TEST_F(Ct2FolderFiles, TheSharedVocabularyComesFirst) {
+  const auto before = ReadCt2Folder(folder_);
+  for (const char* name : {"source_vocabulary.txt", "target_vocabulary.txt"}) {
+    std::string tokens = "<unk>\n";
+    for (int i = 1; i < 37; ++i) tokens += std::to_string(i) + "\n";
+    Write(name, tokens);
+  }
+  const auto folder = ReadCt2Folder(folder_);
+  ASSERT_TRUE(before && folder);
+  EXPECT_EQ(folder->source_tokens, before->source_tokens);
+  EXPECT_EQ(folder->target_tokens, before->target_tokens);
+}
+
 TEST_F(Ct2FolderFiles, RefuseDamage) {
-  Write("source_vocabulary.json", R"(["<unk>", "a"])");
+  Write("shared_vocabulary.json", R"(["<unk>", "a"])");
   Refused(Code::kCorruption, "2 tokens, but the encoder's embedding has 37 rows");
-  Write("source_vocabulary.json", R"(["a", 1])");
+  Write("shared_vocabulary.json", R"(["a", 1])");
   Refused(Code::kCorruption, "not a list of tokens");
-  Write("source_vocabulary.json", R"([], "tokens2": [])");
+  Write("shared_vocabulary.json", R"([], "tokens2": [])");
   Refused(Code::kCorruption, "not a list of tokens");
-  fs::remove(folder_ / "source_vocabulary.json");
+  fs::remove(folder_ / "shared_vocabulary.json");
+  fs::copy_file(kTiny / "float32/shared_vocabulary.json", folder_ / "shared_vocabulary.json");
   Write("config.json", R"({"bos_token": 1})");
   Refused(Code::kCorruption, "bos_token");
   Write("config.json", R"({"layer_norm_epsilon": 2})");
