@@ -164,7 +164,7 @@ class CpuBackend final : public Backend {
     const BackendOptions& o = side_->o;
     const KvLayout::Place place = o.layout.place(layer);
     const uint32_t width = (o.heads + 2 * o.kv_heads) * o.head_dim;
-    ForRows(rows_, width * 4, [&](uint32_t row) {
+    const auto prepare = [&](uint32_t row) {
       float* q = qkv + row * stride;
       float* k = q + size_t{o.heads} * o.head_dim;
       if (steps.norm != HeadNorm::kNone) {
@@ -180,7 +180,10 @@ class CpuBackend final : public Backend {
         tensor_.rope(k, o.kv_heads, o.head_dim, rotated, cos, sin);
       }
       PrepareQuery(place, q);
-      PackRow(place, row, k, k + size_t{o.kv_heads} * o.head_dim);
+    };
+    ForChunks(rows_, width * 4, [&](uint32_t begin, uint32_t end) {
+      for (uint32_t row = begin; row < end; ++row) prepare(row);
+      PackRows(place, begin, end, qkv + size_t{o.heads} * o.head_dim, stride);
     });
   }
 
@@ -188,10 +191,11 @@ class CpuBackend final : public Backend {
     const BackendOptions& o = side_->o;
     const KvLayout::Place place = o.layout.place(layer);
     const uint32_t width = o.kv_heads * o.head_dim;
-    ForRows(rows_, width * 8, [&](uint32_t row) {
-      float* k = kv + row * stride;
-      if (!tensor_.all_finite(k, 2 * width)) s_.finite[row] = false;
-      PackRow(place, row, k, k + width);
+    ForChunks(rows_, width * 8, [&](uint32_t begin, uint32_t end) {
+      for (uint32_t row = begin; row < end; ++row) {
+        if (!tensor_.all_finite(kv + row * stride, 2 * width)) s_.finite[row] = false;
+      }
+      PackRows(place, begin, end, kv, stride);
     });
   }
 
@@ -299,39 +303,54 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // fn(row) for each row, handed out in chunks of 16 when `work` a row adds up.
+  // fn(begin, end) for chunks of 16 rows, handed out when `work` a row adds up.
   template <typename Fn>
-  void ForRows(uint32_t rows, uint64_t work, Fn&& fn) {
+  void ForChunks(uint32_t rows, uint64_t work, Fn&& fn) {
     constexpr uint32_t kChunk = 16;
     if (rows * work < kMinParallelWork / 4) {
-      for (uint32_t row = 0; row < rows; ++row) fn(row);
+      for (uint32_t row = 0; row < rows; row += kChunk) fn(row, std::min(rows, row + kChunk));
       return;
     }
     pool_.Run(static_cast<uint32_t>(CeilDiv(rows, kChunk)), [&](uint32_t chunk, uint32_t) {
-      const uint32_t end = std::min(rows, (chunk + 1) * kChunk);
-      for (uint32_t row = chunk * kChunk; row < end; ++row) fn(row);
+      fn(chunk * kChunk, std::min(rows, (chunk + 1) * kChunk));
     });
   }
 
-  // Packs a row's k and v; k is rotated before, where the format says so.
-  void PackRow(KvLayout::Place place, uint32_t row, float* k, const float* v) {
+  // fn(row) for each row, in such chunks.
+  template <typename Fn>
+  void ForRows(uint32_t rows, uint64_t work, Fn&& fn) {
+    ForChunks(rows, work, [&](uint32_t begin, uint32_t end) {
+      for (uint32_t row = begin; row < end; ++row) fn(row);
+    });
+  }
+
+  // Packs k and v of rows [begin, end), head by head: a run of a head stays in L1 meanwhile. k: of
+  // row 0, `stride` floats a row, rotated before where the format says so; v follows each row's k.
+  void PackRows(KvLayout::Place place, uint32_t begin, uint32_t end, float* k, size_t stride) {
     const BackendOptions& o = side_->o;
-    const StepSequence& sequence = sequences_[s_.sequence_of[row]];
     const BlockLayout& layout = o.layout.layout(place.group);
     const BlockPart &key = layout.key(place.slot), &value = layout.value(place.slot);
-    if (TraitsOf(key.format).rotated) tensor_.hadamard(k, o.kv_heads, o.head_dim);
-    const uint32_t position = Position(row), bt = layout.block_tokens();
-    std::byte* block = sequence.tables[place.group].bases()[position / bt];
-    const uint32_t token = position % bt, run = token / kRunTokens, lane = token % kRunTokens;
-    const uint32_t runs = bt / kRunTokens;
-    auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset);
-    auto* value_scales = reinterpret_cast<uint16_t*>(block + value.scale_offset);
+    const uint32_t bt = layout.block_tokens(), runs = bt / kRunTokens;
+    if (TraitsOf(key.format).rotated) {
+      for (uint32_t row = begin; row < end; ++row) {
+        tensor_.hadamard(k + row * stride, o.kv_heads, o.head_dim);
+      }
+    }
     for (uint32_t h = 0; h < o.kv_heads; ++h) {
-      const uint64_t index = uint64_t{h} * runs + run;
-      PackKey(k + size_t{h} * o.head_dim, key.format, o.head_dim, lane,
-              block + key.offset + index * key.run_bytes, key_scales + index * kRunTokens);
-      PackValue(v + size_t{h} * o.head_dim, value.format, o.head_dim, lane,
-                block + value.offset + index * value.run_bytes, value_scales + index * kRunTokens);
+      for (uint32_t row = begin; row < end; ++row) {
+        const uint32_t position = Position(row), token = position % bt, lane = token % kRunTokens;
+        const uint64_t index = uint64_t{h} * runs + token / kRunTokens;
+        const StepSequence& sequence = sequences_[s_.sequence_of[row]];
+        std::byte* block = sequence.tables[place.group].bases()[position / bt];
+        auto* key_scales = reinterpret_cast<uint16_t*>(block + key.scale_offset);
+        auto* value_scales = reinterpret_cast<uint16_t*>(block + value.scale_offset);
+        const float* of_head = k + row * stride + size_t{h} * o.head_dim;
+        PackKey(of_head, key.format, o.head_dim, lane, block + key.offset + index * key.run_bytes,
+                key_scales + index * kRunTokens);
+        PackValue(of_head + size_t{o.kv_heads} * o.head_dim, value.format, o.head_dim, lane,
+                  block + value.offset + index * value.run_bytes,
+                  value_scales + index * kRunTokens);
+      }
     }
   }
 

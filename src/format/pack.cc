@@ -1,6 +1,7 @@
 #include "format/pack.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "format/codec.h"
 #include "simd/half.h"
@@ -41,19 +42,43 @@ Place ValuePlace(uint32_t stride, uint32_t lane, uint32_t i) {
 }
 
 template <KvFormat F>
-void Put(float x, const Place& place, std::byte* run) {
+using Code = std::conditional_t<kBytes<F> == 4, float,
+                                std::conditional_t<kBytes<F> == 2, uint16_t, uint8_t>>;
+
+template <KvFormat F>
+Code<F> CodeOf(float x) {
+  if constexpr (F == KvFormat::kF32) return x;
+  if constexpr (F == KvFormat::kF16) return ToF16(x);
+  if constexpr (F == KvFormat::kBf16) return ToBf16(x);
+  return Encode(F, x);
+}
+
+template <KvFormat F>
+void Put(Code<F> code, const Place& place, std::byte* run) {
   std::byte* to = run + place.byte;
-  if constexpr (kBytes<F> == 4) {
-    std::memcpy(to, &x, 4);
-  } else if constexpr (kBytes<F> == 2) {
-    const uint16_t half = F == KvFormat::kF16 ? ToF16(x) : ToBf16(x);
-    std::memcpy(to, &half, 2);
-  } else if constexpr (kBytes<F> == 1) {
-    *to = static_cast<std::byte>(Encode(F, x));
+  if constexpr (kBytes<F> != 0) {
+    std::memcpy(to, &code, kBytes<F>);
   } else {
     const auto kept = *to & static_cast<std::byte>(0xf0 >> place.shift);
-    *to = kept | static_cast<std::byte>(Encode(F, x)) << place.shift;
+    *to = kept | static_cast<std::byte>(code) << place.shift;
   }
+}
+
+// Puts x[n] * inverse and zeros up to `padded` where place(i) says. The codes are made 16 at once,
+// in vectors.
+template <KvFormat F, typename PlaceOf>
+void PutAll(const float* x, uint32_t n, uint32_t padded, float inverse, std::byte* run,
+            PlaceOf place) {
+  constexpr uint32_t kCodes = 16;
+  uint32_t i = 0;
+  for (; i + kCodes <= n; i += kCodes) {
+    const float* from = x + i;
+    Code<F> codes[kCodes];
+    for (size_t j = 0; j < kCodes; ++j) codes[j] = CodeOf<F>(from[j] * inverse);
+    for (uint32_t j = 0; j < kCodes; ++j) Put<F>(codes[j], place(i + j), run);
+  }
+  for (; i < n; ++i) Put<F>(CodeOf<F>(x[i] * inverse), place(i), run);
+  for (; i < padded; ++i) Put<F>(CodeOf<F>(0.0f), place(i), run);
 }
 
 template <KvFormat F>
@@ -111,8 +136,7 @@ void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, 
   const uint32_t dims = KeyDims(format, head_dim);
   ForFormat(format, [&]<KvFormat F>() {
     const float inverse = Inverse<F>(k, head_dim, lane, scales);
-    for (uint32_t i = 0; i < head_dim; ++i) Put<F>(k[i] * inverse, KeyPlace<F>(lane, i), run);
-    for (uint32_t i = head_dim; i < dims; ++i) Put<F>(0.0f, KeyPlace<F>(lane, i), run);
+    PutAll<F>(k, head_dim, dims, inverse, run, [&](uint32_t i) { return KeyPlace<F>(lane, i); });
   });
 }
 
@@ -121,10 +145,8 @@ void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t lane
   const uint32_t stride = ValueStride(format, head_dim);
   ForFormat(format, [&]<KvFormat F>() {
     const float inverse = Inverse<F>(v, head_dim, lane, scales);
-    for (uint32_t i = 0; i < head_dim; ++i) {
-      Put<F>(v[i] * inverse, ValuePlace<F>(stride, lane, i), run);
-    }
-    for (uint32_t i = head_dim; i < stride; ++i) Put<F>(0.0f, ValuePlace<F>(stride, lane, i), run);
+    PutAll<F>(v, head_dim, stride, inverse, run,
+              [&](uint32_t i) { return ValuePlace<F>(stride, lane, i); });
   });
 }
 

@@ -38,20 +38,23 @@ inline float FromF16(uint16_t h) {
   return FloatOf(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-// Round to nearest even, saturating at 65504; NaN stays NaN.
+// Round to nearest even, saturating at 65504; NaN stays NaN. Without branches, so that loops of it
+// become vectors.
 inline uint16_t ToF16(float x) {
   const uint32_t bits = BitsOf(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477fe000u) return static_cast<uint16_t>(sign | 0x7bffu);  // >= 65504
-  if (magnitude < 0x38800000u) {  // below 2^-14: subnormal
-    // Adding 0.5 aligns the ulp of the sum with 2^-24, so the addition rounds to nearest even.
-    const float shifted = FloatOf(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (BitsOf(shifted) - 0x3f000000u));
-  }
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+  // Adding 0.5 aligns the ulp of the sum with 2^-24, so the addition rounds to nearest even.
+  const uint32_t shifted = BitsOf(FloatOf(magnitude) + 0.5f);
+  const uint32_t normal = (rounded - 0x38000000u) >> 13, subnormal = shifted - 0x3f000000u;
+  const auto select = [](bool first, uint32_t a, uint32_t b) {
+    return b ^ ((a ^ b) & -uint32_t{first});
+  };
+  uint32_t half = select(magnitude < 0x38800000u, subnormal, normal);  // below 2^-14
+  half = select(magnitude >= 0x477fe000u, 0x7bff, half);               // from 65504 on
+  half = select(magnitude > 0x7f800000u, 0x7e00, half);
+  return static_cast<uint16_t>(sign | half);
 }
 
 }  // namespace kvasir

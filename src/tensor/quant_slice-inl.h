@@ -100,8 +100,10 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   const uint32_t groups = (a.k + kGroup - 1) / kGroup, end = row + count;
   const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
   alignas(64) float sums[kSlicedRows + kRegisterRows][kRegisterPanels][16];
-  LaneSlice<S> slices[kRegisterPanels] =
-      {};  // zeros: AddSliceByLanes reads the second of an odd last pair, too
+  LaneSlice<S> slices[kRegisterPanels];
+  if ((a.panel_end - a.panel_begin) % kRegisterPanels != 0) {
+    __builtin_memset(slices, 0, sizeof(slices));  // an odd last pair reads the second, too
+  }
   for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kRegisterPanels) {
     const uint32_t panels =
         a.panel_end - panel < kRegisterPanels ? a.panel_end - panel : kRegisterPanels;
