@@ -223,9 +223,12 @@ void CpuAttention::AttendAll(const Call& call, const Plan& plan, ThreadPool& poo
   pool.Run(plan.num_items,
            [&](uint32_t i, uint32_t thread) { RunItem(call, plan, plan.items[i], thread); });
   if (plan.num_units < kMinParallelUnits) return finish_all();
-  pool.Run(plan.num_rows * o_.kv_heads, [&](uint32_t i, uint32_t) {
-    const uint32_t head = i % o_.kv_heads * group_;
-    Finish(call, plan.rows[i / o_.kv_heads], head, head + group_);
+  // Few rows are finished head by head; many are items enough.
+  const uint32_t parts = plan.num_rows < o_.threads * 8 ? o_.kv_heads : 1;
+  const uint32_t heads = o_.heads / parts;
+  pool.Run(plan.num_rows * parts, [&](uint32_t i, uint32_t) {
+    const uint32_t head = i % parts * heads;
+    Finish(call, plan.rows[i / parts], head, head + heads);
   });
 }
 
