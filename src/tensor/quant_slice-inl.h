@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kSliceGroups = 16;
 constexpr uint32_t kMaxPackedRows = 8;  // more rows use slices
-constexpr uint32_t kSlicedRows = 96;    // whose sums are held meanwhile
+constexpr uint32_t kSlicedRows = 192;   // whose sums are held meanwhile
 
 // Rows of one pass over packed weights.
 constexpr uint32_t kPassRows = KVASIR_TARGET_ID == 2 ? 8 : 4;
@@ -58,7 +58,8 @@ template <class S>
 using LaneSlice = Slice<S, PackedCodes<S>, kSliceGroups>;
 
 // Adds groups [first, first + count) of kRegisterPanels panels to the sums of rows [row, row +
-// kRegisterRows), in order. Repeats the last row for rows at or beyond `end`, into spare sums.
+// kRegisterRows), in order; group 0 begins them. Repeats the last row for rows at or beyond `end`,
+// into spare sums.
 template <class S>
 void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
                      const LaneSlice<S>* slices, uint32_t first, uint32_t count, uint32_t row,
@@ -70,7 +71,9 @@ void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
   const size_t next_rows = kRegisterRows * a.x_stride;
   V16 sum[kRegisterRows][kRegisterPanels];
   KV_UNROLL for (int r = 0; r < kRegisterRows; ++r) {
-    KV_UNROLL for (int p = 0; p < kRegisterPanels; ++p) sum[r][p] = Load(sums[r][p]);
+    KV_UNROLL for (int p = 0; p < kRegisterPanels; ++p) {
+      sum[r][p] = first == 0 ? Zero() : Load(sums[r][p]);
+    }
   }
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t group = first + i;
@@ -107,7 +110,6 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   for (uint32_t panel = a.panel_begin; panel < a.panel_end; panel += kRegisterPanels) {
     const uint32_t panels =
         a.panel_end - panel < kRegisterPanels ? a.panel_end - panel : kRegisterPanels;
-    __builtin_memset(sums, 0, sizeof(sums[0]) * (count + kRegisterRows));
     for (uint32_t first = 0; first < groups; first += kSliceGroups) {
       const uint32_t n = groups - first < kSliceGroups ? groups - first : kSliceGroups;
       for (uint32_t p = 0; p < panels; ++p) {
