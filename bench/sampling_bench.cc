@@ -91,12 +91,8 @@ double StepUs(Batch& batch) {
     const uint64_t start_ns = MonotonicNs();
     KV_CHECK(runner.Step(sequences, tokens).has_value());
     std::vector<const float*> hidden;
-    std::vector<float*> rows;
-    for (uint32_t row = 0; row < kBatch; ++row) {
-      hidden.push_back(runner.hidden(row).data());
-      rows.push_back(logits.data() + size_t{row} * vocab);
-    }
-    runner.Logits(hidden, rows);
+    for (uint32_t row = 0; row < kBatch; ++row) hidden.push_back(runner.hidden(row).data());
+    runner.Logits(hidden, logits.data());
     if (position > 0) times_us.push_back(static_cast<double>(MonotonicNs() - start_ns) / 1e3);
   }
   return MedianUs(times_us);

@@ -334,7 +334,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
   // Every running sequence wants one row a step; a few more serve requests for all rows.
-  const uint32_t logit_rows = std::clamp(options.parallel, 16u, 64u);
+  const uint32_t logit_rows = std::clamp(options.parallel, 16u, 128u);
   runner.max_positions = ctx_size;
   // A source is read whole.
   if (model.config.encoder) runner.max_rows = std::max(runner.max_rows, ctx_size);

@@ -143,8 +143,7 @@ class ModelBench {
   }
   void Head(uint32_t row) {
     const float* hidden = runner_->hidden(row).data();
-    float* logits = logits_.data();
-    runner_->Logits({&hidden, 1}, {&logits, 1});
+    runner_->Logits({&hidden, 1}, logits_.data());
   }
 
   uint32_t max_rows_ = 0;

@@ -82,7 +82,6 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     source_owners_.reserve(SchedulingPolicy::kMaxSources);
   }
   head_hidden_.reserve(options_.logit_rows);
-  head_logits_.reserve(options_.logit_rows);
   draws_.reserve(options_.parallel);
   beam_steps_.reserve(options_.logit_rows);
   if (cache_.layout().num_cross_groups() > 0) {
@@ -319,28 +318,23 @@ void Scheduler::AddHeads(const Rows& rows) {
 }
 
 void Scheduler::ComputeHeads() {
-  const uint32_t vocab = runner_.config().vocab_size;
   for (size_t begin = 0, num; begin < heads_.size(); begin += num) {
     num = HeadsAtOnce(begin);
     head_hidden_.clear();
-    head_logits_.clear();
-    for (size_t i = 0; i < num; ++i) {
-      head_hidden_.push_back(heads_[begin + i].hidden);
-      head_logits_.push_back(logits_.data() + i * vocab);
-    }
+    for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
     const uint64_t start_ns = MonotonicNs();
-    runner_.Logits(head_hidden_, head_logits_);
+    runner_.Logits(head_hidden_, logits_.data());
     const uint64_t logits_ns = MonotonicNs();
     times_.compute_ns += logits_ns - start_ns;
     CheckStepFiles();
     draws_.clear();
     beam_steps_.clear();
     for (uint32_t i = 0; i < num; ++i) {
-      ReportLogits(heads_[begin + i], {head_logits_[i], vocab});
+      ReportLogits(heads_[begin + i], LogitsAt(i));
       if (heads_[begin + i].request->search) {
         AddBeam(heads_[begin + i], i);
       } else {
-        AddDraws(heads_[begin + i], {head_logits_[i], vocab});
+        AddDraws(heads_[begin + i], LogitsAt(i));
       }
     }
     RunDraws();

@@ -168,7 +168,7 @@ class Scheduler {
   };
   struct BeamStep {  // of a request's search
     Request* request;
-    uint32_t first_row, num_rows = 0;  // of beam_rows_ and head_logits_
+    uint32_t first_row, num_rows = 0;  // of beam_rows_ and logits_
     bool finite = true;                // all its logits
   };
 
@@ -252,6 +252,10 @@ class Scheduler {
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const Rows& rows);
   void ComputeHeads();
+  std::span<const float> LogitsAt(size_t row) const {
+    const size_t vocab = runner_.config().vocab_size;
+    return std::span(logits_).subspan(row * vocab, vocab);
+  }
   void ReportLogits(const Head& head, std::span<const float> logits);
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
@@ -358,7 +362,6 @@ class Scheduler {
   std::vector<TokenId> source_tokens_;
   std::vector<const Rows*> source_owners_;  // [sources_]
   std::vector<const float*> head_hidden_;
-  std::vector<float*> head_logits_;
   std::vector<Draw> draws_;
   std::vector<BeamStep> beam_steps_;
   std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder

@@ -59,8 +59,7 @@ void Scheduler::RunBeams() {
   // Rows of other requests between them too, which are few.
   runner_.ForEach(end - beam_steps_.front().first_row, [this](uint32_t i) {
     const uint32_t row = beam_steps_.front().first_row + i;
-    beam_rows_[row].Read({head_logits_[row], runner_.config().vocab_size},
-                         ExpSumFor(options_.target));
+    beam_rows_[row].Read(LogitsAt(row), ExpSumFor(options_.target));
   });
   runner_.ForEach(static_cast<uint32_t>(beam_steps_.size()), [this](uint32_t i) {
     BeamStep& step = beam_steps_[i];

@@ -116,8 +116,7 @@ TEST(Experts, AStepOfOneTokenReadsTheChosenOnesAlone) {
       Alone(*runner, {tokens});
       std::vector<float> logits(runner->config().vocab_size);
       const float* hidden[] = {runner->hidden(0).data()};
-      float* out[] = {logits.data()};
-      runner->Logits(hidden, out);
+      runner->Logits(hidden, logits.data());
       return runner->weight_read_bytes() - before;
     };
     const uint64_t one = read({7});

@@ -86,11 +86,11 @@ class FakeRunner : public Runner {
   }
   std::span<const float> hidden(uint32_t row) const override { return rows_[row].hidden; }
   bool finite(uint32_t row) const override { return rows_[row].finite; }
-  void Logits(std::span<const float* const> hidden, std::span<float* const> logits) override {
+  void Logits(std::span<const float* const> hidden, float* logits) override {
     for (size_t i = 0; i < hidden.size(); ++i) {
       uint64_t all = 0;
       std::memcpy(&all, hidden[i], sizeof(all));
-      for (uint32_t v = 0; v < options_.vocab_size; ++v) logits[i][v] = Logit(all, v);
+      for (uint32_t v = 0; v < options_.vocab_size; ++v) *logits++ = Logit(all, v);
     }
   }
 

@@ -43,8 +43,7 @@ Outcome RunTokens(ImportedModel model, Target target, uint32_t num_tokens = 3) {
   Outcome outcome{runner.finite(num_tokens - 1), {hidden.begin(), hidden.end()}, {}};
   outcome.logits.resize(runner.config().vocab_size);
   const float* in[] = {outcome.hidden.data()};
-  float* out[] = {outcome.logits.data()};
-  runner.Logits(in, out);
+  runner.Logits(in, outcome.logits.data());
   return outcome;
 }
 

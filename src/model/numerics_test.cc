@@ -244,8 +244,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
       ASSERT_TRUE(runner->finite(r));
       hidden.Update(std::as_bytes(runner->hidden(r)));
       const float* in[] = {runner->hidden(r).data()};
-      float* out[] = {row.data()};
-      runner->Logits(in, out);
+      runner->Logits(in, row.data());
       logits.Update(std::as_bytes(std::span<const float>(row)));
     }
   }
@@ -309,8 +308,7 @@ void AddTranslation(Target target, const std::string& weights, Digests& digests)
   std::vector<float> row(runner->config().vocab_size);
   for (uint32_t r = 0; r < 120; ++r) {
     const float* in[] = {runner->hidden(r).data()};
-    float* out[] = {row.data()};
-    runner->Logits(in, out);
+    runner->Logits(in, row.data());
     logits.Update(std::as_bytes(std::span<const float>(row)));
   }
   for (const SequenceTables& table : tables) {

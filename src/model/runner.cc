@@ -87,7 +87,8 @@ size_t RowStride(uint64_t n) {
 
 // Activations of one step, by the same sums whether the arena counts or allocates.
 struct Activations {
-  Activations(const ModelConfig& c, uint32_t rows, Arena& arena) {
+  Activations(const ModelConfig& c, const RunnerOptions& o, Arena& arena) {
+    const size_t rows = o.max_rows;
     hidden_stride = RowStride(c.hidden_size);
     uint64_t qkv_size = uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim;
     uint64_t attention_size = uint64_t{c.num_heads} * c.head_dim, ffn_size = c.ffn_size;
@@ -105,20 +106,12 @@ struct Activations {
     qkv = arena.TakeArray<float>(rows * qkv_stride);
     attention = arena.TakeArray<float>(rows * attention_stride);
     ffn = arena.TakeArray<float>(rows * ffn_stride);
+    head = arena.TakeArray<float>(o.max_logit_rows * hidden_stride);
   }
 
   size_t hidden_stride, qkv_stride, attention_stride, ffn_stride;
   float *x, *normed, *qkv, *attention, *ffn;
-};
-
-// The gathered rows of the output head, [max_logit_rows][hidden], and their logits before they are
-// copied to the caller.
-struct HeadRows {
-  HeadRows(const ModelConfig& c, uint32_t rows, Arena& arena) {
-    hidden = arena.TakeArray<float>(rows * RowStride(c.hidden_size));
-    logits = arena.TakeArray<float>(rows * RoundUp(c.vocab_size, 16));
-  }
-  float *hidden, *logits;
+  float* head;  // the gathered rows of the output head
 };
 
 // The blocks of an encoder's K and V, and a table for each source of a step.
@@ -167,8 +160,7 @@ class ComposedRunner final : public Runner {
         layout_(LayoutFor(model_.config, options)),
         encoder_kv_(std::move(encoder_kv)),
         arena_(std::move(arena)),
-        a_(model_.config, options.max_rows, arena_),
-        head_(model_.config, options.max_logit_rows, arena_),
+        a_(model_.config, options, arena_),
         backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options, quant_columns), arena_)) {
   }
 
@@ -225,29 +217,22 @@ class ComposedRunner final : public Runner {
   }
   bool finite(uint32_t row) const override { return backend_->finite(row); }
 
-  void Logits(std::span<const float* const> hidden, std::span<float* const> logits) override {
-    KV_CHECK(hidden.size() <= options_.max_logit_rows && hidden.size() == logits.size());
+  void Logits(std::span<const float* const> hidden, float* logits) override {
+    KV_CHECK(hidden.size() <= options_.max_logit_rows);
     const ModelConfig& c = model_.config;
-    const size_t vocab_stride = RoundUp(c.vocab_size, 16);
-    for (size_t i = 0; i < hidden.size(); ++i) {
-      std::copy_n(hidden[i], c.hidden_size, head_.hidden + i * a_.hidden_stride);
+    const auto rows = static_cast<uint32_t>(hidden.size());
+    for (size_t i = 0; i < rows; ++i) {
+      std::copy_n(hidden[i], c.hidden_size, a_.head + i * a_.hidden_stride);
     }
-    backend_->MatMul(weights_.head, head_.hidden, a_.hidden_stride,
-                     static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride,
+    backend_->MatMul(weights_.head, a_.head, a_.hidden_stride, rows, logits, c.vocab_size,
                      Backend::Into::kReplace);
     if (c.logits_softcap) {
-      backend_->SoftCap(static_cast<float>(*c.logits_softcap), c.vocab_size,
-                        static_cast<uint32_t>(hidden.size()), head_.logits, vocab_stride);
+      backend_->SoftCap(static_cast<float>(*c.logits_softcap), c.vocab_size, rows, logits,
+                        c.vocab_size);
     }
+    if (c.logits_scaling == 1) return;
     const auto scaling = static_cast<float>(c.logits_scaling);
-    for (size_t i = 0; i < hidden.size(); ++i) {
-      const float* from = head_.logits + i * vocab_stride;
-      if (scaling == 1) {
-        std::copy_n(from, c.vocab_size, logits[i]);
-      } else {
-        std::transform(from, from + c.vocab_size, logits[i], [=](float x) { return x / scaling; });
-      }
-    }
+    for (size_t i = 0; i < size_t{rows} * c.vocab_size; ++i) logits[i] /= scaling;
   }
 
   uint64_t kv_read_bytes() const override { return backend_->kv_read_bytes(); }
@@ -405,15 +390,13 @@ class ComposedRunner final : public Runner {
   std::vector<bool> source_finite_;
   Arena arena_;
   Activations a_;
-  HeadRows head_;
   std::unique_ptr<Backend> backend_;
 };
 
 uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options,
                       uint32_t quant_columns) {
   Arena counter;
-  Activations activations(config, options.max_rows, counter);
-  HeadRows head(config, options.max_logit_rows, counter);
+  Activations activations(config, options, counter);
   return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options, quant_columns));
 }
 

@@ -74,9 +74,9 @@ class Runner {
   // keeps.
   virtual std::span<const float> hidden(uint32_t row) const = 0;
   virtual bool finite(uint32_t row) const = 0;
-  // The output head: logits[i] = head x hidden[i], f32 [vocab_size] each. hidden.size() <=
+  // The output head: logits [hidden.size()][vocab_size] = head x hidden[i], f32. hidden.size() <=
   // max_logit_rows.
-  virtual void Logits(std::span<const float* const> hidden, std::span<float* const> logits) = 0;
+  virtual void Logits(std::span<const float* const> hidden, float* logits) = 0;
 
   // Bytes of K and V that attention has read since the start; what sequences of a step share counts
   // once.

@@ -45,8 +45,7 @@ inline std::unique_ptr<Runner> MakeRunner(ImportedModel model, RunnerOptions opt
 inline std::vector<float> LogitsOf(Runner& runner, uint32_t row) {
   std::vector<float> logits(runner.config().vocab_size);
   const float* hidden[] = {runner.hidden(row).data()};
-  float* out[] = {logits.data()};
-  runner.Logits(hidden, out);
+  runner.Logits(hidden, logits.data());
   return logits;
 }
 

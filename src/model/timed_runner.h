@@ -38,10 +38,11 @@ class TimedRunner final : public FakeRunner {
   }
   std::span<const float> hidden(uint32_t row) const override { return positions_[row].hidden; }
   bool finite(uint32_t) const override { return true; }
-  void Logits(std::span<const float* const> hidden, std::span<float* const> logits) override {
+  void Logits(std::span<const float* const> hidden, float* logits) override {
     for (size_t i = 0; i < hidden.size(); ++i) {
-      std::fill_n(logits[i], vocab_size_, 0.0f);
-      logits[i][TokenAt(static_cast<uint64_t>(hidden[i][0]) + 1)] = 1;
+      float* row = logits + i * vocab_size_;
+      std::fill_n(row, vocab_size_, 0.0f);
+      row[TokenAt(static_cast<uint64_t>(hidden[i][0]) + 1)] = 1;
     }
   }
 
