@@ -179,5 +179,32 @@ TEST_F(EngineImages, HoldWhatEachFamilyHas) {
   }
 }
 
+// The table of sinusoids is packed and as long as the context.
+TEST_F(EngineImages, EachLengthOfSinusoidsHasItsOwn) {
+  const fs::path from = KVASIR_SOURCE_DIR "/tests/data/m2m100-random/00";
+  EngineOptions options = options_;
+  for (const char* length : {"40", "50"}) {
+    const fs::path folder = folder_ / length;
+    fs::create_directories(folder);
+    fs::copy_file(from / "model.safetensors", folder / "model.safetensors");
+    std::ifstream config(from / "config.json");
+    std::string text{std::istreambuf_iterator<char>(config), {}};
+    const std::string name = "\"max_position_embeddings\": ";
+    const size_t at = text.find(name);
+    ASSERT_NE(at, std::string::npos);
+    const size_t number = at + name.size();
+    text.replace(number, text.find_first_of(",\n}", number) - number, length);
+    std::ofstream(folder / "config.json") << text;
+    options.model = folder.string();
+    EXPECT_TRUE(StartEngine(options).packed);
+  }
+  for (const char* length : {"40", "50"}) {
+    options.model = (folder_ / length).string();
+    const Start again = StartEngine(options);
+    EXPECT_FALSE(again.packed);
+    EXPECT_TRUE(again.warnings.empty());
+  }
+}
+
 }  // namespace
 }  // namespace kvasir

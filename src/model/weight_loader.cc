@@ -1,5 +1,7 @@
 #include "model/weight_loader.h"
 
+#include <fmt/format.h>
+
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "import/file_watch.h"
@@ -13,11 +15,12 @@ namespace {
 // A digest of everything that decides an image's payload, except its format, which the image's
 // header has.
 Digest ImageKey(const ImportedModel& model, const Digest& weights) {
-  return Sha256()
-      .Update("kvasir model image 1\n")
-      .Update(std::as_bytes(std::span(weights)))
-      .Update(CanonicalText(model.config))
-      .Finish();
+  Sha256 key;
+  key.Update("kvasir model image 1\n").Update(std::as_bytes(std::span(weights)));
+  key.Update(CanonicalText(model.config));
+  // The table of sinusoids is packed too; it is as long as the context, which no answer depends on.
+  if (model.config.sinusoids) key.Update(fmt::format(" positions={}", model.config.max_positions));
+  return key.Finish();
 }
 
 void Warn(const ImageOptions& options, const std::string& text) {
