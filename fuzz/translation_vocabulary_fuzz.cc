@@ -23,10 +23,11 @@ void RunSources(const Vocabulary& vocabulary) {
   for (const VocabularyToken& token : vocabulary.tokens) {
     if (text.size() < 1024) text += token.text;
   }
-  const auto ids = EncodeSource(**tokenizer, text, languages.all().front().id,
-                                LanguagePlace::kInFront, text.size() + 2);
+  const TokenId language = languages.all().front().id;
+  const SourceFrame frame = FrameOf(**tokenizer, language, LanguagePlace::kInFront);
+  const auto ids = EncodeSource(**tokenizer, text, frame, text.size() + 2);
   if (!ids) return Require(!ids.error().message.empty());
-  Require(ids->size() >= 2 && ids->front() == languages.all().front().id);
+  Require(ids->size() >= 2 && ids->front() == language);
   for (size_t i = 1; i + 1 < ids->size(); ++i) {
     const VocabularyToken& token = vocabulary.tokens[static_cast<size_t>((*ids)[i])];
     Require(token.kind != TokenKind::kControl);

@@ -114,7 +114,8 @@ kvasir::Result<std::vector<TokenId>> EncodeTranslation(const Tokenizer& tokenize
   const auto place =
       kvasir::LanguagePlaceOf(ReadFile(request.value("tokenizer", "") + "/tokenizer_config.json"));
   if (!place) return tl::unexpected(place.error());
-  return kvasir::EncodeSource(tokenizer, request.value("text", ""), language->id, *place, SIZE_MAX);
+  return kvasir::EncodeSource(tokenizer, request.value("text", ""),
+                              FrameOf(tokenizer, language->id, *place), SIZE_MAX);
 }
 
 nlohmann::json Answer(const std::string& line) {

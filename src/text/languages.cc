@@ -117,12 +117,6 @@ SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace 
   return {.before = {language}, .behind = {*tokenizer.eos()}};
 }
 
-Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
-                                          TokenId language, LanguagePlace place,
-                                          size_t max_tokens) {
-  return EncodeSource(tokenizer, text, FrameOf(tokenizer, language, place), max_tokens);
-}
-
 Result<LanguagePlace> LanguagePlaceOf(std::string_view tokenizer_config_json) {
   if (tokenizer_config_json.empty()) return LanguagePlace::kInFront;
   constexpr const char* kFile = "tokenizer_config.json";

@@ -47,11 +47,9 @@ class Languages {
 // Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           const SourceFrame& frame, size_t max_tokens);
-// In the frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.
+// The frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.
 // REQUIRES: the tokenizer has an EOS.
 SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace place);
-Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
-                                          TokenId language, LanguagePlace place, size_t max_tokens);
 
 // Where the language stands by the text of a tokenizer_config.json ("" if the model has no such
 // file): kBehind where legacy_behaviour is true. kCorruption as ParseJsonObject.

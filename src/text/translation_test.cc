@@ -152,7 +152,7 @@ TEST(M2mVocabulary, NumbersPiecesByVocabJsonAndLanguagesBehind) {
   const Languages languages = Languages::Of(*tokenizer);
   const TokenId french = languages.Find("fr")->id;
   const auto source = [&](std::string_view text, LanguagePlace place) {
-    return EncodeSource(*tokenizer, text, french, place, 100).value();
+    return EncodeSource(*tokenizer, text, FrameOf(*tokenizer, french, place), 100).value();
   };
   const Ids expected = {french, id(kSpace + "a"), id("b"), id(kSpace + "a"), id("f"), id("i"), 2};
   EXPECT_EQ(source("  aA  a\xEF\xAC\x81 ", LanguagePlace::kInFront), expected);
@@ -164,10 +164,10 @@ TEST(M2mVocabulary, NumbersPiecesByVocabJsonAndLanguagesBehind) {
 
 TEST(M2mVocabulary, NoTextBecomesASpecialTokenOrALanguage) {
   const auto tokenizer = SmallTokenizer();
-  const Languages languages = Languages::Of(*tokenizer);
+  const TokenId language = Languages::Of(*tokenizer).Find("af")->id;
+  const SourceFrame frame = FrameOf(*tokenizer, language, LanguagePlace::kInFront);
   for (const char* text : {"</s>", "a</s>b", "__fr__", "a __fr__", "<s>a", "<unk>", "<pad>"}) {
-    const auto ids =
-        EncodeSource(*tokenizer, text, languages.Find("af")->id, LanguagePlace::kInFront, 100);
+    const auto ids = EncodeSource(*tokenizer, text, frame, 100);
     ASSERT_TRUE(ids) << text;
     for (size_t i = 1; i + 1 < ids->size(); ++i) {
       const TokenId id = (*ids)[i];
@@ -316,14 +316,14 @@ TEST(Languages, TellTheNearestAndAllOfThem) {
 
 TEST(EncodeSource, StopsAtTheLimit) {
   const auto tokenizer = SmallTokenizer();
+  const SourceFrame frame = FrameOf(*tokenizer, 16, LanguagePlace::kInFront);
   const auto of = [&](size_t max_tokens) {
-    return EncodeSource(*tokenizer, "a a a", 16, LanguagePlace::kInFront, max_tokens);
+    return EncodeSource(*tokenizer, "a a a", frame, max_tokens);
   };
   EXPECT_EQ(of(5)->size(), 5u);
   EXPECT_EQ(of(4).error().code, Code::kExhausted);
   EXPECT_EQ(of(1).error().code, Code::kExhausted);
-  EXPECT_EQ(EncodeSource(*tokenizer, "\xFF", 16, LanguagePlace::kInFront, 9).error().code,
-            Code::kInvalidArgument);
+  EXPECT_EQ(EncodeSource(*tokenizer, "\xFF", frame, 9).error().code, Code::kInvalidArgument);
 }
 
 TEST(LanguagePlaceOf, IsWhatTheConfigSays) {
@@ -353,12 +353,12 @@ TEST(EncodeSource, EqualsTheGolden) {
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
   const Languages languages = Languages::Of(**tokenizer);
   EXPECT_EQ(languages.Find("fr")->id, 940);
+  const SourceFrame frame = FrameOf(**tokenizer, languages.Find("en")->id, LanguagePlace::kInFront);
   const json golden = json::parse(ReadFile(folder / "golden.json"));
   ASSERT_EQ(golden["sources"].size(), 4u);
   for (const json& source : golden["sources"]) {
     const std::string text = source["text"];
-    const auto ids =
-        EncodeSource(**tokenizer, text, languages.Find("en")->id, LanguagePlace::kInFront, 256);
+    const auto ids = EncodeSource(**tokenizer, text, frame, 256);
     ASSERT_TRUE(ids) << ids.error().message;
     EXPECT_EQ(*ids, source["ids"].get<Ids>()) << text;
     EXPECT_EQ((*tokenizer)->Decode(*ids), text);
