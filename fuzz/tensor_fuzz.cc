@@ -224,7 +224,7 @@ void FuzzRows(ByteSource& bytes) {
                      [&](const TensorKernels& k, float* out) { k.activate(act, n, out); });
     case 6:
       return Compare(units, y, "layer_norm", [&](const TensorKernels& k, float* out) {
-        k.layer_norm(x.data(), w.data(), w.data(), eps, n, out);
+        k.layer_norm(x.data(), w.data(), w.data(), eps, n, out, false);
       });
     case 7:
       return Compare(units, y, "add_scaled", [&](const TensorKernels& k, float* out) {

@@ -118,7 +118,7 @@ class CpuBackend final : public Backend {
       const float* from = x + row * stride;
       float* to = y + row * stride;
       if (kind == NormKind::kRms) return tensor_.rms_norm(from, w.weight, eps, n, to, fault);
-      tensor_.layer_norm(from, w.weight, w.bias, eps, n, to);
+      tensor_.layer_norm(from, w.weight, w.bias, eps, n, to, fault);
     });
   }
 

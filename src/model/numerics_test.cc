@@ -81,7 +81,7 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.rope.partial"] = DigestOf(rotated);
   kernels.hadamard(rotated.data(), 5, 40);
   digests["kernel.hadamard"] = DigestOf(rotated);
-  kernels.layer_norm(x.data(), x.data() + kK, x.data() + 2 * kK, 1e-5f, kK, y.data());
+  kernels.layer_norm(x.data(), x.data() + kK, x.data() + 2 * kK, 1e-5f, kK, y.data(), false);
   kernels.add_scaled(0.22f, x.data() + 3 * kK, kK, y.data());
   digests["kernel.layer_norm"] = DigestOf(y);
   for (float& v : wide) v *= 0.1f;

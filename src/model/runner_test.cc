@@ -92,18 +92,22 @@ TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
 }
 
 TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {
-  Random random(7);
-  RunnerOptions options;
-  auto runner = MakeRunner(Import(kDemo), options);
-  const KvLayout layout = Runner::LayoutFor(runner->config(), options);
-  const auto tokens = RandomTokens(random, 40, runner->config().vocab_size);
-  const Rows expected = Prefill(*runner, layout, tokens, {512});
-  InjectFault(Fault::kLaneOrder);
-  EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {1})), 0u);
-  InjectFault(Fault::kChunkEdge);
-  EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
-  InjectFault(Fault::kNone);
-  EXPECT_EQ(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
+  // With RMSNorm, and with LayerNorm.
+  for (const std::string& model : {kDemo, TinyModelPath("tiny-gpt2")}) {
+    SCOPED_TRACE(model);
+    Random random(7);
+    RunnerOptions options;
+    auto runner = MakeRunner(Import(model), options);
+    const KvLayout layout = Runner::LayoutFor(runner->config(), options);
+    const auto tokens = RandomTokens(random, 40, runner->config().vocab_size);
+    const Rows expected = Prefill(*runner, layout, tokens, {512});
+    InjectFault(Fault::kLaneOrder);
+    EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {1})), 0u);
+    InjectFault(Fault::kChunkEdge);
+    EXPECT_GT(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
+    InjectFault(Fault::kNone);
+    EXPECT_EQ(Differences(expected, Prefill(*runner, layout, tokens, {20})), 0u);
+  }
 }
 
 TEST(Runner, RefusesTokensOutsideTheVocabulary) {

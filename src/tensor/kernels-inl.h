@@ -216,9 +216,14 @@ KV_INLINE float SumOver(uint32_t n, const float* x, Fn add) {
   return SumTree(lanes);
 }
 
-void LayerNorm(const float* x, const float* w, const float* b, float eps, uint32_t n, float* y) {
-  const float mean =
-      SumOver(n, x, [](V16 sum, V16 v) { return Add(sum, v); }) / static_cast<float>(n);
+void LayerNorm(const float* x, const float* w, const float* b, float eps, uint32_t n, float* y,
+               bool other_order) {
+  float total = SumOver(n, x, [](V16 sum, V16 v) { return Add(sum, v); });
+  if (other_order) {
+    total = 0;
+    for (uint32_t j = 0; j < n; ++j) total += x[j];
+  }
+  const float mean = total / static_cast<float>(n);
   const V16 middle = Set(mean);
   const float squares = SumOver(n, x, [middle](V16 sum, V16 v) {
     const V16 d = Sub(v, middle);

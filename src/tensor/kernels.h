@@ -42,8 +42,9 @@ struct TensorKernels {
   // y[i] = (x[i] - mean) / sqrt(variance + eps) * w[i] + b[i] (Ba, Kiros and Hinton, 2016). Mean
   // and variance each reduce over 16 lanes and one tree, the variance from the differences; the
   // last product and sum are one FMA. Where the variance is not finite, y is NaN. y may be x.
+  // `other_order` as of rms_norm, for the mean.
   void (*layer_norm)(const float* x, const float* w, const float* b, float eps, uint32_t n,
-                     float* y);
+                     float* y, bool other_order);
 
   // y[i] += factor * x[i], one FMA.
   void (*add_scaled)(float factor, const float* x, uint32_t n, float* y);

@@ -116,7 +116,7 @@ TEST_P(TensorTargets, LayerNormHasTheReferencesBitsAndIsCloseToDouble) {
     for (float& v : x) v += 2;  // a mean that matters
     const auto w = RandomFloats(random, n), b = RandomFloats(random, n);
     std::vector<float> y(n);
-    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, y.data());
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, y.data(), false);
     ASSERT_TRUE(SameBits(y, reference::LayerNorm(x, w, b, 1e-5f))) << n;
     double mean = 0, variance = 0;
     for (float v : x) mean += double{v} / n;
@@ -125,7 +125,7 @@ TEST_P(TensorTargets, LayerNormHasTheReferencesBitsAndIsCloseToDouble) {
       const double exact = (x[i] - mean) / std::sqrt(variance + 1e-5f) * w[i] + b[i];
       ASSERT_NEAR(y[i], exact, n == 1 ? 1e-4 : 2e-6) << n << " " << i;
     }
-    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, x.data());  // in place
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, n, x.data(), false);  // in place
     ASSERT_TRUE(SameBits(x, y)) << n;
   }
 }
@@ -134,7 +134,7 @@ TEST_P(TensorTargets, ALayerNormWhoseSquaresOverflowIsNoNumber) {
   for (const float huge : {1e20f, INFINITY, NAN}) {
     std::vector<float> x(48, 1.0f), w(48, 1.0f), b(48, 0.0f), y(48);
     x[40] = huge;
-    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, 48, y.data());
+    kernels_.layer_norm(x.data(), w.data(), b.data(), 1e-5f, 48, y.data(), false);
     EXPECT_TRUE(std::isnan(y[0])) << huge;
   }
 }
