@@ -155,6 +155,16 @@ class SelftestTest(CliTest):
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")
 
+    def test_faults_are_found_with_sources_and_with_layer_norm_too(self):
+        for model in DATA / "m2m100-tiny", cli_support.ROOT.parent / "shared/goldens/m2m100":
+            if not model.is_dir():
+                continue
+            for fault, checks in (("skipped-compare", ["partial", "cross"]), ("lane-order", ["decoded", "chunked"])):
+                result = kvasir("selftest", "--inject", fault, "--model", str(model))
+                self.assertEqual(result.returncode, 1, (fault, result.stdout, result.stderr))
+                for check in checks:
+                    self.assertRegex(result.stderr, rf"failed: .*\b{check}\b")
+
     def test_a_fault_that_no_check_looks_for_is_refused(self):
         self.wrong("selftest", "--inject", "foreign-source", says=["foreign-source", "an encoder", "--model"])
         for fault in ("skipped-tag", "stale-slot", "kept-key", "lazy-forget"):

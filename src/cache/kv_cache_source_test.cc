@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/fault.h"
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -105,6 +106,22 @@ TEST_F(KvCacheSources, PromptsThatAreStillKeptAreFoundAfterTheirSourceWasEvicted
   EXPECT_TRUE(driver_->Append(sequence, salt, TokensFrom(4, 10)));
   driver_->Verify(sequence, salt);
   EXPECT_FALSE(Match(prompt, Text(source)).source_miss);
+}
+
+TEST_F(KvCacheSources, ASkippedCompareServesAnotherSourceOfTheSameLength) {
+  MakeSources({0, kCrossLayer});
+  const Tokens prompt = TokensFrom(2, 40);
+  { const KvSequence kept = RunText(TokensFrom(1, 40), prompt); }
+  InjectFault(Fault::kSkippedCompare);
+  const MatchResult wrong = Match(prompt, Text(TokensFrom(3, 40)));
+  EXPECT_FALSE(wrong.source_miss);
+  EXPECT_GE(wrong.num_reused(), 32u);
+  for (const uint32_t size : {1u, 17u, 39u, 41u, 100u}) {
+    const MatchResult other = Match(prompt, Text(TokensFrom(3, size)));
+    EXPECT_TRUE(other.source_miss) << size;
+    EXPECT_EQ(other.num_reused(), 0u) << size;
+  }
+  InjectFault(Fault::kNone);
 }
 
 TEST_F(KvCacheSources, AnEvictedSourceLeavesNoNode) {

@@ -44,6 +44,10 @@ SourceKey::SourceKey(const PromptSource& source, uint32_t block_tokens, uint64_t
   ids_.back() = IdOf(source.tokens);
 }
 
+bool SourceKey::SameSizes(std::span<const TokenId> a, std::span<const TokenId> b) {
+  return IsFirstNode(a) && IsFirstNode(b) && a[3] == b[3] && a[4] == b[4];
+}
+
 uint32_t SourceKey::NumNodes(std::span<const TokenId> first_node) {
   return NodesFor(static_cast<uint32_t>(first_node[3]), static_cast<uint32_t>(first_node[4]),
                   first_node.size());
