@@ -127,14 +127,19 @@ Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const char* 
 }
 
 Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field,
-                                      const SourceFrame& frame, const ModelView& model) {
+                                      const SourceFrame& frame, const ModelView& model,
+                                      bool splits_sentences) {
   const size_t most = model.max_text_tokens();
   Result<std::vector<TokenId>> source = EncodeSource(*model.tokenizer, text, frame, most);
-  if (!source) return tl::unexpected(EncodeError(source.error(), field, most, model));
-  if (source->size() <= model.ctx_size) return source;
+  if (source && source->size() <= model.ctx_size) return source;
+  if (!source && source.error().code != Code::kExhausted) {
+    return tl::unexpected(EncodeError(source.error(), field, most, model));
+  }
   return FailField(Code::kInvalidArgument, field,
-                   "has {} tokens; the encoder reads at most {} at once", source->size(),
-                   model.ctx_size);
+                   "has {} tokens{}; the encoder reads at most {} at once{}",
+                   source ? std::to_string(source->size()) : fmt::format("more than {}", most),
+                   splits_sentences ? " in a sentence" : "", model.ctx_size,
+                   splits_sentences ? "" : R"(; "split": "sentences" translates it in parts)");
 }
 
 // Adds the requests of a text.
@@ -144,7 +149,8 @@ Status AddText(std::string_view text, const char* field, const SourceFrame& fram
   TranslationSpec::Parts& parts = spec->texts.emplace_back();
   const auto add = [&](std::string_view part, std::string_view line_break) -> Status {
     parts.emplace_back().break_before = line_break;
-    KV_ASSIGN(std::vector<TokenId> ids, SourceOf(part, field, frame, model));
+    KV_ASSIGN(std::vector<TokenId> ids,
+              SourceOf(part, field, frame, model, spec->splits_sentences));
     if (ids.size() == frame.before.size() + frame.behind.size()) return {};  // without text
     if (call->requests.size() == model.max_prompts) {
       return FailField(Code::kInvalidArgument, field,

@@ -154,6 +154,25 @@ TEST_F(TranslationTest, WrongFieldsAreNamed) {
   EXPECT_NE(Parse({{"source", "auto"}}).error().message.find("not detected"), std::string::npos);
 }
 
+TEST_F(TranslationTest, ATextThatIsTooLongHasTheNumbersAndWhatHelps) {
+  const auto said = [](const Result<GenerationCall>& call) {
+    return call ? "" : call.error().message;
+  };
+  const std::string longer(63, 'a');
+  EXPECT_EQ(said(Parse({{"text", longer}})),
+            "has 65 tokens; the encoder reads at most 64 at once; \"split\": \"sentences\" "
+            "translates it in parts");
+  EXPECT_EQ(said(Parse({{"text", longer}, {"split", "sentences"}})),
+            "has 65 tokens in a sentence; the encoder reads at most 64 at once");
+  EXPECT_EQ(said(ParseLibre({{"q", longer}})),
+            said(Parse({{"text", longer}, {"split", "sentences"}})));
+  EXPECT_EQ(said(ParseLibre({{"q", longer}, {"split", "none"}})), said(Parse({{"text", longer}})));
+  EXPECT_EQ(said(Parse({{"text", std::string(70000, 'a')}})),
+            fmt::format("has more than {} tokens; the encoder reads at most 64 at once; "
+                        "\"split\": \"sentences\" translates it in parts",
+                        model_.max_text_tokens()));
+}
+
 TEST_F(TranslationTest, AModelForOnePairNeedsNoLanguages) {
   translation_.languages = {};
   translation_.pair = LanguagePair{.source = "en", .target = "es", .frame = {}};
