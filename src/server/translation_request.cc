@@ -45,8 +45,10 @@ void ReadEarlyStopping(JsonFields& fields, EarlyStopping* out) {
 
 // What changes the answer and a beam search does not have.
 void RefuseBesideBeams(JsonFields& fields, const GenerateRequest& request, bool streams) {
-  const auto refuse = [&fields](const char* name, std::string_view why) {
-    fields.Fail(name, fmt::format("{}; leave out this or beams", why));
+  const char* const remedy =
+      fields.Has("beams") ? "leave out this or beams" : R"(leave it out, or give "beams": 1)";
+  const auto refuse = [&fields, remedy](const char* name, std::string_view why) {
+    fields.Fail(name, fmt::format("{}; {}", why, remedy));
   };
   const SamplingParams& sampling = request.sampling;
   if (streams) refuse("stream", "a beam search has its answer at the end");
@@ -191,8 +193,10 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
     fields.Fail(
         Error{Code::kUnsupported, "translations have no format; leave it out", "response_format"});
   }
+  if (spec->libre && call.spec.stream) {
+    fields.Fail("stream", "is for POST /v1/translations; leave it out here");
+  }
   ReadSearch(fields, translation, max_running, call.spec.stream, &request, spec.get());
-  if (spec->libre && call.spec.stream) fields.Fail("stream", "use POST /v1/translations for this");
   static constexpr std::string_view kRead[] = {"min_tokens", "length_penalty"};
   RefuseUnsupported(fields, kRead);
   std::string split = spec->libre ? "sentences" : "none";

@@ -228,6 +228,17 @@ TEST_F(TranslationTest, LibreTranslateSearchesWithAsManyBeamsAsTheTenantMayHave)
   EXPECT_EQ(beams(6), 4u);
 }
 
+TEST_F(TranslationTest, ErrorsOfLibreSpeakOfNoBeamsThatTheBodyDoesNotHave) {
+  const auto said = [this](const json& fields) { return ParseLibre(fields).error().message; };
+  EXPECT_EQ(said({{"stream", true}}), "is for POST /v1/translations; leave it out here");
+  EXPECT_EQ(said({{"stream", true}, {"beams", 2}}), said({{"stream", true}}));
+  EXPECT_EQ(said({{"presence_penalty", 1}}),
+            R"(a beam search has none; leave it out, or give "beams": 1)");
+  EXPECT_TRUE(ParseLibre({{"presence_penalty", 1}, {"beams", 1}}));
+  EXPECT_EQ(said({{"presence_penalty", 1}, {"beams", 2}}),
+            "a beam search has none; leave out this or beams");
+}
+
 TEST_F(TranslationTest, AFormSaysTheSameAsJson) {
   const std::string form =
       "q=One.+Two%21&source=en&target=fr&alternatives=2&max_tokens=9&api_key=7";
