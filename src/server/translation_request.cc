@@ -188,7 +188,10 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
   GenerateRequest request;
   ReadGenerationFields(fields, model, &request, &call.spec);
   if (!fields.Has("temperature")) request.sampling.temperature = 0;
-  if (request.max_tokens == 0) fields.Fail("max_tokens", "is 0; the language counts, so give 1");
+  if (request.max_tokens == 0) {
+    fields.Fail("max_tokens", translation.pair ? "is 0; give at least 1"
+                                               : "is 0; the language counts, so give at least 1");
+  }
   if (request.format) {
     fields.Fail(
         Error{Code::kUnsupported, "translations have no format; leave it out", "response_format"});

@@ -182,6 +182,9 @@ TEST_F(TranslationTest, AModelForOnePairNeedsNoLanguages) {
   ASSERT_TRUE(call) << call.error().text();
   EXPECT_EQ(call->requests.at(0).prompt, (std::vector<TokenId>{kStart}));
   EXPECT_EQ(call->requests.at(0).max_tokens, 1u);
+  const auto none = Parse({{"target", nullptr}, {"max_tokens", 0}});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().text(), "max_tokens: is 0; give at least 1");
   const auto other = Parse(json::object());
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().field, "target");
