@@ -420,7 +420,22 @@ class BenchTest(CliTest):
         self.wrong("bench", "-n", "-5", says="-n")
         self.wrong("bench", "-d", "x", says="-d")
         self.wrong("bench", "-p", "0", "-n", "0", says="-n: nothing to measure")
-        self.wrong("bench", "-d", "2040", says=["-d: ", "2048"])
+        self.wrong("bench", "-d", "2048", says=["-d: ", "2048"])
+        self.wrong("bench", "-p", "512", "-d", "2040", says=["-d: ", "2552", "2048"])
+
+    def test_what_is_not_given_fits_the_context(self):
+        quick = ["--repeats", "1", "--speed-only"]
+        for model, flags, tests in (
+                (DATA / "tiny-gpt2", [], [("prefill", 256, 0), ("decode", 64, 0)]),
+                (DATA / "tiny-gpt2", ["-d", "0,200"], [("prefill", 56, 0), ("decode", 56, 0), ("prefill", 56, 200),
+                                                       ("decode", 56, 200)]),
+                (DATA / "tiny-gpt2", ["-p", "8", "-d", "240"], [("prefill", 8, 240), ("decode", 16, 240)]),
+                (DATA / "m2m100-tiny", [], [("prefill", 300, 0), ("decode", 64, 0)])):
+            report = self.ok_json("bench", "--model", str(model), *flags, *quick, "--json")
+            self.assertEqual([(one["test"], one["tokens"], one["depth"]) for one in report["results"]], tests)
+        self.assertIn("the model's context has 256 tokens", self.ok("bench", "--model", str(DATA / "tiny-gpt2"), *quick))
+        self.assertNotIn("context has", self.ok("bench", "-p", "8", "-n", "1", *quick))
+        self.wrong("bench", "--model", str(DATA / "tiny-gpt2"), "-p", "257", *quick, says=["-d: ", "257", "256"])
 
 
 class InfoTest(CliTest):

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
@@ -45,6 +46,23 @@ Result<BenchOptions> ReadOptions(const Args& args) {
   return options;
 }
 
+// What is not given by -p and -n is cut to the room that the model's context has behind the deepest
+// -d. Returns the context where something was.
+Result<std::optional<uint32_t>> FitDefaults(const Args& args, BenchOptions* options) {
+  if (args.Has("p") && args.Has("n")) return std::nullopt;
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options->engine));
+  const uint32_t deepest = std::ranges::max(options->depths);
+  if (deepest >= plan.ctx_size) return std::nullopt;  // RunBench refuses it
+  bool is_cut = false;
+  const auto fit = [&](uint32_t& tokens) {
+    is_cut |= tokens > plan.ctx_size - deepest;
+    tokens = std::min(tokens, plan.ctx_size - deepest);
+  };
+  if (!args.Has("p")) fit(options->prefill_tokens.front());
+  if (!args.Has("n")) fit(options->decode_tokens);
+  return is_cut ? std::optional(plan.ctx_size) : std::nullopt;
+}
+
 void PrintJson(const BenchReport& report, const std::optional<CacheShare>& cache) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const BenchResult& result : report.results) {
@@ -76,11 +94,16 @@ void PrintJson(const BenchReport& report, const std::optional<CacheShare>& cache
   fmt::print("{}\n", json.dump(2));
 }
 
-void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cache) {
+void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cache,
+                std::optional<uint32_t> cut_to) {
   const MachineLimits& limits = report.limits;
   fmt::print("{}: {:.1f} million parameters, weights {}, KV {}, target {}, {} threads\n",
              report.model, static_cast<double>(report.parameters) / 1e6, report.weights,
              report.kv_format, report.target, limits.threads);
+  if (cut_to) {
+    fmt::print("the model's context has {} tokens: tests without -p and -n are cut to it\n",
+               *cut_to);
+  }
   fmt::print("limits of this machine: {:.1f} GB/s read, {:.0f} GFLOP/s in f32\n\n",
              limits.read_bytes_per_s / 1e9, limits.f32_flops_per_s / 1e9);
   fmt::print("{:<8} {:>7} {:>8} {:>12} {:>23}   {}\n", "test", "tokens", "depth", "tok/s",
@@ -113,6 +136,7 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
 Result<int> RunBench(const Args& args) {
   KV_ASSIGN(BenchOptions options, ReadOptions(args));
   ExitOnInterrupt();
+  KV_ASSIGN(const std::optional<uint32_t> cut_to, FitDefaults(args, &options));
   Progress progress;
   options.progress = [&](const std::string& what) { progress.Show(what); };
   options.engine.progress = [&](const char* phase, double share) {
@@ -131,7 +155,7 @@ Result<int> RunBench(const Args& args) {
   if (args.Has("json")) {
     PrintJson(report, cache);
   } else {
-    PrintTable(report, cache);
+    PrintTable(report, cache, cut_to);
   }
   return kExitDone;
 }
@@ -146,10 +170,12 @@ Command BenchCommand() {
               "random weights of this shape, no files: tiny, llama-1b, qwen2-0.5b, llama-100m, "
               "qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
-             {"p", "N,...", "prompts of N tokens (default 512; 0 skips prefill and the cache row)"},
+             {"p", "N,...",
+              "prompts of N tokens (default 512, or what fits the context behind -d; 0 skips "
+              "prefill and the cache row)"},
              {.name = "n",
               .value = "N",
-              .help = "decode N tokens (default 64; 0 skips decode)",
+              .help = "decode N tokens (default 64, or what fits; 0 skips decode)",
               .field = "decode_tokens"},
              {.name = "d",
               .value = "N,...",
