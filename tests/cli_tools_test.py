@@ -614,6 +614,10 @@ class ServeTest(CliTest):
                 pathlib.Path(path).write_text(text)
                 self.wrong("serve", "--config", path, says=says)
         self.wrong("serve", "--config", "/no/such.json", says="/no/such.json")
+        for model in (DATA / "tiny-qwen3", DATA / "m2m100-tiny"):
+            for command in ("serve", "plan"):
+                self.wrong(command, "--config", str(model / "config.json"),
+                           says=["configuration of a model", "file of flags", f"--model {model}\n"])
 
     def test_limits_of_a_disk_need_a_disk(self):
         cap, ttl = ("--disk-cap", "7MiB"), ("--disk-ttl", "5")

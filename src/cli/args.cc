@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -178,6 +179,13 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
   if (doubled) {
     return Fail(Code::kInvalidArgument, "--config: {} has the key '{}' more than once; keep one",
                 path, *doubled);
+  }
+  if (json->contains("architectures") || json->contains("model_type")) {
+    const std::string folder = std::filesystem::path(path).parent_path().string();
+    return Fail(Code::kInvalidArgument,
+                "--config: {} is the configuration of a model, and --config takes a file of flags, "
+                "such as {{\"port\": 8080}}; give the model's folder as --model {}",
+                path, folder.empty() ? "." : folder);
   }
   for (const auto& [key, value] : json->items()) {
     const auto flag = std::find_if(flags.begin(), flags.end(),
