@@ -118,6 +118,19 @@ class Translate(CliTest):
             self.assertEqual(result.returncode, 2)
             self.assertIn(f"'{names[1]}' line 2 is not UTF-8 at byte 0", result.stderr)
             self.wrong(*self.short, names[0] + "x", says=names[0] + "x")
+            # As with cat: a file may come twice, - is standard input, and a name may begin with -.
+            self.assertEqual(self.ok(*self.short, names[2], "-", names[2], stdin="\n" + self.text),
+                             answer + "\n" + answer + answer)
+            self.assertEqual(self.ok(*self.short, "-", "-", stdin=self.text), answer)
+            shutil.copy(names[2], os.path.join(folder, "-x"))
+            named = subprocess.run([cli_support.BINARY, *self.short, "--", "-x", "-"], input=self.text + "\n", cwd=folder,
+                                   capture_output=True, text=True, timeout=120)
+            self.assertEqual((named.stdout, named.stderr), (answer + answer, ""))
+            self.wrong(*self.short, "-x", says="unknown argument '-x'")
+            self.wrong(*self.short, "-", stdin=piece(3) * 400, says="'-' line 1 has 402 tokens")
+            for command in ("run", "plan"):
+                self.wrong(command, "-", says="unknown argument '-'")
+                self.wrong(command, "--", "x", says="unknown argument 'x'")
             self.wrong(*self.short, folder, says=folder)
 
     def test_empty_lines_and_no_lines(self):

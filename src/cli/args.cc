@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/json_object.h"
@@ -238,13 +239,18 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
     }
     if (args.Has("help")) return args;
     for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
-    std::vector<std::string> operands = app.remaining();
-    for (size_t i = 0; i < operands.size(); ++i) {
-      if (i < max_operands && !operands[i].starts_with('-')) continue;
-      const auto nearest = NearestFlag(operands[i], flags);
+    std::vector<std::string> operands;
+    bool flags_ended = false;  // by --
+    for (const std::string& argument : app.remaining()) {
+      if (argument == "--" && !std::exchange(flags_ended, true)) continue;
+      const bool is_operand = flags_ended || argument == "-" || !argument.starts_with('-');
+      if (is_operand && operands.size() < max_operands) {
+        operands.push_back(argument);
+        continue;
+      }
+      const auto nearest = NearestFlag(argument, flags);
       return Fail(Code::kInvalidArgument, "unknown argument '{}'{}; 'kvasir {} --help' lists them",
-                  operands[i], nearest ? fmt::format(" (did you mean {}?)", *nearest) : "",
-                  command);
+                  argument, nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
     }
     if (!operands.empty()) args.Set(kOperands, std::move(operands));
     return args;

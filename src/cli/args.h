@@ -77,7 +77,7 @@ inline constexpr const char* kOperands = "";
 
 // Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a missing value
 // or too many, a flag of a part that does not exist yet, more than max_operands arguments without a
-// flag. Sets "help" for -h and --help.
+// flag. Behind "--" no argument is a flag. Sets "help" for -h and --help.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
                        std::vector<std::string> arguments, size_t max_operands = 0);
 

@@ -21,10 +21,10 @@ Status TextLines::Open() {
     return {};
   }
   name_ = paths_[next_path_++];
-  file_ = Descriptor(open(name_.c_str(), O_RDONLY | O_CLOEXEC));
   lines_ = 0;
   file_ended_ = false;
-  if (!file_) return FailErrno(errno, "cannot open '{}'", name_);
+  file_ = Descriptor(name_ == "-" ? -1 : open(name_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file_ && name_ != "-") return FailErrno(errno, "cannot open '{}'", name_);
   return {};
 }
 

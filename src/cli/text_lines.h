@@ -22,7 +22,7 @@ class TextLines {
  public:
   static constexpr size_t kMaxBytes = size_t{16} << 20;  // of one line
 
-  // The files are opened one after the other; none: standard input.
+  // The files are opened one after the other; "-", or no file at all: standard input.
   explicit TextLines(std::vector<std::string> paths);
 
   // To wait for with poll() before Read. REQUIRES: Open succeeded and !at_end().
@@ -42,8 +42,8 @@ class TextLines {
 
   std::vector<std::string> paths_;
   size_t next_path_ = 0;
-  std::string name_;  // of the open file; "": standard input
-  Descriptor file_;
+  std::string name_;  // of the open file; "" and "-": standard input
+  Descriptor file_;   // none: standard input
   bool at_end_ = false, file_ended_ = false;
   std::string buffer_;
   size_t begin_ = 0, searched_ = 0;  // of buffer_: behind the last line; has no line end up to here

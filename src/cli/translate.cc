@@ -330,6 +330,7 @@ Command TranslateCommand() {
             LoadFlags(),
             std::move(cache)}),
       RunTranslate,
+      "Arguments without a flag are files, and - is standard input, which is read too without any. "
       "Each line is a text, and each answer a line, in the same order. An empty line has an empty "
       "answer. Without --json only the best hypothesis is printed.\n",
       std::numeric_limits<size_t>::max()};
