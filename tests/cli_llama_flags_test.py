@@ -33,6 +33,12 @@ class Arguments(CliTest):
         run = ["run", "--ids", "1,2,3", *SMALL]
         self.assertEqual(self.ok(*run, "-n", "-1", "-t", "-1", "--seed", "-1", "-s", "-1"), self.ok(*run))
 
+    def test_errors_name_the_flag_that_was_written(self):
+        for words in (["-c", "x"], ["--ctx-size", "x"], ["-np", "0"], ["-t", "many"]):
+            self.wrong("plan", *words, says=f"kvasir plan: {words[0]}: '{words[1]}'")
+        self.wrong("run", "--ids", "1", "-n", "x", says="kvasir run: -n: 'x'")
+        self.wrong("run", "-m", "/no/such", "--ids", "1", says="kvasir run: ")
+
     def test_a_value_is_never_taken_for_a_flag(self):
         self.wrong("run", "--model", "-c", "--ids", "1", says="no file or folder -c; ")
         self.assertEqual(self.ok("run", "--prompt", "-ngl", "--max-tokens", "1", *SMALL),
@@ -150,8 +156,8 @@ class FromTheHub(HubTest):
         self.assertNotEqual(self.done("run", "--hf-repo", "o/quants:Q8_0", *RUN), "")
         self.assertEqual(self.hub.requests, [])
         self.fails("run", "-hf", "o/quants", "-m", "x", *RUN, status=2, says="only one of --hf-repo and --model")
-        self.fails("run", "-hf", "nonsense", *RUN, status=2, says="--hf-repo: 'nonsense' is not the name of a model")
-        self.fails("run", "-hf", "o/none", *RUN, status=2, says="--hf-repo: ")
+        self.fails("run", "-hf", "nonsense", *RUN, status=2, says="-hf: 'nonsense' is not the name of a model")
+        self.fails("run", "-hf", "o/none", *RUN, status=2, says="-hf: ")
         self.fails("run", "-hf", "o/demo", *RUN, HF_HUB_OFFLINE="1", says="HF_HUB_OFFLINE")
 
 

@@ -222,6 +222,10 @@ class Translate(CliTest):
                 (["--beams", "2", "--presence-penalty", "1"], "--presence-penalty")):
             self.wrong(*self.model, *self.languages, *flags, says=says)
             self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", *flags, says=says)
+        for name in ("--n", "--hypotheses"):
+            for flags in (["0"], ["2"], ["3", "--beams", "2"], ["9", "--temperature", "1", "--parallel", "8"]):
+                self.wrong(*self.model, *self.languages, name, *flags, says=f"kvasir translate: {name}: ")
+        self.wrong(*self.model, *self.languages, "--beams", "2", "--temp", "1", says="--temp: ")
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", "--source", "en", says="--source")
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "9", __file__, says=__file__)
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "99999", says=["--target-id", "99999"])

@@ -20,9 +20,9 @@
 namespace kvasir::cli {
 namespace {
 
-tl::unexpected<Error> Wrong(const std::string& name, std::string_view value,
+tl::unexpected<Error> Wrong(const std::string& flag, std::string_view value,
                             std::string_view takes) {
-  return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", Dashed(name), value, takes);
+  return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", flag, value, takes);
 }
 
 std::string Numbers(uint64_t min, uint64_t max) {
@@ -79,6 +79,11 @@ void Args::Set(const std::string& name, std::vector<std::string> values) {
   values_[name] = std::move(values);
 }
 
+std::string Args::Written(const std::string& name) const {
+  const auto it = written_.find(name);
+  return it == written_.end() ? Dashed(name) : it->second;
+}
+
 std::optional<std::string> Args::Text(const std::string& name) const {
   const auto it = values_.find(name);
   if (it == values_.end() || it->second.empty()) return std::nullopt;
@@ -95,7 +100,7 @@ Result<uint64_t> Args::Uint(const std::string& name, uint64_t min, uint64_t max,
   const std::optional<std::string> text = Text(name);
   if (!text) return otherwise;
   const std::optional<uint64_t> value = ParseUint(*text);
-  if (!value || *value < min || *value > max) return Wrong(name, *text, Numbers(min, max));
+  if (!value || *value < min || *value > max) return Wrong(Written(name), *text, Numbers(min, max));
   return *value;
 }
 
@@ -103,7 +108,8 @@ Result<uint64_t> Args::Bytes(const std::string& name, uint64_t otherwise) const 
   const std::optional<std::string> text = Text(name);
   if (!text) return otherwise;
   const std::optional<uint64_t> value = ParseBytes(*text);
-  if (!value || *value == 0) return Wrong(name, *text, "a size such as 2GiB, 512MiB, 1G or 65536");
+  if (!value || *value == 0)
+    return Wrong(Written(name), *text, "a size such as 2GiB, 512MiB, 1G or 65536");
   return *value;
 }
 
@@ -115,7 +121,7 @@ Result<float> Args::Float(const std::string& name, FloatRange range, float other
   // The comparison is false for NaN.
   if (error != std::errc() || end != text->data() + text->size() ||
       !(value >= range.min && value <= range.max)) {
-    return Wrong(name, *text, fmt::format("a number from {} to {}", range.min, range.max));
+    return Wrong(Written(name), *text, fmt::format("a number from {} to {}", range.min, range.max));
   }
   return static_cast<float>(value);
 }
@@ -130,7 +136,8 @@ Result<std::string> Args::OneOf(const std::string& name, std::span<const std::st
   };
   const auto chosen = std::ranges::find_if(choices, is_chosen);
   if (chosen != choices.end()) return std::string(*chosen);
-  return Wrong(name, text, fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
+  return Wrong(Written(name), text,
+               fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
 }
 
 Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t min, uint64_t max,
@@ -145,7 +152,7 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
     if (!value || *value < min || *value > max) {
       return Fail(Code::kInvalidArgument,
                   "{}: item {} is '{}'; give numbers from {} to {}, separated by commas",
-                  Dashed(name), values.size(), part, min, max);
+                  Written(name), values.size(), part, min, max);
     }
     values.push_back(*value);
   }

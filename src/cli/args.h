@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/sizes.h"
@@ -40,11 +41,15 @@ struct FloatRange {
 class Args {
  public:
   void Set(const std::string& name, std::vector<std::string> values);
+  // Names that the user wrote for flags, with their dashes.
+  void SetWritten(std::map<std::string, std::string> names) { written_ = std::move(names); }
   // Adds values from the JSON object in file `path` for flags that were not given. Its keys must be
   // names of `flags`, each at most once.
   Status MergeConfig(const std::string& path, std::span<const Flag> flags);
 
   bool Has(const std::string& name) const { return values_.contains(name); }
+  // The flag for messages, as the user wrote it: "--n" where that stood for --hypotheses.
+  std::string Written(const std::string& name) const;
   // Whether its value is from MergeConfig.
   bool IsFromConfig(const std::string& name) const { return from_config_.contains(name); }
   std::optional<std::string> Text(const std::string& name) const;  // the last one given
@@ -62,6 +67,7 @@ class Args {
  private:
   std::map<std::string, std::vector<std::string>> values_;
   std::set<std::string> from_config_;
+  std::map<std::string, std::string> written_;
 };
 
 // Reads the file that flag `name` gives: a regular file of at most 16 MiB. Errors say that the flag

@@ -234,6 +234,7 @@ class Rewriter {
     }
     KV_ASSIGN(std::string value, ValueOf(name, joined));
     if (!alias.otherwise.empty() && value == alias.otherwise) return {};
+    out_.written[flag.name] = name;
     Put(Dashed(flag.name));
     Put(std::move(value));
     return {};

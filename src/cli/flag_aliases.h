@@ -1,6 +1,7 @@
 // Flags of llama-server, as this program's.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +15,8 @@ namespace kvasir::cli {
 
 struct RewrittenArguments {
   std::vector<std::string> arguments;
-  std::vector<std::string> ignored;  // as they were given: "-ngl 99"
+  std::vector<std::string> ignored;            // as they were given: "-ngl 99"
+  std::map<std::string, std::string> written;  // flags that an alias stood for: {"ctx-size", "-c"}
 };
 
 // The arguments of a command with llama-server's flags rewritten: -c 4096 becomes --ctx-size 4096

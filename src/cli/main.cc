@@ -57,7 +57,7 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
   const auto flag = std::ranges::find_if(command.flags, [&](const Flag& one) {
     return one.field ? one.field == error.field : one.name == name;
   });
-  if (flag != command.flags.end()) error.field = Dashed(flag->name);
+  if (flag != command.flags.end()) error.field = args.Written(flag->name);
   return error;
 }
 
@@ -67,8 +67,9 @@ Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
     Complain("kvasir {}: ignored, since no answer here depends on it: {}\n", command.name,
              fmt::join(rewritten.ignored, ", "));
   }
-  KV_ASSIGN(const Args args, ParseArgs(command.name, command.flags, std::move(rewritten.arguments),
-                                       command.max_operands));
+  KV_ASSIGN(Args args, ParseArgs(command.name, command.flags, std::move(rewritten.arguments),
+                                 command.max_operands));
+  args.SetWritten(std::move(rewritten.written));
   if (args.Has("help")) {
     fmt::print("{}", HelpOf(command));
     return kExitDone;

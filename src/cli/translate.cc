@@ -87,8 +87,9 @@ Result<EarlyStopping> EarlyStoppingOf(const Args& args) {
 
 // What changes the answer and a beam search does not have.
 Status CheckBesideBeams(const Args& args, const GenerateRequest& request) {
-  const auto refuse = [](const char* flag, const char* why) {
-    return Fail(Code::kInvalidArgument, "--{}: {}; leave out this or --beams", flag, why);
+  const auto refuse = [&args](const char* flag, const char* why) {
+    return Fail(Code::kInvalidArgument, "{}: {}; leave out this or --beams", args.Written(flag),
+                why);
   };
   if (request.sampling.temperature > 0) return refuse("temperature", "a beam search samples none");
   if (!request.stop.empty()) return refuse("stop", "a beam search has no stop strings");
@@ -116,19 +117,19 @@ Status ReadSearchFlags(const Args& args, TranslateOptions* options) {
   KV_ASSIGN(search.early_stopping, EarlyStoppingOf(args));
   options->length_penalty = search.length_penalty;
   if (request.min_tokens > request.max_tokens) {
-    return Fail(Code::kInvalidArgument, "--min-tokens: {} is more than --max-tokens, {}",
-                request.min_tokens, request.max_tokens);
+    return Fail(Code::kInvalidArgument, "--min-tokens: {} is more than {}, {}", request.min_tokens,
+                args.Written("max-tokens"), request.max_tokens);
   }
   if (search.beams == 1) {
     if (request.n == 1 || request.sampling.temperature > 0) return {};
     return Fail(Code::kInvalidArgument,
-                "--n: greedy answers are all the same; give --beams of at least {}, or a "
+                "{}: greedy answers are all the same; give --beams of at least {}, or a "
                 "--temperature",
-                request.n);
+                args.Written("hypotheses"), request.n);
   }
   if (request.n > search.beams) {
-    return Fail(Code::kInvalidArgument, "--n: {} answers need as many --beams, and there are {}",
-                request.n, search.beams);
+    return Fail(Code::kInvalidArgument, "{}: {} answers need as many --beams, and there are {}",
+                args.Written("hypotheses"), request.n, search.beams);
   }
   KV_TRY(CheckBesideBeams(args, request));
   request.beams = search;
@@ -155,8 +156,9 @@ Status SetParallel(const Args& args, const TranslateOptions& options, EngineOpti
   if (width <= engine->parallel) return {};
   const bool is_search = options.request.beams.has_value();
   return Fail(Code::kInvalidArgument,
-              "--{}: is {}, but --parallel lets {} sequences run at once, and each {} is one",
-              is_search ? "beams" : "n", width, engine->parallel, is_search ? "beam" : "answer");
+              "{}: is {}, but --parallel lets {} sequences run at once, and each {} is one",
+              args.Written(is_search ? "beams" : "hypotheses"), width, engine->parallel,
+              is_search ? "beam" : "answer");
 }
 
 // `with_text`: the model has a text for ids.
